@@ -8,6 +8,7 @@ use super::error::CliError;
 use super::launch;
 use super::own_ids::OwnIdFacts;
 use super::probe::{self, Hints};
+use super::toolchains::FoundToolchains;
 use super::{memory_hold, reach, start, wiring};
 use config::server::ScopeRule;
 use link::Link;
@@ -52,6 +53,7 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.extend(settings.sockets_layer());
     layers.push(reach::layer(&settings.profiles));
     layers.extend(directory_layer());
+    layers.push(FoundToolchains::layer(&settings.loaded.config.toolchains.value));
     // A policy need not use the default profiles; they are tried all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let own = own_profiles(&settings.loaded.profiles);

@@ -17,6 +17,7 @@ use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{StdinStream, StdoutStream, Streams};
 use super::terminal::{self, OperatorTerminal};
+use super::wiring::Settings;
 use super::{host_programs, start, wiring};
 use audit::{Audit, LoggedCall, Story};
 use link::{Control, Link, Running};
@@ -36,7 +37,10 @@ use supervisor::ScopeWish;
 /// Runs the command; the exit code is that of [`super::exit`].
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
-    let request = check(typed, home.as_deref())?.with_toolchains(typed.toolchains.as_ref())?;
+    let request = check(typed, home.as_deref())?;
+    let settings = wiring::load_one(config)?.in_tier(request.tier);
+    let configured = &settings.loaded.config.toolchains.value;
+    let request = request.with_toolchains(typed.toolchains.as_ref(), configured)?;
     let terminal = terminal_for(typed)?;
     let request = match &terminal {
         Some(_) => request.at_terminal()?,
@@ -46,7 +50,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;
     let size = terminal.as_ref().map(|terminal| terminal.size);
-    let (grant, terms, launched, entry) = prepare(request, size, config)?;
+    let (grant, terms, launched, entry) = prepare(request, size, settings)?;
     let Launched { link: socket, audit, streams } = launched;
     let lowered = lowered(&asked, &grant.job().limits);
     let terms = Terms { audit, lowered, terminal, ..terms };
@@ -77,9 +81,8 @@ fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliErr
 fn prepare(
     request: RunRequest,
     terminal: Option<TerminalSize>,
-    config: Option<&Path>,
+    settings: Settings,
 ) -> Result<(Grant, Terms, Launched, LoggedCall), CliError> {
-    let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_git_identity();
     let settings = settings.with_sockets(&request.sockets)?.at_terminal(terminal);

@@ -7,12 +7,13 @@ use clap::Args;
 
 use super::error::CliError;
 use super::terminal::OperatorTerminal;
-use super::toolchains::{FoundToolchains, ToolchainChoice};
+use super::toolchains::FoundToolchains;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use model::receipt::Tier;
 use model::units::{Size, Time};
+use profile::toolchains::ToolchainChoice;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -118,12 +119,13 @@ impl RunRequest {
     /// Variables that take more room than a call has.
     pub(super) fn with_toolchains(
         mut self,
-        choice: Option<&ToolchainChoice>,
+        typed: Option<&ToolchainChoice>,
+        configured: &ToolchainChoice,
     ) -> Result<Self, CliError> {
         if self.tier == Some(Tier::Bare) {
             return Ok(self);
         }
-        let found = FoundToolchains::of(choice, &self.mounts);
+        let found = FoundToolchains::of(typed, configured, &self.mounts);
         found.tell();
         self.mounts.extend(found.mounts);
         let mut env = found.env;

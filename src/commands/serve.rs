@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
 use super::launch::{self, Launched};
 use super::run_arguments::{self, MountRequest};
-use super::toolchains::{FoundToolchains, ToolchainChoice};
+use super::toolchains::FoundToolchains;
 use super::{metrics, start, wiring};
 use link::Link;
 use mcp::serve;
@@ -23,6 +23,7 @@ use model::receipt::Tier;
 use model::units::Size;
 use policy::Principal;
 use policy::group::ToolGroup;
+use profile::toolchains::ToolchainChoice;
 use service::Executor;
 use supervisor::ScopeWish;
 use sys::memory;
@@ -90,9 +91,11 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         eprintln!("{ON_A_TERMINAL}");
     }
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
-    add_toolchains(typed, &mut mounts, &mut additions)?;
+    let settings = wiring::load(config)?.in_tier(typed.tier).serving();
+    let configured = &settings.loaded.config.toolchains.value;
+    add_toolchains(typed, configured, &mut mounts, &mut additions)?;
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
-    let mut settings = wiring::load(config)?.in_tier(typed.tier).serving().told(groups);
+    let mut settings = settings.told(groups);
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
@@ -181,13 +184,14 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
 /// Tool chains by name, and no workspace beside which they could be granted.
 fn add_toolchains(
     typed: &ServeArguments,
+    configured: &ToolchainChoice,
     mounts: &mut Vec<MountRequest>,
     additions: &mut ProfileAdditions,
 ) -> Result<(), CliError> {
     if typed.tier == Some(Tier::Bare) {
         return Ok(());
     }
-    let found = FoundToolchains::of(typed.toolchains.as_ref(), mounts);
+    let found = FoundToolchains::of(typed.toolchains.as_ref(), configured, mounts);
     if !found.names.is_empty() && mounts.is_empty() {
         return Err(CliError::new("--toolchains: no directory is granted as the workspace")
             .with_hint("name one too: --workspace DIR"));

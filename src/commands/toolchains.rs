@@ -3,39 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use glob::Pattern;
 
+use super::doctor::{LayerCheck, LayerState};
 use super::format::plain;
 use super::run_arguments::MountRequest;
 use model::accounts;
 use model::job::Access;
 use model::profile::PATH;
-use profile::toolchains::{TOOLCHAINS, Toolchain};
-
-/// The value of `--toolchains`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolchainChoice {
-    /// Every one that is there.
-    Auto,
-    None,
-    Only(Vec<Toolchain>),
-}
-
-impl FromStr for ToolchainChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "none" => Ok(Self::None),
-            names => {
-                names.split(',').map(Toolchain::named).collect::<Result<_, _>>().map(Self::Only)
-            }
-        }
-    }
-}
+use profile::toolchains::{TOOLCHAINS, Toolchain, ToolchainChoice};
 
 /// Grants and variables for the tool chains that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,12 +33,16 @@ impl FoundToolchains {
         }
     }
 
-    /// Finds what a choice asks for. `granted` is what the operator grants otherwise: nothing is granted twice, and
-    /// without a workspace there is none by default.
-    pub(super) fn of(choice: Option<&ToolchainChoice>, granted: &[MountRequest]) -> Self {
+    /// Finds what a choice asks for: what was typed, else what is configured, which counts only beside a workspace.
+    /// `granted` is what the operator grants otherwise: nothing is granted twice.
+    pub(super) fn of(
+        typed: Option<&ToolchainChoice>,
+        configured: &ToolchainChoice,
+        granted: &[MountRequest],
+    ) -> Self {
         let has_workspace = granted.iter().any(|mount| mount.cell == Path::new("/workspace"));
+        let choice = typed.or_else(|| has_workspace.then_some(configured));
         let wanted = match choice {
-            None if has_workspace => TOOLCHAINS.to_vec(),
             Some(ToolchainChoice::Auto) => TOOLCHAINS.to_vec(),
             None | Some(ToolchainChoice::None) => return Self::default(),
             Some(ToolchainChoice::Only(names)) => names.clone(),
@@ -69,6 +50,22 @@ impl FoundToolchains {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let Some(home) = accounts::home() else { return Self::default() };
         Self::found(&wanted, &home, &path, granted)
+    }
+
+    /// Reports the tool chains that cells with a workspace have.
+    pub(super) fn layer(configured: &ToolchainChoice) -> LayerCheck {
+        let Self { names, withheld, .. } = Self::of(Some(configured), configured, &[]);
+        let how = match (configured, names.is_empty()) {
+            (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
+            (_, true) => "none found outside of /usr".to_owned(),
+            (_, false) => format!("read-only beside a workspace: {}", names.join(", ")),
+        };
+        let withheld = withheld.iter().map(|(path, secret)| {
+            let [path, secret] = [path, secret].map(|path| plain(&path.display().to_string()));
+            format!("; not {path}, since {secret} may hold a credential")
+        });
+        let how = std::iter::once(how).chain(withheld).collect();
+        LayerCheck { name: "tool chains".to_owned(), state: LayerState::Ok, how, remedy: None }
     }
 
     fn found(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {

@@ -17,6 +17,7 @@ use model::defaults;
 use model::units::{Size, Time};
 use policy::group::ToolGroup;
 use profile::document::{Document, Mistake};
+use profile::toolchains::ToolchainChoice;
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
 /// 100,000) and of systemd's containers (to 1,879,048,191), below 2^31.
@@ -97,6 +98,8 @@ pub struct Config {
     pub exec: ExecSettings,
     /// True if cells with a writable repository have the operator's name and address for commits.
     pub git_identity: Setting<bool>,
+    /// Tool chains that cells with a workspace have where the command line names none.
+    pub toolchains: Setting<ToolchainChoice>,
     /// Groups of tools that are shown.
     pub tools_groups: Setting<BTreeSet<ToolGroup>>,
     /// Tools that are not offered at all, whatever the policy says.
@@ -150,6 +153,9 @@ struct Written {
     /// Parts of the operator's git configuration that cells have.
     #[serde(default)]
     git: WrittenGit,
+    /// Tool chains of your home that cells have read-only.
+    #[serde(default)]
+    toolchains: WrittenToolchains,
     /// Tools that callers see.
     #[serde(default)]
     tools: WrittenTools,
@@ -252,6 +258,17 @@ struct WrittenGit {
     identity: Option<Spanned<bool>>,
 }
 
+/// Tool chains of your home that cells have read-only.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenToolchains {
+    /// Tool chains for cells with a workspace of the host: `auto` for all that are found, `none`, or names with commas
+    /// between them. `--toolchains` goes before it.
+    ///
+    /// Default: `"auto"`. Example: `"rust,nvm"`.
+    grant: Option<Spanned<ToolchainChoice>>,
+}
+
 /// Tools that callers see. The policy must allow each of them too.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -344,9 +361,8 @@ impl Config {
             Some(document) => (Reader { document }, document.read::<Written>()?),
             None => (Reader { document: &empty }, Written::default()),
         };
-        let Written { server, pool, limits, sessions, exec, git, tools, audit, nested, .. } =
-            written;
-        let (uid_base, uid_count) = uids(&reader, &server)?;
+        let Written { server, pool, limits, sessions, tools, audit, .. } = &written;
+        let (uid_base, uid_count) = uids(&reader, server)?;
         let concurrency =
             reader.count(server.concurrency.as_ref(), defaults::concurrency(cores))?;
         let warm = reader.set(pool.warm.as_ref(), WARM, |warm| warm);
@@ -363,6 +379,8 @@ impl Config {
         let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
         let private = u64::from(running).saturating_mul(private).max(memory.value / 2);
         let processes = running.saturating_mul(defaults::PROCESSES);
+        let (groups, wait) = (tools.groups.as_ref(), sessions.yield_after.as_ref());
+        let chosen = written.toolchains.grant.as_ref();
         Ok(Self {
             queue: reader.count(server.queue.as_ref(), defaults::QUEUE)?,
             uid_base,
@@ -375,26 +393,19 @@ impl Config {
             scope: reader.set(limits.scope.as_ref(), ScopeRule::Auto, |rule| rule),
             sessions: most,
             session_idle: idle,
-            session_yield: reader.set(
-                sessions.yield_after.as_ref(),
-                defaults::SESSION_YIELD,
-                |time| time.0,
-            ),
-            exec: ExecSettings::parse(&reader, &exec)?,
-            git_identity: reader.set(git.identity.as_ref(), true, |given| given),
-            tools_groups: reader.set(
-                tools.groups.as_ref(),
-                ToolGroup::shown_by_default(),
-                |named| named,
-            ),
+            session_yield: reader.set(wait, defaults::SESSION_YIELD, |time| time.0),
+            exec: ExecSettings::parse(&reader, &written.exec)?,
+            git_identity: reader.set(written.git.identity.as_ref(), true, |given| given),
+            toolchains: reader.set(chosen, ToolchainChoice::Auto, |choice| choice),
+            tools_groups: reader.set(groups, ToolGroup::shown_by_default(), |named| named),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             files_changed: reader.set(tools.files_changed.as_ref(), true, |told| told),
-            audit_file: audit_file(&reader, &audit)?,
-            audit_max_bytes: audit_max_bytes(&reader, &audit)?,
-            audit_keep: audit_keep(&reader, &audit)?,
+            audit_file: audit_file(&reader, audit)?,
+            audit_max_bytes: audit_max_bytes(&reader, audit)?,
+            audit_keep: audit_keep(&reader, audit)?,
             audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
-            nested_sockets: nested::sockets(&reader, &nested)?,
+            nested_sockets: nested::sockets(&reader, &written.nested)?,
             concurrency,
         })
     }
@@ -429,6 +440,7 @@ impl Config {
         all.extend(self.exec.shown());
         all.extend([
             shown("git.identity", &self.git_identity, bool::to_string),
+            shown("toolchains.grant", &self.toolchains, ToolchainChoice::to_string),
             shown("tools.groups", &self.tools_groups, |groups| {
                 groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
             }),

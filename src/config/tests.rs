@@ -248,6 +248,7 @@ fn every_value_is_shown_with_its_source() {
         "exec.working_dir = /workspace (default)".to_owned(),
         "exec.history = 100 (default)".to_owned(),
         "git.identity = true (default)".to_owned(),
+        "toolchains.grant = auto (default)".to_owned(),
         "tools.groups = calc, shell (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),

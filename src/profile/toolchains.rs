@@ -4,6 +4,11 @@
 //! tool keeps a credential: `~/.cargo` has `credentials.toml`, `~/.m2` has `settings.xml`, `~/.gradle` has
 //! `gradle.properties`.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
 use model::nearest::nearest;
 
 /// A tool chain, as its manager installs it.
@@ -213,6 +218,50 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },
 ];
 
+/// Which tool chains cells have: the value of `--toolchains`, and of `[toolchains] grant`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum ToolchainChoice {
+    /// Every one that is there.
+    Auto,
+    None,
+    Only(Vec<Toolchain>),
+}
+
+impl FromStr for ToolchainChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            names => {
+                names.split(',').map(Toolchain::named).collect::<Result<_, _>>().map(Self::Only)
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for ToolchainChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for ToolchainChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::None => f.write_str("none"),
+            Self::Only(all) => {
+                f.write_str(&all.iter().map(|one| one.name).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
 impl Toolchain {
     /// Finds a tool chain by its name.
     ///
@@ -281,6 +330,14 @@ mod tests {
                 };
                 assert!(paths.iter().any(below), "{secret}");
             }
+        }
+    }
+
+    #[test]
+    fn a_choice_is_written_as_it_is_read() {
+        for text in ["auto", "none", "rust", "rust,nvm"] {
+            let choice: Result<ToolchainChoice, String> = text.parse();
+            assert_eq!(choice.map(|choice| choice.to_string()), Ok(text.to_owned()));
         }
     }
 

@@ -307,6 +307,18 @@ fn chosen(caller: &Caller) -> Check {
     let told = home.run(caller, &["--toolchains", "rusty"], "true")?;
     equal("refused", told.code, 125)?;
     holds("the nearest", &told.stderr, told.stderr.contains("did you mean `rust`?"))?;
+    // As configured, where nothing is typed.
+    let config = tempfile::tempdir()?;
+    let file = config.path().join("cofferdam.toml");
+    std::fs::write(file, "schema = 1\n[toolchains]\ngrant = \"none\"\n")?;
+    std::fs::set_permissions(config.path(), PermissionsExt::from_mode(0o755))?;
+    caller.own(config.path())?;
+    let options = ["--config", &config.path().to_string_lossy()];
+    let told = home.run(caller, &options, &list)?;
+    holds("none by configuration", &told.stdout, told.stdout.contains("No such file"))?;
+    let told =
+        home.run(caller, &[options.as_slice(), &["--toolchains", "rust"]].concat(), &list)?;
+    equal("what is typed goes before it", told.stdout.as_str(), ".cargo\nproject\n")?;
     // Without a workspace of the host there are none.
     let command = home.of(caller.run_command(&[], &["bash", "-c", &list]));
     let told = Told::of(command, patience())?;

@@ -68,6 +68,7 @@ exec.max_timeout      300s         default
 exec.working_dir      /workspace   default
 exec.history          9            BASH_MCP_MAX_HISTORY
 git.identity          true         default
+toolchains.grant      auto         default
 tools.groups          calc, shell  default
 tools.off                          default
 tools.on                           default
