@@ -130,6 +130,8 @@ fn a_command_that_only_the_host_has_is_named_with_its_place() {
     let result = run(&mut server, "hosts-own-tool --version");
     assert!(result["content"].to_string().contains(&expected), "{result}");
     assert!(result["structuredContent"]["notes"].to_string().contains(&expected), "{result}");
+    let result = server.result("bash_exec", json!({"command": "hosts-own-tool --version"}));
+    assert!(result["structuredContent"]["notes"].to_string().contains(&expected), "{result}");
     assert_eq!(server.close(), Some(0));
     let mut command = std::process::Command::new(PROGRAM);
     let told = command.env("PATH", &path).args(["run", "--", "hosts-own-tool"]).output();

@@ -13,10 +13,12 @@ use clap::Args;
 
 use super::error::{CliError, print_out};
 use super::filtered_output::FilteredOutput;
+use super::format::plain;
+use super::last_lines::LastLines;
 use super::launch;
 use super::missing_paths::{Looker, MissingPaths, quoted};
 use super::run_arguments::{CallArguments, RunArguments, check};
-use super::{exit, run, start, wiring};
+use super::{exit, host_programs, run, start, wiring};
 use link::Link;
 use model::accounts;
 use model::job::ProfileName;
@@ -24,6 +26,8 @@ use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in
 use model::profile::floor::{self, Grantable};
 use model::profile::{PathKind, Profile, calls};
 use policy::Grant;
+use service::host_programs::HostPrograms;
+use service::report::{Cut, StreamReport};
 use supervisor::ScopeWish;
 
 /// As typed.
@@ -53,18 +57,19 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
     // Looked up now: once confined, this process sees no path of the host.
     let program = typed.call.argv.first().and_then(|word| on_host(word, &profile));
+    let programs = host_programs::found(&profile, &[]);
     let looker = Looker::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, looker.record())?;
     if std::io::stderr().is_terminal() {
         let (program, profile) = (typed.call.argv.join(" "), &profile.name);
-        let program = super::format::plain(&program);
+        let program = plain(&program);
         eprintln!(
             "cofferdam: runs `{program}` under profile `{profile}`; what it is refused is shown at its end"
         );
     }
     start::conducted(socket, |socket| {
-        conduct(grant, profile, HostFacts { program, looker }, socket)
+        conduct(grant, profile, HostFacts { program, looker, programs }, socket)
     })
 }
 
@@ -81,6 +86,8 @@ struct HostProgram {
 struct HostFacts {
     program: Option<HostProgram>,
     looker: Looker,
+    /// Programs that a shell in the cell may look for in vain.
+    programs: HostPrograms,
 }
 
 /// Finds a program of this name on the host.
@@ -114,11 +121,14 @@ async fn conduct(
     let running = link.start(grant).await?;
     // Both streams go to standard error: standard output is for the TOML alone.
     let told = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
-    let (mut stdout, mut stderr) = (told(), told());
+    let (mut stdout, mut stderr) = (told(), LastLines::new(told()));
     let input = tokio::io::stdin();
     let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
-    let HostFacts { program, looker } = host;
+    let HostFacts { program, looker, programs } = host;
     let mut learned = Refusals::new(&ended.denials, &profile);
+    let text = stderr.text();
+    let stderr = StreamReport { bytes: 0, text, cut: Cut::Whole };
+    learned.absent = programs.remark(&ended.outcome, &stderr);
     let answer = looker
         .ask()
         .map_err(|error| CliError::new(format!("the paths it looked for are lost: {error}")))?;
@@ -171,6 +181,8 @@ struct Refusals {
     never: Vec<(String, String)>,
     /// Program itself, if it exists on the host and not in the cell.
     program: Option<HostProgram>,
+    /// Description of a program that a shell did not find and the host has.
+    absent: Option<String>,
     /// Other missing paths that exist on the host and not in the cell.
     missing: MissingPaths,
 }
@@ -184,6 +196,7 @@ impl Refusals {
             calls: Vec::new(),
             never: Vec::new(),
             program: None,
+            absent: None,
             missing: MissingPaths::default(),
         };
         // Refusals by the guard of a grant are no matter of a profile.
@@ -235,6 +248,9 @@ impl Refusals {
             ));
         } else {
             text.push_str(&self.grants());
+        }
+        if let Some(absent) = &self.absent {
+            text.push_str(&format!("\n# {}\n", plain(absent)));
         }
         if !self.never.is_empty() {
             text.push_str("\n# Refused, and no profile changes that:\n");

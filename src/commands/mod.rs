@@ -22,6 +22,7 @@ mod filtered_output;
 mod format;
 mod git_identity;
 mod host_programs;
+mod last_lines;
 pub mod launch;
 mod lazy_arguments;
 pub mod learn;

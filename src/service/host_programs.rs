@@ -23,7 +23,7 @@ impl HostPrograms {
     }
 
     /// Describes where the host has a program that a command did not find.
-    pub(crate) fn remark(&self, outcome: &Outcome, stderr: &StreamReport) -> Option<String> {
+    pub fn remark(&self, outcome: &Outcome, stderr: &StreamReport) -> Option<String> {
         if *outcome != (Outcome::Exited { code: NOT_FOUND }) {
             return None;
         }

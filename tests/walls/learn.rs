@@ -17,6 +17,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
     claim("what_no_profile_should_grant_is_a_comment_with_the_reason", comments),
     claim("a_command_that_nothing_was_refused_learns_nothing", nothing),
+    claim("a_program_that_a_shell_does_not_find_is_named_with_its_place", elsewhere),
     claim("a_profile_that_does_not_exist_is_told_with_the_nearest", unknown),
 ];
 
@@ -172,6 +173,18 @@ fn comments(caller: &Caller) -> Check {
                     # /home: it is too wide to offer; name what is needed beneath it\n\
                     # /run: it is too wide to offer; name what is needed beneath it\n";
     equal("standard output", told.stdout.as_str(), expected)
+}
+
+/// A shell looks for a program in its PATH alone: the operator's names where the host has it.
+fn elsewhere(caller: &Caller) -> Check {
+    let place = caller.directory("tools")?;
+    std::fs::write(place.join("hosts-own-tool"), "#!/bin/sh\n")?;
+    let options = ["profile", "learn", "--", "sh", "-c", "nobodys-tool; hosts-own-tool"];
+    let mut command = caller.cofferdam(&options);
+    command.env("PATH", format!("/usr/bin:{}", place.display()));
+    let told = Told::of(command, patience())?;
+    let expected = "\n# the host has `hosts-own-tool` in ~/tools, which is not in this cell";
+    holds("standard output", &told.stdout, told.stdout.contains(expected))
 }
 
 fn nothing(caller: &Caller) -> Check {

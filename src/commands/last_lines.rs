@@ -1,0 +1,50 @@
+//! An output stream whose last bytes are kept, to be looked at when the program has ended.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+
+/// Bytes that are kept.
+const KEPT: usize = 4096;
+
+/// Passes everything on, and keeps the end of it.
+pub(super) struct LastLines<W> {
+    to: W,
+    kept: Vec<u8>,
+}
+
+impl<W> LastLines<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to, kept: Vec::new() }
+    }
+
+    /// Returns the last lines as text.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.kept).into_owned()
+    }
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for LastLines<W> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let own = self.get_mut();
+        let written = ready!(Pin::new(&mut own.to).poll_write(context, bytes))?;
+        own.kept.extend_from_slice(bytes.get(..written).unwrap_or(bytes));
+        let beyond = own.kept.len().saturating_sub(KEPT);
+        own.kept.drain(..beyond);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().to).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().to).poll_shutdown(context)
+    }
+}
