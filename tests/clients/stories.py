@@ -1,0 +1,104 @@
+"""What people do with an agent on their first day, each as calls of `bash` and what the model must be shown of them.
+
+`before` is a script that the user runs outside, in the project's directory. Each step is a call's arguments, words that
+the model must be shown of its result, and words that it must not be shown.
+"""
+
+
+def step(command, *has, lacks=(), **more):
+    return {"arguments": {"command": command, **more}, "has": has, "lacks": lacks}
+
+
+def wrong(arguments, *has):
+    return {"arguments": arguments, "has": has, "lacks": ()}
+
+
+BOTH = ("claude-code", "codex")
+
+STORIES = [
+    {
+        "name": "reasons",
+        "why": "Claude Code shows a model the fields of a success and the text of an error, Codex the fields of both.",
+        "clients": BOTH,
+        "steps": [
+            step("echo hi", '"stdout":"hi\\n"', lacks=("usage", "bytes")),
+            wrong({"cmd": "ls"}, "unknown field `cmd`", "did you mean `command`?"),
+            step("sleep 600", "timed out after 1 s", timeout=1),
+            step("exit 3", '"exit_code":3', "the shell has ended; the next call starts a new one"),
+            step("true", "time limit 600 s, which is less than was asked for", timeout=9999),
+            step("sleep 600", '"outcome":"running"', "the session `default` is free", "bash_kill", background=True),
+            step("unshare -Ur true", "unshare", "denials"),
+            step("yes | head -n 100000", '"truncated":true', '"stdout_bytes":200000', "reads the rest of the output"),
+            wrong({"command": "true", "session": "a b"}, "session"),
+        ],
+    },
+    {
+        "name": "edit-make-gcc",
+        "before": "printf 'int main(void){return 41;}\\n' > main.c; printf 'a.out: main.c\\n\\tcc main.c\\n' > Makefile",
+        "steps": [
+            step("sed -i s/41/42/ main.c && make && ./a.out", '"exit_code":42', "cc main.c"),
+            step("cat main.c", "return 42"),
+        ],
+    },
+    {
+        "name": "pytest-in-venv",
+        "before": "/usr/bin/python3 -m venv .venv && .venv/bin/pip install -q pytest==8.4.2 && "
+        "printf 'def test_one(): assert 6 * 7 == 42\\n' > test_one.py",
+        "steps": [step(".venv/bin/pytest -q", "1 passed"), step(". .venv/bin/activate && pytest -q", "1 passed")],
+    },
+    {
+        "name": "npm-test",
+        "before": "npm init -y >/dev/null && npm install --silent is-number@7.0.0 && npm pkg set "
+        "scripts.test='node -e \"console.log(require(\\`is-number\\`)(7))\"'",
+        "steps": [step("npm test --silent", "true", lacks=("ENOENT",))],
+    },
+    {
+        "name": "cargo-from-the-home",
+        "rust": True,
+        "before": "cargo init -q --vcs none --name story && cargo add -q itoa@1 && cargo fetch -q && "
+        "printf 'fn main(){println!(\"{}\",itoa::Buffer::new().format(42))}\\n' > src/main.rs",
+        "steps": [step("cargo build -q && target/debug/story", '"stdout":"42\\n"')],
+    },
+    {
+        "name": "git",
+        "before": "git init -q -b main . && git config --global user.name Me && git config --global user.email me@example.org && "
+        "git commit -q --allow-empty -m first",
+        "steps": [
+            step("echo x > file && git add file && git commit -qm second && git log -1 --format=%an:%ae:%s",
+                 "Me:me@example.org:second"),
+            step("git worktree add tree", "clone to /tmp and push back"),
+            step("git clone -q /workspace /tmp/work && cd /tmp/work && git switch -qc topic && "
+                 "git commit -q --allow-empty -m third && git push -q origin topic && git -C /workspace branch", "topic"),
+        ],
+    },
+    {
+        "name": "javac",
+        "before": "printf 'class A{public static void main(String[] a){System.out.println(6*7);}}\\n' > A.java",
+        "steps": [step("javac A.java && java A", '"stdout":"42\\n"')],
+    },
+    {
+        "name": "dev-server-and-curl",
+        "before": "echo served > page",
+        "steps": [
+            step("python3 -m http.server 8000", '"outcome":"running"', background=True),
+            step("curl -s --retry 20 --retry-connrefused --retry-delay 1 http://127.0.0.1:8000/page", "served"),
+        ],
+    },
+    {
+        "name": "out-of-memory",
+        "before": "printf 'x = []\\nwhile True: x.append(bytearray(1 << 20))\\n' > grow.py",
+        "steps": [
+            step("python3 grow.py", "memory"),
+            step("echo alive", "alive"),
+        ],
+    },
+    {
+        "name": "installers-without-a-network",
+        "before": "npm init -y > /dev/null",
+        "seconds": 20,
+        "steps": [
+            step("npm install is-number", "network", timeout=15),
+            step("python3 -m venv /tmp/v && /tmp/v/bin/pip install is-number", "Name or service not known", timeout=15),
+        ],
+    },
+]
