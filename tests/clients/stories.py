@@ -88,7 +88,7 @@ STORIES = [
         "name": "out-of-memory",
         "before": "printf 'x = []\\nwhile True: x.append(bytearray(1 << 20))\\n' > grow.py",
         "steps": [
-            step("python3 grow.py", "memory"),
+            step("python3 grow.py", "emory"),
             step("echo alive", "alive"),
         ],
     },

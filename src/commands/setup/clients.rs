@@ -124,6 +124,7 @@ const CODEX: ClientFacts = ClientFacts {
     },
     next: &[
         "Codex reads the file of a project that you trust: it asks at its first start here.",
+        "It asks before each call, and `codex exec` refuses them: default_tools_approval_mode = \"approve\" in the entry leaves that to the cell.",
         "Switch its own shell off: codex --disable shell_tool, or shell_tool = false under [features].",
     ],
 };
