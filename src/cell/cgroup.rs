@@ -217,10 +217,7 @@ impl ControlGroup {
     }
 
     fn memory_file(&self, name: &str) -> Option<String> {
-        let file = self.memory.open(name, OFlag::O_RDONLY).ok()?;
-        let mut buffer = [0; STAT_BYTES];
-        let length = pread(file, &mut buffer, 0).ok()?;
-        std::str::from_utf8(buffer.get(..length)?).ok().map(str::to_owned)
+        read(&self.memory.open(name, OFlag::O_RDONLY).ok()?).ok()
     }
 
     /// Returns the most memory the cell had, in bytes; `None` where this kernel does not count it.
@@ -229,8 +226,8 @@ impl ControlGroup {
     }
 }
 
-/// Longest `memory.stat` that is read; version 2 has some 2,000 bytes.
-const STAT_BYTES: usize = 8192;
+/// Longest control file that is read; `memory.stat` of version 2 has some 2,000 bytes.
+const FILE_BYTES: usize = 8192;
 
 /// Counts of a group about its memory and pages of files, since it began (memory.stat and others).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -266,7 +263,7 @@ impl Reclaim {
 
 /// Reads a control file from its beginning, as it is now.
 fn read(file: &OwnedFd) -> Result<String> {
-    let mut buffer = [0; 1024];
+    let mut buffer = [0; FILE_BYTES];
     let length = pread(file, &mut buffer, 0)?;
     let bytes = buffer.get(..length).unwrap_or_default();
     String::from_utf8(bytes.to_vec()).map_err(|_| Errno::EILSEQ)

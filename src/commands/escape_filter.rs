@@ -418,8 +418,8 @@ impl EscapeFilter {
         // Some terminals take bytes for characters in here whatever their coding is.
         let is_harmless = |c: &char| !c.is_control() && !has_control(c.to_string().as_bytes());
         let value: String = value.chars().filter(is_harmless).collect();
-        // What is written is judged, not what was read. A query has `?` in place of a value; a link may have one in its
-        // address.
+        // Judge the text that is written, not the one that was read. A query has `?` in place of a value; a link may have
+        // one in its address.
         let asks = number != "8" && value.split(';').any(|one| one == "?");
         // A mark of a prompt may have a code behind it, and no option: one asks for clicks.
         let is_mark = || {

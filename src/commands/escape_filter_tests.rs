@@ -1,4 +1,4 @@
-//! What passes to a terminal, what does not, and what is put back.
+//! Tests of the filter: sequences that pass, that do not, and that are put back.
 
 use super::*;
 
@@ -130,7 +130,7 @@ fn any_bytes_leave_no_query() {
             let index = usize::try_from(seed >> 60).unwrap_or(0);
             bytes.extend(parts.get(index).copied().unwrap_or_default());
         }
-        // What passed once passes again: nothing becomes a sequence by what was left out of it.
+        // Filter the output once more: nothing becomes a sequence by what was left out of it.
         let passed = [strict.push(&bytes), strict.push(b"\x1b\\\x07")].concat();
         let again = EscapeFilter::new(Questions::Drop, Coding::Utf8).push(&passed);
         assert_eq!(again, passed, "{bytes:?}");

@@ -64,7 +64,7 @@ const OF_TOOLCHAINS: &[(&str, &str)] = &[
 /// Writes the page of a command.
 ///
 /// # Errors
-/// What writing met.
+/// An error of writing.
 pub(super) fn write(command: &Command, to: &mut dyn io::Write) -> io::Result<()> {
     let man = Man::new(command.clone());
     man.render_title(to)?;
@@ -88,7 +88,7 @@ pub(super) fn write(command: &Command, to: &mut dyn io::Write) -> io::Result<()>
 /// Writes a page for a command and for each command below it into a directory.
 ///
 /// # Errors
-/// What writing met.
+/// An error of writing.
 pub(super) fn write_all(command: &Command, directory: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write_all(below, directory)?;

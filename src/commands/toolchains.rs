@@ -27,10 +27,15 @@ pub(super) struct FoundToolchains {
 impl FoundToolchains {
     /// Tells the operator what is not granted, on standard error.
     pub(super) fn tell(&self) {
-        for (path, secret) in &self.withheld {
-            let [path, secret] = [path, secret].map(|path| plain(&path.display().to_string()));
+        for [path, secret] in self.shown_withheld() {
             eprintln!("cofferdam: {path} is not granted, since {secret} may hold a credential");
         }
+    }
+
+    /// Returns the withheld paths, each with its reason, as they are shown at a terminal.
+    fn shown_withheld(&self) -> impl Iterator<Item = [String; 2]> {
+        let shown = |path: &PathBuf| plain(&path.display().to_string());
+        self.withheld.iter().map(move |(path, secret)| [shown(path), shown(secret)])
     }
 
     /// Finds what a choice asks for: what was typed, else what is configured, which counts only beside a workspace.
@@ -54,16 +59,15 @@ impl FoundToolchains {
 
     /// Reports the tool chains that cells with a workspace have.
     pub(super) fn layer(configured: &ToolchainChoice) -> LayerCheck {
-        let Self { names, withheld, .. } = Self::of(Some(configured), configured, &[]);
-        let how = match (configured, names.is_empty()) {
+        let found = Self::of(Some(configured), configured, &[]);
+        let how = match (configured, found.names.is_empty()) {
             (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
             (_, true) => "none found outside of /usr".to_owned(),
-            (_, false) => format!("read-only beside a workspace: {}", names.join(", ")),
+            (_, false) => format!("read-only beside a workspace: {}", found.names.join(", ")),
         };
-        let withheld = withheld.iter().map(|(path, secret)| {
-            let [path, secret] = [path, secret].map(|path| plain(&path.display().to_string()));
-            format!("; not {path}, since {secret} may hold a credential")
-        });
+        let withheld = found
+            .shown_withheld()
+            .map(|[path, secret]| format!("; not {path}, since {secret} may hold a credential"));
         let how = std::iter::once(how).chain(withheld).collect();
         LayerCheck { name: "tool chains".to_owned(), state: LayerState::Ok, how, remedy: None }
     }

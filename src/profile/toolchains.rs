@@ -112,7 +112,7 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/versions/*/etc/jupyter/*.py",
             "~/.pyenv/versions/*/envs/*/etc/jupyter/*.json",
             "~/.pyenv/versions/*/envs/*/etc/jupyter/*.py",
-            // What pip cloned to work on keeps the address that it came from.
+            // A clone that pip made to work on keeps the address that it came from.
             "~/.pyenv/versions/*/src/*/.git/config",
             "~/.pyenv/versions/*/envs/*/src/*/.git/config",
             "~/.pyenv/versions/*/lib/python*/distutils/distutils.cfg",
@@ -218,7 +218,7 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },
 ];
 
-/// Which tool chains cells have: the value of `--toolchains`, and of `[toolchains] grant`.
+/// Choice of the tool chains that cells have: the value of `--toolchains`, and of `[toolchains] grant`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ToolchainChoice {

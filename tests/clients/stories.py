@@ -1,4 +1,4 @@
-"""What people do with an agent on their first day, each as calls of `bash` and what the model must be shown of them.
+"""Stories of a first day with an agent, each as calls of `bash` with words that the model must be shown of them.
 
 `before` is a script that the user runs outside, in the project's directory. Each step is a call's arguments, words that
 the model must be shown of its result, and words that it must not be shown.

@@ -113,7 +113,7 @@ fn toml(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     let table = table.as_table_like_mut().ok_or_else(|| format!("has no table at `{servers}`"))?;
     let own = table.entry(NAME).or_insert(Item::Table(Table::new()));
     let own = own.as_table_like_mut().ok_or_else(|| format!("has no table at `{NAME}`"))?;
-    // What else is in an entry that is there, such as `env`, is the user's and stays.
+    // Keep other members of an entry that is there, such as `env`: they are the user's.
     for (name, _) in entry {
         let Some(wanted) = values.get(name).and_then(Item::as_value) else { continue };
         match own.get_mut(name).and_then(Item::as_value_mut) {

@@ -57,7 +57,7 @@ impl HeldPlace {
     /// Reads the file; `None` if there is none.
     ///
     /// # Errors
-    /// What reading met, and a file that is no regular one, too long, or no UTF-8.
+    /// An error of reading, and a file that is no regular one, too long, or no UTF-8.
     pub(super) fn read(&self) -> io::Result<Option<HeldText>> {
         if !self.missing.is_empty() {
             return Ok(None);
@@ -82,7 +82,7 @@ impl HeldPlace {
     /// one belongs to whom its directory belongs to.
     ///
     /// # Errors
-    /// What writing met; then the old file is as it was.
+    /// An error of writing; then the old file is as it was.
     pub(super) fn write(self, text: &str, old: Option<&HeldText>) -> io::Result<()> {
         let Self { mut directory, missing, name } = self;
         let above = File::from(directory.try_clone()?).metadata()?;
@@ -107,7 +107,7 @@ impl HeldPlace {
             None if is_root() => give(file.as_file(), &above)?,
             None => {}
             Some(HeldText { metadata, .. }) => {
-                // Who cannot keep the group gives nothing to another.
+                // Give the group nothing where the old one cannot be kept.
                 let kept = give(file.as_file(), metadata).is_ok();
                 let mode = metadata.mode() & if kept { 0o777 } else { 0o707 };
                 file.as_file().set_permissions(Permissions::from_mode(mode))?;

@@ -51,14 +51,11 @@ pub(crate) fn grants(
     let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(looked).collect();
     all.sort_by_key(|(granted, _)| granted.cell.components().count());
     for (inner, _) in &all {
-        let outer = all.iter().rev().map(|(outer, _)| *outer);
-        let within =
-            |outer: &Granted| inner.cell.strip_prefix(&outer.cell).ok().map(Path::to_owned);
-        let nearest = outer.filter(|outer| outer.cell != inner.cell);
-        if let Some((outer, place)) =
-            nearest.filter_map(|outer| Some((outer, within(outer)?))).next()
-        {
-            check_way(&outer.host, &place, ids)?;
+        let others = all.iter().rev().filter(|(outer, _)| outer.cell != inner.cell);
+        let mut around = others
+            .filter_map(|(outer, _)| Some((outer, inner.cell.strip_prefix(&outer.cell).ok()?)));
+        if let Some((nearest, place)) = around.next() {
+            check_way(&nearest.host, place, ids)?;
         }
     }
     let with_pins = |(outer, found): (&Granted, &Rc<GuardedPaths>)| {
