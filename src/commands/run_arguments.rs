@@ -9,6 +9,7 @@ use super::error::CliError;
 use super::terminal::OperatorTerminal;
 use super::toolchains::FoundToolchains;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
+use model::defaults::LEAST_MEMORY;
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use model::receipt::Tier;
@@ -200,9 +201,6 @@ pub(super) fn mounts(
     let read = ro.iter().map(|ask| mount("--ro", ask, Access::ReadOnly, home));
     read.chain(rw.iter().map(|ask| mount("--rw", ask, writable, home))).collect()
 }
-
-/// Least memory that can be asked for: twice what the smallest shell was seen to start with.
-const LEAST_MEMORY: u64 = 8 << 20;
 
 /// Checks `--memory`.
 ///

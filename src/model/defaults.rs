@@ -29,6 +29,8 @@ pub const SESSION_YIELD: Duration = Duration::from_secs(45);
 
 /// Bytes of memory of a cell.
 pub const MEMORY: u64 = GIB;
+/// Least memory that a cell can have: twice what the smallest shell was seen to start with.
+pub const LEAST_MEMORY: u64 = 8 * MIB;
 /// Processes and threads of a cell.
 pub const PROCESSES: u32 = 256;
 /// Open descriptors of one process.

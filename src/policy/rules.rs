@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::commands::{self, WrittenCommand};
 use super::flags::DeclaredCommand;
 use model::call::Asked;
+use model::defaults::LEAST_MEMORY;
 use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
 use profile::Profiles;
@@ -93,7 +94,7 @@ struct WrittenLimits {
     ///
     /// Default: that of the profile. Example: `"60s"`.
     timeout: Option<Spanned<Time>>,
-    /// Memory of the cell.
+    /// Memory of the cell; 8M at least.
     ///
     /// Default: that of the profile. Example: `"512M"`.
     memory: Option<Spanned<Size>>,
@@ -302,6 +303,13 @@ impl WrittenLimits {
         }
         if let Some(size) = self.memory.as_ref().filter(|size| size.get_ref().0 > profile.memory) {
             return raised(size.span(), "memory");
+        }
+        let too_small = |size: &&Spanned<Size>| size.get_ref().0 < LEAST_MEMORY;
+        if let Some(size) = self.memory.as_ref().filter(too_small) {
+            let message =
+                format!("`memory` of {} is less than a cell can start with", size.get_ref());
+            let hint = format!("{} is the least; most programs need more", Size(LEAST_MEMORY));
+            return Err(document.mistake(size.span(), message).with_hint(hint));
         }
         if let Some(count) = &self.processes {
             if *count.get_ref() > profile.processes {

@@ -267,6 +267,11 @@ fn broken_rules_are_told_with_their_place_and_the_way_out() {
         mistake(&allow("a", "timeout = \"601s\"")),
         "p.toml:9:22: `timeout` is above the profile's; a rule can only lower it"
     );
+    assert_eq!(
+        mistake(&allow("a", "memory = \"4M\"")),
+        "p.toml:9:21: `memory` of 4M is less than a cell can start with\n\
+         hint: 8M is the least; most programs need more"
+    );
     assert_eq!(mistake(&format!("{good}{good}")), "p.toml:11:6: there are two rules `a`");
 }
 

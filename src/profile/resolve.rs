@@ -268,8 +268,22 @@ fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, 
         inodes: count(|limits| limits.inodes.as_ref(), defaults::INODES)?,
         output: Some(size(|limits| limits.output.as_ref(), defaults::OUTPUT_BYTES)),
     };
+    check_memory(chain)?;
     check_tmpfs(chain, &limits)?;
     Ok(limits)
+}
+
+/// Checks that a cell can start in its memory.
+fn check_memory(chain: &[&Layer<'_>]) -> Result<(), Mistake> {
+    match latest(chain, |limits| limits.memory.as_ref()) {
+        Some((size, span, layer)) if size.0 < defaults::LEAST_MEMORY => {
+            let message = format!("`memory` of {size} is less than a cell can start with");
+            let hint =
+                format!("{} is the least; most programs need more", Size(defaults::LEAST_MEMORY));
+            Err(layer.document.mistake(span, message).with_hint(hint))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Returns the default for open files. One program alone is executed by a held descriptor, which nothing in the

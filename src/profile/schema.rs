@@ -200,7 +200,7 @@ pub(super) struct WrittenLimits {
     ///
     /// Default: all of them. Example: `1.5`.
     pub processors: Option<Spanned<Processors>>,
-    /// Memory of the cell, its private files included.
+    /// Memory of the cell, its private files included; 8M at least.
     ///
     /// Default: `"1G"`. Example: `"2G"`.
     pub memory: Option<Spanned<Size>>,

@@ -324,6 +324,17 @@ fn limits_have_their_bounds() {
 }
 
 #[test]
+fn no_cell_has_less_memory_than_it_can_start_with() {
+    let tiny = "workspace = \"1M\"\ntmp = \"1M\"\nshm = \"1M\"\n";
+    assert_eq!(
+        mistake(&format!("[limits]\nmemory = \"8191K\"\n{tiny}")),
+        "1.toml:6:10: `memory` of 8191K is less than a cell can start with\n\
+         hint: 8M is the least; most programs need more"
+    );
+    assert!(mistake(&format!("[limits]\nmemory = \"8M\"\n{tiny}")).starts_with("taken"));
+}
+
+#[test]
 fn tmpfs_caps_leave_half_of_the_memory() {
     assert_eq!(
         mistake("[limits]\nmemory = \"128M\"\ntmp = \"65M\"\nshm = \"1M\"\n"),
