@@ -6,11 +6,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 # PROGRAM:PACKAGE, as Debian names them.
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
-TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng strace:strace zsh:zsh newuidmap:uidmap
+TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng strace:strace zsh:zsh fish:fish newuidmap:uidmap
 
 # Needed beside these where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
-	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
+	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux zsh:zsh fish:fish
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux

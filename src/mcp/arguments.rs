@@ -189,6 +189,7 @@ mod tests {
     use crate::tools::calculator::{CalculateArguments, SetPrecisionArguments};
     use crate::tools::rules::SandboxRulesArguments;
     use crate::tools::shell::BashArguments;
+    use model::shells::ShellKind;
 
     fn object(text: &str) -> Option<JsonObject> {
         Some(serde_json::from_str(text).unwrap())
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn every_field_of_bash_arrives() {
         let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5,
-            "session":"s","restart":true,"background":true,"input":true,"tty":true,"max_output":9,"head":1,"tail":2,
+            "session":"s","shell":"zsh","restart":true,"background":true,"input":true,"tty":true,"max_output":9,"head":1,"tail":2,
             "description":"why"}"#;
         let expected = BashArguments {
             command: Some("cat".to_owned()),
@@ -211,6 +212,7 @@ mod tests {
             env: Some(BTreeMap::from([("A".to_owned(), "1".to_owned())])),
             timeout: Some(Seconds(1.5)),
             session: Some("s".to_owned()),
+            shell: Some(ShellKind::Zsh),
             restart: true,
             end: false,
             background: true,
@@ -233,7 +235,7 @@ mod tests {
                 "bash: unknown field `comand`".to_owned(),
                 Some(
                     "did you mean `command`? it takes command, stdin, cwd, env, timeout, session, \
-                     restart, end, background, input, tty, max_output, head, tail, detail, description"
+                     shell, restart, end, background, input, tty, max_output, head, tail, detail, description"
                         .to_owned()
                 )
             )

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Argv, Asked, Cwd, Env, MAX_TIMEOUT, Script, Stdin};
+use crate::shells::ShellKind;
 
 /// The name of a profile that was loaded at start.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,6 +73,8 @@ pub struct Within {
     pub session: SessionId,
     pub place: Place,
     pub mode: JobMode,
+    /// Shell that is started where the session has none.
+    pub shell: ShellKind,
 }
 
 /// Place of a job of a session: in the shell, or beside it.

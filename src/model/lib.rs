@@ -14,5 +14,6 @@ pub mod nearest;
 pub mod outcome;
 pub mod profile;
 pub mod receipt;
+pub mod shells;
 pub mod units;
 pub mod wire;

@@ -8,11 +8,12 @@ use serde::de::{self, Deserializer, Visitor};
 
 use crate::files::ClerkRequest;
 use crate::session::{Eof, Offsets, Restart, Stop};
-use crate::shell::{BashArgs, ScriptArgs, Shell};
+use crate::shell::{BashArgs, ScriptArgs};
 use capture::grep::Pattern;
 use capture::lines::Wanted;
 use model::call::{Cwd, FilePath};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
+use model::shells::ShellKind;
 
 /// A request for the shell of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +33,8 @@ pub enum BashRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionCommand {
     pub session: String,
+    /// The shell that the session must have; `None`: the one it has.
+    pub shell: Option<ShellKind>,
     /// Restart of the shell before the command.
     pub restart: Restart,
     pub args: BashArgs,
@@ -119,7 +122,7 @@ pub struct FileRequest {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExecRequest {
     pub args: ScriptArgs,
-    pub shell: Shell,
+    pub shell: ShellKind,
     pub stderr: StderrIs,
 }
 

@@ -62,30 +62,6 @@ pub struct ScriptArgs {
     pub profile: Option<String>,
 }
 
-/// Shell that interprets a command.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Shell {
-    #[default]
-    Bash,
-    Sh,
-    Zsh,
-    Fish,
-}
-
-impl Shell {
-    pub const ALL: [Self; 4] = [Self::Bash, Self::Sh, Self::Zsh, Self::Fish];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bash => "bash",
-            Self::Sh => "sh",
-            Self::Zsh => "zsh",
-            Self::Fish => "fish",
-        }
-    }
-}
-
 /// Builds the call that runs `args.command` in bash.
 ///
 /// # Errors

@@ -18,6 +18,7 @@ use model::job::{
 };
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
+use model::shells::ShellKind;
 use model::wire::{self, Carried, Event, FRAME_BYTES, JobInput, Request, Start};
 use supervisor::{Caps, IdRange, Spec};
 use sys::socket::{self, Received};
@@ -144,8 +145,12 @@ impl Front {
 
     /// A frame of a command in a session, correct in every way.
     fn session(&mut self, session: u64) -> Start {
-        let within =
-            Within { session: SessionId(session), place: Place::Stay, mode: JobMode::Foreground };
+        let within = Within {
+            session: SessionId(session),
+            place: Place::Stay,
+            mode: JobMode::Foreground,
+            shell: ShellKind::Bash,
+        };
         Start { session: Some(within), script: Some(Carried::Sealed), ..self.frame() }
     }
 

@@ -8,6 +8,7 @@ use model::job::{
     GrantId, JobMode, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within,
     Workspace,
 };
+use model::shells::ShellKind;
 use model::wire::{self, Carried, FRAME_BYTES, JobInput, Request, Start};
 use sys::memory;
 
@@ -173,6 +174,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             session: SessionId(dice.below(3)),
             place: if dice.one_in(2) { Place::Stay } else { Place::Given },
             mode: if dice.one_in(2) { JobMode::Foreground } else { JobMode::Background },
+            shell: dice.pick(&ShellKind::ALL).copied().unwrap_or_default(),
         }),
         changes: if dice.one_in(2) { ListChanges::Yes } else { ListChanges::No },
         limits,

@@ -20,7 +20,7 @@ async fn an_unknown_tool_is_a_protocol_error_with_the_nearest_name() {
 async fn bad_arguments_are_a_result_that_names_the_field() {
     let mut client = Client::opened("2025-11-25").await;
     let answer = client.ask(call(1, "bash", json!({ "comand": "ls" }))).await;
-    let known = "command, stdin, cwd, env, timeout, session, restart, end, background, input, tty, \
+    let known = "command, stdin, cwd, env, timeout, session, shell, restart, end, background, input, tty, \
                  max_output, head, tail, detail, description";
     let (error, hint) =
         ("bash: unknown field `comand`", format!("did you mean `command`? it takes {known}"));

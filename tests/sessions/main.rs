@@ -12,6 +12,7 @@ mod input;
 mod jobs;
 mod progress;
 mod server;
+mod shells;
 mod slow;
 #[path = "../support/mod.rs"]
 mod support;
@@ -65,6 +66,11 @@ fn shells() -> Vec<Claim> {
 
 fn others() -> Vec<Claim> {
     vec![
+        claim("a_session_with_sh_keeps_its_state_and_ends_where_it_cannot_go_on", shells::sh),
+        claim("a_session_with_zsh_keeps_its_state_and_ends_where_it_cannot_go_on", shells::zsh)
+            .needs(&[Need::Zsh]),
+        claim("a_session_with_fish_keeps_its_state_and_ends_where_it_cannot_go_on", shells::fish)
+            .needs(&[Need::Fish]),
         claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
         claim("a_background_job_is_reached_by_the_commands_of_its_session", background::reached)
             .needs(&[Need::Python]),

@@ -18,6 +18,7 @@ pub enum Need {
     Bc,
     /// Version 2 with memory, pids and cpu, at the place where root makes its groups.
     CgroupV2,
+    Fish,
     Gcc,
     Git,
     Java,
@@ -51,6 +52,7 @@ pub enum Need {
     UserManager,
     /// System calls by their numbers.
     X86_64,
+    Zsh,
 }
 
 impl Need {
@@ -59,6 +61,7 @@ impl Need {
         match self {
             Self::Bc => "bc",
             Self::CgroupV2 => "cgroup-v2",
+            Self::Fish => "fish",
             Self::Gcc => "gcc",
             Self::Git => "git",
             Self::Java => "java",
@@ -80,6 +83,7 @@ impl Need {
             Self::Unshare => "unshare",
             Self::UserManager => "user-manager",
             Self::X86_64 => "an x86_64 processor",
+            Self::Zsh => "zsh",
         }
     }
 
@@ -94,6 +98,7 @@ impl Need {
         match self {
             Self::Bc => starts(&["/usr/bin/bc", "--version"]),
             Self::CgroupV2 => has_cgroup_v2(),
+            Self::Fish => starts(&["/usr/bin/fish", "--version"]),
             Self::Gcc => starts(&["/usr/bin/gcc", "--version"]),
             Self::Git => starts(&["/usr/bin/git", "--version"]),
             Self::Java => starts(&["/usr/bin/java", "-version"]),
@@ -126,6 +131,7 @@ impl Need {
                 std::path::Path::new(&format!("/run/user/{user}/systemd/private")).exists()
             }
             Self::X86_64 => cfg!(target_arch = "x86_64"),
+            Self::Zsh => starts(&["/usr/bin/zsh", "--version"]),
         }
     }
 }

@@ -14,11 +14,12 @@ use super::tools::exec::BashExecArguments;
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::outcome::Outcome;
+use model::shells::ShellKind;
 use service::Backend;
 use service::refused::Refused;
 use service::report::CommandReport;
 use service::request::ExecRequest;
-use service::shell::{self, ScriptArgs, Shell};
+use service::shell::{self, ScriptArgs};
 
 impl<B: Backend> Server<B> {
     pub(super) async fn bash_exec(
@@ -62,8 +63,8 @@ impl<B: Backend> Server<B> {
         let (cwd, timeout) = (Some(cwd.as_str().to_owned()), Some(wall.as_secs_f64()));
         let args = ScriptArgs { cwd, timeout, ..args };
         let args = match shell {
-            Shell::Bash => args,
-            Shell::Sh | Shell::Zsh | Shell::Fish => shell::read_by(shell.name(), args),
+            ShellKind::Bash => args,
+            ShellKind::Sh | ShellKind::Zsh | ShellKind::Fish => shell::read_by(shell.name(), args),
         };
         let run = |turn| self.0.backend.script(tool, args, turn);
         let mut report = self.tapped_turn(context, tap, run).await?;

@@ -11,9 +11,10 @@ use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Seconds};
 use crate::server::Server;
 use model::call::SCRIPT_BYTES;
+use model::shells::ShellKind;
 use service::Backend;
 use service::request::{ExecOptions, ExecRequest, StderrIs};
-use service::shell::{ScriptArgs, Shell};
+use service::shell::ScriptArgs;
 
 /// Arguments of `bash_exec`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -25,7 +26,7 @@ pub(crate) struct BashExecArguments {
     pub(crate) capture_stderr: Option<bool>,
     pub(crate) env: Option<BTreeMap<String, String>>,
     #[serde(default)]
-    pub(crate) shell: Shell,
+    pub(crate) shell: ShellKind,
     /// Name of a profile, if policy leaves the choice.
     pub(crate) profile: Option<String>,
 }
@@ -142,7 +143,7 @@ pub(super) fn exec_fields(options: &ExecOptions) -> Value {
                 "description": "Additional environment variables"
             },
             "shell": {
-                "type": "string", "enum": Shell::ALL.map(Shell::name), "default": "bash",
+                "type": "string", "enum": ShellKind::ALL.map(ShellKind::name), "default": "bash",
                 "description": "What reads the command; exit code 127 where the cell has no such shell"
             }
         },

@@ -15,9 +15,10 @@ use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
+use model::shells::ShellKind;
 use service::Backend;
 use service::request::ExecRequest;
-use service::shell::{ScriptArgs, Shell};
+use service::shell::ScriptArgs;
 
 /// Steps of one pipeline, at most.
 pub(crate) const MOST_STEPS: usize = 16;
@@ -124,7 +125,7 @@ struct Step {
     timeout: Option<Seconds>,
     env: Option<BTreeMap<String, String>>,
     #[serde(default)]
-    shell: Shell,
+    shell: ShellKind,
     profile: Option<String>,
 }
 

@@ -14,6 +14,7 @@ use crate::server::Server;
 use capture::lines::Wanted;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
+use model::shells::ShellKind;
 use service::Backend;
 use service::refused::{Refused, RefusedKind};
 use service::request::{BashRequest, CommandInput, SessionCommand, Shown, Wait};
@@ -31,6 +32,8 @@ pub struct BashArguments {
     pub env: Option<BTreeMap<String, String>>,
     pub timeout: Option<Seconds>,
     pub session: Option<String>,
+    /// Shell of the session; by default the one it has, which is bash at first.
+    pub shell: Option<ShellKind>,
     #[serde(default)]
     pub restart: bool,
     /// End of the session. No command goes with it.
@@ -64,6 +67,7 @@ impl Arguments for BashArguments {
         "env",
         "timeout",
         "session",
+        "shell",
         "restart",
         "end",
         "background",
@@ -85,18 +89,23 @@ impl BashArguments {
     pub(crate) fn request(self) -> Result<BashRequest, Refused> {
         let session = self.session.unwrap_or_else(|| DEFAULT.to_owned());
         if self.end {
-            return match (&self.command, self.restart) {
+            return match (&self.command, self.restart || self.shell.is_some()) {
                 (None, false) => Ok(BashRequest::End { session }),
                 (_, _) => {
-                    let both = "bash: `end` goes with no `command` and no `restart`";
+                    let both = "bash: `end` goes with no `command`, `restart` or `shell`";
                     Err(Refused::new(RefusedKind::Arguments, both)
                         .with_hint("call it once more for each"))
                 }
             };
         }
         let Some(command) = self.command else {
-            if self.restart {
+            if self.restart && self.shell.is_none() {
                 return Ok(BashRequest::Restart { session });
+            }
+            if self.restart {
+                let alone = "bash: `shell` goes with a `command`";
+                return Err(Refused::new(RefusedKind::Arguments, alone)
+                    .with_hint("the first command in that shell"));
             }
             let missing = Refused::new(RefusedKind::Arguments, "bash: missing field `command`");
             return Err(missing.with_hint("only with `restart` or `end` can it be left out"));
@@ -105,6 +114,7 @@ impl BashArguments {
         let timeout = self.timeout.map(|seconds| seconds.0);
         Ok(BashRequest::Run(Box::new(SessionCommand {
             session,
+            shell: self.shell,
             restart: if self.restart { Restart::Yes } else { Restart::No },
             input: match (self.tty, is_open) {
                 (true, _) => CommandInput::Terminal,
@@ -184,6 +194,10 @@ fn session_fields() -> Value {
                 "type": "string", "default": "default", "minLength": 1, "maxLength": 64,
                 "pattern": "^[A-Za-z0-9._-]+$",
                 "description": "Which shell. Sessions do not see each other; each runs one command at a time, and background jobs beside it."
+            },
+            "shell": {
+                "type": "string", "enum": ShellKind::ALL.map(ShellKind::name), "default": "bash",
+                "description": "Shell of the session, where the host has it: given with its first command or with `restart`. Others than bash start a background command without the shell's own variables and functions, and fish and sh may end at a timeout."
             },
             "restart": {
                 "type": "boolean", "default": false,

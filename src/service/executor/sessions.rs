@@ -42,7 +42,7 @@ impl Scope {
                 return Ok(BashAnswer::Done { session, what: SessionAction::Restarted });
             }
         };
-        let SessionCommand { session, restart, args, input, wait, shown } = command;
+        let SessionCommand { session, shell, restart, args, input, wait, shown } = command;
         let timeout = args.timeout.or(self.executor.default_timeout);
         let mut call = shell::bash(BashArgs { timeout, ..args })?;
         call.stdin = match input {
@@ -55,7 +55,7 @@ impl Scope {
             Wait::Foreground => (self.executor.yield_after, JobMode::Foreground),
         };
         let (patience, kept) = (Some(patience), Retention::Spooled);
-        let request = SessionRequest { session, call, restart, patience, kept, mode };
+        let request = SessionRequest { session, call, restart, patience, kept, mode, shell };
         let reply = self.workbench.in_session(request, &caller).await?;
         Ok(self.answer(reply, shown))
     }

@@ -81,6 +81,7 @@ async fn next(supervisor: &OwnedFd) -> Result<Request, Failed> {
 async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed> {
     let command = SessionCommand {
         session: DEFAULT.to_owned(),
+        shell: None,
         restart: Restart::No,
         args: BashArgs { command: "true".to_owned(), ..BashArgs::default() },
         input: CommandInput::Given,

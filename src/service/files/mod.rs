@@ -24,6 +24,7 @@ use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin}
 use model::job::{JobMode, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, Outcome};
 use model::receipt::Receipt;
+use model::shells::ShellKind;
 
 /// Bytes of a file that are read or written in one request, at most.
 pub const FILE_BYTES: usize = STDIN_BYTES;
@@ -121,10 +122,18 @@ fn alone(tool: &'static str, words: Vec<String>, stdin: Stdin) -> Result<Call, I
 }
 
 /// Builds the call for a session's shell, which starts the clerk in a subshell that it replaces.
-fn in_shell(tool: &'static str, words: &[String], stdin: Stdin) -> Result<Call, InvalidCall> {
-    let quoted = |word: &String| format!(" '{}'", word.replace('\'', r"'\''"));
-    let words: String = words.iter().map(quoted).collect();
-    let command = format!("(\\builtin exec {CLERK}{words})");
+fn in_shell(
+    tool: &'static str,
+    shell: ShellKind,
+    words: &[String],
+    stdin: Stdin,
+) -> Result<Call, InvalidCall> {
+    let words: String = words.iter().map(|word| format!(" {}", shell.quoted(word))).collect();
+    let command = match shell {
+        ShellKind::Bash => format!("(\\builtin exec {CLERK}{words})"),
+        ShellKind::Sh | ShellKind::Zsh => format!("(\\exec {CLERK}{words})"),
+        ShellKind::Fish => format!("{CLERK}{words}"),
+    };
     let call = shell::script(tool, ScriptArgs { command, ..ScriptArgs::default() })?;
     Ok(Call { stdin, ..call })
 }
@@ -146,7 +155,7 @@ impl Workbench {
         let stdin = Stdin::bytes("the content", bytes)?;
         match self.shared.workspace {
             Workspace::Fresh | Workspace::Session(_) => {
-                let call = timed(in_shell(tool, &words, stdin)?);
+                let call = timed(in_shell(tool, self.sessions.shell_of(&session), &words, stdin)?);
                 let request = session::SessionRequest {
                     session,
                     call,
@@ -154,6 +163,7 @@ impl Workbench {
                     patience: None,
                     kept: Retention::Apart { bytes: ANSWER_BYTES },
                     mode: JobMode::Foreground,
+                    shell: None,
                 };
                 of_session(self.in_session(request, caller).await?)
             }

@@ -28,6 +28,7 @@ pub use jobs::{NoJob, Offsets, Stop};
 use model::call::Call;
 use model::job::{JobMode, Limits, SessionId};
 use model::outcome::Outcome;
+use model::shells::ShellKind;
 use seat::Seat;
 pub use seat::ShellLoss;
 use spool::Spool;
@@ -63,6 +64,11 @@ pub enum SessionError {
          `end` with the `session` of one ends it, and `restart` what runs in it"
     )]
     Full { what: String, others: String },
+    #[error(
+        "the session `{session}` has {has}, and `shell` asks for {asked}\nhint: `restart` with it gives the session \
+         that shell, and another `session` can have one beside it"
+    )]
+    OtherShell { session: String, has: &'static str, asked: &'static str },
     #[error("there is no session `{0}`{1}\nhint: a command with this `session` begins it")]
     Unknown(String, String),
 }
@@ -79,6 +85,8 @@ pub struct SessionRequest {
     pub kept: Retention,
     /// In the shell, or beside it.
     pub mode: JobMode,
+    /// The shell that the session must have; `None`: the one it has.
+    pub shell: Option<ShellKind>,
 }
 
 /// Storage of a command's output.
@@ -169,8 +177,8 @@ pub struct Sessions {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Names of sessions that the supervisor ended, and why, until the names are used again.
-    lost: BTreeMap<String, ShellLoss>,
+    /// Names of sessions that the supervisor ended, why, and their shells, until the names are used again.
+    lost: BTreeMap<String, (ShellLoss, ShellKind)>,
     /// Sessions that are about to end, each with the reason that its name is told; none where the client
     /// asked for it.
     ending: BTreeMap<SessionId, Option<ShellLoss>>,
@@ -181,6 +189,7 @@ struct Table {
 struct Named {
     id: SessionId,
     seat: Arc<Mutex<Seat>>,
+    shell: ShellKind,
     /// Command that has the seat.
     runs: Option<Arc<Command>>,
     /// Commands that were started beside the shell, the newest last; ended ones are removed with the next.
@@ -214,8 +223,8 @@ impl Sessions {
         if let Some(named) = table.named.get(name) {
             return named.clone();
         }
-        let lost = table.lost.remove(name);
-        let named = Named::new(self.clients.next(), lost);
+        let (lost, shell) = table.lost.remove(name).unzip();
+        let named = Named::new(self.clients.next(), lost, shell.unwrap_or_default());
         table.named.insert(name.to_owned(), named.clone());
         named
     }
@@ -238,14 +247,14 @@ impl Sessions {
             .named
             .iter()
             .filter(|(_, named)| gone(named))
-            .map(|(name, named)| (name.clone(), named.id))
+            .map(|(name, named)| (name.clone(), named.id, named.shell))
             .collect();
-        for (name, id) in names {
+        for (name, id, shell) in names {
             table.named.remove(&name);
             let why = table.ending.remove(&id).unwrap_or(Some(ShellLoss::Idle));
             // The reason is not kept for ever for a name that is never used again.
             if let Some(why) = why.filter(|_| table.lost.len() < MOST_LOST) {
-                table.lost.insert(name, why);
+                table.lost.insert(name, (why, shell));
             }
         }
     }
@@ -302,6 +311,19 @@ impl Sessions {
         }
     }
 
+    /// Returns the shell that a session has or would have.
+    pub(crate) fn shell_of(&self, name: &str) -> ShellKind {
+        let table = self.table();
+        let lost = || table.lost.get(name).map(|(_, shell)| *shell);
+        table.named.get(name).map(|named| named.shell).or_else(lost).unwrap_or_default()
+    }
+
+    fn has_shell(&self, name: &str, shell: ShellKind) {
+        if let Some(named) = self.table().named.get_mut(name) {
+            named.shell = shell;
+        }
+    }
+
     fn is_used_beside(&self, name: &str) {
         if let Some(named) = self.table().named.get_mut(name) {
             named.beside = true;
@@ -329,10 +351,11 @@ impl Sessions {
 }
 
 impl Named {
-    fn new(id: SessionId, lost: Option<ShellLoss>) -> Self {
+    fn new(id: SessionId, lost: Option<ShellLoss>, shell: ShellKind) -> Self {
         Self {
             id,
             seat: Arc::new(Mutex::new(Seat::new(id, lost))),
+            shell,
             runs: None,
             background: Vec::new(),
             restarted: Arc::default(),

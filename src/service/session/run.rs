@@ -22,6 +22,7 @@ use model::call::{Call, Stdin};
 use model::job::{JobMode, Place, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
+use model::shells::ShellKind;
 use policy::flags::Changes;
 use policy::{Grant, Surroundings};
 
@@ -38,6 +39,7 @@ struct Decided {
     place: Place,
     kept: Retention,
     mode: JobMode,
+    shell: Option<ShellKind>,
 }
 
 impl Workbench {
@@ -51,7 +53,7 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
         check_name(&request.session)?;
-        let SessionRequest { session, call, restart, patience, kept, mode } = request;
+        let SessionRequest { session, call, restart, patience, kept, mode, shell } = request;
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
@@ -70,7 +72,7 @@ impl Workbench {
                 return Err(full);
             }
         };
-        let decided = Decided { grant, entry, place, kept, mode };
+        let decided = Decided { grant, entry, place, kept, mode, shell };
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
@@ -176,7 +178,9 @@ impl Workbench {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
         }
-        let seat = match self.seat(&session, &named, restart, caller).await {
+        let seat = self.seat(&session, &named, restart, caller).await;
+        let fits = |seat| self.with_shell(&session, &named, seat, decided.shell);
+        let seat = match seat.and_then(fits) {
             Ok(seat) => seat,
             Err(unseated) => {
                 decided.entry.refused(unseated.to_string());
@@ -218,6 +222,24 @@ impl Workbench {
         }
     }
 
+    /// Gives a session the shell that a command asks for; one that is kept must be that.
+    fn with_shell(
+        &self,
+        session: &str,
+        named: &Named,
+        seat: OwnedMutexGuard<Seat>,
+        asked: Option<ShellKind>,
+    ) -> Result<OwnedMutexGuard<Seat>, SessionError> {
+        let has = self.sessions.shell_of(session);
+        let Some(asked) = asked.filter(|asked| *asked != has) else { return Ok(seat) };
+        if seat.started && !named.restarted.load(Ordering::Acquire) {
+            let (has, asked) = (has.name(), asked.name());
+            return Err(SessionError::OtherShell { session: session.to_owned(), has, asked });
+        }
+        self.sessions.has_shell(session, asked);
+        Ok(seat)
+    }
+
     /// Waits for the one place in the shell, unless a job has it, which may take long.
     async fn seat(
         &self,
@@ -255,10 +277,11 @@ impl Workbench {
         if asked && (seat.started || seat.lost.is_some()) {
             seat.end(ShellLoss::Restart);
         }
-        let Decided { grant, entry, place, kept, mode } = decided;
+        let Decided { grant, entry, place, kept, mode, .. } = decided;
         let (kind, first) = input(&grant.job().stdin);
         let id = named.id;
-        let within = Within { session: id, place, mode };
+        let shell = self.sessions.shell_of(&about.session);
+        let within = Within { session: id, place, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
         match self.shared.link.start_within(grant, within).await {

@@ -1,4 +1,4 @@
-//! The mailbox of a session: files and FIFOs by which its bash gets calls and tells their ends.
+//! The mailbox of a session: files and FIFOs by which its shell gets calls and tells their ends.
 //!
 //! It is a small filesystem of the supervisor's own. The cell has it read-only at `/dev/session`:
 //! a program can open what lies there, and can neither make, remove nor change anything. The
@@ -22,7 +22,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::bash_loop;
+use super::loops::{self, CallLines};
 use super::terminal::Terminals;
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
@@ -32,6 +32,7 @@ use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, Tmpfs, WORKSPACE};
 use cell::report::InputFile;
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::job::JobMode;
+use model::shells::ShellKind;
 use model::wire::StdinKind;
 use sys::mount::{attach, clone_tree};
 
@@ -158,6 +159,7 @@ pub(crate) struct CallRequest<'a> {
     pub cwd: Option<&'a Cwd>,
     pub stdin: StdinKind,
     pub mode: JobMode,
+    pub shell: ShellKind,
 }
 
 impl Mailbox {
@@ -266,7 +268,7 @@ impl Mailbox {
                 // without a writer the shell would wait where the caller has closed its own.
                 let ends = Some(self.open(&path, OFlag::O_RDWR)?);
                 if order.mode == JobMode::Foreground {
-                    line(bash_loop::fed(number))?;
+                    line(loops::fed(order.shell, number))?;
                 }
                 let writer = Some(self.open(&path, OFlag::O_WRONLY)?);
                 self.mode(&path, READABLE)?;
@@ -274,7 +276,7 @@ impl Mailbox {
             }
             StdinKind::Terminal => {
                 let terminal = self.terminals.as_ref().ok_or(Errno::ENOTTY)?.open()?;
-                line(bash_loop::at_terminal(number, terminal.number))?;
+                line(loops::at_terminal(order.shell, number, terminal.number))?;
                 nothing()?;
                 Ok(Input { terminal: Some(terminal), ..Input::default() })
             }
@@ -330,11 +332,9 @@ impl Mailbox {
         }
         let script = order.script.read(SCRIPT_BYTES)?;
         self.write(&name("cmd", number), |file| file.write_all(&script))?;
-        let lines = match order.mode {
-            JobMode::Foreground => bash_loop::lines,
-            JobMode::Background => bash_loop::background,
-        };
-        let lines = lines(number, order.env, order.cwd, order.stdin);
+        let CallRequest { env, cwd, mode, .. } = *order;
+        let call = CallLines { number, env, cwd, input: order.stdin, mode };
+        let lines = loops::lines(order.shell, call);
         self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
         let (terminal, ends) = match terminal {
             Some(Terminal { master, slave, .. }) => {

@@ -1,4 +1,4 @@
-//! A session's shell: a cell with one bash in it, and the calls it runs one after the other.
+//! A session's shell: a cell with one shell in it, and the calls it runs one after the other.
 
 mod background;
 mod ending;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::read;
 
-use super::bash_loop::{self, LoopReport};
 use super::cpu_time::CpuTime;
+use super::loops::{self, LoopReport};
 use super::mailbox::{CallRequest, Mailbox, PendingCall, Undelivered, Waiting};
 use crate::cells::cell::Cell;
 use crate::cells::cell::CellSocket;
@@ -31,14 +31,13 @@ use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
 };
 use model::receipt::Receipt;
+use model::shells::ShellKind;
 use model::wire::{Block, CallId, StdinKind};
 use sys::socket::{self, PacketWait};
 
 use background::BackgroundJob;
 pub(crate) use background::MOST_JOBS;
 
-/// The program of a session.
-const BASH: &str = "bash";
 /// The signal that ends what runs in a shell that is ended.
 const KILLED: u8 = 9;
 
@@ -81,10 +80,11 @@ pub(crate) enum ShellEvent {
 #[derive(Debug)]
 pub(crate) struct Shell {
     pub cell: Cell,
+    kind: ShellKind,
     /// Of the whole cell; time and output are each call's own.
     pub limits: Limits,
     pub receipt: Receipt,
-    /// The procfs directory of its bash.
+    /// The procfs directory of its shell.
     process: OwnedFd,
     /// Of its root, which each call is shown the age of.
     sizes: Rc<Sizes>,
@@ -139,7 +139,7 @@ struct Leaving {
 }
 
 impl Shell {
-    /// Starts bash in a cell that is offered.
+    /// Starts the shell that the job asks for in a cell that is offered.
     ///
     /// # Errors
     /// What failed; the cell is killed with it and told apart by its slot.
@@ -157,12 +157,15 @@ impl Shell {
             Ok(root) => Rc::clone(&root.sizes),
             Err(errno) => return Err(Box::new((errno, cell))),
         };
-        let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, ready));
+        let kind = ready.start.session.map_or_else(ShellKind::default, |within| within.shell);
+        let begun =
+            block(kind, first).and_then(|block| handover::shell(&cell, design, &block, ready));
         if let Err(errno) = begun {
             return Err(Box::new((errno, cell)));
         }
         Ok(Self {
             cell,
+            kind,
             limits: ready.limits,
             receipt,
             process,
@@ -253,6 +256,7 @@ impl Shell {
             cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
             stdin,
             mode,
+            shell: self.kind,
         };
         let turn = mailbox.next().saturating_sub(self.first).saturating_add(1);
         // Before the shell goes on, and may start a process.
@@ -306,7 +310,7 @@ impl Shell {
             return ShellEvent::None;
         }
         current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
-        if current.report.first() == Some(&bash_loop::OPEN) && current.pending.opened() {
+        if current.report.first() == Some(&loops::OPEN) && current.pending.opened() {
             current.report.remove(0);
         }
         if current.report.is_empty() {
@@ -316,7 +320,7 @@ impl Shell {
             return ShellEvent::None;
         }
         if current.leaving.is_some()
-            && let Some(pid) = bash_loop::started(&current.report)
+            && let Some(pid) = loops::started(&current.report)
         {
             return self.leave(pid, now);
         }
@@ -364,7 +368,7 @@ impl Shell {
         }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         self.exec = match report::decode::<FromPayload>(bytes) {
-            Ok(FromPayload::Exec { errno }) => Some(exit::exec_failure(BASH, errno)),
+            Ok(FromPayload::Exec { errno }) => Some(exit::exec_failure(self.kind.name(), errno)),
             Ok(FromPayload::Cwd { errno }) => {
                 Some(Failure::Cwd { path: Cwd::workspace().as_str().to_owned(), errno })
             }
@@ -450,8 +454,7 @@ impl Shell {
 }
 
 /// Returns the program that a session's cell executes.
-fn block(first: u64) -> Result<Block, Errno> {
-    let words = vec![BASH.to_owned(), "-c".to_owned(), bash_loop::program(first)];
-    let argv = Argv::new(words).map_err(|_| Errno::EINVAL)?;
+fn block(shell: ShellKind, first: u64) -> Result<Block, Errno> {
+    let argv = Argv::new(loops::program(shell, first)).map_err(|_| Errno::EINVAL)?;
     Ok(Block { argv, env: Env::default(), cwd: Cwd::workspace() })
 }

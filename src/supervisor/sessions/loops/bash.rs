@@ -18,12 +18,13 @@
 //!   the command's runs for our lines too, and prints nothing there. The group has its input as it was:
 //!   with another, bash would leave that to commands in the background.
 
+use super::report::{OPEN, STARTED};
+use super::{SETSID, place};
 use cell::mounts::MAILBOX;
 use model::call::{Cwd, Env};
+use model::shells::ShellKind;
 use model::wire::StdinKind;
 
-/// The program that runs a command at a terminal of its own.
-const SETSID: &str = "/usr/bin/setsid";
 const BASH: &str = "/bin/bash";
 
 /// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
@@ -53,7 +54,7 @@ const LOOP: &str = concat!(
 );
 
 /// Returns the program of a session's bash, whose first call has this number.
-pub(crate) fn program(first: u64) -> String {
+pub(super) fn program(first: u64) -> String {
     format!("{ON_INTERRUPT}\nfor ((COFFERDAM_CALL=-{first}; {LOOP}\n")
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn program(first: u64) -> String {
 ///
 /// `env` and `cwd` are of this call alone. At its end the shell reports the exit code and its
 /// directory, ended by NUL.
-pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
+pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
@@ -76,7 +77,7 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
         "((COFFERDAM_OPEN)) || {{ \\builtin : {streams} && COFFERDAM_OPEN=1; }}\n"
     ));
     if let Some(cwd) = cwd {
-        let cwd = quoted(cwd.as_str());
+        let cwd = ShellKind::Bash.quoted(cwd.as_str());
         text.push_str(&format!(
             "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|{stderr} || COFFERDAM_OPEN=2\n"
         ));
@@ -108,7 +109,7 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
 /// has no job more, and no other `$!`. It waits until the subshell that started it is gone, which would reap it
 /// otherwise, and reports its number, ended by NUL. If there is no copy, the shell reports the end of the call as of
 /// any other.
-pub(crate) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
+pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
     let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
@@ -117,7 +118,10 @@ pub(crate) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
          \\builtin printf '{STARTED}%s\\0' \"$BASHPID\" >|{end}; }} >/dev/null 2>&1\n"
     );
     if let Some(cwd) = cwd {
-        copy.push_str(&format!("\\builtin cd -- {} || \\builtin exit 1\n", quoted(cwd.as_str())));
+        copy.push_str(&format!(
+            "\\builtin cd -- {} || \\builtin exit 1\n",
+            ShellKind::Bash.quoted(cwd.as_str())
+        ));
     }
     let source = source(env, &mut copy);
     let command = match input {
@@ -140,7 +144,7 @@ pub(crate) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
 fn source(env: &Env, text: &mut String) -> String {
     let mut words = String::new();
     for (name, value) in env.iter() {
-        words.push_str(&format!("{name}={} ", quoted(value)));
+        words.push_str(&format!("{name}={} ", ShellKind::Bash.quoted(value)));
     }
     // `builtin` does not export what stands before it; `command` does, and no function may stand
     // in its place then.
@@ -180,7 +184,7 @@ fn report(number: u64, silent: &str) -> String {
 
 /// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
 /// close it now, and before that the shell would wait for ever to open it.
-pub(crate) fn fed(number: u64) -> String {
+pub(super) fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
     format!("\\builtin printf {} >|{end}; \\builtin . {command}\n", char::from(OPEN))
 }
@@ -188,78 +192,7 @@ pub(crate) fn fed(number: u64) -> String {
 /// Returns the line that runs a command at a terminal: in a bash of its own, the first process of a session of
 /// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
 /// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
-pub(crate) fn at_terminal(number: u64, terminal: u32) -> String {
+pub(super) fn at_terminal(number: u64, terminal: u32) -> String {
     let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
     format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
-}
-
-fn place(name: &str, number: u64) -> String {
-    format!("{MAILBOX}/{name}.{number}")
-}
-
-/// Quotes a word for bash, whatever is in it.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// The byte before the number of the process that runs a command beside the shell.
-pub(crate) const STARTED: char = 'j';
-
-/// Returns the number in a report of the copy of the shell; any process of the cell may have written it.
-pub(crate) fn started(bytes: &[u8]) -> Option<u32> {
-    let text = std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()?;
-    text.strip_prefix(STARTED)?.parse().ok()
-}
-
-/// The byte before the report: the input is open.
-pub(crate) const OPEN: u8 = b'o';
-
-/// The report of the shell at the end of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LoopReport {
-    pub status: u8,
-    /// As the shell has it; a program may lie about its own directory.
-    pub cwd: String,
-}
-
-impl LoopReport {
-    /// Longest report that is read: a status, a path, and room.
-    pub(crate) const BYTES: usize = 8192;
-
-    /// Reads a report; any process of the cell may have written it.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let text = String::from_utf8_lossy(bytes.strip_suffix(&[0])?);
-        let (status, cwd) = text.split_once(' ')?;
-        Some(Self { status: status.parse().ok()?, cwd: cwd.to_owned() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_text_is_one_word() {
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's; $(x)"), r"'it'\''s; $(x)'");
-    }
-
-    #[test]
-    fn a_copy_of_the_shell_reports_its_number() {
-        assert_eq!(started(b"j17\0"), Some(17));
-        for forged in [&b"j17"[..], b"j\0", b"j-1\0", b"j1 /workspace\0", b"0 /workspace\0", b"\0"]
-        {
-            assert_eq!(started(forged), None, "{forged:?}");
-        }
-    }
-
-    #[test]
-    fn a_report_is_a_status_and_a_directory() {
-        let told = |status, cwd: &str| Some(LoopReport { status, cwd: cwd.to_owned() });
-        assert_eq!(LoopReport::parse(b"0 /workspace\0"), told(0, "/workspace"));
-        assert_eq!(LoopReport::parse(b"130 /a b\n c\0"), told(130, "/a b\n c"));
-        for forged in [&b"0 /workspace"[..], b"256 /\0", b"-1 /\0", b"\0", b"", b"x /\0"] {
-            assert_eq!(LoopReport::parse(forged), None, "{forged:?}");
-        }
-    }
 }

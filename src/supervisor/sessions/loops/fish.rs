@@ -1,0 +1,81 @@
+//! The loop of fish.
+
+use super::report::OPEN;
+use super::{CallLines, place, turns};
+use cell::mounts::MAILBOX;
+use model::shells::ShellKind;
+use model::wire::StdinKind;
+
+/// The file of fish's own errors. It writes them to the standard error that it began with, which no redirection of
+/// its language changes.
+const ERRORS: &str = "/proc/$fish_pid/fd/2";
+/// What fish becomes to have such a file, and what that becomes: fish once more, with `$0` to do.
+const WITH_ERRORS: &str =
+    "exec 2>>/tmp/.fish-errors && rm -f /tmp/.fish-errors; exec fish --no-config -c \"$0\"";
+
+/// Returns the program of a session's fish, whose first call has this number.
+pub(super) fn program(first: u64) -> String {
+    let turns = turns();
+    let text = format!(
+        "set -g COFFERDAM_CALL {first}\n\
+         for COFFERDAM_A in {turns}; for COFFERDAM_B in {turns}; for COFFERDAM_C in {turns}\n\
+         string match -qr '^[0-9]+$' -- \"$COFFERDAM_CALL\"; or exit 125\n\
+         set -g COFFERDAM_NOW $COFFERDAM_CALL; set -g COFFERDAM_CALL\n\
+         true <\"{MAILBOX}/go.$COFFERDAM_NOW\"; or exit 125\n\
+         source \"{MAILBOX}/run.$COFFERDAM_NOW\"\n\
+         end; end; end\n"
+    );
+    let quoted = |word: &str| ShellKind::Fish.quoted(word);
+    format!("exec /bin/sh -c {} {}", quoted(WITH_ERRORS), quoted(&text))
+}
+
+/// Returns the lines around the command of a call. At its end the shell reports the exit code and its directory, ended
+/// by NUL.
+pub(super) fn lines(call: CallLines<'_>) -> String {
+    let CallLines { number, env, cwd, input, .. } = call;
+    let place = |name| place(name, number);
+    let quoted = |word: &str| ShellKind::Fish.quoted(word);
+    let command = match input {
+        StdinKind::Empty | StdinKind::Bytes => place("cmd"),
+        StdinKind::Pipe | StdinKind::Terminal => place("fed"),
+    };
+    let mut text = "set -g COFFERDAM_STATUS 1\nset -g COFFERDAM_CWD\nbegin\n".to_owned();
+    for (name, value) in env.iter() {
+        text.push_str(&format!("set -lx {name} {}\n", quoted(value)));
+    }
+    let run = format!("source {command}; set -g COFFERDAM_STATUS $status");
+    match cwd {
+        Some(cwd) => text.push_str(&format!(
+            "set -g COFFERDAM_CWD $PWD\nif cd -- {}; {run}; end\n",
+            quoted(cwd.as_str())
+        )),
+        None => text.push_str(&format!("{run}\n")),
+    }
+    text.push_str(&format!("end <{} >{} 2>{}\n", place("in"), place("out"), place("err")));
+    text.push_str(&format!(
+        "if test -s {ERRORS}; cat {ERRORS} >>{}; true >{ERRORS}; end\n",
+        place("err")
+    ));
+    text.push_str("if test -n \"$COFFERDAM_CWD\"; cd -- $COFFERDAM_CWD; end\n");
+    text.push_str(&format!(
+        "printf '%s %s\\0' $COFFERDAM_STATUS $PWD >{}\n{}",
+        place("end"),
+        next(number)
+    ));
+    text
+}
+
+/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call.
+pub(super) fn goes_on(number: u64, command: &str) -> String {
+    format!("{command}\n{}", next(number))
+}
+
+/// Returns the line that lets the shell take the next call.
+fn next(number: u64) -> String {
+    format!("set -g COFFERDAM_CALL {}\n", number.saturating_add(1))
+}
+
+pub(super) fn fed(number: u64) -> String {
+    let (end, command) = (place("end", number), place("cmd", number));
+    format!("printf {} >{end}; source {command}\n", char::from(OPEN))
+}

@@ -1,0 +1,167 @@
+//! The loop of sh and of zsh, and the commands that run beside a shell other than bash.
+
+use super::report::{OPEN, STARTED};
+use super::{CallLines, SETSID, place, turns};
+use cell::mounts::MAILBOX;
+use model::shells::ShellKind;
+use model::wire::StdinKind;
+
+/// The shell that starts what runs beside another.
+const SH: &str = "/bin/sh";
+
+/// The two shells that read the same lines, but for an INT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Sh,
+    Zsh,
+}
+
+impl Dialect {
+    /// Returns what makes an INT end the command.
+    fn on_interrupt(self) -> &'static str {
+        match self {
+            // It leaves the file or function that it is in.
+            Self::Sh => r"\trap '\return 130 2>/dev/null' INT",
+            // It unwinds as far as a block takes it (zshmisc(1), `always`).
+            Self::Zsh => "TRAPINT() { \\return 130 }",
+        }
+    }
+
+    /// Returns the words that read a file, before its path.
+    fn reads(self) -> &'static str {
+        match self {
+            // What `.` meets would end the shell, a mistake in the command's form too (POSIX, 2.8.1).
+            Self::Sh => "\\unset -f command; \\command \\.",
+            Self::Zsh => "\\.",
+        }
+    }
+
+    /// Puts lines between those that hold an INT and an error that would end the shell.
+    fn held(self, lines: &str) -> String {
+        match self {
+            Self::Sh => lines.to_owned(),
+            Self::Zsh => {
+                format!("{{\n{lines}}} always {{\nTRY_BLOCK_INTERRUPT=0 TRY_BLOCK_ERROR=0\n}}\n")
+            }
+        }
+    }
+}
+
+/// Returns the program of a session's sh or zsh, whose first call has this number.
+///
+/// The number of the next call is empty while a call runs: a shell that a command has turned inside out comes back
+/// without one, and ends.
+pub(super) fn program(dialect: Dialect, first: u64) -> String {
+    let (interrupt, turns) = (dialect.on_interrupt(), turns());
+    let turn = dialect.held(&format!(
+        "case ${{COFFERDAM_CALL-}} in ''|*[!0-9]*) \\exit 125;; esac\n\
+         COFFERDAM_NOW=$COFFERDAM_CALL COFFERDAM_CALL=\n\
+         \\: 3<\"{MAILBOX}/go.$COFFERDAM_NOW\" || \\exit 125\n\
+         \\. \"{MAILBOX}/run.$COFFERDAM_NOW\"\n"
+    ));
+    format!(
+        "{interrupt}\nCOFFERDAM_CALL={first}\n\
+         for COFFERDAM_A in {turns}; do for COFFERDAM_B in {turns}; do for COFFERDAM_C in {turns}; do\n\
+         {turn}done; done; done\n"
+    )
+}
+
+/// Returns the lines around the command of a call. At its end the shell reports the exit code and its directory, ended
+/// by NUL.
+pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
+    let CallLines { number, env, cwd, input, .. } = call;
+    let place = |name| place(name, number);
+    let quoted = |word: &str| ShellKind::Sh.quoted(word);
+    let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
+    let command = match input {
+        StdinKind::Empty | StdinKind::Bytes => place("cmd"),
+        StdinKind::Pipe | StdinKind::Terminal => place("fed"),
+    };
+    // A shell that cannot have the streams ends here.
+    let mut text = format!("\\exec <{stdin} >|{stdout} 2>|{stderr}\n");
+    text.push_str("COFFERDAM_STATUS=130 COFFERDAM_HERE=1\n");
+    let mut back = String::new();
+    for (name, value) in env.iter() {
+        // What is before `.`, which is a special builtin, would last (POSIX, 2.14).
+        text.push_str(&format!(
+            "COFFERDAM_HAD_{name}=${{{name}+1}} COFFERDAM_WAS_{name}=${{{name}-}}\n\
+             \\export {name}={}\n",
+            quoted(value)
+        ));
+        back.push_str(&format!(
+            "case $COFFERDAM_HAD_{name} in 1) {name}=$COFFERDAM_WAS_{name};; *) \\unset {name};; esac\n\
+             \\unset COFFERDAM_HAD_{name} COFFERDAM_WAS_{name}\n"
+        ));
+    }
+    if let Some(cwd) = cwd {
+        let cwd = quoted(cwd.as_str());
+        text.push_str(&format!("COFFERDAM_CWD=$PWD\n\\cd -- {cwd} || COFFERDAM_HERE=\n"));
+        back.push_str("\\cd -- \"$COFFERDAM_CWD\"\n");
+    }
+    // A loop of one turn: `break` and `continue` end there.
+    let run = dialect.held(&format!(
+        "for COFFERDAM_ONCE in $COFFERDAM_HERE; do {} {command}; done\nCOFFERDAM_STATUS=$?\n",
+        dialect.reads()
+    ));
+    let interrupt = dialect.on_interrupt();
+    text.push_str(&format!(
+        "{run}case $COFFERDAM_HERE in '') COFFERDAM_STATUS=1;; esac\n\
+         {interrupt}\n\\exec </dev/null >/dev/null 2>&1\n{back}\
+         \\printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"$PWD\" >|{end}\n"
+    ));
+    text.push_str(&next(number));
+    text
+}
+
+/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call.
+pub(super) fn goes_on(number: u64, command: &str) -> String {
+    format!("{command}\n{}", next(number))
+}
+
+/// Returns the line that lets the shell take the next call.
+fn next(number: u64) -> String {
+    format!("COFFERDAM_CALL={}\n", number.saturating_add(1))
+}
+
+pub(super) fn fed(number: u64) -> String {
+    let (end, command) = (place("end", number), place("cmd", number));
+    format!("\\printf {} >|{end}; \\. {command}\n", char::from(OPEN))
+}
+
+/// Returns the command that runs a call's at a terminal, in a shell of its own; a shell of any language reads it.
+pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> String {
+    let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
+    let name = shell.name();
+    let line = format!("exec {SETSID} -c -w /bin/{name} {command} <{place} >|{place} 2>&1");
+    format!("{SH} -c {}\n", shell.quoted(&line))
+}
+
+/// Returns the command that runs a call's beside the shell; a shell of any language reads it.
+///
+/// It runs in a shell of its own, with the directory and the exported variables of the session's. Its process leads a
+/// process group of its own, and its parent is init, which reports its end. It waits until the one that started it is
+/// gone, which would reap it otherwise, and reports its number, ended by NUL.
+pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
+    let CallLines { number, env, cwd, input, .. } = call;
+    let place = |name| place(name, number);
+    let quoted = |word: &str| ShellKind::Sh.quoted(word);
+    let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
+    let mut own = format!("printf '{STARTED}%s\\0' \"$$\" >|{end}\n");
+    if let Some(cwd) = cwd {
+        own.push_str(&format!("cd -- {} || exit 1\n", quoted(cwd.as_str())));
+    }
+    for (name, value) in env.iter() {
+        own.push_str(&format!("export {name}={}\n", quoted(value)));
+    }
+    own.push_str(&match input {
+        StdinKind::Terminal => format!(". {}\n", place("fed")),
+        StdinKind::Empty | StdinKind::Bytes | StdinKind::Pipe => {
+            format!("exec /bin/{} {}\n", shell.name(), place("cmd"))
+        }
+    });
+    let start = format!(
+        "( while kill -0 $$ 2>/dev/null; do :; done; exec {SETSID} {SH} -c {} ) <{stdin} >|{stdout} 2>|{stderr} &",
+        quoted(&own)
+    );
+    format!("{SH} -c {}", shell.quoted(&start))
+}
