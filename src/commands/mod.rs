@@ -21,6 +21,7 @@ pub mod exit;
 mod filtered_output;
 mod format;
 mod git_identity;
+mod grant_links;
 mod host_programs;
 mod last_lines;
 pub mod launch;

@@ -7,7 +7,7 @@ use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
 use super::run_arguments::MountRequest;
 use super::tier;
-use super::{git_identity, host_programs};
+use super::{git_identity, grant_links, host_programs};
 use config::json::ConfigJson;
 use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
@@ -316,6 +316,7 @@ pub fn with_mounts(
     mounts: &[MountRequest],
 ) -> Result<(Settings, Workspace), CliError> {
     let profile = profile(&settings, name)?.clone();
+    grant_links::check(mounts)?;
     let mut directories = Vec::new();
     for mount in mounts {
         let (host, access) = match mount.access {
@@ -360,6 +361,7 @@ pub fn with_grants(
     if mounts.is_empty() {
         return Ok((settings, Workspace::Fresh));
     }
+    grant_links::check(mounts)?;
     let mut granted = Vec::new();
     for (index, MountRequest { host, cell, access }) in mounts.iter().enumerate() {
         let (cell, access) = (cell.clone(), *access);

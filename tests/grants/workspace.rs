@@ -253,6 +253,26 @@ fn linked(caller: &Caller) -> Check {
         holds(name, &told.stderr, told.stderr.contains(&expected))?;
     }
     equal("nothing was made", std::fs::read_dir(&other)?.count(), 0)?;
+    // The host's side of a grant is led as little.
+    std::fs::write(other.join("secret"), "not granted")?;
+    let planted = format!("{rw}/abs");
+    for grant in [["--ro", planted.as_str()], ["--rw", &format!("{planted}:/mnt/abs")]] {
+        let options = [&["--rw", rw.as_str()], &grant[..]].concat();
+        let told = caller.run(&options, &["cat", "/mnt/abs/secret"])?;
+        equal("refused", (told.code, told.said()), (125, ""))?;
+        let expected = format!("leads through the link `{planted}`, which cells can make");
+        holds("by name", &told.stderr, told.stderr.contains(&expected))?;
+    }
+    // Where the workspace is no grant of this start, it is told at least.
+    let told = caller.run(&["--rw", &planted], &["cat", "/workspace/secret"])?;
+    let expected = format!("`{planted}` leads through a link to `{at}`, which is granted");
+    holds("told", &told.stderr, told.stderr.contains(&expected))?;
+    equal("as the operator asked", told.said(), "not granted")?;
+    std::fs::remove_file(other.join("secret"))?;
+    // A path of the grant without a link.
+    let told =
+        caller.run(&["--rw", &rw, "--ro", &format!("{rw}/real")], &["cat", "/mnt/real/key"])?;
+    equal("the same without a link", told.said(), "in")?;
     // The positive control: the place that the link leads to.
     std::fs::write(own.join("key"), "covered")?;
     let grant = format!("{}:/workspace/real", own.display());

@@ -14,7 +14,7 @@ use super::error::{DuringBuild, STAGE, TemplateError, refused};
 use super::granted::Kind;
 use super::program;
 use cell::mounts::HIDDEN;
-use cell::{c_path, errno_of, sealed};
+use cell::{c_path, sealed};
 use model::profile::{HostPath, PathKind, Presence, Profile};
 use sys::lookup::{self, Follow};
 use sys::mount::{
@@ -135,10 +135,9 @@ impl DetachedMount {
         }
     }
 
+    /// Takes what is at `host`, whose links are resolved: one that has come there since is not followed.
     pub(crate) fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
-        // Resolved here, in our copy of the host's mounts, and opened without following a link.
-        let host = host.canonicalize().map_err(|error| errno_of(&error))?;
-        let tree = clone_tree(&c_path(&host)?)?;
+        let tree = clone_tree(&c_path(host)?)?;
         let directory = file_type(&tree)? == libc::S_IFDIR;
         let kind = if directory { Kind::Directory } else { Kind::File };
         Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind })
