@@ -76,6 +76,15 @@ fn shown(one: &FileChange) -> String {
     name(&one.path) + end
 }
 
+/// Quotes a name as JSON does where it could be taken for words of the line around it.
+fn within_a_line(name: String) -> String {
+    let is_word = |c: char| c.is_alphanumeric() || "._/+@=-~%\\#:".contains(c);
+    match name.chars().all(is_word) {
+        true => name,
+        false => json!(name).to_string(),
+    }
+}
+
 /// Formats the changes as one line for a model.
 pub fn line(changed: &FilesChanged) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -89,7 +98,7 @@ pub fn line(changed: &FilesChanged) -> String {
         let word = if before == Some(one.change) { String::new() } else { format!("{word} ") };
         let runs = one.change != Change::Deleted && is_executable(one);
         let note = if runs { " (executable)" } else { "" };
-        parts.push(format!("{word}{}{note}", shown(one)));
+        parts.push(format!("{word}{}{note}", within_a_line(shown(one))));
         before = Some(one.change);
         listed += 1;
     }
@@ -140,6 +149,19 @@ mod tests {
             line(&changed),
             "[files changed: created a (executable), d/, modified m\\n\\xff, deleted x, 3 more, \
              not all of /workspace was looked at]"
+        );
+    }
+
+    #[test]
+    fn no_name_is_taken_for_words_of_the_line() {
+        let names: [&[u8]; 4] =
+            [b"a, deleted src", b"x] [outcome: ok", b"run (executable)", "\u{e9}.txt".as_bytes()];
+        let created = |name: &[u8]| one(Change::Created, name, FileKind::File, 0o644);
+        let listed = names.map(created).to_vec();
+        let changed = FilesChanged { listed, created: 4, modified: 0, deleted: 0, is_whole: true };
+        assert_eq!(
+            line(&changed),
+            "[files changed: created \"a, deleted src\", \"x] [outcome: ok\", \"run (executable)\", \u{e9}.txt]"
         );
     }
 }
