@@ -83,7 +83,7 @@ def every(directory, name):
         yield what, met, there
 def libc_open(path, flags):
     return os.open(path, flags, 0o644)
-NAMES = [".git", ".envrc", ".vscode", ".idea", ".claude", ".mcp.json", ".cursor", ".gemini", ".codex", "opencode.json", "opencode.jsonc", ".opencode", ".devcontainer", ".hg", ".sl", ".jj", ".husky", "HEAD"]
+NAMES = [".git", ".envrc", ".vscode", ".idea", ".claude", ".mcp.json", ".cursor", ".gemini", ".codex", "opencode.json", "opencode.jsonc", ".opencode", ".devcontainer", ".devcontainer.json", ".zed", ".helix", ".run", ".exrc", ".nvim.lua", ".roo", ".kiro", ".qwen", ".amazonq", ".continue", ".windsurf", ".trae", "crush.json", ".crush.json", ".aider.conf.yml", ".hg", ".sl", ".jj", ".husky", "HEAD"]
 def told(directory):
     return sorted({(met, there) for name in NAMES for _, met, there in every(directory, name)})
 "#;

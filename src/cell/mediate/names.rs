@@ -2,7 +2,7 @@
 
 /// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
 /// the reason why it is guarded.
-pub const OBEYED: [(&str, &str); 16] = [
+pub const OBEYED: [(&str, &str); 32] = [
     (".envrc", "direnv runs it as a shell script, once allowed"),
     (".vscode", "Visual Studio Code runs its tasks and takes paths of programs from its settings"),
     (".idea", "JetBrains' editors run its run configurations and file watchers"),
@@ -15,6 +15,22 @@ pub const OBEYED: [(&str, &str); 16] = [
     ("opencode.jsonc", "opencode starts the servers and formatters that it names"),
     (".opencode", "opencode loads its plugins and obeys its permissions"),
     (".devcontainer", "editors run its initializeCommand on the host"),
+    (".devcontainer.json", "editors run its initializeCommand on the host"),
+    (".zed", "Zed runs its tasks and the language servers that its settings name"),
+    (".helix", "Helix starts the language servers that its languages.toml names"),
+    (".run", "JetBrains' editors run its run configurations"),
+    (".exrc", "vi and vim run its commands, where exrc is set"),
+    (".nvim.lua", "Neovim runs it, once trusted"),
+    (".roo", "Roo Code starts the servers of its mcp.json"),
+    (".kiro", "Kiro runs its hooks and starts the servers of its settings"),
+    (".qwen", "Qwen Code starts the servers of its settings and loads its extensions"),
+    (".amazonq", "Amazon Q starts the servers of its mcp.json"),
+    (".continue", "Continue starts the servers of its configuration"),
+    (".windsurf", "Windsurf runs its workflows"),
+    (".trae", "Trae starts the servers of its mcp.json"),
+    ("crush.json", "Crush starts the servers that it names"),
+    (".crush.json", "Crush starts the servers that it names"),
+    (".aider.conf.yml", "aider runs its lint and test commands"),
     (".hg", "Mercurial runs the hooks and extensions of its hgrc"),
     (".sl", "Sapling runs the hooks and extensions of its configuration"),
     (".jj", "Jujutsu runs the programs that its repository's configuration names"),
