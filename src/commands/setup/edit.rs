@@ -40,6 +40,21 @@ pub(super) fn edited(client: &ClientFacts, text: &str, entry: &Entry) -> Result<
     Ok(format!("{mark}{edited}"))
 }
 
+/// Returns the members of the entry in a text that are none of `entry`, each with its value as JSON.
+pub(super) fn others(client: &ClientFacts, text: &str, entry: &Entry) -> Vec<(String, String)> {
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    let all: Option<Value> = match client.language {
+        Language::Json => CstRootNode::parse(text, &ParseOptions::default())
+            .ok()
+            .and_then(|root| root.to_serde_value()),
+        Language::Toml => toml_edit::de::from_str(text).ok(),
+    };
+    let own = all.as_ref().and_then(|all| all.get(client.servers)?.get(NAME)?.as_object());
+    let is_ours = |name: &str| entry.iter().any(|(ours, _)| *ours == name);
+    let others = own.into_iter().flatten().filter(|(name, _)| !is_ours(name));
+    others.map(|(name, value)| (name.clone(), value.to_string())).collect()
+}
+
 fn json(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     let root = CstRootNode::parse(text, &ParseOptions::default())
@@ -144,6 +159,21 @@ mod tests {
     fn into(client: Client, text: &str) -> Result<String, String> {
         let client = client.facts();
         edited(client, text, &client.entry("/bin/cofferdam", "/p"))
+    }
+
+    #[test]
+    fn members_that_setup_did_not_write_are_named() {
+        for (client, text) in [
+            (Client::ClaudeCode, r#"{"mcpServers":{"cofferdam":{"command":"x","env":{"A":"b"}}}}"#),
+            (Client::Codex, "[mcp_servers.cofferdam]\ncommand = \"x\"\nenv = { A = \"b\" }\n"),
+        ] {
+            let facts = client.facts();
+            let entry = facts.entry("/bin/cofferdam", "/p");
+            let expected = vec![("env".to_owned(), r#"{"A":"b"}"#.to_owned())];
+            assert_eq!(others(facts, text, &entry), expected);
+            let own = edited(facts, "", &entry).unwrap();
+            assert_eq!(others(facts, &own, &entry), Vec::new());
+        }
     }
 
     #[test]

@@ -51,6 +51,8 @@ struct Change {
     /// The text that is there, none if there is no file.
     old: Option<HeldText>,
     new: String,
+    /// Members of the entry that are there already and are not cofferdam's, each with its value.
+    others: Vec<(String, String)>,
 }
 
 /// Runs the command: 0 if the file has the entry, or was only to be shown.
@@ -64,10 +66,13 @@ pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
             change.client.title,
             plain(&change.path.display().to_string())
         ))?;
+        print_out(&change.kept())?;
         return Ok(0);
     }
     print_out(&change.shown(Colour::of_output()))?;
+    print_out(&change.kept())?;
     if !typed.print {
+        change.check_kept(typed.yes)?;
         if !typed.yes && !confirmed()? {
             return Err(CliError::new("setup: nothing was written"));
         }
@@ -127,7 +132,38 @@ impl Change {
         let new = edit::edited(client, before, &entry).map_err(|why| {
             failed(&why).with_hint("nothing was changed; mend the file, or add the entry by hand")
         })?;
-        Ok(Self { client, path, place, old, new })
+        let others = edit::others(client, &new, &entry);
+        Ok(Self { client, path, place, old, new, others })
+    }
+
+    /// Formats the members that stay, whoever wrote them: a variable can choose what the client runs.
+    fn kept(&self) -> String {
+        if self.others.is_empty() {
+            return String::new();
+        }
+        let one = |(name, value): &(String, String)| {
+            format!("  {}\n", plain(&format!("{name} = {value}")))
+        };
+        let all: String = self.others.iter().map(one).collect();
+        format!(
+            "The entry has these besides, which stay. Keep none that you did not write yourself:\n\n{all}\n"
+        )
+    }
+
+    /// Checks that nobody's members are kept without a look. Whoever made the project may have written them.
+    fn check_kept(&self, unasked: bool) -> Result<(), CliError> {
+        let is_of_project = matches!(self.client.file, ConfigFile::OfProject(_));
+        if !unasked || !is_of_project || self.others.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = self.others.iter().map(|(name, _)| plain(name)).collect();
+        let message = format!(
+            "setup: the entry in {} has {}, which setup did not write",
+            plain(&self.path.display().to_string()),
+            names.join(", ")
+        );
+        Err(CliError::new(message)
+            .with_hint("nothing was written; remove them, or leave out --yes and answer"))
     }
 
     /// Formats the change. The file may hold any bytes, so what a terminal acts on is escaped.
