@@ -13,7 +13,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
     claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
     claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
-    claim("a_socket_that_is_granted_by_its_own_path_works", by_itself).needs(&[Need::Python]),
+    claim("a_socket_or_a_fifo_is_never_granted_by_its_path", by_itself).needs(&[Need::Python]),
     claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
     claim("a_socket_whose_flags_change_does_not_keep_init_waiting", turned).needs(&[Need::Python]),
     claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
@@ -218,13 +218,21 @@ fn own(caller: &Caller) -> Check {
 
 fn by_itself(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
-    let granted = ["--ro".to_owned(), format!("{}/socket:/mnt/socket", host.path())];
-    let told = python(caller, &granted, &script("/mnt", "print(connect(base + '/socket'))"))?;
-    equal(&told.stderr, (told.stdout.as_str(), host.met()), ("ok\n", 1))?;
-    // Beside a directory it is a socket of the host as any other.
-    let both = [&granted[..], &["--rw".to_owned(), host.path()]].concat();
-    let told = python(caller, &both, &script("/mnt", "print(connect(base + '/socket'))"))?;
-    equal(&told.stderr, (told.stdout.as_str(), host.met()), ("EPERM\n", 0))
+    let fifo = host.directory.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o666))?;
+    // As a cell of an earlier start may have left it.
+    std::os::unix::fs::symlink(host.directory.join("socket"), host.directory.join("data.json"))?;
+    for name in ["socket", "data.json", "fifo"] {
+        let granted = ["--ro".to_owned(), format!("{}/{name}:/mnt/granted", host.path())];
+        let told = python(caller, &granted, &script("/mnt", "print(connect(base + '/granted'))"))?;
+        equal(name, (told.code, told.stdout.as_str(), host.met()), (125, "", 0))?;
+        let why = "is neither a directory nor a regular file";
+        holds(name, &told.stderr, told.stderr.contains(why) && told.stderr.contains("--socket"))?;
+    }
+    // The positive control: a file.
+    std::fs::write(host.directory.join("file"), "read\n")?;
+    let file = format!("{}/file:/mnt/granted", host.path());
+    equal("a file", caller.run(&["--ro", &file], &["cat", "/mnt/granted"])?.said(), "read")
 }
 
 /// While 40 wait for one that does not accept, files are made and others connect.

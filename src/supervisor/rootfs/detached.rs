@@ -135,12 +135,23 @@ impl DetachedMount {
         }
     }
 
-    /// Takes what is at `host`, whose links are resolved: one that has come there since is not followed.
-    pub(crate) fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
-        let tree = clone_tree(&c_path(host)?)?;
-        let directory = file_type(&tree)? == libc::S_IFDIR;
-        let kind = if directory { Kind::Directory } else { Kind::File };
+    /// Takes a directory or a regular file that was granted. Its links are resolved: one that has come there since is
+    /// not followed.
+    pub(crate) fn take_granted(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
+        let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
+        let tree = c_path(host).and_then(|path| clone_tree(&path)).map_err(here)?;
+        let kind = match file_type(&tree).map_err(here)? {
+            libc::S_IFDIR => Kind::Directory,
+            libc::S_IFREG => Kind::File,
+            _ => return Err(TemplateError::Special { path: host.to_owned() }),
+        };
         Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind })
+    }
+
+    /// Takes a device, at the same path.
+    fn device(path: &Path) -> Result<Self, Errno> {
+        let source = Source::Tree(clone_tree(&c_path(path)?)?);
+        Ok(Self { source, target: path.to_owned(), kind: Kind::File })
     }
 
     /// Attaches the mount below the stage, where a file or directory is made for it.
@@ -210,7 +221,7 @@ pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateE
         .map(|name| {
             let path = Path::new("/dev").join(name);
             let here = |errno| TemplateError::Path { path: path.clone(), errno };
-            let piece = DetachedMount::take_as_is(&path, &path).map_err(here)?;
+            let piece = DetachedMount::device(&path).map_err(here)?;
             // Read-only is about the node's own mode and times: writing to the device goes on.
             let flags = attribute::RDONLY | attribute::NOSUID | attribute::NOEXEC;
             piece.set(flags, Reach::One).map_err(here)?;

@@ -63,6 +63,12 @@ pub enum GrantError {
         path.display()
     )]
     NoPlace { path: PathBuf },
+    #[error(
+        "`{}` is neither a directory nor a regular file\n\
+         hint: a socket is granted by name, with --socket and `unix_sockets`",
+        path.display()
+    )]
+    Special { path: PathBuf },
     #[error("the socket `{name}` cannot be granted: {errno}")]
     Socket { name: SocketName, errno: Errno },
 }

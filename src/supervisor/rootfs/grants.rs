@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 
 use super::error::GrantError;
 use super::granted::{Granted, Kind, attributes};
@@ -99,7 +100,11 @@ fn grant(
     ids: SlotIds,
 ) -> Result<PathGrant, GrantError> {
     let failed = |errno| GrantError::Directory { path: granted.host.clone(), errno };
-    let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
+    let metadata = fs::symlink_metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
+    // Whoever listens at a socket would be reached by it.
+    if !metadata.is_dir() && !metadata.is_file() {
+        return Err(GrantError::Special { path: granted.host.clone() });
+    }
     let by_slot = ids.mounts(|host_id| idmapped(granted, &metadata, host_id)).map_err(failed)?;
     Ok(PathGrant {
         granted: granted.clone(),
@@ -111,6 +116,11 @@ fn grant(
 
 fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
     let tree = clone_tree(&c_path(&granted.host)?)?;
+    // Another file may have come there since it was looked at.
+    let is_same = |mode: u32| mode & libc::S_IFMT == owner.mode() & libc::S_IFMT;
+    if !is_same(fstat(&tree)?.st_mode) {
+        return Err(Errno::ESTALE);
+    }
     show_as(&tree, (owner.uid(), owner.gid()), host_id)?;
     set_attributes(&tree, attributes(granted.access), Reach::Recursive)?;
     Ok(tree)

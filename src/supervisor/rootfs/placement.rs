@@ -22,7 +22,7 @@ pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, Templa
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
     let take = |PathGrant { granted: Granted { host, cell, access }, .. }: &PathGrant| {
         let here = |errno| TemplateError::Path { path: cell.clone(), errno };
-        let piece = DetachedMount::take_as_is(host, cell).map_err(here)?;
+        let piece = DetachedMount::take_granted(host, cell)?;
         piece.set(attributes(*access), Reach::Recursive).map_err(here)?;
         Ok(piece)
     };
