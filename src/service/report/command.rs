@@ -179,7 +179,9 @@ impl SessionReport {
     pub fn killed(&self) -> &'static str {
         match self.shell {
             ShellState::Kept => "it was interrupted and the shell is kept",
-            ShellState::Beside => "its processes were ended and the shell is kept",
+            ShellState::Beside => {
+                "its process group was ended and the shell is kept; `restart` ends what has left the group"
+            }
             ShellState::Ended => "it did not end when it was interrupted, and the shell was killed",
             ShellState::None => "nothing ran",
         }

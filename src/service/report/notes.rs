@@ -123,8 +123,8 @@ impl SessionAction {
                  starts a new one, in the same /workspace"
             ),
             Self::Ended => format!(
-                "session `{session}` has ended with all that ran in it, and a private /workspace is \
-                 gone; the next call with this name begins a new session"
+                "session `{session}` has ended with all that ran in it; a /workspace of its own is gone, \
+                 a granted one stays; the next call with this name begins a new session"
             ),
         }
     }
