@@ -256,9 +256,10 @@ fn mount(
     }
     let host = std::path::absolute(host)
         .map_err(|error| bad(&format!("is no path: {}", in_words(&error))))?;
-    if access != Access::ReadOnly && (host == Path::new("/") || Some(host.as_path()) == home) {
-        return Err(bad("is never granted for writing as a whole")
-            .with_hint("grant the one directory that is needed"));
+    if host == Path::new("/") || Some(host.as_path()) == home {
+        return Err(
+            bad("is never granted as a whole").with_hint("grant the one directory that is needed")
+        );
     }
     let cell = match (cell, access) {
         (Some(cell), _) => PathBuf::from(cell),
@@ -272,14 +273,22 @@ fn mount(
     };
     let plain =
         cell.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    // A cell mounts its own over these three; below them a grant would be out of sight.
-    let covered = ["/tmp", "/dev", "/proc"].iter().any(|own| cell.starts_with(own));
-    if !plain || cell == Path::new("/") || covered {
-        return Err(bad("has no usable path in the cell")
-            .with_hint("an absolute path without `..`, not / itself, not in /tmp, /dev or /proc"));
+    // A cell mounts its own over the first three; below them a grant would be out of sight. It has files of its own in
+    // /etc, and the others are links.
+    let covered = ["/tmp", "/dev", "/proc"].iter().any(|own| cell.starts_with(own))
+        || ["/", "/etc", "/usr"].iter().any(|own| cell == Path::new(own))
+        || LINKS.iter().any(|link| cell.starts_with(link));
+    if !plain || covered {
+        return Err(bad("has no usable path in the cell").with_hint(
+            "an absolute path without `..`, not /, /etc or /usr itself, not in /tmp, /dev or /proc, \
+             and not through a link such as /lib",
+        ));
     }
     Ok(MountRequest { host, cell, access })
 }
+
+/// Paths that a cell has as links into /usr: a mount there would stand at another path than is asked for.
+pub(super) const LINKS: [&str; 6] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
 
 /// Checks that no two grants have one place.
 ///

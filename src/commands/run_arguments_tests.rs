@@ -108,18 +108,19 @@ fn refusals_name_the_flag_and_the_way_out() {
         (&["--cwd", "/etc", "ls"], "cofferdam: --cwd `/etc` is not inside /workspace or /tmp"),
         (
             &["--rw", "/", "ls"],
-            "cofferdam: --rw: `/` is never granted for writing as a whole\n\
+            "cofferdam: --rw: `/` is never granted as a whole\n\
              hint: grant the one directory that is needed",
         ),
         (
             &["--rw", "/home/me", "ls"],
-            "cofferdam: --rw: `/home/me` is never granted for writing as a whole\n\
+            "cofferdam: --rw: `/home/me` is never granted as a whole\n\
              hint: grant the one directory that is needed",
         ),
         (
             &["--ro", "/a:/x/../y", "ls"],
             "cofferdam: --ro: `/a:/x/../y` has no usable path in the cell\n\
-             hint: an absolute path without `..`, not / itself, not in /tmp, /dev or /proc",
+             hint: an absolute path without `..`, not /, /etc or /usr itself, not in /tmp, /dev or /proc, \
+             and not through a link such as /lib",
         ),
         (
             &["--ro", "/a/n", "--ro", "/b/n", "ls"],

@@ -8,7 +8,7 @@ use glob::Pattern;
 
 use super::doctor::{LayerCheck, LayerState};
 use super::format::plain;
-use super::run_arguments::MountRequest;
+use super::run_arguments::{LINKS, MountRequest};
 use model::accounts;
 use model::job::Access;
 use model::profile::PATH;
@@ -183,9 +183,7 @@ fn grant(path: PathBuf, home: &Path, granted: &[MountRequest]) -> Option<MountRe
 /// Returns whether a cell can have something of the host at this path.
 fn is_shown(path: &Path) -> bool {
     let own = ["/tmp", "/dev", "/proc", "/workspace"];
-    // A cell has these as links into /usr: a mount there would stand at another path than is asked for.
-    let links = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
-    path.is_absolute() && !own.iter().chain(&links).any(|own| path.starts_with(own))
+    path.is_absolute() && !own.iter().chain(&LINKS).any(|own| path.starts_with(own))
 }
 
 /// Returns true if one of two paths lies below the other, or both are one.

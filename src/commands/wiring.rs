@@ -384,12 +384,24 @@ pub fn with_grants(
     Ok((Settings { granted, ..settings }, Workspace::Granted(GrantId(0))))
 }
 
-/// Resolves the links of a host path, once and for all.
+/// Resolves the links of a host path, once and for all. What shows the processes of the host, and the whole machine
+/// or a whole home, are never granted.
 fn resolved(flag: &str, path: &Path) -> Result<PathBuf, CliError> {
-    path.canonicalize().map_err(|error| {
+    let shown = path.display();
+    let host = path.canonicalize().map_err(|error| {
         let why = errno_text(error.raw_os_error().unwrap_or(0));
-        CliError::new(format!("{flag}: `{}` cannot be granted: {why}", path.display()))
-    })
+        CliError::new(format!("{flag}: `{shown}` cannot be granted: {why}"))
+    })?;
+    if ["/proc", "/sys"].iter().any(|kernels| host.starts_with(kernels)) {
+        return Err(CliError::new(format!("{flag}: `{shown}` shows the processes of the host"))
+            .with_hint("a cell has a /proc of its own; copy what else is needed to a file"));
+    }
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
+    if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
+        return Err(CliError::new(format!("{flag}: `{shown}` is never granted as a whole"))
+            .with_hint("grant the one directory that is needed"));
+    }
+    Ok(host)
 }
 
 /// Checks a directory that cells may write to: never the whole machine, a whole home, or a place
@@ -399,12 +411,6 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
     let bad = |why: &str| CliError::new(format!("{flag}: `{}` {why}", path.display()));
     if !host.is_dir() {
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
-    }
-    let home = accounts::home().and_then(|home| home.canonicalize().ok());
-    if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
-        return Err(
-            bad("is never granted as a whole").with_hint("grant the directory of one project")
-        );
     }
     let looked = HostTree::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
     match looked.reaches(&places_of_configuration(settings)) {

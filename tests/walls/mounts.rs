@@ -358,12 +358,27 @@ fn refused_grants(caller: &Caller) -> Check {
     for ask in ["/", home.as_str()] {
         let told = caller.run(&["--rw", ask], &["true"])?;
         let expected = format!(
-            "cofferdam: --rw: `{ask}` is never granted for writing as a whole\n\
+            "cofferdam: --rw: `{ask}` is never granted as a whole\n\
              hint: grant the one directory that is needed\n"
         );
         equal("refused", (told.code, told.stderr), (125, expected))?;
     }
-    for place in ["/", "/a/../b", "/../x"] {
+    // For reading as little, and by a link too.
+    let link = caller.directory("links")?.join("to");
+    for (ask, why) in [
+        ("/", "is never granted as a whole"),
+        (home.as_str(), "is never granted as a whole"),
+        ("/proc", "shows the processes of the host"),
+        ("/sys/fs", "shows the processes of the host"),
+    ] {
+        std::fs::remove_file(&link).unwrap_or_default();
+        std::os::unix::fs::symlink(ask, &link)?;
+        for host in [ask, &link.display().to_string()] {
+            let told = caller.run(&["--ro", &format!("{host}:/mnt/x")], &["true"])?;
+            holds(host, &told, told.code == 125 && told.stderr.contains(why))?;
+        }
+    }
+    for place in ["/", "/a/../b", "/../x", "/etc", "/lib/x", "/usr"] {
         let ask = format!("/usr/share:{place}");
         let told: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), patience())?;
         holds("no place in the cell", &told, told.code == 125 && told.stderr.contains("--ro"))?;
