@@ -6,8 +6,8 @@ use std::io;
 use std::task::Poll;
 
 use libc::{
-    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGPWR, SIGQUIT, SIGSTKFLT, SIGTERM, SIGUSR1, SIGUSR2,
-    SIGVTALRM, SIGXCPU,
+    SIGABRT, SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGPWR, SIGQUIT, SIGSTKFLT, SIGSYS, SIGTERM,
+    SIGTRAP, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -17,9 +17,9 @@ use super::exit::Cancellation;
 const USUAL: [i32; 2] = [SIGINT, SIGTERM];
 /// Others that end a program which does not expect them (signal(7)). They may be ignored on purpose where no terminal
 /// is at stake, as by nohup(1).
-const OTHERS: [i32; 11] = [
+const OTHERS: [i32; 14] = [
     SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO, SIGPWR,
-    SIGSTKFLT,
+    SIGSTKFLT, SIGABRT, SIGTRAP, SIGSYS,
 ];
 
 /// Receives them.
@@ -39,7 +39,10 @@ impl EndSignals {
             };
             Ok((signal(SignalKind::from_raw(*number))?, why))
         };
-        USUAL.iter().chain(others).map(watched).collect::<io::Result<_>>().map(Self)
+        let realtime = has_terminal.then(|| libc::SIGRTMIN()..=libc::SIGRTMAX());
+        let all =
+            USUAL.into_iter().chain(others.iter().copied()).chain(realtime.into_iter().flatten());
+        all.map(|number| watched(&number)).collect::<io::Result<_>>().map(Self)
     }
 
     /// Waits for one.

@@ -14,10 +14,11 @@ const SEQUENCE: usize = 256;
 const DIGITS: usize = 5;
 
 /// Private modes that pass (DECSET): keys, the cursor, wrapping, the mouse, the other screen, pasting, and drawing at once.
-/// Not those that change the size of the window, the character set or the keyboard's own settings.
-const MODES: [u32; 22] = [
-    1, 5, 6, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1047, 1048,
-    1049, 2004, 2026,
+/// Not those that change the size of the window, the character set or the keyboard's own settings, nor the origin
+/// (6), which a terminal keeps with the cursor and brings back later.
+const MODES: [u32; 21] = [
+    1, 5, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1047, 1048, 1049,
+    2004, 2026,
 ];
 /// Private modes that a terminal has on by itself: they are switched on again.
 const USUALLY_ON: [u32; 2] = [7, 25];
@@ -27,6 +28,11 @@ const USUALLY_ON: [u32; 2] = [7, 25];
 /// terminal opens its next window.
 const COMMANDS: [&str; 12] =
     ["0", "1", "2", "4", "8", "10", "11", "12", "104", "110", "111", "133"];
+/// Those among them that set the title or the icon's.
+const TITLES: [&str; 3] = ["0", "1", "2"];
+/// Keeps the title and takes it back (xterm's ctlseqs, `CSI Ps t`).
+const KEEP_TITLE: &[u8] = b"\x1b[22;0t";
+const TITLE_AS_KEPT: &[u8] = b"\x1b[23;0t";
 /// Those among them that set colours.
 const COLOURS: [&str; 4] = ["4", "10", "11", "12"];
 
@@ -87,6 +93,7 @@ struct Changed {
     cursor_shape: bool,
     colours: bool,
     link: bool,
+    title: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -170,6 +177,9 @@ impl EscapeFilter {
         }
         if self.changed.colours {
             out.extend(b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\");
+        }
+        if self.changed.title {
+            out.extend(TITLE_AS_KEPT);
         }
         if self.changed.cursor_shape {
             out.extend(b"\x1b[0 q");
@@ -296,8 +306,9 @@ impl EscapeFilter {
                 self.held.push(byte);
                 self.state = State::Intermediate;
             }
-            // Cursor and colours kept and taken back, keypad, lines, a tab, and the terminal's own reset.
-            b'6' | b'7' | b'8' | b'9' | b'=' | b'>' | b'D' | b'E' | b'H' | b'M' | b'c' | b'\\' => {
+            // Cursor and colours kept and taken back, keypad, lines, and the terminal's own reset. Not a tab stop: nobody
+            // knows where they were.
+            b'6' | b'7' | b'8' | b'9' | b'=' | b'>' | b'D' | b'E' | b'M' | b'c' | b'\\' => {
                 self.changed.anything = true;
                 out.extend([ESCAPE, byte]);
                 self.state = State::Text;
@@ -344,8 +355,6 @@ impl EscapeFilter {
             // The cursor, tabs, erasing, inserting, scrolling, repeating, margins.
             (b"", b"", b'@'..=b'M' | b'P' | b'S' | b'T' | b'X' | b'Z' | b'`' | b'a' | b'b') => true,
             (b"", b"", b'd'..=b'f' | b'r' | b's' | b'u') => true,
-            // Not all tab stops at once: nobody knows where they were.
-            (b"", b"", b'g') => matches!(numbers, b"" | b"0"),
             (b"?", b"", b'J' | b'K') | (b"", b"!", b'p') => true,
             (b"", b"", b'h' | b'l') => matches!(numbers, b"4" | b"20"),
             (b"", b" ", b'q') => {
@@ -357,7 +366,8 @@ impl EscapeFilter {
             (b">" | b"=" | b"<", b"", b'u') => self.keys(true),
             // Kinds of the terminal and its state, and modes: answered with numbers alone.
             (b"" | b">", b"", b'c') | (b"?", b"", b'u') | (b"" | b"?", b"$", b'p') => self.ask(),
-            (b"" | b"?", b"", b'n') => self.ask() && matches!(numbers, b"5" | b"6" | b"996"),
+            // Not the status: its answer tells that all before it have come.
+            (b"" | b"?", b"", b'n') => self.ask() && matches!(numbers, b"6" | b"996"),
             _ => false,
         };
         if passes {
@@ -432,6 +442,10 @@ impl EscapeFilter {
         self.changed.anything = true;
         self.changed.link |= number == "8";
         self.changed.colours |= COLOURS.contains(&number);
+        if TITLES.contains(&number) && !self.changed.title {
+            self.changed.title = true;
+            out.extend(KEEP_TITLE);
+        }
         out.extend(format!("\x1b]{number}").bytes());
         if text.contains(';') {
             out.push(b';');

@@ -23,8 +23,8 @@ fn what_programs_draw_with_passes_unchanged() {
         b"\x1b[1;31mred\x1b[0m\x1b[38;2;1;2;3m",
         b"\x1b[2J\x1b[H\x1b[10;20H\x1b[K\x1b[?1049h\x1b[?25l\x1b[?2004h\x1b[1;24r",
         b"\x1b(B\x1b)0\x1b7\x1b8\x1b=\x1b>\x1bM\x1b#8",
-        b"\x1b]0;a title\x07\x1b]8;;https://example.org\x07link\x1b]8;;\x07",
-        b"\x1b[6n\x1b[c\x1b[>c\x1b[5n",
+        b"\x1b]8;;https://example.org\x07link\x1b]8;;\x07",
+        b"\x1b[6n\x1b[c\x1b[>c",
         b"\x1bPq#0;2;0;0;0~~@@\x1b\\",
         b"\x1b[ q\x1b[2 q\x1b[!p\x1b[4:3;58:2::1:2:3m\x1b[>4;2m\x1b[>1u\x1b[?u\x1b[?2026$p",
     ];
@@ -185,12 +185,20 @@ fn many_modes_are_put_back_or_do_not_pass() {
 }
 
 #[test]
+fn a_title_is_kept_before_the_first_and_taken_back() {
+    let mut filter = EscapeFilter::new(Questions::Pass, Coding::Utf8);
+    assert_eq!(filter.push(b"\x1b]0;a\x07\x1b]2;b\x07"), b"\x1b[22;0t\x1b]0;a\x07\x1b]2;b\x07");
+    let back = filter.reset();
+    assert!(back.windows(TITLE_AS_KEPT.len()).any(|one| one == TITLE_AS_KEPT), "{back:?}");
+}
+
+#[test]
 fn a_terminal_that_takes_bytes_for_characters_sees_no_control() {
     let mut filter = EscapeFilter::new(Questions::Pass, Coding::Bytes);
     let text = "\u{e9} \u{db}21t \u{2713}";
     assert_eq!(filter.push(text.as_bytes()), "\u{e9} ?21t ?".as_bytes());
     // In a title it could be one in any coding.
-    assert_eq!(filtered("\x1b]0;a\u{db}6n\x07".as_bytes()), b"\x1b]0;a6n\x07");
+    assert_eq!(filtered("\x1b]0;a\u{db}6n\x07".as_bytes()), b"\x1b[22;0t\x1b]0;a6n\x07");
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod format;
 mod git_identity;
 mod grant_links;
 mod host_programs;
+mod keys;
 mod last_lines;
 pub mod launch;
 mod lazy_arguments;

@@ -9,13 +9,12 @@ use libc::SIGCONT;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::sleep;
 
 use super::end_signals::EndSignals;
 use super::error::CliError;
 use super::escape_filter::{Coding, EscapeFilter, Questions};
 use super::exit::Cancellation;
-use super::pump;
+use super::keys::Keys;
 use super::streams::{StdinStream, StdoutStream};
 use link::Running;
 use model::outcome::{Ended, Failure, in_words};
@@ -24,8 +23,6 @@ use sys::terminal::{self, Attributes};
 
 /// Bytes of one read: more than a terminal has at once.
 const CHUNK: usize = 16 << 10;
-/// Time in which a terminal answers what it was asked last: its answers are discarded with other input.
-const ANSWER: Duration = Duration::from_millis(100);
 /// Time in which the last of the output can be written.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time of silence after the end of the call from which no more output is expected.
@@ -159,7 +156,7 @@ pub(super) async fn converse(
     let own = master.as_fd().try_clone_to_owned().map_err(unusable)?;
     let mut signals = Signals::watch().map_err(unusable)?;
     let mut raw = RawTerminal::enter(operators)?;
-    let feeding = tokio::spawn(pump::input(input, master));
+    let keys = Keys::pass(input, master);
     let mut taken_back = None;
     let mut left = limit;
     let (mut shown, mut is_open) = (Shown::default(), true);
@@ -200,10 +197,7 @@ pub(super) async fn converse(
         Ok::<_, std::io::Error>(())
     };
     raw.is_read = tokio::time::timeout(PATIENCE, rest).await.is_ok();
-    if raw.filter.has_asked() {
-        sleep(ANSWER).await;
-    }
-    feeding.abort();
+    keys.end(raw.filter.has_asked() && raw.is_read).await;
     Ok((end, taken_back))
 }
 
