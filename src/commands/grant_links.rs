@@ -1,8 +1,9 @@
 //! Symbolic links on the way to what the operator grants: a cell may have made them.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -11,6 +12,7 @@ use nix::errno::Errno;
 use super::error::CliError;
 use super::format::plain;
 use super::run_arguments::MountRequest;
+use cell::mediate::names;
 use model::job::Access;
 
 /// Links that one path may lead through (path_resolution(7)).
@@ -28,7 +30,7 @@ pub(super) fn check(mounts: &[MountRequest]) -> Result<(), CliError> {
         .filter(|mount| mount.access != Access::ReadOnly)
         .filter_map(|mount| mount.host.canonicalize().ok())
         .collect();
-    for MountRequest { host, .. } in mounts {
+    for MountRequest { host, access, .. } in mounts {
         // What cannot be resolved is refused with its own reason.
         let (Ok(links), Ok(target)) = (on_the_way(host), host.canonicalize()) else { continue };
         let shown = |path: &Path| plain(&path.display().to_string());
@@ -42,6 +44,21 @@ pub(super) fn check(mounts: &[MountRequest]) -> Result<(), CliError> {
             let hint = format!("grant `{}`, if that is meant", shown(&target));
             return Err(CliError::new(message).with_hint(hint));
         }
+        let is_guarded = |path: &Path| path.components().any(|part| obeyed(part.as_os_str()));
+        if *access != Access::ReadOnly
+            && !links.is_empty()
+            && !is_guarded(host)
+            && is_guarded(&target)
+        {
+            let message = format!(
+                "`{}` cannot be granted for writing: a link leads it to `{}`, which the host obeys",
+                shown(host),
+                shown(&target)
+            );
+            return Err(
+                CliError::new(message).with_hint("grant it by its own path, if that is meant")
+            );
+        }
         if links.iter().any(|link| is_the_users(link)) {
             eprintln!(
                 "cofferdam: `{}` leads through a link to `{}`, which is granted",
@@ -51,6 +68,12 @@ pub(super) fn check(mounts: &[MountRequest]) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// Returns whether a name is guarded in a workspace.
+fn obeyed(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    names::is_obeyed(name) || names::may_be(name, names::GIT)
 }
 
 /// Returns whether a cell of this user's can have made a link: not one of the system's, nor one beside the system's

@@ -268,6 +268,14 @@ fn linked(caller: &Caller) -> Check {
     let expected = format!("`{planted}` leads through a link to `{at}`, which is granted");
     holds("told", &told.stderr, told.stderr.contains(&expected))?;
     equal("as the operator asked", told.said(), "not granted")?;
+    let hooks = project.join("real/.git/hooks");
+    std::fs::create_dir_all(&hooks)?;
+    std::os::unix::fs::symlink("real/.git/hooks", project.join("out"))?;
+    let led = format!("{rw}/out:/mnt/out");
+    let told = caller.run(&["--rw", &led], &["touch", "/mnt/out/pre-commit"])?;
+    let why = "which the host obeys";
+    holds("not to a guarded place", &told, told.code == 125 && told.stderr.contains(why))?;
+    equal("no hook", std::fs::read_dir(&hooks)?.count(), 0)?;
     std::fs::remove_file(other.join("secret"))?;
     // A path of the grant without a link.
     let told =
