@@ -165,6 +165,7 @@ fn withheld(caller: &Caller) -> Check {
 
 /// Files below the paths of a row in which a user can put a credential, each with the path that is withheld for it.
 const INSIDE: &[(&str, &str)] = &[
+    (".cargo/git/checkouts/one-1/2/.git/modules/sub", ".cargo/git/checkouts/one-1/2"),
     (".gradle/wrapper/dists/g-8/hash/g-8/gradle.properties", ".gradle/wrapper"),
     (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle", ".gradle/wrapper"),
     (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle.kts", ".gradle/wrapper"),
@@ -224,16 +225,19 @@ fn parts(caller: &Caller) -> Check {
     home.file(caller, "go/pkg/mod/cache/vcs/hash/config", CANARY, 0o644)?;
     home.file(caller, ".cargo/registry/index/one-1/.cache/on/e", "an entry\n", 0o644)?;
     home.file(caller, ".cargo/registry/index/one-1/.git/config", CANARY, 0o644)?;
+    home.file(caller, ".cargo/git/db/one-1/objects/ab", "an object\n", 0o644)?;
+    home.file(caller, ".cargo/git/db/one-1/FETCH_HEAD", CANARY, 0o644)?;
+    home.file(caller, ".cargo/git/checkouts/one-1/2/lib.rs", "checked out\n", 0o644)?;
     let [one, other] = maven;
     let script = format!(
         "{at}/{one}/bin/mvn && {at}/{other}/bin/mvn && {at}/sdk/go1.25/bin/go; \
          {at}/.sdkman/candidates/sbt/1/bin/sbt; {at}/.pyenv/versions/3/bin/python; grep -rs {CANARY} {at}; \
-         cd {at}; cat .pyenv/plugins/one/bin/tool go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/*; \
-         ls -A {one} {other} sdk go/pkg/mod .cargo/registry/index/*"
+         cd {at}; cat .pyenv/plugins/one/bin/tool go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/* \
+         .cargo/git/db/*/objects/* .cargo/git/checkouts/*/*/*; ls -A {one} {other} sdk go/pkg/mod .cargo/registry/index/*"
     );
     let told = home.run(caller, &[], &script)?;
     let expected = format!(
-        "built\nbuilt\nwent\ncompiled\npython\na plugin\npackage one\nan entry\n.cargo/registry/index/one-1:\n.cache\n\n\
+        "built\nbuilt\nwent\ncompiled\npython\na plugin\npackage one\nan entry\nan object\nchecked out\n.cargo/registry/index/one-1:\n.cache\n\n\
          {other}:\nbin\n\n{one}:\nbin\n\ngo/pkg/mod:\nexample.org\n\nsdk:\ngo1.25\n"
     );
     equal("the parts alone", told.stdout.as_str(), expected.as_str())
