@@ -63,6 +63,9 @@
 //! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
 //! system calls; no result of one is dropped.
 //!
+//! [`project`]: a folder of scripts, read into a list of tools, resources and prompts.
+//! *Architecture Invariant:* it runs nothing, and follows no link.
+//!
 //! [`audit`]: what was decided and how it ended, a line each, chained.
 //! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
 //!

@@ -24,6 +24,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("supervisor", &["cell", "helpers", "model", "sys"]),
     // For the numbers of system calls, and those that the profile `bash` lists.
     ("selftest", &["helpers", "model", "profile"]),
+    // Reads a folder of scripts, and runs nothing.
+    ("project", &[]),
     ("policy", &["model", "profile"]),
     ("audit", &["model", "policy"]),
     // For what the key `on_error` may be.

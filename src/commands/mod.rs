@@ -39,6 +39,7 @@ pub mod policy;
 pub mod probe;
 pub mod profile;
 pub mod profile_view;
+pub mod project;
 pub mod pump;
 pub mod reach;
 pub mod run;
@@ -104,6 +105,8 @@ pub enum Command {
     Policy(LazyArguments<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
     Profile(LazyArguments<profile::ProfileArguments>),
+    /// Check a project of script tools
+    Project(LazyArguments<project::ProjectArguments>),
     /// Show the configuration in force and where each value comes from
     Config(LazyArguments<config::ConfigArguments>),
     /// Check or show the audit log
@@ -142,6 +145,7 @@ pub fn main() -> ExitCode {
         Command::Selftest(LazyArguments(arguments)) => selftest::main(&arguments),
         Command::Policy(LazyArguments(arguments)) => policy::main(&arguments, config),
         Command::Profile(LazyArguments(arguments)) => profile::main(&arguments, config),
+        Command::Project(LazyArguments(arguments)) => project::main(&arguments),
         Command::Config(LazyArguments(arguments)) => config::main(&arguments, config),
         Command::Completions(LazyArguments(arguments)) => pages::completions(arguments),
         Command::Man(LazyArguments(arguments)) => pages::man(&arguments),

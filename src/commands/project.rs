@@ -1,0 +1,120 @@
+//! `cofferdam project`: checks a project of script tools, and lists what was read.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::error::{CliError, print_out};
+use super::format::{Rows, plain, pretty};
+use project::{Project, ProjectError};
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+pub struct ProjectArguments {
+    #[command(subcommand)]
+    command: ProjectCommand,
+}
+
+/// Subcommand of `project`.
+#[derive(Debug, Clone, Subcommand)]
+enum ProjectCommand {
+    /// Read a project, list its entries and each mistake with its place
+    Validate(ValidateArguments),
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  cofferdam project validate ./my-tools\n\n\
+    Exit codes: 0 the project is well; 1 with mistakes; 125 it cannot be read")]
+struct ValidateArguments {
+    /// The project's directory, with tools/ and server.d/ in it
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn main(typed: &ProjectArguments) -> Result<u8, CliError> {
+    let ProjectCommand::Validate(typed) = &typed.command;
+    let project = read(&typed.directory)?;
+    print_out(&if typed.json { pretty(&listed(&project))? } else { text(&project) })?;
+    Ok(u8::from(!project.mistakes.is_empty()))
+}
+
+/// Reads a project that the operator named.
+///
+/// # Errors
+/// The reason why it cannot be used.
+fn read(directory: &Path) -> Result<Project, CliError> {
+    Project::read(directory).map_err(|error| {
+        let told = CliError::new(format!("project {}: {error}", directory.display()));
+        match error {
+            ProjectError::WritableByOthers => told.with_hint("chmod o-w, or copy the project"),
+            ProjectError::ForeignOwner => told.with_hint("copy the project, so that it is yours"),
+            ProjectError::Open(_) | ProjectError::Mistake(_) => told,
+        }
+    })
+}
+
+fn listed(project: &Project) -> Value {
+    let tools = project.tools.iter().map(|tool| {
+        json!({
+            "name": tool.name,
+            "path": tool.path,
+            "description": tool.description,
+            "inputSchema": tool.input_schema,
+            "timeoutSecs": tool.timeout,
+        })
+    });
+    let resources = project.resources.iter().map(|resource| {
+        let (path, provider) = (&resource.path, &resource.provider);
+        json!({ "name": resource.name, "uri": resource.uri, "path": path, "provider": provider })
+    });
+    let templates = project.templates.iter();
+    let templates =
+        templates.map(|one| json!({ "name": one.name, "uriTemplate": one.uri_template }));
+    let prompts = project.prompts.iter().map(
+        |prompt| json!({ "name": prompt.name, "path": prompt.path, "arguments": prompt.arguments }),
+    );
+    let mistakes = project.mistakes.iter();
+    let mistakes = mistakes.map(|one| json!({ "place": one.file, "message": one.message }));
+    json!({
+        "server": {
+            "name": project.server.name,
+            "title": project.server.title,
+            "version": project.server.version,
+        },
+        "tools": tools.collect::<Vec<Value>>(),
+        "resources": resources.collect::<Vec<Value>>(),
+        "resourceTemplates": templates.collect::<Vec<Value>>(),
+        "prompts": prompts.collect::<Vec<Value>>(),
+        "hooks": project.hooks,
+        "mistakes": mistakes.collect::<Vec<Value>>(),
+    })
+}
+
+fn text(project: &Project) -> String {
+    let mut rows = Rows::default();
+    rows.add("server", format!("{} {}", project.server.name, project.server.version));
+    for tool in &project.tools {
+        rows.add(format!("tool {}", tool.name), &tool.description);
+    }
+    for resource in &project.resources {
+        rows.add(format!("resource {}", resource.name), &resource.uri);
+    }
+    for template in &project.templates {
+        rows.add(format!("template {}", template.name), &template.uri_template);
+    }
+    for prompt in &project.prompts {
+        rows.add(format!("prompt {}", prompt.name), &prompt.description);
+    }
+    for hook in &project.hooks {
+        rows.add(format!("hook {hook}"), "never run");
+    }
+    let mistakes =
+        project.mistakes.iter().map(|mistake| format!("{}\n", plain(&mistake.to_string())));
+    rows.text() + &mistakes.collect::<String>()
+}

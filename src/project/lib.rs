@@ -1,0 +1,117 @@
+//! Script projects: a folder of scripts, read into a list of tools, resources and prompts.
+//!
+//! The layout is that of mcp-bash-framework 1.3.0. Files are read beneath a held directory and no link is followed.
+//! Nothing here runs a script.
+
+#![deny(unreachable_pub)]
+
+mod fields;
+mod metadata;
+mod prompts;
+mod register;
+mod resources;
+mod server;
+mod tools;
+mod tree;
+
+use std::path::Path;
+
+use tree::Tree;
+
+pub use prompts::ScriptPrompt;
+pub use resources::{ScriptResource, ScriptTemplate};
+pub use server::ServerIdentity;
+pub use tools::ScriptTool;
+
+/// Files of a project that are programs, and that this server does not run.
+const HOOKS: [&str; 4] =
+    ["server.d/register.sh", "server.d/policy.sh", "server.d/env.sh", "server.d/health-checks.sh"];
+
+/// A project as it was read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Project {
+    pub server: ServerIdentity,
+    /// Sorted by name, each name once.
+    pub tools: Vec<ScriptTool>,
+    pub resources: Vec<ScriptResource>,
+    pub templates: Vec<ScriptTemplate>,
+    pub prompts: Vec<ScriptPrompt>,
+    /// Hooks that the project has, by their paths.
+    pub hooks: Vec<&'static str>,
+    /// Mistakes that cost an entry or a field.
+    pub mistakes: Vec<ProjectMistake>,
+}
+
+/// A mistake in a file of a project.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {message}")]
+pub struct ProjectMistake {
+    /// Path in the project, with line and column where they are known.
+    pub file: String,
+    pub message: String,
+}
+
+impl ProjectMistake {
+    fn new(file: &str, message: impl Into<String>) -> Self {
+        Self { file: file.escape_default().to_string(), message: message.into() }
+    }
+
+    fn of_json(file: &str, error: &serde_json::Error) -> Self {
+        let text = error.to_string();
+        let message = text.split(" at line ").next().unwrap_or_default();
+        let place = format!("{file}:{}:{}", error.line(), error.column());
+        Self::new(&place, format!("not valid JSON: {message}"))
+    }
+}
+
+/// Reasons why a project is not read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectError {
+    #[error("the directory cannot be opened: {0}")]
+    Open(#[source] std::io::Error),
+    #[error("others than its owner may write to the directory")]
+    WritableByOthers,
+    #[error("the directory belongs to another user")]
+    ForeignOwner,
+    /// A mistake after which no list can be trusted.
+    #[error(transparent)]
+    Mistake(#[from] ProjectMistake),
+}
+
+impl Project {
+    /// Reads a project.
+    ///
+    /// # Errors
+    /// A directory that cannot be used, or a mistake after which a list would be another than the author's.
+    pub fn read(directory: &Path) -> Result<Self, ProjectError> {
+        let tree = Tree::open(directory)?;
+        let mut mistakes = Vec::new();
+        let server = server::identity(&tree, &mut mistakes);
+        let register = register::read(&tree)?;
+        let mut project = Self {
+            server,
+            tools: match &register.tools {
+                Some(entries) => tools::registered(&tree, entries, &mut mistakes)?,
+                None => tools::discovered(&tree, &mut mistakes)?,
+            },
+            resources: match &register.resources {
+                Some(entries) => resources::registered(&tree, entries, &mut mistakes)?,
+                None => resources::discovered(&tree, &mut mistakes)?,
+            },
+            templates: resources::templates(&tree, register.templates.as_deref(), &mut mistakes)?,
+            prompts: match &register.prompts {
+                Some(entries) => prompts::registered(&tree, entries, &mut mistakes)?,
+                None => prompts::discovered(&tree, &mut mistakes)?,
+            },
+            hooks: HOOKS.into_iter().filter(|hook| tree.has(hook)).collect(),
+            mistakes: Vec::new(),
+        };
+        // A register.json takes the place of register.sh.
+        project.hooks.retain(|hook| !(register.exists && hook.ends_with("register.sh")));
+        project.mistakes = mistakes;
+        Ok(project)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! Metadata of one file: a `.meta.json` beside it, or a line `mcp: {…}` among its first ten.
+
+use serde_json::{Map, Value};
+
+use crate::ProjectMistake;
+use crate::fields::json_object;
+use crate::tree::{FoundFile, Tree};
+
+/// Ending of the names of metadata files.
+pub(crate) const META: &str = ".meta.json";
+/// Lines of a file among which metadata may stand.
+const INLINE_LINES: usize = 10;
+
+/// Metadata of a file, and the place that it is from.
+#[derive(Debug, Default)]
+pub(crate) struct Metadata {
+    pub(crate) place: String,
+    pub(crate) object: Map<String, Value>,
+}
+
+/// Reads the metadata of a file: `FILE.meta.json`, else `STEM.meta.json`. Where that has none of the `decisive`
+/// fields, the inline metadata is added for those that are absent.
+///
+/// # Errors
+/// Metadata that cannot be used: guessing at it would show another entry than the author's.
+pub(crate) fn of(
+    tree: &Tree,
+    file: &FoundFile,
+    decisive: &[&str],
+) -> Result<Metadata, ProjectMistake> {
+    let mut found = Metadata { place: file.path.clone(), object: Map::new() };
+    for path in [format!("{}{META}", file.path), format!("{}{META}", file.stem())] {
+        if let Some(object) = json_object(tree, &path)? {
+            found = Metadata { place: path, object };
+            break;
+        }
+    }
+    let has = |key: &str| found.object.get(key).is_some_and(is_filled);
+    if !decisive.iter().any(|key| has(key)) {
+        for (key, value) in inline(tree, file)? {
+            found.object.entry(key).or_insert(value);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns true unless the value is empty in some way.
+fn is_filled(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(object) => !object.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    }
+}
+
+fn inline(tree: &Tree, file: &FoundFile) -> Result<Map<String, Value>, ProjectMistake> {
+    let head = tree.head(&file.path)?.unwrap_or_default();
+    for (number, line) in (1..).zip(head.lines().take(INLINE_LINES)) {
+        let Some((_, json)) = line.split_once("mcp:") else { continue };
+        // Prose may have the word too.
+        if !json.trim_start().starts_with('{') {
+            continue;
+        }
+        return serde_json::from_str(json.trim()).map_err(|error| {
+            let place = format!("{}:{number}", file.path);
+            ProjectMistake::new(&place, format!("`mcp:` is followed by no JSON object: {error}"))
+        });
+    }
+    Ok(Map::new())
+}

@@ -1,0 +1,98 @@
+//! `server.d/register.json`: lists that take the place of discovery, read strictly.
+
+use serde_json::{Map, Value};
+
+use crate::ProjectMistake;
+use crate::fields::json_object;
+use crate::tree::{FoundFile, Tree};
+
+/// Place of the file.
+pub(crate) const FILE: &str = "server.d/register.json";
+/// Keys that it may have.
+const KEYS: [&str; 7] =
+    ["version", "_meta", "tools", "resources", "resourceTemplates", "prompts", "completions"];
+
+/// The lists of the file. A list that is absent leaves discovery on for its kind.
+#[derive(Debug, Default)]
+pub(crate) struct Register {
+    pub(crate) exists: bool,
+    pub(crate) tools: Option<Vec<Entry>>,
+    pub(crate) resources: Option<Vec<Entry>>,
+    pub(crate) templates: Option<Vec<Entry>>,
+    pub(crate) prompts: Option<Vec<Entry>>,
+}
+
+/// One entry of a list.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Place of the entry in the file.
+    pub(crate) place: String,
+    pub(crate) object: Map<String, Value>,
+}
+
+impl Entry {
+    /// Finds the file that an entry names, below `folder`.
+    ///
+    /// # Errors
+    /// An entry without a name or a path, or a file that cannot be used.
+    pub(crate) fn file(&self, tree: &Tree, folder: &str) -> Result<FoundFile, ProjectMistake> {
+        let text = |key: &str| {
+            let value = self.object.get(key).and_then(Value::as_str);
+            let bad = || ProjectMistake::new(&self.place, format!("`{key}` is missing"));
+            value.filter(|value| !value.is_empty()).ok_or_else(bad)
+        };
+        let (_, path) = (text("name")?, text("path")?);
+        if path.contains(['\n', '\r', '\0']) {
+            return Err(ProjectMistake::new(&self.place, "`path` has a line break"));
+        }
+        let bad = || ProjectMistake::new(&self.place, format!("`path`: no file {folder}/{path}"));
+        tree.found(&format!("{folder}/{path}"))?.ok_or_else(bad)
+    }
+}
+
+/// Reads the file, if there is one.
+///
+/// # Errors
+/// Anything in it that is not as the format has it: no list falls back to discovery then.
+pub(crate) fn read(tree: &Tree) -> Result<Register, ProjectMistake> {
+    let Some(mut object) = json_object(tree, FILE)? else { return Ok(Register::default()) };
+    if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(ProjectMistake::new(FILE, format!("`{}` is no key", key.escape_default())));
+    }
+    if object.get("version").and_then(Value::as_u64) != Some(1) {
+        return Err(ProjectMistake::new(FILE, "`version` is not 1"));
+    }
+    if object.get("_meta").is_some_and(|meta| !meta.is_object() && !meta.is_null()) {
+        return Err(ProjectMistake::new(FILE, "`_meta` is no object"));
+    }
+    list(&mut object, "completions")?;
+    Ok(Register {
+        exists: true,
+        tools: list(&mut object, "tools")?,
+        resources: list(&mut object, "resources")?,
+        templates: list(&mut object, "resourceTemplates")?,
+        prompts: list(&mut object, "prompts")?,
+    })
+}
+
+fn list(object: &mut Map<String, Value>, key: &str) -> Result<Option<Vec<Entry>>, ProjectMistake> {
+    let entries = match object.remove(key) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(entries)) => entries,
+        Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
+            return Err(ProjectMistake::new(FILE, format!("`{key}` is no list")));
+        }
+    };
+    let entry = |(number, value): (usize, Value)| {
+        let place = format!("{FILE}: {key}[{number}]");
+        match value {
+            Value::Object(object) => Ok(Entry { place, object }),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => Err(ProjectMistake::new(&place, "is no object")),
+        }
+    };
+    entries.into_iter().enumerate().map(entry).collect::<Result<Vec<_>, _>>().map(Some)
+}

@@ -1,0 +1,157 @@
+//! The resources of a project and their templates: files below `resources/`, or entries of `register.json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ProjectMistake;
+use crate::fields::{Fields, json_object};
+use crate::metadata::{self, META};
+use crate::register::Entry;
+use crate::tree::{FoundFile, Tree};
+
+/// Folder of the resources.
+const FOLDER: &str = "resources";
+
+/// A resource of a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptResource {
+    pub name: String,
+    /// Path below `resources/`.
+    pub path: String,
+    pub description: String,
+    pub uri: String,
+    pub mime_type: String,
+    /// Name of the program that reads it.
+    pub provider: String,
+}
+
+/// A template of resources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptTemplate {
+    pub name: String,
+    pub uri_template: String,
+    pub description: Option<String>,
+    pub mime_type: Option<String>,
+}
+
+/// Finds the resources below `resources/`.
+///
+/// # Errors
+/// Two resources of one name, or a folder that cannot be listed as a whole.
+pub(crate) fn discovered(
+    tree: &Tree,
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Result<Vec<ScriptResource>, ProjectMistake> {
+    let files = tree.files(FOLDER, mistakes)?;
+    let mut resources = Vec::new();
+    for file in files.iter().filter(|file| !file.name().ends_with(META)) {
+        match metadata::of(tree, file, &["uri"]) {
+            Ok(found) => {
+                let mut fields = Fields::new(&found.place, found.object, mistakes);
+                resources.push(resource(file, &mut fields));
+            }
+            Err(mistake) => mistakes.push(mistake),
+        }
+    }
+    unique(resources)
+}
+
+/// Takes the resources that `register.json` lists.
+///
+/// # Errors
+/// Two resources of one name, or one whose file cannot be used.
+pub(crate) fn registered(
+    tree: &Tree,
+    entries: &[Entry],
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Result<Vec<ScriptResource>, ProjectMistake> {
+    let mut resources = Vec::new();
+    for entry in entries {
+        let file = entry.file(tree, FOLDER)?;
+        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
+        resources.push(resource(&file, &mut fields));
+    }
+    unique(resources)
+}
+
+fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
+    let stem = file.stem().rsplit('/').next().unwrap_or_default();
+    let path = file.path.strip_prefix("resources/").unwrap_or(&file.path);
+    let uri = fields.text("uri").unwrap_or_else(|| format!("file://./{}", file.path));
+    ScriptResource {
+        name: fields.text("name").unwrap_or_else(|| stem.to_owned()),
+        path: path.to_owned(),
+        description: fields.text("description").unwrap_or_default(),
+        mime_type: fields.text("mimeType").unwrap_or_else(|| "text/plain".to_owned()),
+        provider: fields.text("provider").unwrap_or_else(|| provider(&uri)),
+        uri,
+    }
+}
+
+/// Returns the provider of a URI that names none: its scheme, and git for `git+https`.
+fn provider(uri: &str) -> String {
+    let scheme = uri.split_once("://").map_or("file", |(scheme, _)| scheme);
+    if scheme == "git+https" { "git".to_owned() } else { scheme.to_owned() }
+}
+
+fn unique(mut resources: Vec<ScriptResource>) -> Result<Vec<ScriptResource>, ProjectMistake> {
+    resources.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut names = BTreeSet::new();
+    for resource in &resources {
+        if !names.insert(&resource.name) {
+            let place = format!("{FOLDER}/{}", resource.path);
+            let why = format!("another resource is named `{}`", resource.name);
+            return Err(ProjectMistake::new(&place, why));
+        }
+    }
+    Ok(resources)
+}
+
+/// Collects the templates: metadata below `resources/` with a `uriTemplate`, and those of `register.json`, which win.
+///
+/// # Errors
+/// A template in `register.json` that has no variable, or a folder that cannot be listed as a whole.
+pub(crate) fn templates(
+    tree: &Tree,
+    entries: Option<&[Entry]>,
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Result<Vec<ScriptTemplate>, ProjectMistake> {
+    let mut found = BTreeMap::new();
+    // The listing of resources told of the mistakes.
+    let files = tree.files(FOLDER, &mut Vec::new())?;
+    // An empty list switches the kind off.
+    let is_off = entries.is_some_and(<[Entry]>::is_empty);
+    for file in files.iter().filter(|file| !is_off && file.name().ends_with(META)) {
+        let Ok(Some(object)) = json_object(tree, &file.path) else { continue };
+        if object.contains_key("uri") || !object.contains_key("uriTemplate") {
+            continue;
+        }
+        let stem = file.name().strip_suffix(META).unwrap_or_default();
+        match template(&mut Fields::new(&file.path, object, mistakes), stem) {
+            Some(template) => found.insert(template.name.clone(), template),
+            None => {
+                let why = "`uriTemplate` has no {variable}";
+                mistakes.push(ProjectMistake::new(&file.path, why));
+                None
+            }
+        };
+    }
+    for entry in entries.unwrap_or_default() {
+        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
+        let bad = || ProjectMistake::new(&entry.place, "`uriTemplate` has no {variable}");
+        let template = template(&mut fields, "").ok_or_else(bad)?;
+        found.insert(template.name.clone(), template);
+    }
+    Ok(found.into_values().collect())
+}
+
+fn template(fields: &mut Fields<'_>, stem: &str) -> Option<ScriptTemplate> {
+    let uri_template = fields.text("uriTemplate")?;
+    let (_, behind) = uri_template.split_once('{')?;
+    behind.split_once('}').filter(|(variable, _)| !variable.is_empty())?;
+    Some(ScriptTemplate {
+        name: fields.text("name").unwrap_or_else(|| stem.to_owned()),
+        description: fields.text("description"),
+        mime_type: fields.text("mimeType"),
+        uri_template,
+    })
+}

@@ -1,0 +1,200 @@
+//! Projects as they are read: what is found, what is left out, and what is refused.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+
+type Tested = Result<(), Box<dyn std::error::Error>>;
+
+/// Writes a file of a project with its folders.
+fn write(root: &Path, path: &str, text: &str, mode: u32) -> std::io::Result<()> {
+    let file = root.join(path);
+    fs::create_dir_all(file.parent().unwrap_or(root))?;
+    fs::write(&file, text)?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(mode))
+}
+
+fn names(project: &Project) -> Vec<&str> {
+    project.tools.iter().map(|tool| tool.name.as_str()).collect()
+}
+
+fn mistakes(project: &Project) -> Vec<String> {
+    project.mistakes.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn tools_are_the_programs_in_folders_below_tools() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/hello/tool.sh", "echo", 0o644)?;
+    write(
+        root,
+        "tools/hello/tool.meta.json",
+        r#"{"name":"hello","description":"Says so"}"#,
+        0o644,
+    )?;
+    write(root, "tools/deep/er/run", "x", 0o755)?;
+    write(root, "tools/py/script", "#!/usr/bin/python3\n", 0o644)?;
+    write(root, "tools/py/notes.txt", "no tool", 0o644)?;
+    write(root, "tools/py/smoke.sh", "no tool", 0o755)?;
+    write(root, "tools/py/.hidden.sh", "no tool", 0o755)?;
+    write(root, "tools/root.sh", "no tool", 0o755)?;
+    let project = Project::read(root)?;
+    assert_eq!(names(&project), ["hello", "run", "script"]);
+    assert_eq!(mistakes(&project), Vec::<String>::new());
+    let hello = project.tools.first().ok_or("a tool")?;
+    assert_eq!((hello.path.as_str(), hello.is_executable), ("hello/tool.sh", false));
+    assert_eq!(hello.description, "Says so");
+    assert_eq!(json!(hello.input_schema), json!({"type": "object", "properties": {}}));
+    Ok(())
+}
+
+#[test]
+fn inline_metadata_counts_where_the_file_beside_it_has_no_name() -> Tested {
+    let held = tempfile::tempdir()?;
+    let inline = "#!/bin/bash\n# mcp: {\"name\":\"inline\",\"timeoutSecs\":7}\n";
+    write(held.path(), "tools/one/tool.sh", inline, 0o755)?;
+    write(held.path(), "tools/two/tool.sh", inline, 0o755)?;
+    write(held.path(), "tools/two/tool.meta.json", r#"{"name":"two"}"#, 0o644)?;
+    let project = Project::read(held.path())?;
+    let found = project.tools.iter().map(|tool| (tool.name.as_str(), tool.timeout));
+    assert_eq!(found.collect::<Vec<_>>(), [("inline", Some(7)), ("two", None)]);
+    Ok(())
+}
+
+#[test]
+fn links_and_files_of_others_are_left_out_and_told() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/well/tool.sh", "", 0o755)?;
+    write(root, "tools/open/open.sh", "", 0o775)?;
+    symlink("/bin/sh", root.join("tools/well/linked.sh"))?;
+    symlink("/usr", root.join("tools/usr"))?;
+    let project = Project::read(root)?;
+    assert_eq!(names(&project), ["tool"]);
+    let link = "is a symbolic link, and none is followed";
+    let mut told = mistakes(&project);
+    told.sort();
+    let expected = [
+        "tools/open/open.sh: may be written by its group or by others (chmod go-w)".to_owned(),
+        format!("tools/usr: {link}"),
+        format!("tools/well/linked.sh: {link}"),
+    ];
+    assert_eq!(told, expected);
+    Ok(())
+}
+
+#[test]
+fn a_folder_that_is_a_link_is_not_entered() -> Tested {
+    let held = tempfile::tempdir()?;
+    let other = tempfile::tempdir()?;
+    write(other.path(), "one/tool.sh", "", 0o755)?;
+    symlink(other.path(), held.path().join("tools"))?;
+    let project = Project::read(held.path())?;
+    assert_eq!((names(&project).len(), project.mistakes.len()), (0, 1));
+    fs::remove_file(held.path().join("tools"))?;
+    fs::rename(other.path().join("one"), other.path().join("tools"))?;
+    write(other.path(), "tools/one/tool.sh", "", 0o755)?;
+    assert_eq!(names(&Project::read(other.path())?), ["tool"]);
+    Ok(())
+}
+
+#[test]
+fn a_mistake_names_its_file_line_and_column() -> Tested {
+    let held = tempfile::tempdir()?;
+    write(held.path(), "tools/a/tool.sh", "", 0o755)?;
+    write(held.path(), "tools/a/tool.meta.json", "{\n  \"name\": nope\n}", 0o644)?;
+    write(held.path(), "tools/b/b.sh", "", 0o755)?;
+    write(held.path(), "tools/b/b.meta.json", r#"{"name":"b","timeoutSecs":"5"}"#, 0o644)?;
+    let project = Project::read(held.path())?;
+    assert_eq!(names(&project), ["b"]);
+    let expected = [
+        "tools/a/tool.meta.json:2:12: not valid JSON: expected ident",
+        "tools/b/b.meta.json: `timeoutSecs`: expected a whole number of seconds above 0",
+    ];
+    assert_eq!(mistakes(&project), expected);
+    Ok(())
+}
+
+#[test]
+fn a_register_takes_the_place_of_discovery_for_its_kinds() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/found/tool.sh", "", 0o755)?;
+    write(root, "tools/manual.sh", "", 0o755)?;
+    write(root, "prompts/greet.txt", "Hello, {{name}}!", 0o644)?;
+    let register = r#"{"version":1,"tools":[{"name":"manual.progress","path":"manual.sh"}]}"#;
+    write(root, "server.d/register.json", register, 0o644)?;
+    write(root, "server.d/register.sh", "", 0o755)?;
+    write(root, "server.d/policy.sh", "", 0o755)?;
+    let project = Project::read(root)?;
+    assert_eq!(names(&project), ["manual.progress"]);
+    assert_eq!(project.prompts.len(), 1);
+    assert_eq!(project.hooks, ["server.d/policy.sh"]);
+    write(root, "server.d/register.json", r#"{"version":1,"tools":[]}"#, 0o644)?;
+    assert_eq!(names(&Project::read(root)?).len(), 0);
+    Ok(())
+}
+
+#[test]
+fn a_register_with_a_mistake_refuses_the_project() -> Tested {
+    let held = tempfile::tempdir()?;
+    write(held.path(), "tools/found/tool.sh", "", 0o755)?;
+    for (text, told) in [
+        (r#"{"version":1,"tool":[]}"#, "server.d/register.json: `tool` is no key"),
+        (r#"{"version":2}"#, "server.d/register.json: `version` is not 1"),
+        (r#"{"version":1,"tools":{}}"#, "server.d/register.json: `tools` is no list"),
+        (
+            r#"{"version":1,"tools":[{"name":"x","path":"../../../bin/sh"}]}"#,
+            "tools/../../../bin/sh: Invalid cross-device link (os error 18)",
+        ),
+        (
+            r#"{"version":1,"tools":[{"name":"x"}]}"#,
+            "server.d/register.json: tools[0]: `path` is missing",
+        ),
+    ] {
+        write(held.path(), "server.d/register.json", text, 0o644)?;
+        let refused = Project::read(held.path()).map_err(|error| error.to_string());
+        assert_eq!(refused.map(|_| ()), Err(told.to_owned()));
+    }
+    Ok(())
+}
+
+#[test]
+fn resources_and_templates_are_told_apart_by_their_metadata() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "resources/a.txt", "", 0o644)?;
+    write(root, "resources/b.txt", "", 0o644)?;
+    write(root, "resources/b.meta.json", r#"{"uri":"git+https://host/x"}"#, 0o644)?;
+    write(root, "resources/logs.meta.json", r#"{"uriTemplate":"file:///l/{date}"}"#, 0o644)?;
+    write(root, "resources/none.meta.json", r#"{"uriTemplate":"file:///l"}"#, 0o644)?;
+    let project = Project::read(root)?;
+    let found = project.resources.iter().map(|it| (it.uri.as_str(), it.provider.as_str()));
+    let expected = [("file://./resources/a.txt", "file"), ("git+https://host/x", "git")];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    let templates = project.templates.iter().map(|template| template.name.as_str());
+    assert_eq!(templates.collect::<Vec<_>>(), ["logs"]);
+    assert_eq!(mistakes(&project), ["resources/none.meta.json: `uriTemplate` has no {variable}"]);
+    write(root, "resources/c.txt", "", 0o644)?;
+    write(root, "resources/c.meta.json", r#"{"name":"a"}"#, 0o644)?;
+    assert!(matches!(Project::read(root), Err(ProjectError::Mistake(_))));
+    Ok(())
+}
+
+#[test]
+fn a_server_without_a_name_has_that_of_its_directory() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path().join("my-tools");
+    fs::create_dir(&root)?;
+    let server = Project::read(&root)?.server;
+    assert_eq!((server.name.as_str(), server.title.as_str()), ("my-tools", "My Tools"));
+    assert_eq!(server.version, "0.0.0");
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o777))?;
+    assert!(matches!(Project::read(&root), Err(ProjectError::WritableByOthers)));
+    Ok(())
+}

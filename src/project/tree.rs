@@ -1,0 +1,214 @@
+//! The held directory of a project: files are read beneath it, and no link is followed.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+use rustix::io::Errno;
+
+use crate::{ProjectError, ProjectMistake};
+
+/// Length of the longest file of metadata in bytes.
+pub(crate) const FILE_BYTES: u64 = 1 << 20;
+/// Bytes of a script that are read: its first lines.
+const HEAD_BYTES: u64 = 8 << 10;
+/// Folders below each other.
+const DEPTH: usize = 16;
+/// Entries of one kind: tools, resources or prompts, with their metadata.
+const ENTRIES: usize = 20_000;
+
+/// Bits of a mode.
+const EXECUTABLE: u32 = 0o111;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// A project's directory.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: OwnedFd,
+    /// User who owns the directory, and so must own each file that is used.
+    owner: u32,
+    /// Last component of its path.
+    pub(crate) name: String,
+}
+
+/// A regular file of a project.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FoundFile {
+    /// Path from the project's directory.
+    pub(crate) path: String,
+    pub(crate) is_executable: bool,
+}
+
+impl FoundFile {
+    /// Returns the last component of the path.
+    pub(crate) fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Returns the path without the extension of its last component.
+    pub(crate) fn stem(&self) -> &str {
+        let name = self.name();
+        match name.rfind('.').filter(|at| *at > 0) {
+            Some(at) => self.path.get(..self.path.len() - (name.len() - at)).unwrap_or_default(),
+            None => &self.path,
+        }
+    }
+}
+
+impl Tree {
+    /// Opens a project's directory, which its owner alone may write to.
+    pub(crate) fn open(directory: &Path) -> Result<Self, ProjectError> {
+        let failed = |errno: Errno| ProjectError::Open(errno.into());
+        let place = directory.canonicalize().map_err(ProjectError::Open)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(&place, flags, Mode::empty()).map_err(failed)?;
+        let stat = fstat(&root).map_err(failed)?;
+        if stat.st_mode & WRITABLE_BY_ALL != 0 {
+            return Err(ProjectError::WritableByOthers);
+        }
+        let own = rustix::process::geteuid();
+        // Root serves the projects of its users, in cells with ids of their own.
+        if !own.is_root() && stat.st_uid != own.as_raw() && stat.st_uid != 0 {
+            return Err(ProjectError::ForeignOwner);
+        }
+        let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
+        Ok(Self { root, owner: stat.st_uid, name: name.unwrap_or_default() })
+    }
+
+    fn file(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
+        openat2(&self.root, path, flags, Mode::empty(), resolve)
+    }
+
+    /// Returns true unless there is surely no entry of this name.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        let found = self.file(path, OFlags::PATH | OFlags::NOFOLLOW);
+        !matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
+    }
+
+    /// Opens a regular file that only the project's owner may write to.
+    fn checked(&self, path: &str) -> Result<Option<(File, Stat)>, ProjectMistake> {
+        let bad = |why: &str| ProjectMistake::new(path, why);
+        // Opening a FIFO must not block, and a terminal must not become the server's.
+        let file = match self.file(path, OFlags::NONBLOCK | OFlags::NOCTTY) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(Errno::LOOP) => return Err(bad("is a symbolic link, and none is followed")),
+            Err(errno) => return Err(bad(&std::io::Error::from(errno).to_string())),
+        };
+        let stat = fstat(&file).map_err(|errno| bad(&std::io::Error::from(errno).to_string()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(bad("is not a regular file"));
+        }
+        if stat.st_mode & WRITABLE_BY_OTHERS != 0 {
+            return Err(bad("may be written by its group or by others (chmod go-w)"));
+        }
+        if stat.st_uid != self.owner {
+            return Err(bad("belongs to another user than the project's directory"));
+        }
+        Ok(Some((File::from(file), stat)))
+    }
+
+    /// Reads a file of metadata; `None` if there is none.
+    pub(crate) fn text(&self, path: &str) -> Result<Option<String>, ProjectMistake> {
+        let bad = |why: &str| ProjectMistake::new(path, why);
+        let Some((file, _)) = self.checked(path)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| bad(&error.to_string()))?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES) {
+            return Err(bad("is longer than 1M"));
+        }
+        String::from_utf8(bytes).map(Some).map_err(|_| bad("is not UTF-8"))
+    }
+
+    /// Reads the first lines of a file.
+    pub(crate) fn head(&self, path: &str) -> Result<Option<String>, ProjectMistake> {
+        let Some((file, _)) = self.checked(path)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(HEAD_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(|error| ProjectMistake::new(path, error.to_string()))?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Finds a file by its path.
+    pub(crate) fn found(&self, path: &str) -> Result<Option<FoundFile>, ProjectMistake> {
+        let found = self.checked(path)?;
+        Ok(found.map(|(_, stat)| FoundFile {
+            path: path.to_owned(),
+            is_executable: stat.st_mode & EXECUTABLE != 0,
+        }))
+    }
+
+    /// Lists the regular files below a folder, sorted, without hidden ones. Links and files that others may write
+    /// to are mistakes, and left out.
+    ///
+    /// # Errors
+    /// A name with a line break, or more entries than any project has.
+    pub(crate) fn files(
+        &self,
+        folder: &str,
+        mistakes: &mut Vec<ProjectMistake>,
+    ) -> Result<Vec<FoundFile>, ProjectMistake> {
+        let mut found = Vec::new();
+        let mut open = vec![(folder.to_owned(), 0)];
+        while let Some((at, depth)) = open.pop() {
+            for (path, kind) in self.entries(&at, mistakes)? {
+                if kind == FileType::Directory && depth < DEPTH {
+                    open.push((path, depth + 1));
+                } else if kind == FileType::Directory {
+                    mistakes.push(ProjectMistake::new(&path, "is too deep to be looked into"));
+                } else {
+                    match self.found(&path) {
+                        Ok(file) => found.extend(file),
+                        Err(mistake) => mistakes.push(mistake),
+                    }
+                }
+                if found.len() + open.len() > ENTRIES {
+                    return Err(ProjectMistake::new(folder, "has more than 20,000 files"));
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Reads one folder.
+    fn entries(
+        &self,
+        folder: &str,
+        mistakes: &mut Vec<ProjectMistake>,
+    ) -> Result<Vec<(String, FileType)>, ProjectMistake> {
+        let bad =
+            |errno: Errno| ProjectMistake::new(folder, std::io::Error::from(errno).to_string());
+        let directory = match self.file(folder, OFlags::DIRECTORY) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            Err(errno) => {
+                mistakes.push(bad(errno));
+                return Ok(Vec::new());
+            }
+        };
+        let mut entries = Vec::new();
+        for entry in Dir::new(directory).map_err(bad)? {
+            let entry = entry.map_err(bad)?;
+            let Ok(name) = entry.file_name().to_str() else {
+                mistakes.push(ProjectMistake::new(folder, "has a name that is not UTF-8"));
+                continue;
+            };
+            if name.contains(['\n', '\r']) {
+                return Err(ProjectMistake::new(folder, "has a name with a line break"));
+            }
+            if !name.starts_with('.') {
+                entries.push((format!("{folder}/{name}"), entry.file_type()));
+            }
+        }
+        Ok(entries)
+    }
+}
