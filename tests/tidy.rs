@@ -34,7 +34,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // For its tests.
     ("capture", &["model"]),
     ("calc", &["model"]),
-    ("mcp", &["calc", "capture", "model", "policy", "profile", "service"]),
+    ("mcp", &["calc", "capture", "model", "policy", "profile", "project", "service"]),
     // An executor is made from the configuration in force.
     ("service", &["audit", "calc", "capture", "config", "link", "model", "policy", "profile"]),
 ];

@@ -44,11 +44,11 @@ pub fn main(typed: &ProjectArguments) -> Result<u8, CliError> {
     Ok(u8::from(!project.mistakes.is_empty()))
 }
 
-/// Reads a project that the operator named.
+/// Reads a project that the operator named, for `validate` or to be served.
 ///
 /// # Errors
 /// The reason why it cannot be used.
-fn read(directory: &Path) -> Result<Project, CliError> {
+pub(super) fn read(directory: &Path) -> Result<Project, CliError> {
     Project::read(directory).map_err(|error| {
         let told = CliError::new(format!("project {}: {error}", directory.display()));
         match error {

@@ -9,12 +9,13 @@ use clap::Args;
 
 use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
+use super::format::plain;
 use super::launch::{self, Launched};
 use super::run_arguments::{self, MountRequest};
 use super::toolchains::FoundToolchains;
-use super::{metrics, start, wiring};
+use super::{metrics, project, start, wiring};
 use link::Link;
-use mcp::serve;
+use mcp::serve::{self, Offer};
 use model::accounts;
 use model::job::Access;
 use model::outcome::{Failure, in_words};
@@ -48,6 +49,10 @@ pub struct ServeArguments {
     /// Grant a host directory as /workspace of every call; with :ro, for reading only
     #[arg(long, value_name = "PATH[:ro]")]
     pub workspace: Option<String>,
+    /// Serve the script tools of a project, which calls have as /workspace, read-only without :rw; built-in tools are
+    /// shown besides where --tools names groups
+    #[arg(long, value_name = "DIR[:rw]", conflicts_with_all = ["workspace"])]
+    pub project: Option<String>,
     /// Grant a host path read-only to every call, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
     pub ro: Vec<String>,
@@ -90,6 +95,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     if std::io::stdin().is_terminal() {
         eprintln!("{ON_A_TERMINAL}");
     }
+    let offer = offer(typed)?;
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
     let settings = wiring::load(config)?.in_tier(typed.tier).serving();
     let configured = &settings.loaded.config.toolchains.value;
@@ -126,7 +132,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         };
         let (reader, writer) = streams.opened();
         let quiet = reader.quiet();
-        serve::stdio(backend, (reader, quiet), writer, gone)
+        serve::stdio((backend, offer), (reader, quiet), writer, gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {}", error)))?;
         metrics.abort();
@@ -137,6 +143,35 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             false => Ok(0),
         }
     })
+}
+
+/// Reads the project that is to be served, and says on standard error what of it is not.
+///
+/// # Errors
+/// A project that cannot be used.
+fn offer(typed: &ServeArguments) -> Result<Offer, CliError> {
+    let Some(asked) = &typed.project else { return Ok(Offer::BuiltIn) };
+    let directory = asked.strip_suffix(":rw").unwrap_or(asked);
+    let project = Box::new(project::read(Path::new(directory))?);
+    for mistake in &project.mistakes {
+        tracing::warn!("project: {}", plain(&mistake.to_string()));
+    }
+    for hook in &project.hooks {
+        let refuses = if hook.ends_with("policy.sh") { ": every call is refused" } else { "" };
+        tracing::warn!("project: {hook} is not run by this server{refuses}");
+    }
+    Ok(match typed.tools {
+        None => Offer::Project(project),
+        Some(_) => Offer::Both(project),
+    })
+}
+
+/// Returns what grants a project as the workspace, read-only unless that is asked for.
+fn project_workspace(asked: &str) -> String {
+    match asked.strip_suffix(":rw") {
+        Some(directory) => directory.to_owned(),
+        None => format!("{asked}:ro"),
+    }
 }
 
 /// Returns memory that only a start needs: parsing, the command line, the supervisor's set-up.
@@ -151,7 +186,8 @@ fn started() {
 /// # Errors
 /// The flag, with a hint.
 fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountRequest>, CliError> {
-    let ask = typed.workspace.as_deref();
+    let project = typed.project.as_deref().map(project_workspace);
+    let ask = project.as_deref().or(typed.workspace.as_deref());
     let workspace = ask.map(|ask| check_workspace(ask, home)).transpose()?;
     let mut mounts = Vec::from_iter(workspace);
     let writable = (typed.rw.as_slice(), Access::ReadWrite);

@@ -17,6 +17,7 @@ pub mod logs;
 pub mod message;
 pub(crate) mod notifier;
 pub mod progress;
+mod projects;
 pub mod reply;
 pub mod resources;
 pub mod serve;

@@ -11,7 +11,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::lines::{Ends, Lines};
 use super::server::Server;
+use project::Project;
 use service::Backend;
+
+/// Tools of a server, besides those that the operator declared.
+#[derive(Debug)]
+pub enum Offer {
+    /// The built-in ones.
+    BuiltIn,
+    /// The scripts of a project, and nothing else.
+    Project(Box<Project>),
+    /// Both; a script is called where names collide.
+    Both(Box<Project>),
+}
 
 /// Failures that end serving.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +41,7 @@ pub enum ServeError {
 ///
 /// A pause of `quiet` without a line means that no earlier line is still unread.
 pub async fn stdio<B, R, W>(
-    backend: B,
+    (backend, offer): (B, Offer),
     (reader, quiet): (R, Duration),
     writer: W,
     gone: impl Future<Output = ()> + Send + 'static,
@@ -48,7 +60,8 @@ where
         gone.await;
         lost.cancel();
     });
-    let served = connection(backend, reader, writer, ends).await;
+    let server = Server::offering(backend, ends.kill.clone(), offer);
+    let served = connected(server, reader, writer, ends).await;
     watch.abort();
     end.abort();
     served
@@ -77,7 +90,20 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let server = Server::new(backend, ends.kill.clone());
+    connected(Server::new(backend, ends.kill.clone()), reader, writer, ends).await
+}
+
+async fn connected<B, R, W>(
+    server: Server<B>,
+    reader: R,
+    writer: W,
+    ends: Ends,
+) -> Result<(), ServeError>
+where
+    B: Backend,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let lines = Lines::new(reader, writer, ends);
     let running = match server.serve(lines).await {
         Ok(running) => running,

@@ -27,7 +27,9 @@ use super::resources;
 use super::sessions;
 use super::tools::shell::BashArguments;
 use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
-use super::{commands, jobs, reply};
+use super::{commands, jobs, projects, reply};
+use crate::serve::Offer;
+use project::{Project, ScriptTool};
 use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
@@ -47,6 +49,8 @@ pub(super) struct Shared<B: 'static> {
     pub(super) backend: B,
     /// Built-in tools.
     tools: &'static [ToolEntry<B>],
+    /// Project whose scripts are tools.
+    project: Option<Arc<Project>>,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
     kill: CancellationToken,
@@ -69,10 +73,33 @@ impl<B: Backend> Server<B> {
         Self(Arc::new(Shared {
             backend,
             tools,
+            project: None,
             watching: resources::Watching::default(),
             logs: Logs::default(),
             kill,
         }))
+    }
+
+    /// Serves as [`Server::new`] does, what `offer` says.
+    pub(super) fn offering(backend: B, kill: CancellationToken, offer: Offer) -> Self {
+        let (tools, project): (&'static [ToolEntry<B>], _) = match offer {
+            Offer::BuiltIn => (ToolEntry::ALL, None),
+            Offer::Project(project) => (&[], Some(Arc::from(project))),
+            Offer::Both(project) => (ToolEntry::ALL, Some(Arc::from(project))),
+        };
+        let (watching, logs) = (resources::Watching::default(), Logs::default());
+        Self(Arc::new(Shared { backend, tools, project, watching, logs, kill }))
+    }
+
+    /// Returns the project's tool of this name.
+    fn project_script(&self, name: &str) -> Option<(&Arc<Project>, &ScriptTool)> {
+        let project = self.0.project.as_ref()?;
+        Some((project, project.tools.iter().find(|tool| tool.name == name)?))
+    }
+
+    /// Returns the server's name and version: those of its project, if it has one.
+    fn implementation(&self) -> Implementation {
+        self.0.project.as_ref().map_or_else(implementation, |it| projects::implementation(it))
     }
 
     /// Builds the list of tools. It is not kept: a client asks for it once or never, and the
@@ -82,7 +109,9 @@ impl<B: Backend> Server<B> {
         let in_force = InForce { rules: backend.rules(), options: backend.exec_options() };
         let listed = self.0.tools.iter().filter(|tool| backend.lists(tool.name));
         let declared = backend.commands().iter().map(commands::tool);
-        listed.map(|tool| (tool.describe)(&in_force)).chain(declared).collect()
+        let scripts = self.0.project.iter().flat_map(|project| &project.tools);
+        let own = scripts.map(projects::described);
+        own.chain(listed.map(|tool| (tool.describe)(&in_force))).chain(declared).collect()
     }
 
     /// Returns the names of these tools.
@@ -92,6 +121,7 @@ impl<B: Backend> Server<B> {
         built_in
             .filter(|name| backend.lists(name))
             .chain(backend.commands().iter().map(|declared| declared.command.name.as_str()))
+            .chain(self.0.project.iter().flat_map(|it| &it.tools).map(|tool| tool.name.as_str()))
             .collect()
     }
 
@@ -247,8 +277,12 @@ impl<B: Backend> ServerHandler for Server<B> {
             }
         };
         ServerConfig::new(capabilities)
-            .with_server_info(implementation())
-            .with_instructions(INSTRUCTIONS)
+            .with_server_info(self.implementation())
+            .with_instructions(if self.0.tools.is_empty() {
+                projects::INSTRUCTIONS
+            } else {
+                INSTRUCTIONS
+            })
             // Version for an `initialize` that asks for an unknown revision.
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
@@ -372,10 +406,14 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if let Some((project, tool)) = self.project_script(&request.name) {
+            let (project, tool) = (Arc::clone(project), tool.clone());
+            return self.call_script(project, tool, request, context).await;
+        }
         // A tool that is disabled gets its own error, different from that of an unknown tool.
         let (backend, name) = (&self.0.backend, &*request.name);
         let known = self.built_in(name).is_some() || self.declared(name).is_some();
-        if !known && backend.withheld(name).is_none() {
+        if !known && (self.0.tools.is_empty() || backend.withheld(name).is_none()) {
             return Err(unknown_tool(name, &self.offered()));
         }
         let tool = request.name.clone();
@@ -400,7 +438,7 @@ impl<B: Backend> ServerHandler for Server<B> {
                 ));
             }
         };
-        if modern && let Ok(info) = serde_json::to_value(implementation()) {
+        if modern && let Ok(info) = serde_json::to_value(self.implementation()) {
             result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
         }
         Ok(result.into())

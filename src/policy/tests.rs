@@ -366,3 +366,22 @@ fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
     assert_eq!(grant.job().workspace, Workspace::Fresh);
     assert_eq!(grant.job().session_profile, None);
 }
+
+#[test]
+fn a_projects_tools_have_its_rule_and_each_can_be_denied_by_its_name() {
+    let rule = |tool: &str, action: &str| {
+        format!(
+            "[[rule]]\nid = \"{action}\"\ntools = [\"{tool}\"]\naction = \"{action}\"\nwhy = \"test\"\n\
+             matches = [{{ tool = \"{tool}\" }}]\nnot_matches = [{{ tool = \"bc\" }}]\n"
+        )
+    };
+    let all = rule("project", "allow") + "profile = \"bash\"\n";
+    let some = policy(&[&all, &rule("project:two", "deny")]);
+    let rule_of = |tool| decide(&some, tool).map(|grant| grant.rule().to_owned());
+    assert_eq!(rule_of("project:one"), Ok("allow".to_owned()));
+    assert_eq!(rule_of("project:two").map_err(|denial| denial.rule), Err("deny".to_owned()));
+    // A name of a built-in tool is no way to its rule.
+    let shell = allow("shell", "");
+    assert!(decide(&policy(&[&shell]), "bash").is_ok());
+    assert!(decide(&policy(&[&shell]), "project:bash").is_err());
+}

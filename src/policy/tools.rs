@@ -51,6 +51,10 @@ macro_rules! with_tools {
     };
 }
 
+/// Beginning of the names that rules know tools of a script project by. The rule of `project` allows them; one of a
+/// tool's own can still deny it.
+pub const PROJECT_PREFIX: &str = "project:";
+
 /// A built-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolSpec {
@@ -120,6 +124,9 @@ pub fn asks_a_rule(tool: &str) -> bool {
 
 /// Returns the tool whose rule allows calls of this one, itself where that is a rule of its own.
 pub fn ruled_by(tool: &str) -> &str {
+    if tool.starts_with(PROJECT_PREFIX) {
+        return "project";
+    }
     match ToolSpec::named(tool).map(|tool| tool.rule) {
         Some(RuledBy::RuleOf(other)) => other,
         Some(RuledBy::OwnRule | RuledBy::NoRule) | None => tool,

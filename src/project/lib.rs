@@ -1,15 +1,17 @@
 //! Script projects: a folder of scripts, read into a list of tools, resources and prompts.
 //!
 //! The layout is that of mcp-bash-framework 1.3.0. Files are read beneath a held directory and no link is followed.
-//! Nothing here runs a script.
+//! Nothing here runs a script: what a cell is given for a call is made here, and the result of what it printed.
 
 #![deny(unreachable_pub)]
 
 mod fields;
+mod launch;
 mod metadata;
 mod prompts;
 mod register;
 mod resources;
+mod result;
 mod server;
 mod tools;
 mod tree;
@@ -18,8 +20,10 @@ use std::path::Path;
 
 use tree::Tree;
 
+pub use launch::{ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use resources::{ScriptResource, ScriptTemplate};
+pub use result::{ScriptEnd, ScriptError, ScriptOutput};
 pub use server::ServerIdentity;
 pub use tools::ScriptTool;
 

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::Caller;
 use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
 use crate::refused::Refused;
@@ -14,6 +13,7 @@ use crate::report::{
 use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
 use crate::shell::ScriptArgs;
+use crate::{CallReport, Caller};
 use calc::plot::Plot;
 
 /// The executor behind the tools. The server has one; tests have a fake one.
@@ -56,6 +56,14 @@ pub trait Backend: Send + Sync + 'static {
         args: ScriptArgs,
         caller: Caller,
     ) -> impl Future<Output = Result<CommandReport, Refused>> + Send;
+
+    /// Runs a tool of a script project in a fresh cell; the report has its output as it was captured.
+    fn project_tool(
+        &self,
+        tool: &str,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> impl Future<Output = Result<CallReport, Refused>> + Send;
 
     /// Reads or writes a file of the workspace, as a call of `tool`.
     fn file(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
+use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, ToolName, seconds};
 use model::job::ProfileName;
 use model::profile::PATH;
 
@@ -76,7 +76,7 @@ pub fn bash(args: BashArgs) -> Result<Call, InvalidCall> {
 ///
 /// # Errors
 /// An argument out of its bounds; the error names the field.
-pub fn script(tool: &'static str, args: ScriptArgs) -> Result<Call, InvalidCall> {
+pub fn script(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, InvalidCall> {
     // By its path: a PATH of the call's is for the script. The last of these is `$0`.
     let mut words = [BASH, "-c", RUN_SCRIPT, "bash"].map(str::to_owned).to_vec();
     words.extend(args.words);

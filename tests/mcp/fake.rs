@@ -25,7 +25,7 @@ use service::report::{
 use service::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
 use service::rules::Rules;
 use service::shell::ScriptArgs;
-use service::{Backend, Caller};
+use service::{Backend, CallReport, Caller};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 
@@ -94,6 +94,15 @@ impl Backend for Fake {
             word => Ok(told(Outcome::Exited { code: 0 }, word)),
         };
         told.map(BashAnswer::from)
+    }
+
+    async fn project_tool(
+        &self,
+        tool: &str,
+        _args: ScriptArgs,
+        _caller: Caller,
+    ) -> Result<CallReport, Refused> {
+        panic!("no project is served here, and `{tool}` is none of its tools")
     }
 
     async fn calculate(

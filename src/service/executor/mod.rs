@@ -23,9 +23,9 @@ use crate::report::{
 };
 use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
-use crate::shell::ScriptArgs;
+use crate::shell::{self, ScriptArgs};
 use crate::workbench::{Shared, Workbench};
-use crate::{Backend, Caller, Refusal};
+use crate::{Backend, CallReport, Caller, Refusal};
 use audit::Audit;
 use calc::plot::Plot;
 use config::Loaded;
@@ -36,7 +36,7 @@ use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
 use policy::group::ToolGroup;
-use policy::tools::{NAMES, asks_a_rule, ruled_by};
+use policy::tools::{NAMES, PROJECT_PREFIX, asks_a_rule, ruled_by};
 use policy::{Principal, Terms};
 
 /// What an executor is given at the start.
@@ -311,6 +311,16 @@ impl Backend for Scope {
         caller: Caller,
     ) -> Result<CommandReport, Refused> {
         self.in_fresh_cell(tool, args, caller).await
+    }
+
+    async fn project_tool(
+        &self,
+        tool: &str,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> Result<CallReport, Refused> {
+        let call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
+        Ok(self.workbench.call(call, &caller).await?)
     }
 
     async fn file(

@@ -1,0 +1,162 @@
+//! Tools of a script project: how they are listed, and one call of a script from its arguments to its result.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use rmcp::ErrorData;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, JsonObject,
+    Tool,
+};
+use serde_json::{Value, json};
+use tracing::Instrument;
+
+use super::reply;
+use super::server::Server;
+use super::tools::Context;
+use model::outcome::Outcome;
+use project::{Project, ScriptEnd, ScriptError, ScriptLaunch, ScriptOutput, ScriptTool};
+use service::refused::{Refused, RefusedKind};
+use service::shell::ScriptArgs;
+use service::{Backend, CallReport};
+
+/// Instructions to a model where a project's tools are the only ones.
+pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
+    without a network outside it; the project is at /workspace.";
+
+/// Hook that decides about calls, and that is not run.
+const POLICY: &str = "server.d/policy.sh";
+
+/// Code of parameters that are refused (JSON-RPC).
+const REFUSED: i32 = -32602;
+
+/// Describes a tool to a client. Annotations and icons that no client could read are left out.
+pub(crate) fn described(tool: &ScriptTool) -> Tool {
+    let parsed = |key: &str, value: Option<Value>| {
+        let value = value.filter(|value| {
+            let one = json!({ "name": "", "inputSchema": {}, key: value });
+            serde_json::from_value::<Tool>(one).is_ok()
+        });
+        value.map(|value| (key.to_owned(), value))
+    };
+    let mut fields = JsonObject::from_iter([
+        ("name".to_owned(), json!(tool.name)),
+        ("description".to_owned(), json!(tool.description)),
+        ("inputSchema".to_owned(), json!(tool.input_schema)),
+    ]);
+    fields.extend(parsed("outputSchema", tool.output_schema.clone().map(Value::Object)));
+    fields.extend(parsed("annotations", tool.annotations.clone().map(Value::Object)));
+    fields.extend(parsed("icons", tool.icons.clone().map(Value::Array)));
+    fields.extend(parsed("_meta", tool.meta.clone().map(Value::Object)));
+    let plain = || Tool::new(tool.name.clone(), "", tool.input_schema.clone());
+    serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| plain())
+}
+
+/// Returns the name and version that a project gives its server.
+pub(crate) fn implementation(project: &Project) -> Implementation {
+    let server = &project.server;
+    Implementation::new(server.name.clone(), server.version.clone())
+        .with_title(server.title.clone())
+}
+
+impl<B: Backend> Server<B> {
+    /// Answers a call of a tool of the project.
+    ///
+    /// # Errors
+    /// The error that the script reported, or that its end stands for.
+    pub(crate) async fn call_script(
+        &self,
+        project: Arc<Project>,
+        tool: ScriptTool,
+        request: CallToolRequestParams,
+        context: Context,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let span = tracing::error_span!("call", id = %context.id, tool = %tool.name);
+        let server = self.clone();
+        let run = async move { server.ran_script(&project, &tool, request, &context).await };
+        // A task of its own, as for other calls: a panic ends it, and the client still gets an answer.
+        let done = tokio::spawn(run.instrument(span)).await;
+        let fault =
+            |_| Err(ErrorData::internal_error("the call ended by a fault in cofferdam", None));
+        done.unwrap_or_else(fault).map(CallToolResponse::from)
+    }
+
+    async fn ran_script(
+        &self,
+        project: &Project,
+        tool: &ScriptTool,
+        request: CallToolRequestParams,
+        context: &Context,
+    ) -> Result<CallToolResult, ErrorData> {
+        if project.hooks.contains(&POLICY) {
+            let why = "the project decides about calls in server.d/policy.sh, which this server does not run";
+            return Err(ErrorData::new(ErrorCode(REFUSED), why, None));
+        }
+        let meta = serde_json::to_value(&context.meta).ok();
+        let meta = meta.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
+        let arguments = request.arguments.unwrap_or_default();
+        let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
+            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        let args = ScriptArgs {
+            command: launch.script.clone(),
+            stdin: launch.stdin.clone(),
+            env: Some(launch.env.clone()),
+            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
+            ..ScriptArgs::default()
+        };
+        let run = |caller| self.0.backend.project_tool(&tool.name, args, caller);
+        let report = match self.turn(context, run).await {
+            Ok(report) => report,
+            Err(refused) => return refusal(refused, tool),
+        };
+        let result = Project::result(tool, &launch, &output(&report)).map_err(error)?;
+        let mut result: CallToolResult = serde_json::from_value(result).map_err(|_| {
+            ErrorData::internal_error("the tool's result is no result of a tool", None)
+        })?;
+        let receipt = reply::meta(report.receipt.as_ref(), None);
+        result.meta.get_or_insert_default().0.extend(receipt.0);
+        Ok(result)
+    }
+}
+
+/// Makes a word that separates a script's output from the report of its end.
+fn mark() -> String {
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorData> {
+    match refused.kind {
+        RefusedKind::Arguments => Err(ErrorData::invalid_params(refused.message, None)),
+        RefusedKind::Denied
+        | RefusedKind::Cancelled
+        | RefusedKind::Absent
+        | RefusedKind::Failed => Ok(reply::refused(&refused, &tool.name)),
+    }
+}
+
+fn output(report: &CallReport) -> ScriptOutput {
+    let end = match &report.outcome {
+        Outcome::Exited { .. } => ScriptEnd::Exited,
+        Outcome::Timeout => ScriptEnd::TimedOut,
+        Outcome::Cancelled => ScriptEnd::Cancelled,
+        Outcome::Signaled { signal } => {
+            ScriptEnd::Stopped(format!("Tool was ended by signal {signal}"))
+        }
+        Outcome::Limit(kind) => {
+            ScriptEnd::Stopped(format!("Tool reached its {} limit", kind.name()))
+        }
+        Outcome::Failed(failure) => ScriptEnd::Stopped(failure.to_string()),
+    };
+    ScriptOutput { end, stdout: report.stdout.whole(), stderr: last(report) }
+}
+
+/// Returns what is kept of standard error.
+fn last(report: &CallReport) -> Vec<u8> {
+    report.stderr.whole().unwrap_or_else(|| report.stderr.tail().to_vec())
+}
+
+fn error(error: ScriptError) -> ErrorData {
+    let code = i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0);
+    ErrorData::new(ErrorCode(code), error.message, error.data)
+}

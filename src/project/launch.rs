@@ -1,0 +1,168 @@
+//! One call of a tool: the text that a shell in the cell runs around the script, and what it reports at the end.
+//!
+//! Nothing of the caller is in that text. Arguments travel as values of the environment or as standard input.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::{Project, ScriptTool};
+
+/// Place of the project in a cell.
+const ROOT: &str = "/workspace";
+/// Directory of a call's files, in the cell's own /tmp.
+const FILES: &str = "/tmp/.mcp";
+/// Longest arguments in bytes that are a variable; longer ones are a file.
+const ARGUMENT_BYTES: usize = 32 << 10;
+/// Longest `_meta` of a request in bytes.
+const META_BYTES: usize = 16 << 10;
+/// Key of a request's `_meta` that no script is shown.
+const REMOTE_TOKEN: &str = "mcpbash/remoteToken";
+/// Time limit in seconds of a tool that states none.
+const DEFAULT_SECONDS: u64 = 30;
+/// Longest time limit in seconds of a tool whose progress renews it.
+const MAX_SECONDS: u64 = 600;
+
+/// Functions that scripts source from `$MCP_SDK/tool-sdk.sh`.
+const SDK: &str = include_str!("sdk/tool-sdk.sh");
+/// Steps around the script.
+const AROUND: &str = include_str!("sdk/around.sh");
+
+/// What a cell is given for one call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptLaunch {
+    /// Script for bash.
+    pub script: String,
+    pub env: BTreeMap<String, String>,
+    pub stdin: Vec<u8>,
+    /// Time limit in seconds.
+    pub seconds: u64,
+    /// Word that separates the output from the report.
+    mark: String,
+}
+
+/// Reason why a call is not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unlaunched {
+    #[error("`_meta` is longer than 16K")]
+    LongMeta,
+}
+
+/// Report of the shell around a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShellReport<'o> {
+    /// Output of the script.
+    pub(crate) output: &'o [u8],
+    pub(crate) exit_code: i32,
+    /// Content of the file for an error.
+    pub(crate) error: &'o [u8],
+}
+
+impl ScriptLaunch {
+    /// Prepares a call. `mark` is a word that no output has.
+    ///
+    /// # Errors
+    /// Metadata of the request that is too long.
+    pub fn new(
+        project: &Project,
+        tool: &ScriptTool,
+        arguments: &Map<String, Value>,
+        meta: &Map<String, Value>,
+        mark: String,
+    ) -> Result<Self, Unlaunched> {
+        let mut meta = meta.clone();
+        meta.remove(REMOTE_TOKEN);
+        let meta = Value::Object(meta).to_string();
+        if meta.len() > META_BYTES {
+            return Err(Unlaunched::LongMeta);
+        }
+        let arguments = Value::Object(arguments.clone()).to_string();
+        let (variable, stdin) = match arguments.len() > ARGUMENT_BYTES {
+            true => (String::new(), arguments.into_bytes()),
+            false => (arguments, Vec::new()),
+        };
+        let mut env = variables(project, tool);
+        env.insert("MCP_TOOL_ARGS_JSON".to_owned(), variable);
+        env.insert("MCP_TOOL_META_JSON".to_owned(), meta);
+        let script = script(tool, &mark, !stdin.is_empty());
+        Ok(Self { script, env, stdin, seconds: seconds(tool), mark })
+    }
+
+    /// Separates the report of the shell from the output; `None` if the shell was ended before it.
+    pub(crate) fn report<'o>(&self, stdout: &'o [u8]) -> Option<ShellReport<'o>> {
+        let mark = format!("\n{} ", self.mark);
+        let at = stdout.windows(mark.len()).rposition(|window| window == mark.as_bytes())?;
+        let (output, rest) = (stdout.get(..at)?, stdout.get(at + mark.len()..)?);
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let exit_code = std::str::from_utf8(rest.get(..end)?).ok()?.parse().ok()?;
+        Some(ShellReport { output, exit_code, error: rest.get(end + 1..)? })
+    }
+}
+
+/// Returns the time limit of a tool.
+fn seconds(tool: &ScriptTool) -> u64 {
+    match tool.is_extended {
+        true => tool.max_timeout.unwrap_or(MAX_SECONDS),
+        false => tool.timeout.unwrap_or(DEFAULT_SECONDS),
+    }
+}
+
+fn variables(project: &Project, tool: &ScriptTool) -> BTreeMap<String, String> {
+    let file = |name: &str| format!("{FILES}/{name}");
+    let roots =
+        json!([{ "uri": format!("file://{ROOT}"), "name": project.server.name, "path": ROOT }]);
+    let set = [
+        ("MCP_SDK", file("sdk")),
+        ("MCP_TOOL_NAME", tool.name.clone()),
+        ("MCP_TOOL_PATH", format!("{ROOT}/tools/{}", tool.path)),
+        ("MCP_TOOL_ERROR_FILE", file("error")),
+        ("MCP_TOOL_RESOURCES_FILE", file("resources")),
+        ("MCP_PROGRESS_STREAM", file("progress")),
+        ("MCP_PROGRESS_TOKEN", String::new()),
+        ("MCP_LOG_STREAM", file("log")),
+        ("MCP_CANCEL_FILE", file("cancel")),
+        ("MCP_ELICIT_SUPPORTED", "0".to_owned()),
+        ("MCP_ELICIT_REQUEST_FILE", file("elicit-request")),
+        ("MCP_ELICIT_RESPONSE_FILE", file("elicit-response")),
+        ("MCP_ROOTS_JSON", roots.to_string()),
+        ("MCP_ROOTS_PATHS", ROOT.to_owned()),
+        ("MCP_ROOTS_COUNT", "1".to_owned()),
+        ("MCPBASH_PROJECT_ROOT", ROOT.to_owned()),
+        ("MCPBASH_HOME", FILES.to_owned()),
+        ("MCPBASH_TOOLS_DIR", format!("{ROOT}/tools")),
+        ("MCPBASH_RESOURCES_DIR", format!("{ROOT}/resources")),
+        ("MCPBASH_STATE_DIR", file("state")),
+        ("MCPBASH_MODE", "full".to_owned()),
+        ("MCPBASH_JSON_TOOL", "jq".to_owned()),
+        ("MCPBASH_JSON_TOOL_BIN", "jq".to_owned()),
+        ("MCPBASH_DEBUG_LOG", file("debug")),
+        ("MCPBASH_MAX_TEXT_BYTES", "102400".to_owned()),
+        ("MCPBASH_FRAMEWORK_VERSION", "1.3.0".to_owned()),
+        ("MCPBASH_SERVER_NAME", project.server.name.clone()),
+        ("MCPBASH_CLIENT_SUPPORTS_UI", "0".to_owned()),
+    ];
+    // The environment takes no NUL, which a name in JSON can have.
+    let clean = |value: String| value.replace('\0', "");
+    set.into_iter().map(|(name, value)| (name.to_owned(), clean(value))).collect()
+}
+
+/// Puts the script together, from the project's own words and ours.
+fn script(tool: &ScriptTool, mark: &str, is_long: bool) -> String {
+    let metadata = json!({
+        "name": tool.name,
+        "path": tool.path,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": tool.output_schema,
+        "timeoutSecs": tool.timeout,
+    });
+    let run = if tool.is_executable { "run" } else { "bash" };
+    let arguments = if is_long { "file" } else { "variable" };
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let (files, sdk) = (quoted(FILES), quoted(SDK));
+    let metadata = quoted(&metadata.to_string());
+    format!(
+        "MARK={mark} RUN={run} ARGUMENTS={arguments} FILES={files} \
+         METADATA={metadata} SDK={sdk}\n{AROUND}"
+    )
+}

@@ -1,0 +1,235 @@
+//! The end of a script, and the result or the error of its call.
+
+use serde_json::{Map, Value, json};
+
+use crate::launch::ScriptLaunch;
+use crate::{Project, ScriptTool};
+
+/// Code of an internal error (JSON-RPC).
+const INTERNAL: i64 = -32603;
+/// Code of a cancelled call.
+const CANCELLED: i64 = -32001;
+/// Bytes of standard error in a result: its last ones.
+const STDERR_BYTES: usize = 4096;
+
+/// How the cell of a script ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScriptEnd {
+    /// By itself.
+    Exited,
+    TimedOut,
+    Cancelled,
+    /// In another way, in words.
+    Stopped(String),
+}
+
+/// Output of a call, as it was captured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptOutput {
+    pub end: ScriptEnd,
+    /// Standard output; `None` if it was longer than what is kept.
+    pub stdout: Option<Vec<u8>>,
+    /// Last bytes of standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// A JSON-RPC error.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct ScriptError {
+    pub code: i64,
+    pub message: String,
+    pub data: Option<Value>,
+}
+
+impl ScriptError {
+    fn internal(message: impl Into<String>) -> Self {
+        Self { code: INTERNAL, message: message.into(), data: None }
+    }
+
+    /// Reads an error that a script wrote: an object with a code and a message.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut error: Map<String, Value> = first_value(bytes)?.as_object()?.clone();
+        let code = error.get("code")?.as_i64()?;
+        let message = error.get("message")?.as_str()?.to_owned();
+        let data = error.remove("data").filter(|data| !data.is_null());
+        Some(Self { code, message, data })
+    }
+}
+
+/// Reads the first JSON value of an output: a script that reports an error and goes on prints more than one.
+fn first_value(bytes: &[u8]) -> Option<Value> {
+    serde_json::Deserializer::from_slice(bytes).into_iter::<Value>().next()?.ok()
+}
+
+impl Project {
+    /// Makes the result of a call: a `CallToolResult` as JSON.
+    ///
+    /// # Errors
+    /// The error that the script reported, or the one that stands for its end.
+    pub fn result(
+        tool: &ScriptTool,
+        launch: &ScriptLaunch,
+        output: &ScriptOutput,
+    ) -> Result<Value, ScriptError> {
+        match &output.end {
+            ScriptEnd::Exited => {}
+            ScriptEnd::TimedOut => return Ok(timed_out(tool, launch.seconds)),
+            ScriptEnd::Cancelled => {
+                let message = "Tool cancelled".to_owned();
+                return Err(ScriptError { code: CANCELLED, message, data: None });
+            }
+            ScriptEnd::Stopped(how) => return Err(ScriptError::internal(how)),
+        }
+        let Some(stdout) = &output.stdout else {
+            return Err(ScriptError::internal("Tool output exceeded 1048576 bytes"));
+        };
+        let stderr = tail(&output.stderr);
+        let Some(report) = launch.report(stdout) else {
+            let mut error = ScriptError::internal("Tool failed before it could be run");
+            error.data = Some(json!({ "stderrTail": stderr }));
+            return Err(error);
+        };
+        if !report.error.is_empty() {
+            let unread = || ScriptError::internal("Tool wrote an error that is not understood");
+            return Err(ScriptError::read(report.error).unwrap_or_else(unread));
+        }
+        if report.exit_code != 0 {
+            return Err(failed(report.output, report.exit_code, &stderr));
+        }
+        succeeded(tool, report.output, &stderr)
+    }
+}
+
+/// Returns the last part of standard error as text.
+fn tail(stderr: &[u8]) -> String {
+    let from = stderr.len().saturating_sub(STDERR_BYTES);
+    String::from_utf8_lossy(stderr.get(from..).unwrap_or_default()).into_owned()
+}
+
+fn timed_out(tool: &ScriptTool, seconds: u64) -> Value {
+    let (reason, message) = match tool.is_extended {
+        true => ("max_exceeded", format!("Tool exceeded maximum runtime of {seconds}s")),
+        false => ("fixed", format!("Tool timed out after {seconds}s")),
+    };
+    let mut text = message.clone();
+    let mut error = json!({
+        "type": "timeout", "message": message, "timeoutSecs": seconds, "reason": reason, "exitCode": 124,
+    });
+    if let (Some(hint), Some(fields)) = (&tool.timeout_hint, error.as_object_mut()) {
+        text.push_str(&format!("\n\nSuggestion: {hint}"));
+        fields.insert("hint".to_owned(), json!(hint));
+    }
+    json!({
+        "content": [{ "type": "text", "text": text }],
+        "structuredContent": { "success": false, "error": error },
+        "isError": true,
+        "_meta": { "exitCode": 124 },
+    })
+}
+
+/// Makes the error of a script that ended with another code than 0.
+fn failed(output: &[u8], exit_code: i32, stderr: &str) -> ScriptError {
+    if let Some(error) = ScriptError::read(output) {
+        return error;
+    }
+    let said = String::from_utf8_lossy(output);
+    if !said.trim().is_empty() {
+        return ScriptError { data: Some(json!(said)), ..ScriptError::internal("Tool failed") };
+    }
+    let line = stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or("Tool failed");
+    let data =
+        json!({ "exitCode": exit_code, "_meta": meta(exit_code, stderr), "stderrTail": stderr });
+    ScriptError { data: Some(data), ..ScriptError::internal(line) }
+}
+
+fn meta(exit_code: i32, stderr: &str) -> Value {
+    match stderr.is_empty() {
+        true => json!({ "exitCode": exit_code }),
+        false => json!({ "exitCode": exit_code, "stderr": stderr }),
+    }
+}
+
+/// Makes the result of a script that ended with 0.
+fn succeeded(tool: &ScriptTool, output: &[u8], stderr: &str) -> Result<Value, ScriptError> {
+    let text = String::from_utf8_lossy(output);
+    let value = first_value(output);
+    let whole: Option<Value> = serde_json::from_slice(output).ok();
+    let is_result = |value: &Value| {
+        value.get("content").is_some_and(Value::is_array)
+            && value.get("isError").is_some_and(Value::is_boolean)
+    };
+    let own = value.filter(is_result);
+    if let Some(schema) = &tool.output_schema {
+        let fields = match &own {
+            Some(result) => result.get("structuredContent").cloned(),
+            None => whole.clone(),
+        };
+        check_output(schema, fields, &text)?;
+    }
+    if let Some(Value::Object(mut result)) = own {
+        let given = result.remove("_meta");
+        let mut merged = given.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
+        merged.extend(meta(0, stderr).as_object().cloned().unwrap_or_default());
+        result.insert("_meta".to_owned(), Value::Object(merged));
+        return Ok(Value::Object(result));
+    }
+    let mut result = json!({
+        "content": [{ "type": "text", "text": text }], "isError": false, "_meta": meta(0, stderr),
+    });
+    if let (Some(value), Some(fields)) = (whole, result.as_object_mut()) {
+        fields.insert("structuredContent".to_owned(), value);
+    }
+    Ok(result)
+}
+
+/// Checks an output against the required fields of a schema and their types.
+fn check_output(
+    schema: &Map<String, Value>,
+    output: Option<Value>,
+    text: &str,
+) -> Result<(), ScriptError> {
+    let what =
+        if text.trim().is_empty() { "is empty, and there is a" } else { "is not valid JSON for" };
+    let Some(output) = output else {
+        return Err(ScriptError::internal(format!("Tool output {what} declared outputSchema")));
+    };
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let mut required = required.filter_map(Value::as_str);
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let mut properties = properties.into_iter().flatten();
+    let is_well = has_type(schema.get("type"), &output)
+        && required.all(|key| output.get(key).is_some())
+        && properties.all(|(key, property)| {
+            output.get(key).is_none_or(|value| has_type(property.get("type"), value))
+        });
+    match is_well {
+        true => Ok(()),
+        false => Err(ScriptError::internal("Tool output does not satisfy outputSchema")),
+    }
+}
+
+/// Returns true if a value is of a type, or of one of a list, as JSON Schema names them.
+fn has_type(expected: Option<&Value>, value: &Value) -> bool {
+    let names: Vec<&str> = match expected {
+        Some(Value::String(name)) => vec![name],
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => {
+            return true;
+        }
+    };
+    names.iter().any(|name| match *name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "number" => value.is_number(),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+#[path = "result_tests.rs"]
+mod tests;

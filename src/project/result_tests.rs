@@ -1,0 +1,163 @@
+//! Results and errors of scripts, by how they ended and what they printed.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::server::ServerIdentity;
+
+fn tool(schema: Value) -> ScriptTool {
+    ScriptTool {
+        name: "one".to_owned(),
+        path: "one/tool.sh".to_owned(),
+        is_executable: true,
+        description: String::new(),
+        input_schema: Map::new(),
+        output_schema: schema.as_object().cloned(),
+        timeout: Some(5),
+        timeout_hint: Some("Ask for less".to_owned()),
+        is_extended: false,
+        max_timeout: None,
+        icons: None,
+        annotations: None,
+        meta: None,
+    }
+}
+
+fn launched(tool: &ScriptTool) -> ScriptLaunch {
+    let name = "p".to_owned();
+    let server = ServerIdentity {
+        title: name.clone(),
+        name,
+        version: String::new(),
+        description: None,
+        website: None,
+    };
+    let project = Project {
+        server,
+        tools: Vec::new(),
+        resources: Vec::new(),
+        templates: Vec::new(),
+        prompts: Vec::new(),
+        hooks: Vec::new(),
+        mistakes: Vec::new(),
+    };
+    let none = Map::new();
+    ScriptLaunch::new(&project, tool, &none, &none, "MARK".to_owned()).expect("short metadata")
+}
+
+/// Returns the result of a script that printed `stdout`, ended with `code` and left `error` in its file.
+fn ended(schema: Value, stdout: &str, code: i32, error: &str) -> Result<Value, ScriptError> {
+    let tool = tool(schema);
+    let stdout = Some(format!("{stdout}\nMARK {code}\n{error}").into_bytes());
+    let output = ScriptOutput { end: ScriptEnd::Exited, stdout, stderr: b"said\nmore".to_vec() };
+    Project::result(&tool, &launched(&tool), &output)
+}
+
+fn error(code: i64, message: &str, data: Option<Value>) -> Result<Value, ScriptError> {
+    Err(ScriptError { code, message: message.to_owned(), data })
+}
+
+#[test]
+fn an_error_file_wins_over_output_and_exit_code() {
+    let file = r#"{"code":-32602,"message":"no","data":[1]}"#;
+    let expected = error(-32602, "no", Some(json!([1])));
+    assert_eq!(ended(Value::Null, "output", 0, file), expected);
+    assert_eq!(ended(Value::Null, r#"{"code":1,"message":"x"}"#, 1, file), expected);
+}
+
+#[test]
+fn a_code_other_than_0_is_an_error_by_what_was_printed() {
+    let printed = r#"{"code":-7,"message":"mine"}"#;
+    assert_eq!(ended(Value::Null, printed, 1, ""), error(-7, "mine", None));
+    assert_eq!(
+        ended(Value::Null, "half", 1, ""),
+        error(-32603, "Tool failed", Some(json!("half")))
+    );
+    let meta = json!({"exitCode": 9, "stderr": "said\nmore"});
+    let data = json!({"exitCode": 9, "_meta": meta, "stderrTail": "said\nmore"});
+    assert_eq!(ended(Value::Null, "", 9, ""), error(-32603, "said", Some(data)));
+}
+
+#[test]
+fn output_is_a_result_of_its_own_structured_or_text() {
+    let meta = json!({"exitCode": 0, "stderr": "said\nmore"});
+    let text = |text: &str| json!([{"type": "text", "text": text}]);
+    assert_eq!(
+        ended(Value::Null, "plain", 0, ""),
+        Ok(json!({"content": text("plain"), "isError": false, "_meta": meta}))
+    );
+    assert_eq!(
+        ended(Value::Null, "[1]", 0, ""),
+        Ok(json!({
+            "content": text("[1]"), "structuredContent": [1], "isError": false, "_meta": meta
+        }))
+    );
+    // The second document is of a script that reported an error and went on.
+    let own = r#"{"content":[],"isError":true}{"content":[],"isError":false}"#;
+    assert_eq!(
+        ended(Value::Null, own, 0, ""),
+        Ok(json!({"content": [], "isError": true, "_meta": meta}))
+    );
+}
+
+#[test]
+fn output_is_checked_against_its_schema() {
+    let schema =
+        || json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
+    assert!(ended(schema(), r#"{"n":1}"#, 0, "").is_ok());
+    let unmet = error(-32603, "Tool output does not satisfy outputSchema", None);
+    assert_eq!(ended(schema(), r#"{"n":"1"}"#, 0, ""), unmet);
+    assert_eq!(ended(schema(), "{}", 0, ""), unmet);
+    let text = "Tool output is not valid JSON for declared outputSchema";
+    assert_eq!(ended(schema(), "text", 0, ""), error(-32603, text, None));
+}
+
+#[test]
+fn a_timeout_is_a_result_with_the_authors_hint() {
+    let tool = tool(Value::Null);
+    let output = |end| ScriptOutput { end, stdout: Some(Vec::new()), stderr: Vec::new() };
+    let result = Project::result(&tool, &launched(&tool), &output(ScriptEnd::TimedOut));
+    let text = "Tool timed out after 5s\n\nSuggestion: Ask for less";
+    let result = result.unwrap_or_default();
+    assert_eq!(result.pointer("/content/0/text"), Some(&json!(text)));
+    assert_eq!(result.pointer("/isError"), Some(&json!(true)));
+    assert_eq!(result.pointer("/structuredContent/error/reason"), Some(&json!("fixed")));
+    let cancelled = Project::result(&tool, &launched(&tool), &output(ScriptEnd::Cancelled));
+    assert_eq!(cancelled, error(-32001, "Tool cancelled", None));
+    // A shell that was ended before its report is no success.
+    assert!(Project::result(&tool, &launched(&tool), &output(ScriptEnd::Exited)).is_err());
+}
+
+#[test]
+fn nothing_of_the_caller_is_in_the_script() {
+    let tool = tool(Value::Null);
+    let given = json!({"a": "'; touch /tmp/x; '", "$(id)": 1});
+    let meta = json!({"mcpbash/remoteToken": "secret", "kept": true});
+    let (given, meta) = (given.as_object().cloned(), meta.as_object().cloned());
+    let (given, meta) = (given.unwrap_or_default(), meta.unwrap_or_default());
+    let none = Map::new();
+    let project = || Project {
+        tools: Vec::new(),
+        resources: Vec::new(),
+        templates: Vec::new(),
+        prompts: Vec::new(),
+        hooks: Vec::new(),
+        mistakes: Vec::new(),
+        server: ServerIdentity {
+            name: "p".to_owned(),
+            title: String::new(),
+            version: String::new(),
+            description: None,
+            website: None,
+        },
+    };
+    let launch = |given, meta| ScriptLaunch::new(&project(), &tool, given, meta, "M".to_owned());
+    let (with, without) = (launch(&given, &meta).expect("it"), launch(&none, &none).expect("it"));
+    assert_eq!(with.script, without.script);
+    assert_eq!(with.env.keys().collect::<Vec<_>>(), without.env.keys().collect::<Vec<_>>());
+    assert_eq!(with.env.get("MCP_TOOL_META_JSON").map(String::as_str), Some(r#"{"kept":true}"#));
+    let long = Map::from_iter([("a".to_owned(), json!("x".repeat(40_000)))]);
+    let with = launch(&long, &none).expect("it");
+    assert_eq!(with.env.get("MCP_TOOL_ARGS_JSON").map(String::as_str), Some(""));
+    assert_eq!(with.stdin.len(), 40_000 + r#"{"a":""}"#.len());
+}

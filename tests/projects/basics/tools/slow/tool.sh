@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Sleeps longer than it may.
+sleep 30

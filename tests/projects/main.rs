@@ -1,0 +1,151 @@
+//! Script projects over real pipes: a tool's arguments, result, errors and surroundings, as a client has them.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
+
+#[path = "../support/server.rs"]
+mod server;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use server::Server;
+
+/// Copies the project beside this file, with modes that do not depend on the umask of a checkout.
+fn copied(to: &Path) -> std::io::Result<()> {
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects/basics"), to)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755))
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, place) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            fs::create_dir_all(&place)?;
+            fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
+            copy(&path, &place)?;
+        } else {
+            fs::copy(&path, &place)?;
+            let mode = if path.extension().is_some_and(|it| it == "sh") { 0o755 } else { 0o644 };
+            fs::set_permissions(&place, fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
+}
+
+/// Serves a copy of the project.
+fn served(held: &tempfile::TempDir, more: &[&str]) -> Server {
+    copied(held.path()).expect("a copy");
+    let directory = held.path().to_str().expect("UTF-8");
+    Server::start(&[&["--project", directory], more].concat())
+}
+
+fn listed(server: &mut Server) -> Vec<String> {
+    let id = server.request("tools/list", json!({}));
+    let tools = server.answer(id)["result"]["tools"].clone();
+    let names = tools.as_array().cloned().unwrap_or_default();
+    names.iter().map(|tool| tool["name"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// The error of a call.
+fn error(server: &mut Server, tool: &str, arguments: Value) -> Value {
+    let id = server.call(tool, arguments);
+    server.answer(id)["error"].clone()
+}
+
+#[test]
+fn only_the_projects_tools_are_listed_unless_groups_are_named() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    assert_eq!(listed(&mut server), ["basics-echo", "basics-fail", "basics-look", "basics-slow"]);
+    assert_eq!(error(&mut server, "bash", json!({"command": "true"}))["code"], -32602);
+    assert_eq!(server.close(), Some(0));
+    let held = tempfile::tempdir().expect("a directory");
+    let with_shell = listed(&mut served(&held, &["--tools", "shell"]));
+    assert!(with_shell.contains(&"bash".to_owned()), "{with_shell:?}");
+    assert!(with_shell.contains(&"basics-echo".to_owned()), "{with_shell:?}");
+}
+
+#[test]
+fn arguments_reach_a_script_as_they_are_and_are_never_words_of_a_shell() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    for value in ["plain", "'; touch /tmp/x; '", "$(id) `id` \\ \" \n\t\u{1}\u{e9}", ""] {
+        let result = server.result("basics-echo", json!({ "value": value, "$(id)": "'" }));
+        assert_eq!(result["structuredContent"]["value"], value, "{result}");
+        assert_eq!(result["isError"], false);
+        assert_eq!(result["_meta"]["exitCode"], 0);
+    }
+    // Longer than any variable may be.
+    let long = "x".repeat(300_000);
+    let result = server.result("basics-echo", json!({ "value": long }));
+    assert_eq!(result["structuredContent"]["value"], long);
+}
+
+#[test]
+fn a_failure_is_the_error_that_the_script_reported() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let reported = error(&mut server, "basics-fail", json!({"how": "fail"}));
+    assert_eq!(reported, json!({"code": -32602, "message": "not \"this\"", "data": {"n": 1}}));
+    let plain = error(&mut server, "basics-fail", json!({"how": "exit"}));
+    assert_eq!((&plain["code"], &plain["message"]), (&json!(-32603), &json!("said on stderr")));
+    assert_eq!(plain["data"]["exitCode"], 3);
+    let result = server.result("basics-slow", json!({}));
+    assert_eq!(result["content"][0]["text"], "Tool timed out after 1s\n\nSuggestion: Do less");
+    assert_eq!((&result["isError"], &result["_meta"]["exitCode"]), (&json!(true), &json!(124)));
+}
+
+#[test]
+fn a_script_sees_its_project_read_only_and_nothing_of_the_server() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let seen = server.result("basics-look", json!({}))["structuredContent"].clone();
+    let expected = json!({
+        "cwd": "/workspace", "name": "basics-look", "root": "/workspace",
+        "sees": "yes", "writes": "no", "secret": "", "stdin": "",
+    });
+    assert_eq!(seen, expected);
+    assert!(!held.path().join("written").exists());
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let writable = format!("{}:rw", held.path().display());
+    let mut server = Server::start(&["--project", &writable]);
+    assert_eq!(server.result("basics-look", json!({}))["structuredContent"]["writes"], "yes");
+    assert!(held.path().join("written").exists());
+}
+
+#[test]
+fn a_project_with_a_policy_of_its_own_has_every_call_refused() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    fs::write(held.path().join("server.d/policy.sh"), "exit 0\n").expect("written");
+    let mut server = Server::start(&["--project", held.path().to_str().expect("UTF-8")]);
+    let refused = error(&mut server, "basics-echo", json!({"value": "x"}));
+    assert_eq!(refused["code"], -32602);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.contains("server.d/policy.sh"), "{message}");
+}
+
+#[test]
+fn validate_lists_a_project_and_tells_its_mistakes() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let validated = || {
+        let mut command = std::process::Command::new(server::PROGRAM);
+        let output =
+            command.args(["project", "validate"]).arg(held.path()).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = validated();
+    assert_eq!((code, text.contains("tool basics-echo")), (Some(0), true), "{text}");
+    fs::write(held.path().join("tools/echo/tool.meta.json"), "{").expect("written");
+    let (code, text) = validated();
+    assert_eq!((code, text.contains("tool basics-echo")), (Some(1), false), "{text}");
+    assert!(text.contains("tools/echo/tool.meta.json:1:1: not valid JSON"), "{text}");
+}
