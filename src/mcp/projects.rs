@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, JsonObject,
-    Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, GetPromptResponse,
+    GetPromptResult, Implementation, JsonObject, Prompt, PromptArgument, PromptMessage, Role, Tool,
 };
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -15,7 +15,9 @@ use super::reply;
 use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
-use project::{Project, ScriptEnd, ScriptError, ScriptLaunch, ScriptOutput, ScriptTool};
+use project::{
+    Project, ScriptEnd, ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptTool,
+};
 use service::refused::{Refused, RefusedKind};
 use service::shell::ScriptArgs;
 use service::{Backend, CallReport};
@@ -50,6 +52,38 @@ pub(crate) fn described(tool: &ScriptTool) -> Tool {
     fields.extend(parsed("_meta", tool.meta.clone().map(Value::Object)));
     let plain = || Tool::new(tool.name.clone(), "", tool.input_schema.clone());
     serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| plain())
+}
+
+/// Describes a prompt to a client.
+pub(crate) fn prompt(prompt: &ScriptPrompt) -> Prompt {
+    let argument = |(name, description, is_required): (&str, Option<&str>, bool)| {
+        let argument = PromptArgument::new(name).with_required(is_required);
+        match description {
+            Some(description) => argument.with_description(description),
+            None => argument,
+        }
+    };
+    let arguments = prompt.parameters().into_iter().map(argument).collect();
+    Prompt::new(&prompt.name, Some(&prompt.description), Some(arguments))
+}
+
+/// Puts arguments into a prompt.
+///
+/// # Errors
+/// An argument that is required and missing.
+pub(crate) fn rendered(
+    prompt: &ScriptPrompt,
+    arguments: &JsonObject,
+) -> Result<GetPromptResponse, ErrorData> {
+    for (name, _, is_required) in prompt.parameters() {
+        if is_required && !arguments.contains_key(name) {
+            return Err(ErrorData::invalid_params(format!("argument `{name}` is required"), None));
+        }
+    }
+    // MCP knows no role for instructions of a system.
+    let message = PromptMessage::new_text(Role::User, prompt.rendered(arguments));
+    let result = GetPromptResult::new(vec![message]).with_description(&prompt.description);
+    Ok(result.into())
 }
 
 /// Returns the name and version that a project gives its server.

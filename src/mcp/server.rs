@@ -10,10 +10,11 @@ use std::time::Instant;
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult,
     CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString, CustomRequest,
-    CustomResult, ErrorCode, Implementation, JsonObject, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-    ReadResourceRequestMethod, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
+    CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation, JsonObject,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, PromptsCapability, ProtocolVersion, ReadResourceRequestMethod,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams,
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
@@ -269,6 +270,7 @@ impl<B: Backend> ServerHandler for Server<B> {
     )]
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
+        let has_prompts = self.0.project.as_ref().is_some_and(|it| !it.prompts.is_empty());
         let capabilities = match resources::listed(&self.0.backend).is_empty() {
             true => capabilities.build(),
             false => {
@@ -276,6 +278,8 @@ impl<B: Backend> ServerHandler for Server<B> {
                 capabilities.enable_completions().build()
             }
         };
+        let mut capabilities = capabilities;
+        capabilities.prompts = has_prompts.then(PromptsCapability::default);
         ServerConfig::new(capabilities)
             .with_server_info(self.implementation())
             .with_instructions(if self.0.tools.is_empty() {
@@ -301,6 +305,30 @@ impl<B: Backend> ServerHandler for Server<B> {
             return Err(ErrorData::invalid_params("invalid cursor", None));
         }
         Ok(ListToolsResult::with_all_items(self.tools()))
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        if request.is_some_and(|request| request.cursor.is_some()) {
+            return Err(ErrorData::invalid_params("invalid cursor", None));
+        }
+        let prompts = self.0.project.iter().flat_map(|project| &project.prompts);
+        Ok(ListPromptsResult::with_all_items(prompts.map(projects::prompt).collect()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let mut prompts = self.0.project.iter().flat_map(|project| &project.prompts);
+        match prompts.find(|prompt| prompt.name == request.name) {
+            Some(prompt) => projects::rendered(prompt, &request.arguments.unwrap_or_default()),
+            None => Err(ErrorData::invalid_params("Prompt not found", None)),
+        }
     }
 
     async fn list_resources(

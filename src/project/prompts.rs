@@ -21,6 +21,69 @@ pub struct ScriptPrompt {
     pub description: String,
     /// Schema of the arguments, an object.
     pub arguments: Map<String, Value>,
+    /// Text with places for arguments: `{{name}}` or `${name}`.
+    text: String,
+}
+
+impl ScriptPrompt {
+    /// Returns the arguments: name, description, and true for those that are required.
+    pub fn parameters(&self) -> Vec<(&str, Option<&str>, bool)> {
+        let required = self.arguments.get("required").and_then(Value::as_array);
+        let is_required = |name: &str| {
+            required.is_some_and(|names| names.iter().any(|one| one.as_str() == Some(name)))
+        };
+        let properties = self.arguments.get("properties").and_then(Value::as_object);
+        let named = properties.into_iter().flatten().map(|(name, schema)| {
+            let description = schema.get("description").and_then(Value::as_str);
+            (name.as_str(), description, is_required(name))
+        });
+        named.collect()
+    }
+
+    /// Puts arguments into the text, in one pass: what an argument holds is never a place for another. A place
+    /// without an argument stays.
+    pub fn rendered(&self, arguments: &Map<String, Value>) -> String {
+        let mut text = String::with_capacity(self.text.len());
+        let mut rest = self.text.as_str();
+        while let Some(at) = rest.find(['{', '$']) {
+            let (before, from) = rest.split_at(at);
+            text.push_str(before);
+            match place(from)
+                .and_then(|(name, behind)| Some((scalar(arguments.get(name)?)?, behind)))
+            {
+                Some((value, behind)) => {
+                    text.push_str(&value);
+                    rest = behind;
+                }
+                None => {
+                    let (first, behind) = from.split_at(1);
+                    text.push_str(first);
+                    rest = behind;
+                }
+            }
+        }
+        text + rest
+    }
+}
+
+/// Reads the place for an argument with which a text begins, and returns its name and the text behind it.
+fn place(text: &str) -> Option<(&str, &str)> {
+    let (inside, end) = match text.strip_prefix("{{") {
+        Some(inside) => (inside, "}}"),
+        None => (text.strip_prefix("${")?, "}"),
+    };
+    // A name ends at the next of these, so that a text of open places is read once and not again from each.
+    let (name, rest) = inside.split_at(inside.find(['{', '}', '$', '\n'])?);
+    Some((name.trim(), rest.strip_prefix(end)?))
+}
+
+/// Returns a value as it is put into a text.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
 }
 
 /// Finds the prompts below `prompts/`.
@@ -38,10 +101,12 @@ pub(crate) fn discovered(
     };
     let mut prompts = Vec::new();
     for file in files.iter().filter(is_prompt) {
-        match metadata::of(tree, file, &["name", "description"]) {
-            Ok(found) => {
+        let text = tree.text(&file.path).map(Option::unwrap_or_default);
+        let found = metadata::of(tree, file, &["name", "description"]);
+        match text.and_then(|text| Ok((text, found?))) {
+            Ok((text, found)) => {
                 let mut fields = Fields::new(&found.place, found.object, mistakes);
-                prompts.push(prompt(file, &mut fields));
+                prompts.push(prompt(file, text, &mut fields));
             }
             Err(mistake) => mistakes.push(mistake),
         }
@@ -61,13 +126,14 @@ pub(crate) fn registered(
     let mut prompts = Vec::new();
     for entry in entries {
         let file = entry.file(tree, FOLDER)?;
+        let text = tree.text(&file.path)?.unwrap_or_default();
         let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
-        prompts.push(prompt(&file, &mut fields));
+        prompts.push(prompt(&file, text, &mut fields));
     }
     Ok(unique(prompts, mistakes))
 }
 
-fn prompt(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptPrompt {
+fn prompt(file: &FoundFile, text: String, fields: &mut Fields<'_>) -> ScriptPrompt {
     let stem = file.stem().rsplit('/').next().unwrap_or_default();
     let path = file.path.strip_prefix("prompts/").unwrap_or(&file.path);
     ScriptPrompt {
@@ -75,6 +141,7 @@ fn prompt(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptPrompt {
         path: path.to_owned(),
         description: fields.text("description").unwrap_or_default(),
         arguments: normalised(fields.object("arguments").unwrap_or_default()),
+        text,
     }
 }
 

@@ -187,6 +187,22 @@ fn resources_and_templates_are_told_apart_by_their_metadata() -> Tested {
 }
 
 #[test]
+fn a_prompt_takes_arguments_in_both_spellings_and_in_one_pass() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "prompts/greet.txt", "${who}, {{ n }} {{who}} {{none}} $ {x}\n", 0o644)?;
+    let meta = r#"{"name":"greet","arguments":{"properties":{"who":{}},"required":["who"]}}"#;
+    write(root, "prompts/greet.meta.json", meta, 0o644)?;
+    let project = Project::read(root)?;
+    let greet = project.prompts.first().ok_or("a prompt")?;
+    assert_eq!(greet.parameters(), [("who", None, true)]);
+    let given = json!({"who": "{{n}}", "n": 2});
+    let text = greet.rendered(&given.as_object().cloned().unwrap_or_default());
+    assert_eq!(text, "{{n}}, 2 {{n}} {{none}} $ {x}\n");
+    Ok(())
+}
+
+#[test]
 fn a_server_without_a_name_has_that_of_its_directory() -> Tested {
     let held = tempfile::tempdir()?;
     let root = held.path().join("my-tools");

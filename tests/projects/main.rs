@@ -149,3 +149,21 @@ fn validate_lists_a_project_and_tells_its_mistakes() {
     assert_eq!((code, text.contains("tool basics-echo")), (Some(1), false), "{text}");
     assert!(text.contains("tools/echo/tool.meta.json:1:1: not valid JSON"), "{text}");
 }
+
+#[test]
+fn a_prompt_is_listed_and_rendered() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let id = server.request("prompts/list", json!({}));
+    let arguments = json!([{"name": "name", "description": "Who is greeted", "required": true}]);
+    let expected = json!([{"name": "greeting", "description": "Greets", "arguments": arguments}]);
+    assert_eq!(server.answer(id)["result"]["prompts"], expected);
+    let get = |name: &str, arguments: Value| json!({"name": name, "arguments": arguments});
+    let id = server.request("prompts/get", get("greeting", json!({"name": "Ada"})));
+    let message = json!([{"role": "user", "content": {"type": "text", "text": "Hello, Ada!\n"}}]);
+    assert_eq!(server.answer(id)["result"]["messages"], message);
+    for refused in [get("greeting", json!({})), get("none", json!({}))] {
+        let id = server.request("prompts/get", refused);
+        assert_eq!(server.answer(id)["error"]["code"], -32602);
+    }
+}
