@@ -13,6 +13,10 @@ use crate::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
 use sys::Result;
 use sys::process::{self, Dumpable};
 
+/// Processes and threads of the user that may be started while a cell is built: by the cells that are built beside it, and
+/// by the front end. RLIMIT_NPROC counts them all. The program's own limit is set later, without them.
+const MEANWHILE: u64 = 32;
+
 /// Takes the steps of init before it forks.
 pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, StepFailed> {
     let CellSpec { design, shared, control, job, handoff, .. } = *entry;
@@ -33,7 +37,8 @@ pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, Ste
     let procfs = procfs(&shared.proc).at(Step::Proc)?;
     let private = entry.private.ok_or(Errno::ENOENT).at(Step::Workspace)?;
     let private = private.open().at(Step::Workspace)?;
-    limits::shared(&design.profile.limits, entry.others).at(Step::Limits)?;
+    let others = entry.others.saturating_add(MEANWHILE);
+    limits::shared(&design.profile.limits, others).at(Step::Limits)?;
     let hidden = design.hidden.as_fd();
     let keep = [control, job, handoff.0, handoff.1, hidden, procfs.as_fd(), private.as_fd()];
     fds::keep_only(keep.into_iter()).at(Step::Descriptors)?;
