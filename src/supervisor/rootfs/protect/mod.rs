@@ -107,7 +107,7 @@ impl GuardedPaths {
         let over = over.then(|| format!("`{}`: only {MOUNTS} places are covered", cell.display()));
         let notes = self.notes.iter().map(|(path, why)| {
             let path = if path.as_os_str().is_empty() { cell.to_owned() } else { cell.join(path) };
-            format!("`{}` {why}", path.display().to_string().escape_default())
+            format!("{} {why}", quoted(&path))
         });
         notes.take(NOTES).chain(over).collect()
     }
@@ -140,6 +140,12 @@ fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
     let tree = clone_tree(&target)?;
     set_attributes(&tree, attribute::NOSUID | attribute::NODEV | more, Reach::Recursive)?;
     attach(tree, &target)
+}
+
+/// Quotes a path for a note. A cell can have chosen its names: no character of theirs ends the quotes.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string().escape_default().to_string();
+    format!("`{}`", text.replace('`', "\\u{60}"))
 }
 
 #[cfg(test)]

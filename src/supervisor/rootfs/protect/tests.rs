@@ -436,3 +436,9 @@ fn a_repository_around_the_grant_is_considered() -> Outcome {
     assert_eq!(found(&host.join("w")).named, paths(&["sub"]));
     Ok(())
 }
+
+#[test]
+fn no_name_ends_the_quotes_of_a_note() {
+    assert_eq!(quoted(Path::new("/workspace/a b")), "`/workspace/a b`");
+    assert_eq!(quoted(Path::new("/w/a` is fine; `b\n")), "`/w/a\\u{60} is fine; \\u{60}b\\n`");
+}
