@@ -14,7 +14,7 @@ pub const CLAIMS: &[Claim] = &[
 const ATTACK: &str = r#"
 cd /workspace; until [ -e go ]; do sleep 0.02; done; exec 2>/tmp/err
 cat > /tmp/attack.py <<'END'
-import ctypes, os, threading
+import ctypes, os, threading, time
 libc = ctypes.CDLL(None)
 def tried(what, action):
     try:
@@ -44,7 +44,10 @@ def swap():
         os.dup2(plain, number)
 thread = threading.Thread(target=swap)
 thread.start()
-for _ in range(1500):
+# Until both were won: how the two threads are scheduled decides when. Guarded, neither ever is.
+tries, end = 0, time.monotonic() + 20
+while tries < 1500 or (len(won) < 2 and os.environ.get("RACE") == "on" and time.monotonic() < end):
+    tries += 1
     try:
         file = os.open(f"/dev/fd/{number}", os.O_RDWR)
         if os.fstat(file).st_ino == inode: won.add("reopen")
@@ -72,7 +75,7 @@ const HOST: &str = "mkdir notes empty && echo trusted > notes/.envrc && echo tru
 
 fn anew(caller: &Caller) -> Check {
     let mut said = Vec::new();
-    for options in [&["--unguarded"][..], &[]] {
+    for options in [&["--unguarded", "--env", "RACE=on"][..], &[]] {
         let path = caller.directory(&format!("grant{}", options.len()))?;
         let text = path.display().to_string();
         let made = "git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks && \
