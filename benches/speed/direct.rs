@@ -44,7 +44,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
     let profiles: Vec<Profile> =
         ["bash", "bc"].iter().filter_map(|name| named(name)).cloned().collect();
     let directories =
-        vec![Granted { host: shown, cell: "/workspace".into(), access: Access::ReadOnly }];
+        vec![Granted::now(shown.canonicalize()?, "/workspace".into(), Access::ReadOnly)?];
     let caps = Caps {
         cells: 140,
         memory: 1 << 40,

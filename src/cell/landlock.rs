@@ -2,7 +2,7 @@
 //!
 //! Mounts decide what is there; this decides again, on another mechanism, what may be done with it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use nix::fcntl::AT_FDCWD;
 
 use super::mounts::TERMINALS;
 use model::profile::{Network, ProcView, Profile};
 use model::receipt::MemoryHold;
 use sys::Result;
+use sys::lookup::{self, Follow};
 
 /// Access granted beneath a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct LandlockPlan {
     pub abi: u32,
     /// Paths as the cell has them.
     pub rules: Vec<(CString, Use)>,
+    /// Links that paths of rules may lead through.
+    pub links: Follow,
     pub network: Network,
 }
 
@@ -173,8 +175,8 @@ fn errno_behind(error: &(dyn std::error::Error + 'static)) -> Errno {
 }
 
 /// Opens a path only to name it in a rule.
-fn name(path: &CString) -> Result<OwnedFd> {
-    open(path.as_c_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+fn name(path: &CStr, links: Follow) -> Result<OwnedFd> {
+    lookup::open(AT_FDCWD, path, libc::O_PATH | libc::O_CLOEXEC, 0, links)
 }
 
 fn allow(
@@ -201,7 +203,7 @@ pub fn build(plan: &LandlockPlan, more: &[(BorrowedFd<'_>, Use)]) -> Result<Prep
     let abi = known(plan.abi);
     let mut ruleset = empty(abi, plan.network)?.no_new_privs(false);
     for (path, what) in &plan.rules {
-        ruleset = allow(ruleset, name(path)?.as_fd(), *what, abi)?;
+        ruleset = allow(ruleset, name(path, plan.links)?.as_fd(), *what, abi)?;
     }
     for (directory, what) in more {
         ruleset = allow(ruleset, *directory, *what, abi)?;

@@ -114,8 +114,8 @@ fn directory_layer() -> Option<LayerCheck> {
         return None;
     }
     let access = Access::ReadWrite;
-    let granted = Granted { host: host.clone(), cell: host.clone(), access };
-    let found = protect::scan(&[granted]);
+    let granted = Granted::now(host.clone(), host.clone(), access).ok()?;
+    let found = protect::scan(&[granted]).ok()?;
     let notes: Vec<String> = found.iter().flat_map(|found| found.notes(&host)).collect();
     (!notes.is_empty()).then(|| LayerCheck {
         name: "this directory".to_owned(),

@@ -21,7 +21,7 @@ pub mod exit;
 mod filtered_output;
 mod format;
 mod git_identity;
-mod grant_links;
+mod grant_lookup;
 mod host_programs;
 mod keys;
 mod last_lines;

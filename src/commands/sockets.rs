@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
+use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
 use super::config_paths::HostTree;
@@ -19,6 +19,7 @@ use model::job::Access;
 use model::outcome::{errno_text, in_words};
 use model::profile::{SocketName, UnixSockets};
 use supervisor::Socket;
+use sys::mount::open_resolved;
 
 /// Sockets that one server grants, at most: each is a mount in every cell.
 const MOST: usize = 16;
@@ -178,7 +179,8 @@ fn checked(ask: &SocketRequest) -> Result<(PathBuf, OwnedFd), CliError> {
     };
     let parent = parent.canonicalize().map_err(|error| failed(cell::errno_of(&error)))?;
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let directory = open(&parent, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
+    // A link that has come into its path since is not followed.
+    let directory = cell::c_path(&parent).and_then(|path| open_resolved(&path)).map_err(failed)?;
     let held = openat(&directory, name, flags, Mode::empty()).map_err(failed)?;
     let (around, socket) = (fstat(&directory).map_err(failed)?, fstat(&held).map_err(failed)?);
     judge(&around, &socket, nix::unistd::geteuid().as_raw()).map_err(

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
+use super::grant_lookup::{self, Asked, Flag, Found};
 use super::run_arguments::MountRequest;
 use super::tier;
-use super::{git_identity, grant_links, host_programs};
+use super::{git_identity, host_programs};
 use config::json::ConfigJson;
 use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
-use model::accounts;
 use model::call::Call;
 use model::defaults;
 use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
-use model::outcome::{errno_text, in_words};
+use model::outcome::in_words;
 use model::profile::{Profile, ProfileAdditions, TerminalSize};
 use model::receipt::Tier;
 use policy::group::ToolGroup;
@@ -316,18 +316,8 @@ pub fn with_mounts(
     mounts: &[MountRequest],
 ) -> Result<(Settings, Workspace), CliError> {
     let profile = profile(&settings, name)?.clone();
-    grant_links::check(mounts)?;
-    let mut directories = Vec::new();
-    for mount in mounts {
-        let (host, access) = match mount.access {
-            Access::ReadOnly => (resolved("--ro", &mount.host)?, Access::ReadOnly),
-            Access::ReadWrite | Access::Unguarded => {
-                (grantable(&settings, "--rw", &mount.host)?, mount.access)
-            }
-        };
-        let granted = Granted { host, cell: mount.cell.clone(), access };
-        directories.push(tier::granted(settings.tier, granted)?);
-    }
+    let asked: Vec<Asked> = mounts.iter().map(Asked::beside).collect();
+    let directories = granted(&settings, &asked)?;
     if directories.is_empty() {
         return Ok((Settings { profiles: vec![profile], ..settings }, Workspace::Fresh));
     }
@@ -361,60 +351,41 @@ pub fn with_grants(
     if mounts.is_empty() {
         return Ok((settings, Workspace::Fresh));
     }
-    grant_links::check(mounts)?;
-    let mut granted = Vec::new();
-    for (index, MountRequest { host, cell, access }) in mounts.iter().enumerate() {
-        let (cell, access) = (cell.clone(), *access);
-        granted.push(match (index, access) {
-            (0, _) => {
-                let host = grantable(&settings, "--workspace", host)?;
-                tier::workspace(settings.tier, Granted { host, cell, access })?
-            }
-            (_, Access::ReadOnly) => {
-                let host = resolved("--ro", host)?;
-                tier::granted(settings.tier, Granted { host, cell, access })?
-            }
-            (_, Access::ReadWrite | Access::Unguarded) => {
-                let host = grantable(&settings, "--rw", host)?;
-                tier::granted(settings.tier, Granted { host, cell, access })?
-            }
-        });
+    let mut asked: Vec<Asked> = mounts.iter().map(Asked::beside).collect();
+    if let Some(first) = asked.first_mut() {
+        first.flag = Flag::Workspace;
     }
-    let granted = vec![granted];
+    let granted = vec![granted(&settings, &asked)?];
     Ok((Settings { granted, ..settings }, Workspace::Granted(GrantId(0))))
 }
 
-/// Resolves the links of a host path, once and for all. What shows the processes of the host, and the whole machine
-/// or a whole home, are never granted.
-fn resolved(flag: &str, path: &Path) -> Result<PathBuf, CliError> {
-    let shown = path.display();
-    let host = path.canonicalize().map_err(|error| {
-        let why = errno_text(error.raw_os_error().unwrap_or(0));
-        CliError::new(format!("{flag}: `{shown}` cannot be granted: {why}"))
-    })?;
-    if ["/proc", "/sys"].iter().any(|kernels| host.starts_with(kernels)) {
-        return Err(CliError::new(format!("{flag}: `{shown}` shows the processes of the host"))
-            .with_hint("a cell has a /proc of its own; copy what else is needed to a file"));
+/// Checks what the operator grants, each looked up once.
+fn granted(settings: &Settings, asked: &[Asked]) -> Result<Vec<Granted>, CliError> {
+    let mut all = Vec::new();
+    for found in grant_lookup::all(asked)? {
+        let Asked { flag, request } = found.asked;
+        if flag != Flag::Ro {
+            check_writable(settings, &found)?;
+        }
+        let MountRequest { cell, access, .. } = request.clone();
+        let granted = Granted { host: found.host, file: found.file, cell, access };
+        all.push(match flag {
+            Flag::Workspace => tier::workspace(settings.tier, granted)?,
+            Flag::Ro | Flag::Rw => tier::granted(settings.tier, granted)?,
+        });
     }
-    let home = accounts::home().and_then(|home| home.canonicalize().ok());
-    if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
-        return Err(CliError::new(format!("{flag}: `{shown}` is never granted as a whole"))
-            .with_hint("grant the one directory that is needed"));
-    }
-    Ok(host)
+    Ok(all)
 }
 
-/// Checks a directory that cells may write to: never the whole machine, a whole home, or a place
-/// that configures cofferdam itself.
-fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, CliError> {
-    let host = resolved(flag, path)?;
-    let bad = |why: &str| CliError::new(format!("{flag}: `{}` {why}", path.display()));
-    if !host.is_dir() {
+/// Checks a directory that cells may write to: it never holds what configures cofferdam itself.
+fn check_writable(settings: &Settings, found: &Found) -> Result<(), CliError> {
+    let bad = |why: &str| CliError::new(format!("{} {why}", found.asked));
+    if !found.is_directory {
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }
-    let looked = HostTree::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
+    let looked = HostTree::of(&found.host).map_err(|error| bad(&in_words(&error).to_string()))?;
     match looked.reaches(&places_of_configuration(settings)) {
-        None => Ok(host),
+        None => Ok(()),
         Some((place, Exposure::Through)) => {
             let place = place.display();
             Err(bad("holds cofferdam's own configuration").with_hint(format!(

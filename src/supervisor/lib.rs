@@ -33,7 +33,7 @@ pub use boot::spec::Spec;
 pub use boot::start::{Started, start};
 pub use boot::subordinate::{OwnIds, Without, look as look_for_own_ids};
 pub use cells::caps::Caps;
-pub use rootfs::granted::Granted;
+pub use rootfs::granted::{FileId, Granted};
 pub use rootfs::protect;
 pub use rootfs::sockets::Socket;
 pub use rootfs::synthetic::HOST_NAME;

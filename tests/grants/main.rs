@@ -7,6 +7,7 @@ mod mediated;
 mod names;
 mod names_anew;
 mod parts;
+mod raced;
 #[path = "../sessions/server.rs"]
 #[allow(
     dead_code,
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         ("names", names::CLAIMS),
         ("names_anew", names_anew::CLAIMS),
         ("parts", parts::CLAIMS),
+        ("raced", raced::CLAIMS),
         ("granted_sockets", granted_sockets::CLAIMS),
         ("mediated", mediated::CLAIMS),
         ("changes", changes::CLAIMS),

@@ -21,7 +21,7 @@ use super::requirements::{can_hold, unusable, usable};
 use super::streams::silence;
 use crate::cells::key::{Key, Unusable};
 use crate::rootfs::detached::DEVICES;
-use crate::rootfs::error::TemplateError;
+use crate::rootfs::error::{GrantError, TemplateError};
 use crate::rootfs::granted::Granted;
 use crate::rootfs::grants::{KeyGrant, PathGrant};
 use crate::rootfs::program;
@@ -36,6 +36,7 @@ use model::profile::tier::LANDLOCK_ABI;
 use model::profile::{HostPath, PathKind, Presence, Profile};
 use model::receipt::MemoryHold;
 use sys::fork::fork;
+use sys::lookup::Follow;
 use sys::process::{self, Dumpable, Side};
 use sys::socket;
 
@@ -145,7 +146,13 @@ fn design(
         notes: Vec::new(),
         // Of a whole supervisor, which took them on: there are no maps.
         ids: CellIds::Operator,
-        landlock: landlock::LandlockPlan { abi: landlock_abi, rules, network: profile.network },
+        landlock: landlock::LandlockPlan {
+            abi: landlock_abi,
+            rules,
+            // They are resolved. In a grant a cell of another server's may have put a link since.
+            links: Follow::Nothing,
+            network: profile.network,
+        },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),
         // The supervisor's own, by which private directories are let go.
@@ -164,10 +171,12 @@ fn rules(profile: &Profile, grants: &[PathGrant]) -> Result<Rules, TemplateError
             readable.insert(found, Use::Read);
         }
     }
-    for PathGrant { granted: Granted { host, cell, access }, .. } in grants {
+    for PathGrant { granted, .. } in grants {
+        let Granted { host, cell, access, .. } = granted;
         if *access != Access::ReadOnly || cell != host {
             return Err(TemplateError::Path { path: cell.clone(), errno: Errno::EOPNOTSUPP });
         }
+        granted.hold().map_err(|errno| GrantError::held(host, errno))?;
         readable.insert(host.clone(), Use::Read);
     }
     for name in DEVICES {
@@ -195,11 +204,12 @@ fn of_the_host(path: &HostPath) -> Result<Vec<PathBuf>, TemplateError> {
         }
         Err(error) => return Err(here(cell::errno_of(&error))),
     };
-    let needed = match path.kind {
-        PathKind::Tree => Vec::new(),
-        PathKind::Program => {
-            program::libraries(&path.host).map_err(|error| here(cell::errno_of(&error)))?
+    let mut all = vec![found];
+    if path.kind == PathKind::Program {
+        let failed = |error: std::io::Error| here(cell::errno_of(&error));
+        for library in program::libraries(&path.host).map_err(failed)? {
+            all.push(library.canonicalize().map_err(failed)?);
         }
-    };
-    Ok(std::iter::once(found).chain(needed).collect())
+    }
+    Ok(all)
 }

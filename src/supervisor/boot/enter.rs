@@ -40,6 +40,7 @@ use model::profile::condition::Verdict;
 use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Ready, Unable};
+use sys::lookup::Follow;
 use sys::mount::{attribute, new_filesystem};
 use sys::process::{self, Dumpable};
 use sys::signals;
@@ -268,9 +269,8 @@ fn templates(
         TemplateError::System { what, errno } => StepError(what.to_owned(), errno),
         TemplateError::Missing { .. }
         | TemplateError::Path { .. }
-        | TemplateError::Special { .. } => {
-            StepError("leaving the host's mounts".to_owned(), Errno::EIO)
-        }
+        | TemplateError::Special { .. }
+        | TemplateError::Grant(_) => StepError("leaving the host's mounts".to_owned(), Errno::EIO),
     })?;
     Ok(templates)
 }
@@ -382,7 +382,8 @@ fn design(
         writable: &template.writable,
         private: &plan.private(),
     };
-    let rules = landlock::rules(profile, memory, &inside);
+    let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
+    let (abi, links, network) = (landlock_abi, Follow::Texts, profile.network);
     let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
         profile: profile.clone(),
@@ -399,11 +400,7 @@ fn design(
         writable: writable.collect(),
         notes: template.notes,
         ids,
-        landlock: landlock::LandlockPlan {
-            abi: landlock_abi,
-            rules: rules.map_err(system)?,
-            network: profile.network,
-        },
+        landlock: landlock::LandlockPlan { abi, rules, links, network },
         filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
         recorded,
         allowed,

@@ -65,7 +65,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     let (link, theirs) = packets().map_err(StartError::Link)?;
     let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
-    let looked = grants::look(&spec.granted, spec.tier);
+    let looked = grants::look(&spec.granted, spec.tier)?;
     let (cgroups, scope, asking) = held(&spec, &identity).map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,

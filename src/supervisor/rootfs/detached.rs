@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, mkdirat};
 
-use super::error::{DuringBuild, STAGE, TemplateError, refused};
-use super::granted::Kind;
+use super::error::{DuringBuild, GrantError, STAGE, TemplateError, refused};
+use super::granted::{Granted, Kind};
 use super::program;
 use cell::mounts::HIDDEN;
 use cell::{c_path, sealed};
@@ -135,15 +135,16 @@ impl DetachedMount {
         }
     }
 
-    /// Takes a directory or a regular file that was granted. Its links are resolved: one that has come there since is
-    /// not followed.
-    pub(crate) fn take_granted(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
-        let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
-        let tree = c_path(host).and_then(|path| clone_tree(&path)).map_err(here)?;
+    /// Takes a directory or a regular file that was granted.
+    pub(crate) fn take_granted(granted: &Granted) -> Result<Self, TemplateError> {
+        let Granted { host, cell, .. } = granted;
+        let here = |errno| TemplateError::Path { path: host.clone(), errno };
+        let held = granted.hold().map_err(|errno| GrantError::held(host, errno))?;
+        let tree = clone_held(&held).map_err(here)?;
         let kind = match file_type(&tree).map_err(here)? {
             libc::S_IFDIR => Kind::Directory,
             libc::S_IFREG => Kind::File,
-            _ => return Err(TemplateError::Special { path: host.to_owned() }),
+            _ => return Err(TemplateError::Special { path: host.clone() }),
         };
         Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind })
     }

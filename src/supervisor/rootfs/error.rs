@@ -24,6 +24,8 @@ pub(crate) enum TemplateError {
         path.display()
     )]
     Special { path: PathBuf },
+    #[error("{0}")]
+    Grant(#[from] GrantError),
     #[error("{what}: {errno}")]
     System { what: &'static str, errno: Errno },
 }
@@ -69,8 +71,21 @@ pub enum GrantError {
         path.display()
     )]
     Special { path: PathBuf },
+    #[error("`{}` was replaced while it was being granted\nhint: start again", path.display())]
+    Replaced { path: PathBuf },
     #[error("the socket `{name}` cannot be granted: {errno}")]
     Socket { name: SocketName, errno: Errno },
+}
+
+impl GrantError {
+    /// Says why a grant could not be held.
+    pub(crate) fn held(path: &Path, errno: Errno) -> Self {
+        let path = path.to_owned();
+        match [Errno::ESTALE, Errno::ELOOP].contains(&errno) {
+            true => Self::Replaced { path },
+            false => Self::Directory { path, errno },
+        }
+    }
 }
 
 pub(crate) fn refused(path: &Path, error: &std::io::Error) -> TemplateError {

@@ -1,9 +1,7 @@
 //! Granted directories and sockets as the cells of one key have them.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -15,10 +13,9 @@ use super::granted::{Granted, Kind, attributes};
 use super::idmapped::{SlotIds, show_as};
 use super::protect::{self, GuardedPaths};
 use super::sockets::SocketGrant;
-use cell::{c_path, errno_of};
-use model::job::Workspace;
+use model::job::{Access, Workspace};
 use model::receipt::Tier;
-use sys::mount::{Reach, clone_tree, set_attributes};
+use sys::mount::{Reach, clone_held, set_attributes};
 
 /// The parts of the host that the cells of one key have besides what their profile lists.
 #[derive(Debug)]
@@ -86,10 +83,13 @@ fn check_way(outer: &Path, place: &Path, ids: SlotIds) -> Result<(), GrantError>
 
 /// Looks at what the host obeys in every directory of each granted set, once for all profiles and
 /// cells. Cells of the lower tier write to none.
-pub(crate) fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<GuardedPaths>>> {
+pub(crate) fn look(
+    sets: &[Vec<Granted>],
+    tier: Tier,
+) -> Result<Vec<Vec<Rc<GuardedPaths>>>, GrantError> {
     let each = |granted: &Vec<Granted>| match tier {
-        Tier::Full => protect::scan(granted).into_iter().map(Rc::new).collect(),
-        Tier::Bare => vec![Rc::default(); granted.len()],
+        Tier::Full => Ok(protect::scan(granted)?.into_iter().map(Rc::new).collect()),
+        Tier::Bare => Ok(vec![Rc::default(); granted.len()]),
     };
     sets.iter().map(each).collect()
 }
@@ -99,29 +99,29 @@ fn grant(
     found: &Rc<GuardedPaths>,
     ids: SlotIds,
 ) -> Result<PathGrant, GrantError> {
-    let failed = |errno| GrantError::Directory { path: granted.host.clone(), errno };
-    let metadata = fs::symlink_metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
-    // Whoever listens at a socket would be reached by it.
-    if !metadata.is_dir() && !metadata.is_file() {
-        return Err(GrantError::Special { path: granted.host.clone() });
-    }
-    let by_slot = ids.mounts(|host_id| idmapped(granted, &metadata, host_id)).map_err(failed)?;
-    Ok(PathGrant {
-        granted: granted.clone(),
-        kind: if metadata.is_dir() { Kind::Directory } else { Kind::File },
-        found: Rc::clone(found),
-        by_slot,
-    })
+    let failed = |errno| GrantError::held(&granted.host, errno);
+    let held = granted.hold().map_err(failed)?;
+    let status = fstat(&held).map_err(failed)?;
+    let kind = match status.st_mode & libc::S_IFMT {
+        libc::S_IFDIR => Kind::Directory,
+        libc::S_IFREG => Kind::File,
+        // Whoever listens at a socket would be reached by it.
+        _ => return Err(GrantError::Special { path: granted.host.clone() }),
+    };
+    let owner = (status.st_uid, status.st_gid);
+    let by_slot = ids.mounts(|host_id| idmapped(&held, owner, granted.access, host_id));
+    let by_slot = by_slot.map_err(failed)?;
+    Ok(PathGrant { granted: granted.clone(), kind, found: Rc::clone(found), by_slot })
 }
 
-fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
-    let tree = clone_tree(&c_path(&granted.host)?)?;
-    // Another file may have come there since it was looked at.
-    let is_same = |mode: u32| mode & libc::S_IFMT == owner.mode() & libc::S_IFMT;
-    if !is_same(fstat(&tree)?.st_mode) {
-        return Err(Errno::ESTALE);
-    }
-    show_as(&tree, (owner.uid(), owner.gid()), host_id)?;
-    set_attributes(&tree, attributes(granted.access), Reach::Recursive)?;
+fn idmapped(
+    held: &OwnedFd,
+    owner: (u32, u32),
+    access: Access,
+    host_id: u32,
+) -> Result<OwnedFd, Errno> {
+    let tree = clone_held(held)?;
+    show_as(&tree, owner, host_id)?;
+    set_attributes(&tree, attributes(access), Reach::Recursive)?;
     Ok(tree)
 }

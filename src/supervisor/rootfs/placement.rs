@@ -20,10 +20,10 @@ use sys::mount::{Filesystem, Reach, attach};
 pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
     // Others are made by main, with the cells' ids: attached by descriptor.
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
-    let take = |PathGrant { granted: Granted { host, cell, access }, .. }: &PathGrant| {
-        let here = |errno| TemplateError::Path { path: cell.clone(), errno };
-        let piece = DetachedMount::take_granted(host, cell)?;
-        piece.set(attributes(*access), Reach::Recursive).map_err(here)?;
+    let take = |PathGrant { granted, .. }: &PathGrant| {
+        let here = |errno| TemplateError::Path { path: granted.cell.clone(), errno };
+        let piece = DetachedMount::take_granted(granted)?;
+        piece.set(attributes(granted.access), Reach::Recursive).map_err(here)?;
         Ok(piece)
     };
     shared.map(take).collect()

@@ -24,6 +24,7 @@ use nix::errno::Errno;
 
 use self::scan::Scan;
 use self::tree::Trees;
+use crate::rootfs::error::GrantError;
 use crate::rootfs::granted::Granted;
 use cell::c_path;
 use model::job::Access;
@@ -50,8 +51,10 @@ pub struct GuardedPaths {
 
 /// Looks at what the host obeys in those of the `granted` directories that can be written to.
 /// Returns what was found for each of them.
-#[must_use]
-pub fn scan(granted: &[Granted]) -> Vec<GuardedPaths> {
+///
+/// # Errors
+/// A directory that cannot be held: nothing in it would be guarded.
+pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     let writable = |access| match access {
         Access::ReadOnly => false,
         Access::ReadWrite | Access::Unguarded => true,
@@ -59,14 +62,19 @@ pub fn scan(granted: &[Granted]) -> Vec<GuardedPaths> {
     let mut trees = Trees::default();
     let mut indices = Vec::new();
     for (index, directory) in granted.iter().enumerate() {
-        // A file, or what is gone: mounting it tells.
-        if writable(directory.access) && trees.hold(&directory.host).is_ok() {
-            indices.push(index);
+        if !writable(directory.access) {
+            continue;
+        }
+        match trees.hold(directory) {
+            Ok(()) => indices.push(index),
+            // A file has nothing in it.
+            Err(Errno::ENOTDIR) => {}
+            Err(errno) => return Err(GrantError::held(&directory.host, errno)),
         }
     }
     let mut all = vec![GuardedPaths::default(); granted.len()];
     if indices.is_empty() {
-        return all;
+        return Ok(all);
     }
     let mut scan = Scan::new(trees);
     scan.tops();
@@ -78,7 +86,7 @@ pub fn scan(granted: &[Granted]) -> Vec<GuardedPaths> {
             *place = found;
         }
     }
-    all
+    Ok(all)
 }
 
 impl GuardedPaths {

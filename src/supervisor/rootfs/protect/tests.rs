@@ -6,14 +6,36 @@ use std::time::{Duration, Instant};
 use super::scan::Budget;
 use super::*;
 use crate::patience::soon;
-use crate::rootfs::granted::Granted;
+use crate::rootfs::granted::{FileId, Granted};
+use sys::mount::open_resolved;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn found(host: &Path) -> GuardedPaths {
-    let directory =
-        Granted { host: host.to_owned(), cell: "/workspace".into(), access: Access::ReadWrite };
-    scan(&[directory]).pop().unwrap_or_default()
+    let found = granted(host).map(|directory| scan(&[directory]));
+    match found {
+        Ok(Ok(mut found)) => found.pop().unwrap_or_default(),
+        failed => panic!("{failed:?}"),
+    }
+}
+
+fn granted(host: &Path) -> Result<Granted, Errno> {
+    let file = FileId::of(open_resolved(&c_path(host)?)?)?;
+    let host = host.to_owned();
+    Ok(Granted { host, file, cell: "/workspace".into(), access: Access::ReadWrite })
+}
+
+#[test]
+fn a_directory_that_was_replaced_since_is_not_looked_at() -> Outcome {
+    let root = made(&["one", "other"], &[], &[("link", "other")])?;
+    let checked = granted(&root.path().join("one"))?;
+    assert!(scan(std::slice::from_ref(&checked)).is_ok());
+    for name in ["other", "link"] {
+        let other = Granted { host: root.path().join(name), ..checked.clone() };
+        let refused = scan(&[other]);
+        assert!(matches!(refused, Err(GrantError::Replaced { .. })), "{name}: {refused:?}");
+    }
+    Ok(())
 }
 
 fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
@@ -160,7 +182,7 @@ fn no_workspace_holds_a_look_up() -> Outcome {
 fn what_is_over_the_budget_is_told() -> Outcome {
     let root = made(&["a", "b", "b/c"], &[("b/c/.envrc", "")], &[])?;
     let mut trees = Trees::default();
-    trees.hold(root.path())?;
+    trees.hold(&granted(root.path())?)?;
     let mut scan = Scan::new(trees);
     scan.budget = Budget::new(2, Duration::from_secs(1000));
     scan.walk();
@@ -172,7 +194,7 @@ fn what_is_over_the_budget_is_told() -> Outcome {
 
 fn look_at(root: &Path) -> Result<Scan, Errno> {
     let mut trees = Trees::default();
-    trees.hold(root)?;
+    trees.hold(&granted(root)?)?;
     let mut scan = Scan::new(trees);
     scan.for_all.clear();
     Ok(scan)

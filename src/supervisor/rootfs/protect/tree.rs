@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat, fstatat};
 
+use crate::rootfs::granted::{FileId, Granted};
 use sys::lookup::{self, Follow};
 
 /// Symbolic links that one lookup follows (path_resolution(7)).
@@ -63,7 +64,7 @@ pub(crate) struct Led {
 struct Tree {
     held: OwnedFd,
     host: PathBuf,
-    inode: (u64, u64),
+    file: FileId,
 }
 
 /// The granted directories that a cell may write to.
@@ -71,12 +72,13 @@ struct Tree {
 pub(crate) struct Trees(Vec<Tree>);
 
 impl Trees {
-    /// Holds one more, by its resolved path.
-    pub(crate) fn hold(&mut self, host: &Path) -> Result<(), Errno> {
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let held = lookup::open(AT_FDCWD, &text(host)?, flags, 0, Follow::Nothing)?;
-        let inode = inode(&fstat(&held)?);
-        self.0.push(Tree { held, host: host.to_owned(), inode });
+    /// Holds one more.
+    pub(crate) fn hold(&mut self, granted: &Granted) -> Result<(), Errno> {
+        let held = granted.hold()?;
+        if kind(&fstat(&held)?) != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.0.push(Tree { held, host: granted.host.clone(), file: granted.file });
         Ok(())
     }
 
@@ -226,7 +228,7 @@ impl Trees {
                 }
                 Kind::Directory | Kind::File | Kind::Other => {
                     // By another path, such as a second mount, it may be a granted directory.
-                    let granted = self.0.iter().find(|tree| tree.inode == inode(&found));
+                    let granted = self.0.iter().find(|tree| tree.file == FileId::from(&found));
                     here = granted.map_or(next, |tree| tree.host.clone());
                 }
             }
