@@ -62,7 +62,8 @@ fn error(server: &mut Server, tool: &str, arguments: Value) -> Value {
 fn only_the_projects_tools_are_listed_unless_groups_are_named() {
     let held = tempfile::tempdir().expect("a directory");
     let mut server = served(&held, &[]);
-    assert_eq!(listed(&mut server), ["basics-echo", "basics-fail", "basics-look", "basics-slow"]);
+    let names = ["basics-echo", "basics-fail", "basics-look", "basics-sdk", "basics-slow"];
+    assert_eq!(listed(&mut server), names);
     assert_eq!(error(&mut server, "bash", json!({"command": "true"}))["code"], -32602);
     assert_eq!(server.close(), Some(0));
     let held = tempfile::tempdir().expect("a directory");
@@ -166,4 +167,48 @@ fn a_prompt_is_listed_and_rendered() {
         let id = server.request("prompts/get", refused);
         assert_eq!(server.answer(id)["error"]["code"], -32602);
     }
+}
+
+#[test]
+fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let ratios = "{\"progress\":25,\"message\":\"1/4\"}\n{\"progress\":90,\"message\":\"9/10\"}";
+    let no_path = json!({"type": "path_not_found", "message": "there is no .b"});
+    let no_syntax = json!({
+        "type": "invalid_path_syntax", "message": "--array-path is .key or .key.nested",
+    });
+    for (of, expected) in [
+        ("retry", json!([3, 2])),
+        (
+            "progress",
+            json!(["printed", "4", "said", ratios, "{\"progress\":25,\"message\":\"us=50\"}"]),
+        ),
+        ("config", json!(["9", "8", "false", "3", "f", "1"])),
+        (
+            "truncate",
+            json!([
+                {"result": [11111, 22222], "truncated": true, "kept": 2, "total": 3},
+                {"result": {"a": {"b": [1]}}, "truncated": true, "kept": 1, "total": 3},
+                {"result": null, "truncated": false, "error": no_path},
+                {"result": null, "truncated": false, "error": no_syntax},
+            ]),
+        ),
+        ("errors", json!(["one", "two", "said", "The command ended with exit code 3"])),
+        ("elicit", json!([{"action": "decline", "content": null}, 0])),
+    ] {
+        let result = server.result("basics-sdk", json!({ "of": of }));
+        assert_eq!(said(&result), expected, "{of}: {result}");
+    }
+    let answer = said(&server.result("basics-sdk", json!({"of": "download"})));
+    assert_eq!(answer["error"]["type"], "provider_unavailable", "{answer}");
+    let failed = error(&mut server, "basics-sdk", json!({"of": "download-or-fail"}));
+    let message = "the address does not begin with https://";
+    assert_eq!(failed, json!({"code": -32602, "message": message}));
+}
+
+/// What a script printed, which is JSON.
+fn said(result: &Value) -> Value {
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    serde_json::from_str(text).unwrap_or_default()
 }

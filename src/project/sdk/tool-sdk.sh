@@ -240,3 +240,269 @@ mcp_log_debug() { __mcp_log_text debug "$@"; }
 mcp_log_info() { __mcp_log_text info "$@"; }
 mcp_log_warn() { __mcp_log_text warning "$@"; }
 mcp_log_error() { __mcp_log_text error "$@"; }
+
+# --- Other programs: retries, their progress, their errors
+
+mcp_with_retry() {
+    local most=${1:-} delay=${2:-} try=1 status whole part wait
+    if [[ ! $most =~ ^[1-9][0-9]{0,2}$ || ! $delay =~ ^[0-9]{1,4}(\.[0-9]{1,3})?$ || ${3:-} != -- || $# -lt 4 ]]; then
+        echo "mcp_with_retry: expected ATTEMPTS SECONDS -- COMMAND" >&2
+        return 2
+    fi
+    shift 3
+    whole=${delay%%.*} part=000
+    [[ $delay == *.* ]] && part=${delay#*.}000
+    # Milliseconds, doubled after each attempt.
+    ((wait = 10#$whole * 1000 + 10#${part:0:3})) || true
+    while :; do
+        status=0
+        "$@" || status=$?
+        ((status >= 3 && try < most)) || return "$status"
+        mcp_log_debug mcp_with_retry "attempt $try of $most ended with $status"
+        ((part = wait + RANDOM % (wait / 2 + 1))) || true
+        printf -v part '%d.%03d' $((part / 1000)) $((part % 1000))
+        sleep "$part"
+        ((try += 1, wait = wait < 300000 ? wait * 2 : wait)) || true
+    done
+}
+
+# Reports one value of a program's progress as a percentage; another text than a number is none.
+__mcp_run_reports() {
+    local value=$1 of=$2 message=$3 REPLY
+    [[ $value =~ ^([0-9]{1,15})(\.[0-9]*)?$ ]] || return 0
+    value=$((10#${BASH_REMATCH[1]}))
+    if [[ $of =~ ^[0-9]{1,15}$ ]]; then
+        ((10#$of > 0)) || return 0
+        value=$((value * 100 / 10#$of))
+    fi
+    if [[ $dry == yes ]]; then
+        __mcp_quote "$message"
+        ((value = value > 100 ? 100 : value)) || true
+        printf '{"progress":%d,"message":%s}\n' "$value" "$REPLY" >&2
+    else
+        mcp_progress "$value" "$message"
+    fi
+}
+
+# Reads a program's lines, with the options of mcp_run_with_progress.
+__mcp_run_reads() {
+    local line fields message
+    while IFS= read -r line || [[ -n $line ]]; do
+        # Bars are drawn over each other with CR.
+        line=${line%$'\r'} line=${line##*$'\r'}
+        if [[ ! $line =~ $pattern ]]; then
+            if [[ -n $others ]]; then
+                printf '%s\n' "$line" >>"$others"
+            elif [[ $quiet == no ]]; then
+                mcp_debug "$line"
+            fi
+            continue
+        fi
+        # Nobody would see it.
+        [[ -n ${MCP_PROGRESS_TOKEN:-} || $dry == yes ]] || continue
+        case $extract in
+            match1) __mcp_run_reports "${BASH_REMATCH[1]:-}" "$total" "$line" ;;
+            ratio) __mcp_run_reports "${BASH_REMATCH[1]:-}" "${BASH_REMATCH[2]:-0}" "$line" ;;
+            json)
+                fields=$(printf %s "$line" | __mcp_jq -r '"\(.progress // "" | tostring) \(.message // "")"' 2>/dev/null) || continue
+                message=${fields#* }
+                __mcp_run_reports "${fields%% *}" "$total" "${message:-$line}"
+                ;;
+        esac
+    done
+}
+
+mcp_run_with_progress() {
+    local pattern='' extract=json interval=0.2 output='' file='' total='' dry=no quiet=no others='' status=0 program reader pipe saved
+    while (($#)); do
+        case $1 in
+            --) shift; break ;;
+            --dry-run) dry=yes; shift; continue ;;
+            --quiet) quiet=yes; shift; continue ;;
+            --pattern) pattern=${2:-} ;;
+            --extract) extract=${2:-} ;;
+            --interval) interval=${2:-} ;;
+            --stdout) output=${2:-} ;;
+            --progress-file) file=${2:-} ;;
+            --total) total=${2:-} ;;
+            --stderr-file) others=${2:-} ;;
+            *) echo "mcp_run_with_progress: unknown option $1" >&2; return 2 ;;
+        esac
+        shift $(($# < 2 ? $# : 2))
+    done
+    [[ '' =~ $pattern ]] 2>/dev/null || status=$?
+    if [[ -z $pattern || $status == 2 || $# == 0 || ! $extract =~ ^(json|match1|ratio)$ ]]; then
+        echo "mcp_run_with_progress: expected --pattern REGEX [--extract json|match1|ratio] -- COMMAND" >&2
+        return 2
+    fi
+    [[ -z $output ]] || exec {saved}>&1 >"$output"
+    if [[ -n $file ]]; then
+        : >"$file"
+        if [[ -n $others ]]; then "$@" 2>>"$others" & else "$@" & fi
+        program=$!
+        # What is neither progress nor of standard error is of no use.
+        tail -n +1 -s "$interval" -f --pid="$program" -- "$file" 2>/dev/null | others='' __mcp_run_reads >&2 &
+        reader=$!
+        status=0
+        wait "$program" || status=$?
+    else
+        exec {pipe}> >(__mcp_run_reads >&2)
+        reader=$!
+        status=0
+        "$@" 2>&"$pipe" || status=$?
+        exec {pipe}>&-
+    fi
+    wait "$reader" || true
+    [[ -z $output ]] || exec >&"$saved" {saved}>&-
+    return "$status"
+}
+
+# The message of a program that failed: of the JSON that it printed, else its standard error.
+mcp_extract_cli_error() {
+    local message
+    message=$(printf %s "${1-}" | __mcp_jq -rs '
+        def text: select(type == "string" and . != "");
+        (first | objects) as $one | first(
+            ($one.error | objects | .message | text), ($one.error | text),
+            (select($one.success == false) | $one.message | text),
+            ($one.errors | arrays | first | objects | .message | text))' 2>/dev/null) || message=
+    [[ -n $message ]] || message=${2-}
+    printf '%s\n' "${message:-The command ended with exit code ${3:-1}}"
+}
+
+# --- Long results, and files beside a result
+
+mcp_json_truncate() {
+    local json=${1-} most=102400 path=''
+    shift $(($# < 1 ? $# : 1))
+    if [[ ${1:-} != --array-path ]]; then
+        [[ ${1:-} =~ ^[1-9][0-9]{0,9}$ ]] && most=$1
+        shift $(($# < 1 ? $# : 1))
+    fi
+    [[ ${1:-} == --array-path ]] && path=${2:-.}
+    if [[ -n $path && ! $path =~ ^(\.[A-Za-z_][A-Za-z0-9_]*)+$ ]]; then
+        mcp_json_obj type invalid_path_syntax message "--array-path is .key or .key.nested" |
+            { printf '{"result":null,"truncated":false,"error":'; cat; printf '}\n'; }
+        return 0
+    fi
+    printf %s "$json" | __mcp_jq -c --argjson most "$most" --arg path "$path" '
+        def no($type; $message): {result: null, truncated: false, error: {type: $type, message: $message}};
+        def bytes: tojson | utf8bytelength;
+        . as $all
+        | (if $path != "" then $path[1:] | split(".")
+           elif type == "array" then []
+           elif type == "object" and (.results | type) == "array" then ["results"]
+           else null end) as $at
+        | (if $at == null then null else try getpath($at) catch null end) as $items
+        | if $path != "" and $items == null then no("path_not_found"; "there is no \($path)")
+          elif $path != "" and ($items | type) != "array" then no("invalid_array_path"; "\($path) is not an array")
+          elif ($all | bytes) <= $most then
+            {result: $all, truncated: false} + (if $at == null then {} else ($items | length) as $n | {kept: $n, total: $n} end)
+          elif $at == null or ($all | setpath($at; []) | bytes) > $most then
+            no("output_too_large"; "the result is longer than \($most) bytes, without the items of any array too")
+          else
+            def kept($low; $high): if $low >= $high then $low
+              else ((($low + $high + 1) / 2) | floor) as $middle
+                | if ($all | setpath($at; $items[:$middle]) | bytes) <= $most then kept($middle; $high)
+                  else kept($low; $middle - 1) end end;
+            kept(0; $items | length) as $kept
+            | {result: ($all | setpath($at; $items[:$kept])), truncated: true, kept: $kept, total: ($items | length)}
+          end' 2>/dev/null ||
+        printf '%s\n' '{"result":null,"truncated":false,"error":{"type":"invalid_json","message":"The result is no JSON"}}'
+}
+
+mcp_result_text_with_resource() {
+    local REPLY json=${1:-null} list='' entry=''
+    shift $(($# < 1 ? $# : 1))
+    while (($# > 1)); do
+        __mcp_quote "$2"
+        case $1 in
+            --path) list+=${entry:+$entry\},} entry="{\"path\":$REPLY" ;;
+            --mime) entry+=${entry:+,\"mimeType\":$REPLY} ;;
+            --uri) entry+=${entry:+,\"uri\":$REPLY} ;;
+        esac
+        shift 2
+    done
+    printf '[%s]' "$list${entry:+$entry\}}" >"${MCP_TOOL_RESOURCES_FILE:-/dev/null}"
+    # Text that is no JSON is a string of it.
+    mcp_is_valid_json "$json" || { __mcp_quote "$json"; json=$REPLY; }
+    mcp_result_success "$json"
+}
+
+# --- Settings of a tool
+
+mcp_config_load() {
+    local variable='' file='' example='' defaults='' source all=''
+    while (($# > 1)); do
+        case $1 in
+            --env) variable=$2 ;;
+            --file) file=$2 ;;
+            --example) example=$2 ;;
+            --defaults) defaults=$2 ;;
+        esac
+        shift 2
+    done
+    [[ -n $example && -r $example ]] && example=$(<"$example") || example=
+    [[ -n $file && -r $file ]] && file=$(<"$file") || file=
+    # Only a name of a variable: bash would evaluate the index of an array.
+    [[ $variable =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] && variable=${!variable:-} || variable=
+    [[ -n $variable && $variable != '{'* && -r $variable ]] && variable=$(<"$variable")
+    # The later ones win, key by key.
+    for source in "$defaults" "$example" "$file" "$variable"; do
+        [[ -n $source ]] || continue
+        if printf %s "$source" | __mcp_jq -e 'type == "object"' >/dev/null 2>&1; then
+            all+=$source$'\n'
+        else
+            mcp_log_warn mcp_config_load "one of the sources is no JSON object, and was left out"
+        fi
+    done
+    MCP_CONFIG_JSON=$(printf %s "$all" | __mcp_jq -cs 'add // {}') && export MCP_CONFIG_JSON
+    [[ -n $all ]]
+}
+
+mcp_config_get() {
+    local value
+    value=$(printf %s "${MCP_CONFIG_JSON:-{\}}" | __mcp_jq -rc "$1" 2>/dev/null) || value=null
+    if [[ -z $value || $value == null ]]; then
+        [[ ${2:-} == --default ]] || return 1
+        value=${3:-}
+    fi
+    printf '%s\n' "$value"
+}
+
+# --- Requests to the outside, each of which is answered with the reason why it is not made
+
+mcp_download_safe() {
+    local REPLY url='' to='' kind=provider_unavailable message
+    message="cells have no network: put the file into the project, or grant its directory with serve --ro"
+    while (($# > 1)); do
+        case $1 in
+            --url) url=$2 ;;
+            --out) to=$2 ;;
+        esac
+        shift 2
+    done
+    if [[ -z $url || -z $to ]]; then
+        kind=invalid_params message="--url and --out are required"
+    elif [[ $url != https://?* ]]; then
+        kind=invalid_url message="the address does not begin with https://"
+    fi
+    printf '{"success":false,"error":%s}\n' "$(mcp_json_obj type "$kind" message "$message")"
+}
+
+mcp_download_safe_or_fail() {
+    local message
+    message=$(mcp_download_safe "$@" | __mcp_jq -r .error.message) || message="Download failed"
+    mcp_fail_invalid_args "$message"
+}
+
+# A question that no client is asked is declined, as the user may decline it.
+mcp_elicit() { printf '{"action":"decline","content":null}\n'; }
+mcp_elicit_string() { mcp_elicit; }
+mcp_elicit_confirm() { mcp_elicit; }
+mcp_elicit_choice() { mcp_elicit; }
+mcp_elicit_titled_choice() { mcp_elicit; }
+mcp_elicit_multi_choice() { mcp_elicit; }
+mcp_elicit_titled_multi_choice() { mcp_elicit; }
+mcp_elicit_url() { mcp_elicit; }
+mcp_client_supports_ui() { return 1; }
