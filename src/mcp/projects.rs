@@ -1,13 +1,16 @@
-//! Tools of a script project: how they are listed, and one call of a script from its arguments to its result.
+//! A script project: how its entries are listed, and one call of a script from its arguments to its result.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, GetPromptResponse,
-    GetPromptResult, Implementation, JsonObject, Prompt, PromptArgument, PromptMessage, Role, Tool,
+    GetPromptResult, Implementation, JsonObject, Prompt, PromptArgument, PromptMessage,
+    ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::Instrument;
 
@@ -16,7 +19,8 @@ use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
 use project::{
-    Project, ScriptEnd, ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptTool,
+    Project, ResourceContent, ScriptEnd, ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt,
+    ScriptResource, ScriptTemplate, ScriptTool,
 };
 use service::refused::{Refused, RefusedKind};
 use service::shell::ScriptArgs;
@@ -32,26 +36,64 @@ const POLICY: &str = "server.d/policy.sh";
 /// Code of parameters that are refused (JSON-RPC).
 const REFUSED: i32 = -32602;
 
+/// Name that rules know the reading of a project's resources by, behind `project:`.
+const READS: &str = "resources/read";
+
 /// Describes a tool to a client. Annotations and icons that no client could read are left out.
 pub(crate) fn described(tool: &ScriptTool) -> Tool {
-    let parsed = |key: &str, value: Option<Value>| {
-        let value = value.filter(|value| {
-            let one = json!({ "name": "", "inputSchema": {}, key: value });
-            serde_json::from_value::<Tool>(one).is_ok()
-        });
-        value.map(|value| (key.to_owned(), value))
-    };
-    let mut fields = JsonObject::from_iter([
-        ("name".to_owned(), json!(tool.name)),
-        ("description".to_owned(), json!(tool.description)),
-        ("inputSchema".to_owned(), json!(tool.input_schema)),
-    ]);
-    fields.extend(parsed("outputSchema", tool.output_schema.clone().map(Value::Object)));
-    fields.extend(parsed("annotations", tool.annotations.clone().map(Value::Object)));
-    fields.extend(parsed("icons", tool.icons.clone().map(Value::Array)));
-    fields.extend(parsed("_meta", tool.meta.clone().map(Value::Object)));
+    let fixed = json!({
+        "name": tool.name, "description": tool.description, "inputSchema": tool.input_schema,
+    });
+    let more = [
+        ("outputSchema", tool.output_schema.clone().map(Value::Object)),
+        ("annotations", tool.annotations.clone().map(Value::Object)),
+        ("icons", tool.icons.clone().map(Value::Array)),
+        ("_meta", tool.meta.clone().map(Value::Object)),
+    ];
     let plain = || Tool::new(tool.name.clone(), "", tool.input_schema.clone());
-    serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| plain())
+    entry(fixed, more).unwrap_or_else(plain)
+}
+
+/// Describes a resource to a client, as [`described`] does a tool.
+pub(crate) fn resource(resource: &ScriptResource) -> Resource {
+    let fixed = json!({
+        "name": resource.name, "description": resource.description, "uri": resource.uri,
+        "mimeType": resource.mime_type,
+    });
+    let more = [
+        ("annotations", resource.annotations.clone().map(Value::Object)),
+        ("icons", resource.icons.clone().map(Value::Array)),
+    ];
+    entry(fixed, more).unwrap_or_else(|| Resource::new(&resource.uri, &resource.name))
+}
+
+/// Describes a template to a client, as [`described`] does a tool.
+pub(crate) fn template(template: &ScriptTemplate) -> ResourceTemplate {
+    let fixed = json!({ "name": template.name, "uriTemplate": template.uri_template });
+    let more = [
+        ("title", template.title.clone().map(Value::String)),
+        ("description", template.description.clone().map(Value::String)),
+        ("mimeType", template.mime_type.clone().map(Value::String)),
+        ("annotations", template.annotations.clone().map(Value::Object)),
+    ];
+    let plain = || ResourceTemplate::new(&template.uri_template, &template.name);
+    entry(fixed, more).unwrap_or_else(plain)
+}
+
+/// Makes an entry of a list of the `fixed` fields, and of those of `more` that a client can read.
+fn entry<T: DeserializeOwned, const N: usize>(
+    mut fixed: Value,
+    more: [(&str, Option<Value>); N],
+) -> Option<T> {
+    for (key, value) in more {
+        let Some(value) = value else { continue };
+        let mut with = fixed.clone();
+        with.as_object_mut()?.insert(key.to_owned(), value);
+        if serde_json::from_value::<T>(with.clone()).is_ok() {
+            fixed = with;
+        }
+    }
+    serde_json::from_value(fixed).ok()
 }
 
 /// Describes a prompt to a client.
@@ -131,15 +173,7 @@ impl<B: Backend> Server<B> {
         let arguments = request.arguments.unwrap_or_default();
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        let args = ScriptArgs {
-            command: launch.script.clone(),
-            stdin: launch.stdin.clone(),
-            env: Some(launch.env.clone()),
-            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
-            ..ScriptArgs::default()
-        };
-        let run = |caller| self.0.backend.project_tool(&tool.name, args, caller);
-        let report = match self.turn(context, run).await {
+        let report = match self.run_launch(&tool.name, &launch, context).await {
             Ok(report) => report,
             Err(refused) => return refusal(refused, tool),
         };
@@ -150,6 +184,51 @@ impl<B: Backend> Server<B> {
         let receipt = reply::meta(report.receipt.as_ref(), None);
         result.meta.get_or_insert_default().0.extend(receipt.0);
         Ok(result)
+    }
+
+    /// Runs what was prepared in a cell, as a call of `project:NAME`.
+    async fn run_launch(
+        &self,
+        name: &str,
+        launch: &ScriptLaunch,
+        context: &Context,
+    ) -> Result<CallReport, Refused> {
+        let args = ScriptArgs {
+            command: launch.script.clone(),
+            stdin: launch.stdin.clone(),
+            env: Some(launch.env.clone()),
+            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
+            ..ScriptArgs::default()
+        };
+        self.turn(context, |caller| self.0.backend.project_tool(name, args, caller)).await
+    }
+
+    /// Reads a resource of the project; `None` if the project has no such resource.
+    ///
+    /// # Errors
+    /// The reason why it was not read.
+    pub(crate) async fn read_script(
+        &self,
+        uri: &str,
+        context: &Context,
+    ) -> Option<Result<ReadResourceResult, ErrorData>> {
+        let project = self.0.project.as_ref()?;
+        let asked = project.resource(uri)?;
+        let launch = ScriptLaunch::reading(project, &asked, mark());
+        let report = match self.run_launch(READS, &launch, context).await {
+            Ok(report) => report,
+            Err(refused) => return Some(Err(ErrorData::internal_error(refused.message, None))),
+        };
+        let content = Project::content(&asked, &launch, &output(&report)).map_err(error);
+        Some(content.map(|content| {
+            let content = match content {
+                ResourceContent::Text(text) => ResourceContents::text(text, asked.uri),
+                ResourceContent::Bytes(bytes) => {
+                    ResourceContents::blob(BASE64_STANDARD.encode(bytes), asked.uri)
+                }
+            };
+            ReadResourceResult::new(vec![content.with_mime_type(asked.mime_type)])
+        }))
     }
 }
 

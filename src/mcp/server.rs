@@ -51,7 +51,7 @@ pub(super) struct Shared<B: 'static> {
     /// Built-in tools.
     tools: &'static [ToolEntry<B>],
     /// Project whose scripts are tools.
-    project: Option<Arc<Project>>,
+    pub(super) project: Option<Arc<Project>>,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
     kill: CancellationToken,
@@ -270,16 +270,20 @@ impl<B: Backend> ServerHandler for Server<B> {
     )]
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
-        let has_prompts = self.0.project.as_ref().is_some_and(|it| !it.prompts.is_empty());
-        let capabilities = match resources::listed(&self.0.backend).is_empty() {
+        let mut capabilities = match resources::listed(&self.0.backend).is_empty() {
             true => capabilities.build(),
             false => {
                 let capabilities = capabilities.enable_resources().enable_resources_subscribe();
                 capabilities.enable_completions().build()
             }
         };
-        let mut capabilities = capabilities;
-        capabilities.prompts = has_prompts.then(PromptsCapability::default);
+        if let Some(project) = &self.0.project {
+            let has_resources = !project.resources.is_empty() || !project.templates.is_empty();
+            capabilities.prompts = (!project.prompts.is_empty()).then(PromptsCapability::default);
+            if has_resources {
+                capabilities.resources.get_or_insert_default();
+            }
+        }
         ServerConfig::new(capabilities)
             .with_server_info(self.implementation())
             .with_instructions(if self.0.tools.is_empty() {
@@ -336,7 +340,9 @@ impl<B: Backend> ServerHandler for Server<B> {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(ListResourcesResult::with_all_items(resources::listed(&self.0.backend)))
+        let own = self.0.project.iter().flat_map(|it| &it.resources).map(projects::resource);
+        let all = own.chain(resources::listed(&self.0.backend)).collect();
+        Ok(ListResourcesResult::with_all_items(all))
     }
 
     async fn list_resource_templates(
@@ -344,7 +350,9 @@ impl<B: Backend> ServerHandler for Server<B> {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(resources::templates(&self.0.backend)))
+        let own = self.0.project.iter().flat_map(|it| &it.templates).map(projects::template);
+        let all = own.chain(resources::templates(&self.0.backend)).collect();
+        Ok(ListResourceTemplatesResult::with_all_items(all))
     }
 
     async fn read_resource(
@@ -356,7 +364,11 @@ impl<B: Backend> ServerHandler for Server<B> {
         let span = tracing::error_span!("read", id = %context.id);
         let read = async {
             tracing::debug!("a resource is read");
-            self.read(&request.uri, &context).await.map(ReadResourceResponse::from)
+            let done = match self.read_script(&request.uri, &context).await {
+                Some(done) => done,
+                None => self.read(&request.uri, &context).await,
+            };
+            done.map(ReadResourceResponse::from)
         };
         read.instrument(span).await
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::reading::AskedResource;
 use crate::{Project, ScriptTool};
 
 /// Place of the project in a cell.
@@ -27,8 +28,10 @@ const MAX_SECONDS: u64 = 600;
 const SDK: &str = include_str!("sdk/tool-sdk.sh");
 /// Steps around the script.
 const AROUND: &str = include_str!("sdk/around.sh");
+/// Function that reads a resource.
+const PROVIDER: &str = include_str!("sdk/provider.sh");
 
-/// What a cell is given for one call of a tool.
+/// What a cell is given for one call of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptLaunch {
     /// Script for bash.
@@ -81,11 +84,33 @@ impl ScriptLaunch {
             true => (String::new(), arguments.into_bytes()),
             false => (arguments, Vec::new()),
         };
-        let mut env = variables(project, tool);
-        env.insert("MCP_TOOL_ARGS_JSON".to_owned(), variable);
-        env.insert("MCP_TOOL_META_JSON".to_owned(), meta);
-        let script = script(tool, &mark, !stdin.is_empty());
+        let mut env = variables(project);
+        env.extend(named(&[
+            ("MCP_TOOL_NAME", &tool.name),
+            ("MCP_TOOL_PATH", &format!("{ROOT}/tools/{}", tool.path)),
+            ("MCP_TOOL_ARGS_JSON", &variable),
+            ("MCP_TOOL_META_JSON", &meta),
+        ]));
+        let run = if tool.is_executable { "program" } else { "bash" };
+        let given = if stdin.is_empty() { "variable" } else { "file" };
+        // A schema can be longer than the environment has room for.
+        let metadata = quoted(&metadata(tool).to_string());
+        let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", given), ("METADATA", &metadata)];
+        let script = script(&mark, run, &more);
         Ok(Self { script, env, stdin, seconds: seconds(tool), mark })
+    }
+
+    /// Prepares the reading of a resource.
+    pub fn reading(project: &Project, asked: &AskedResource, mark: String) -> Self {
+        let mut env = variables(project);
+        env.extend(named(&[
+            ("MCP_RESOURCE_URI", &asked.uri),
+            ("MCP_RESOURCES_ROOTS", ROOT),
+            ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
+            ("PROVIDER", &asked.provider),
+        ]));
+        let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
+        Self { script, env, stdin: Vec::new(), seconds: DEFAULT_SECONDS, mark }
     }
 
     /// Separates the report of the shell from the output; `None` if the shell was ended before it.
@@ -107,14 +132,18 @@ fn seconds(tool: &ScriptTool) -> u64 {
     }
 }
 
-fn variables(project: &Project, tool: &ScriptTool) -> BTreeMap<String, String> {
+/// Makes variables of the environment, which takes no NUL, while a name in JSON can have one.
+fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
+    set.iter().map(|(name, value)| ((*name).to_owned(), value.replace('\0', ""))).collect()
+}
+
+/// Returns the variables that every script has.
+fn variables(project: &Project) -> BTreeMap<String, String> {
     let file = |name: &str| format!("{FILES}/{name}");
     let roots =
         json!([{ "uri": format!("file://{ROOT}"), "name": project.server.name, "path": ROOT }]);
     let set = [
         ("MCP_SDK", file("sdk")),
-        ("MCP_TOOL_NAME", tool.name.clone()),
-        ("MCP_TOOL_PATH", format!("{ROOT}/tools/{}", tool.path)),
         ("MCP_TOOL_ERROR_FILE", file("error")),
         ("MCP_TOOL_RESOURCES_FILE", file("resources")),
         ("MCP_PROGRESS_STREAM", file("progress")),
@@ -141,28 +170,29 @@ fn variables(project: &Project, tool: &ScriptTool) -> BTreeMap<String, String> {
         ("MCPBASH_SERVER_NAME", project.server.name.clone()),
         ("MCPBASH_CLIENT_SUPPORTS_UI", "0".to_owned()),
     ];
-    // The environment takes no NUL, which a name in JSON can have.
-    let clean = |value: String| value.replace('\0', "");
-    set.into_iter().map(|(name, value)| (name.to_owned(), clean(value))).collect()
+    named(&set.each_ref().map(|(name, value)| (*name, value.as_str())))
 }
 
-/// Puts the script together, from the project's own words and ours.
-fn script(tool: &ScriptTool, mark: &str, is_long: bool) -> String {
-    let metadata = json!({
+/// Describes a tool to its script.
+fn metadata(tool: &ScriptTool) -> Value {
+    json!({
         "name": tool.name,
         "path": tool.path,
         "description": tool.description,
         "inputSchema": tool.input_schema,
         "outputSchema": tool.output_schema,
         "timeoutSecs": tool.timeout,
-    });
-    let run = if tool.is_executable { "run" } else { "bash" };
-    let arguments = if is_long { "file" } else { "variable" };
-    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    })
+}
+
+/// Quotes a text as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Puts the script together; the values of `more` are words of a shell.
+fn script(mark: &str, run: &str, more: &[(&str, &str)]) -> String {
+    let more = more.iter().map(|(name, value)| format!("{name}={value} ")).collect::<String>();
     let (files, sdk) = (quoted(FILES), quoted(SDK));
-    let metadata = quoted(&metadata.to_string());
-    format!(
-        "MARK={mark} RUN={run} ARGUMENTS={arguments} FILES={files} \
-         METADATA={metadata} SDK={sdk}\n{AROUND}"
-    )
+    format!("MARK={mark} RUN={run} ARGUMENTS= METADATA= {more}FILES={files} SDK={sdk}\n{AROUND}")
 }

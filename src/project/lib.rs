@@ -9,6 +9,7 @@ mod fields;
 mod launch;
 mod metadata;
 mod prompts;
+mod reading;
 mod register;
 mod resources;
 mod result;
@@ -22,6 +23,7 @@ use tree::Tree;
 
 pub use launch::{ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
+pub use reading::{AskedResource, ResourceContent};
 pub use resources::{ScriptResource, ScriptTemplate};
 pub use result::{ScriptEnd, ScriptError, ScriptOutput};
 pub use server::ServerIdentity;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Map, Value};
+
 use crate::ProjectMistake;
 use crate::fields::{Fields, json_object};
 use crate::metadata::{self, META};
@@ -12,7 +14,7 @@ use crate::tree::{FoundFile, Tree};
 const FOLDER: &str = "resources";
 
 /// A resource of a project.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScriptResource {
     pub name: String,
     /// Path below `resources/`.
@@ -22,15 +24,19 @@ pub struct ScriptResource {
     pub mime_type: String,
     /// Name of the program that reads it.
     pub provider: String,
+    pub icons: Option<Vec<Value>>,
+    pub annotations: Option<Map<String, Value>>,
 }
 
 /// A template of resources.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScriptTemplate {
     pub name: String,
+    pub title: Option<String>,
     pub uri_template: String,
     pub description: Option<String>,
     pub mime_type: Option<String>,
+    pub annotations: Option<Map<String, Value>>,
 }
 
 /// Finds the resources below `resources/`.
@@ -83,12 +89,14 @@ fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
         description: fields.text("description").unwrap_or_default(),
         mime_type: fields.text("mimeType").unwrap_or_else(|| "text/plain".to_owned()),
         provider: fields.text("provider").unwrap_or_else(|| provider(&uri)),
+        icons: fields.list("icons").filter(|icons| !icons.is_empty()),
+        annotations: fields.object("annotations").filter(|one| !one.is_empty()),
         uri,
     }
 }
 
 /// Returns the provider of a URI that names none: its scheme, and git for `git+https`.
-fn provider(uri: &str) -> String {
+pub(crate) fn provider(uri: &str) -> String {
     let scheme = uri.split_once("://").map_or("file", |(scheme, _)| scheme);
     if scheme == "git+https" { "git".to_owned() } else { scheme.to_owned() }
 }
@@ -152,6 +160,8 @@ fn template(fields: &mut Fields<'_>, stem: &str) -> Option<ScriptTemplate> {
         name: fields.text("name").unwrap_or_else(|| stem.to_owned()),
         description: fields.text("description"),
         mime_type: fields.text("mimeType"),
+        title: fields.text("title"),
+        annotations: fields.object("annotations").filter(|one| !one.is_empty()),
         uri_template,
     })
 }

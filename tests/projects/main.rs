@@ -212,3 +212,88 @@ fn said(result: &Value) -> Value {
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     serde_json::from_str(text).unwrap_or_default()
 }
+
+/// The content of a resource, or the error of its reading.
+fn read(server: &mut Server, uri: &str) -> Value {
+    let id = server.request("resources/read", json!({ "uri": uri }));
+    let answer = server.answer(id);
+    match answer.get("error") {
+        Some(error) => json!([error["code"], error["message"]]),
+        None => answer["result"]["contents"].clone(),
+    }
+}
+
+#[test]
+fn resources_are_listed_and_read_by_their_providers() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let id = server.request("resources/list", json!({}));
+    let note = json!({
+        "name": "note", "description": "A note", "uri": "file://./resources/note.txt",
+        "mimeType": "text/plain", "annotations": {"audience": ["user"]},
+    });
+    let resources = server.answer(id)["result"]["resources"].clone();
+    assert_eq!(resources.as_array().map(Vec::len), Some(5), "{resources}");
+    assert_eq!(resources[0], note);
+    let id = server.request("resources/templates/list", json!({}));
+    let template = json!([{
+        "name": "files", "title": "Files", "uriTemplate": "file:///{path}", "mimeType": "text/plain",
+    }]);
+    assert_eq!(server.answer(id)["result"]["resourceTemplates"], template);
+    let text =
+        |uri: &str, text: &str| json!([{"uri": uri, "mimeType": "text/plain", "text": text}]);
+    let file = "file://./resources/note.txt";
+    assert_eq!(read(&mut server, file), text(file, "A note\n"));
+    assert_eq!(read(&mut server, "note"), text(file, "A note\n"));
+    let encoded = "file:///workspace/resources/n%6Fte.txt";
+    assert_eq!(read(&mut server, encoded), text(encoded, "A note\n"));
+    assert_eq!(read(&mut server, "said"), text("echo://as it is", "as it is"));
+    assert_eq!(read(&mut server, "upper"), text("upper://word", "WORD"));
+    let raw = "file://./resources/raw.bin";
+    let kind = "application/octet-stream";
+    assert_eq!(read(&mut server, raw), json!([{"uri": raw, "mimeType": kind, "blob": "YQBi"}]));
+    let why = "Resource could not be fetched: cells have no network: https resources are not read";
+    assert_eq!(read(&mut server, "page"), json!([-32603, why]));
+    assert_eq!(read(&mut server, "none")[0], -32002);
+    // The revision without sessions.
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let id = server.request("resources/read", json!({"uri": file, "_meta": meta}));
+    assert_eq!(server.answer(id)["result"]["contents"], text(file, "A note\n"));
+}
+
+#[test]
+fn a_resource_never_leads_out_of_the_project() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let link = |from: &str, to: &str| {
+        std::os::unix::fs::symlink(to, held.path().join("resources").join(from)).expect("linked");
+    };
+    link("file", "/etc/passwd");
+    link("near", "note.txt");
+    link("folder", "/etc");
+    fs::write(held.path().join("resources/plain\n"), "plain").expect("written");
+    let outside = json!([-32603, "Resource outside allowed roots"]);
+    let resource = |name: &str| format!("file:///workspace/resources/{name}");
+    for uri in [
+        "file:///etc/passwd".to_owned(),
+        "file:///workspace/../etc/passwd".to_owned(),
+        resource("%2e%2e/%2e%2e/etc/passwd"),
+        resource("file"),
+        resource("near"),
+        resource("folder/passwd"),
+    ] {
+        assert_eq!(read(&mut server, &uri), outside, "{uri}");
+    }
+    assert_eq!(read(&mut server, &resource("plain%0A"))[0]["text"], "plain");
+    assert_eq!(read(&mut server, &resource("plain"))[0], -32002);
+    assert_eq!(read(&mut server, &resource(""))[0], -32002);
+    for uri in [resource("%00"), resource("%zz"), resource("a%")] {
+        assert_eq!(read(&mut server, &uri)[0], -32602, "{uri}");
+    }
+    // A shell would run this.
+    assert_eq!(read(&mut server, &resource("$(id)`id`';id"))[0], -32002);
+}

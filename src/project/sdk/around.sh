@@ -1,4 +1,4 @@
-# What stands around a tool's script in its cell: its files, its end, and the error that it wrote. Written for cofferdam.
+# What stands around a project's script in its cell: its files, its end, and the error that it wrote. Written for cofferdam.
 umask 077
 mkdir -p "$FILES/sdk" "$FILES/state" && printf %s "$SDK" >"$FILES/sdk/tool-sdk.sh" || exit 125
 for name in error resources progress log debug; do : >"$FILES/$name"; done
@@ -6,13 +6,13 @@ if [[ $ARGUMENTS == file ]]; then
     cat >"$FILES/arguments" || exit 125
     export MCP_TOOL_ARGS_FILE=$FILES/arguments
 fi
-export MCP_TOOL_METADATA_JSON=$METADATA
+[[ -z $METADATA ]] || export MCP_TOOL_METADATA_JSON=$METADATA
 cd "$MCPBASH_PROJECT_ROOT" || exit 125
-if [[ $RUN == run ]]; then
-    "$MCP_TOOL_PATH" </dev/null
-else
-    bash "$MCP_TOOL_PATH" </dev/null
-fi
+case $RUN in
+    program) "$PROGRAM" </dev/null ;;
+    bash) bash "$PROGRAM" </dev/null ;;
+    provider) reads "$MCP_RESOURCE_URI" </dev/null ;;
+esac
 code=$?
 error=
 IFS= read -rN 65536 error <"$FILES/error"

@@ -1,0 +1,163 @@
+//! The reading of a resource: which one is asked for, and what its provider's output is.
+
+use crate::Project;
+use crate::launch::ScriptLaunch;
+use crate::resources::provider;
+use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+
+/// Codes of JSON-RPC errors.
+const INTERNAL: i64 = -32603;
+const INVALID: i64 = -32602;
+const NOT_FOUND: i64 = -32002;
+/// Length of the longest URI in bytes.
+const URI_BYTES: usize = 4096;
+/// Bytes among which a NUL tells that a content is no text.
+const LOOKED_AT: usize = 1024;
+/// Kinds of content that are no text, by the beginning of their MIME type.
+const BINARY: [&str; 4] = ["image/", "audio/", "video/", "application/octet-stream"];
+
+/// A resource that a client asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedResource {
+    pub uri: String,
+    /// Name of the program that reads it.
+    pub provider: String,
+    pub mime_type: String,
+}
+
+/// What a resource holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResourceContent {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Project {
+    /// Finds what a client asks for by URI or by name: a resource, or an address that a template describes.
+    pub fn resource(&self, asked: &str) -> Option<AskedResource> {
+        let mut resources = self.resources.iter();
+        if let Some(one) = resources.find(|one| one.uri == asked || one.name == asked) {
+            let (provider, mime_type) = (one.provider.clone(), one.mime_type.clone());
+            return Some(AskedResource { uri: one.uri.clone(), provider, mime_type })
+                .filter(is_named);
+        }
+        let mut templates = self.templates.iter();
+        let template = templates.find(|one| describes(&one.uri_template, asked))?;
+        let mime_type = template.mime_type.clone().unwrap_or_else(|| "text/plain".to_owned());
+        let asked = AskedResource { uri: asked.to_owned(), provider: provider(asked), mime_type };
+        Some(asked).filter(is_named)
+    }
+
+    /// Makes the content of a resource from the output of its provider.
+    ///
+    /// # Errors
+    /// What the provider's exit code stands for, or the end of its cell.
+    pub fn content(
+        asked: &AskedResource,
+        launch: &ScriptLaunch,
+        output: &ScriptOutput,
+    ) -> Result<ResourceContent, ScriptError> {
+        let failed = |code, message: String| ScriptError { code, message, data: None };
+        match &output.end {
+            ScriptEnd::Exited => {}
+            ScriptEnd::TimedOut => {
+                return Err(failed(INTERNAL, "Resource was not read in its time".to_owned()));
+            }
+            ScriptEnd::Cancelled => {
+                return Err(failed(INTERNAL, "Reading was cancelled".to_owned()));
+            }
+            ScriptEnd::Stopped(how) => return Err(failed(INTERNAL, how.clone())),
+        }
+        let Some(stdout) = &output.stdout else {
+            return Err(failed(INTERNAL, "Resource exceeded 1048576 bytes".to_owned()));
+        };
+        let Some(report) = launch.report(stdout) else {
+            return Err(failed(INTERNAL, "Resource could not be read".to_owned()));
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        match report.exit_code {
+            0 => Ok(content(&asked.mime_type, report.output)),
+            2 => Err(failed(INTERNAL, "Resource outside allowed roots".to_owned())),
+            3 => Err(failed(NOT_FOUND, "Resource not found".to_owned())),
+            4 => Err(failed(INVALID, "Invalid resource URI".to_owned())),
+            6 => Err(failed(INTERNAL, "Resource is too large".to_owned())),
+            _ => Err(failed(INTERNAL, format!("Resource could not be fetched: {line}"))),
+        }
+    }
+}
+
+fn content(mime_type: &str, output: &[u8]) -> ResourceContent {
+    let head = output.get(..LOOKED_AT).unwrap_or(output);
+    let is_binary = head.contains(&0) || BINARY.iter().any(|kind| mime_type.starts_with(kind));
+    match std::str::from_utf8(output) {
+        Ok(text) if !is_binary => ResourceContent::Text(text.to_owned()),
+        Ok(_) | Err(_) => ResourceContent::Bytes(output.to_vec()),
+    }
+}
+
+/// Returns true for a URI that fits a variable, and a provider whose name leads to no other folder.
+fn is_named(asked: &AskedResource) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "-_+".contains(c);
+    let provider = &asked.provider;
+    let is_provider = !provider.is_empty() && provider.len() <= 64 && provider.chars().all(is_word);
+    is_provider && asked.uri.len() <= URI_BYTES && !asked.uri.contains('\0')
+}
+
+/// Returns true if a URI has the fixed parts of a template, in their order, with something for each variable.
+fn describes(template: &str, uri: &str) -> bool {
+    let Some((before, mut rest)) = template.split_once('{') else { return false };
+    let Some(mut uri) = uri.strip_prefix(before) else { return false };
+    while let Some((_, behind)) = rest.split_once('}') {
+        let mut characters = uri.chars();
+        if characters.next().is_none() {
+            return false;
+        }
+        let value = characters.as_str();
+        match behind.split_once('{') {
+            None => return behind.is_empty() || value.ends_with(behind),
+            Some((fixed, next)) => {
+                let Some(at) = value.find(fixed) else { return false };
+                uri = value.get(at + fixed.len()..).unwrap_or_default();
+                rest = next;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_describes_what_has_its_fixed_parts_and_its_variables() {
+        let log = "file:///var/log/{service}/{date}.log";
+        for (template, uri, expected) in [
+            (log, "file:///var/log/web/today.log", true),
+            (log, "file:///var/log/web/a/b.log", true),
+            (log, "file:///var/log/web/.log", false),
+            (log, "file:///var/log//today.log", false),
+            (log, "file:///etc/web/today.log", false),
+            ("file:///{path}", "file:///a", true),
+            ("file:///{path}", "file:///", false),
+            ("git+https://{repo}/{ref}/{path}", "git+https://a/b/c", true),
+            ("none", "none", false),
+            ("bad://{open", "bad://x", false),
+        ] {
+            assert_eq!(describes(template, uri), expected, "{template} {uri}");
+        }
+    }
+
+    #[test]
+    fn content_is_text_unless_its_kind_or_a_byte_says_otherwise() {
+        let bytes = |bytes: &[u8]| ResourceContent::Bytes(bytes.to_vec());
+        assert_eq!(
+            content("text/plain", "\u{e9}".as_bytes()),
+            ResourceContent::Text("\u{e9}".into())
+        );
+        assert_eq!(content("text/plain", b"a\0"), bytes(b"a\0"));
+        assert_eq!(content("text/plain", b"\xff"), bytes(b"\xff"));
+        assert_eq!(content("image/png", b"a"), bytes(b"a"));
+    }
+}
