@@ -79,6 +79,8 @@ fn listed(project: &Project) -> Value {
     let prompts = project.prompts.iter().map(
         |prompt| json!({ "name": prompt.name, "path": prompt.path, "arguments": prompt.arguments }),
     );
+    let completions = project.completions.iter();
+    let completions = completions.map(|one| json!({ "name": one.name, "path": one.path }));
     let mistakes = project.mistakes.iter();
     let mistakes = mistakes.map(|one| json!({ "place": one.file, "message": one.message }));
     json!({
@@ -91,6 +93,7 @@ fn listed(project: &Project) -> Value {
         "resources": resources.collect::<Vec<Value>>(),
         "resourceTemplates": templates.collect::<Vec<Value>>(),
         "prompts": prompts.collect::<Vec<Value>>(),
+        "completions": completions.collect::<Vec<Value>>(),
         "hooks": project.hooks,
         "mistakes": mistakes.collect::<Vec<Value>>(),
     })
@@ -110,6 +113,9 @@ fn text(project: &Project) -> String {
     }
     for prompt in &project.prompts {
         rows.add(format!("prompt {}", prompt.name), &prompt.description);
+    }
+    for completion in &project.completions {
+        rows.add(format!("completion {}", completion.name), &completion.path);
     }
     for hook in &project.hooks {
         rows.add(format!("hook {hook}"), "never run");

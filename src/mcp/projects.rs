@@ -6,9 +6,10 @@ use std::sync::Arc;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, GetPromptResponse,
-    GetPromptResult, Implementation, JsonObject, Prompt, PromptArgument, PromptMessage,
-    ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    CompletionInfo, ErrorCode, GetPromptResponse, GetPromptResult, Implementation, JsonObject,
+    Prompt, PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource,
+    ResourceContents, ResourceTemplate, Role, Tool,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -19,8 +20,8 @@ use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
 use project::{
-    Project, ResourceContent, ScriptEnd, ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt,
-    ScriptResource, ScriptTemplate, ScriptTool,
+    AskedCompletion, CompletionRequest, Project, ResourceContent, ScriptEnd, ScriptError,
+    ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
 };
 use service::refused::{Refused, RefusedKind};
 use service::shell::ScriptArgs;
@@ -38,6 +39,8 @@ const REFUSED: i32 = -32602;
 
 /// Name that rules know the reading of a project's resources by, behind `project:`.
 const READS: &str = "resources/read";
+/// Name that rules know the project's completions by, behind `project:`.
+const COMPLETES: &str = "completion/complete";
 
 /// Describes a tool to a client. Annotations and icons that no client could read are left out.
 pub(crate) fn described(tool: &ScriptTool) -> Tool {
@@ -229,6 +232,58 @@ impl<B: Backend> Server<B> {
             };
             ReadResourceResult::new(vec![content.with_mime_type(asked.mime_type)])
         }))
+    }
+}
+
+impl<B: Backend> Server<B> {
+    /// Completes an argument of what the project has; `None` if the project has nothing of this name.
+    ///
+    /// # Errors
+    /// The reason why the project's script made no suggestions.
+    pub(crate) async fn complete_script(
+        &self,
+        request: &CompleteRequestParams,
+        context: &Context,
+    ) -> Option<Result<CompleteResult, ErrorData>> {
+        let project = self.0.project.as_ref()?;
+        let of = match &request.r#ref {
+            Reference::Prompt(prompt) => AskedCompletion::Prompt(&prompt.name),
+            Reference::Resource(resource) => AskedCompletion::Resource(&resource.uri),
+            _ => return None,
+        };
+        if !project.has_arguments(of) {
+            let unknown = "the project has no prompt or resource of this name";
+            let is_alone = self.0.tools.is_empty();
+            return is_alone.then(|| Err(ErrorData::invalid_params(unknown, None)));
+        }
+        Some(self.suggested(project, of, request, context).await)
+    }
+
+    async fn suggested(
+        &self,
+        project: &Project,
+        of: AskedCompletion<'_>,
+        request: &CompleteRequestParams,
+        context: &Context,
+    ) -> Result<CompleteResult, ErrorData> {
+        let Some(completion) = project.completion(of) else {
+            return Ok(CompleteResult::new(CompletionInfo::default()));
+        };
+        let known = request.context.as_ref().and_then(|context| context.arguments.as_ref());
+        let known = known.into_iter().flatten();
+        let known = known.map(|(name, value)| (name.clone(), json!(value))).collect();
+        let (argument, value) = (&*request.argument.name, &*request.argument.value);
+        let asked = CompletionRequest { of, argument, value, known: &known };
+        let launch = ScriptLaunch::completing(project, completion, &asked, mark())
+            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        let report = self.run_launch(COMPLETES, &launch, context).await;
+        let report = report.map_err(|it| ErrorData::internal_error(it.message, None))?;
+        let suggestions = Project::suggestions(&launch, &output(&report)).map_err(error)?;
+        let total = u32::try_from(suggestions.values.len()).ok();
+        let total = total.filter(|_| !suggestions.has_more);
+        CompletionInfo::with_pagination(suggestions.values, total, suggestions.has_more)
+            .map(CompleteResult::new)
+            .map_err(|error| ErrorData::internal_error(error, None))
     }
 }
 

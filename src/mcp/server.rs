@@ -49,7 +49,7 @@ pub struct Server<B: 'static>(pub(super) Arc<Shared<B>>);
 pub(super) struct Shared<B: 'static> {
     pub(super) backend: B,
     /// Built-in tools.
-    tools: &'static [ToolEntry<B>],
+    pub(super) tools: &'static [ToolEntry<B>],
     /// Project whose scripts are tools.
     pub(super) project: Option<Arc<Project>>,
     pub(super) watching: resources::Watching,
@@ -283,6 +283,9 @@ impl<B: Backend> ServerHandler for Server<B> {
             if has_resources {
                 capabilities.resources.get_or_insert_default();
             }
+            if !project.completions.is_empty() {
+                capabilities.completions.get_or_insert_default();
+            }
         }
         ServerConfig::new(capabilities)
             .with_server_info(self.implementation())
@@ -438,7 +441,10 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        self.completions(&request, &context).await
+        match self.complete_script(&request, &context).await {
+            Some(done) => done,
+            None => self.completions(&request, &context).await,
+        }
     }
 
     async fn call_tool(

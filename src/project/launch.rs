@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::completions::{self, CompletionRequest, SUGGESTIONS, ScriptCompletion};
 use crate::reading::AskedResource;
 use crate::{Project, ScriptTool};
 
@@ -49,6 +50,8 @@ pub struct ScriptLaunch {
 pub enum Unlaunched {
     #[error("`_meta` is longer than 16K")]
     LongMeta,
+    #[error("the arguments are longer than 32K")]
+    LongArguments,
 }
 
 /// Report of the shell around a script.
@@ -111,6 +114,35 @@ impl ScriptLaunch {
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
         Self { script, env, stdin: Vec::new(), seconds: DEFAULT_SECONDS, mark }
+    }
+
+    /// Prepares a completion.
+    ///
+    /// # Errors
+    /// Arguments that are too long for a variable.
+    pub fn completing(
+        project: &Project,
+        completion: &ScriptCompletion,
+        request: &CompletionRequest<'_>,
+        mark: String,
+    ) -> Result<Self, Unlaunched> {
+        let arguments = completions::arguments(request).to_string();
+        if arguments.len() > ARGUMENT_BYTES {
+            return Err(Unlaunched::LongArguments);
+        }
+        let path = format!("{ROOT}/{}", completion.path);
+        let mut env = variables(project);
+        env.extend(named(&[
+            ("PROGRAM_PATH", &path),
+            ("MCP_COMPLETION_NAME", &completion.name),
+            ("MCP_COMPLETION_ARGS_JSON", &arguments),
+            ("MCP_COMPLETION_LIMIT", &SUGGESTIONS.to_string()),
+            ("MCP_COMPLETION_OFFSET", "0"),
+        ]));
+        let run = if completion.is_executable { "program" } else { "bash" };
+        let script = script(&mark, run, &[("PROGRAM", "$PROGRAM_PATH")]);
+        let seconds = completion.timeout.unwrap_or(DEFAULT_SECONDS);
+        Ok(Self { script, env, stdin: Vec::new(), seconds, mark })
     }
 
     /// Separates the report of the shell from the output; `None` if the shell was ended before it.

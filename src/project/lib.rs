@@ -5,6 +5,7 @@
 
 #![deny(unreachable_pub)]
 
+mod completions;
 mod fields;
 mod launch;
 mod metadata;
@@ -21,6 +22,7 @@ use std::path::Path;
 
 use tree::Tree;
 
+pub use completions::{AskedCompletion, CompletionRequest, ScriptCompletion, Suggestions};
 pub use launch::{ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
@@ -42,6 +44,7 @@ pub struct Project {
     pub resources: Vec<ScriptResource>,
     pub templates: Vec<ScriptTemplate>,
     pub prompts: Vec<ScriptPrompt>,
+    pub completions: Vec<ScriptCompletion>,
     /// Hooks that the project has, by their paths.
     pub hooks: Vec<&'static str>,
     /// Mistakes that cost an entry or a field.
@@ -109,9 +112,16 @@ impl Project {
                 Some(entries) => prompts::registered(&tree, entries, &mut mistakes)?,
                 None => prompts::discovered(&tree, &mut mistakes)?,
             },
+            completions: Vec::new(),
             hooks: HOOKS.into_iter().filter(|hook| tree.has(hook)).collect(),
             mistakes: Vec::new(),
         };
+        project.completions = completions::read(
+            &tree,
+            register.completions.as_deref(),
+            (&project.prompts, &project.resources),
+            &mut mistakes,
+        )?;
         // A register.json takes the place of register.sh.
         project.hooks.retain(|hook| !(register.exists && hook.ends_with("register.sh")));
         project.mistakes = mistakes;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
+use crate::completions::is_beside;
 use crate::fields::Fields;
 use crate::metadata::{self, META};
 use crate::register::Entry;
@@ -97,7 +98,7 @@ pub(crate) fn discovered(
     let files = tree.files(FOLDER, mistakes)?;
     let is_prompt = |file: &&FoundFile| {
         let name = file.name();
-        !name.ends_with(META) && !name.ends_with(".completion") && !name.ends_with(".completion.sh")
+        !name.ends_with(META) && !is_beside(name)
     };
     let mut prompts = Vec::new();
     for file in files.iter().filter(is_prompt) {

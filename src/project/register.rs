@@ -20,6 +20,7 @@ pub(crate) struct Register {
     pub(crate) resources: Option<Vec<Entry>>,
     pub(crate) templates: Option<Vec<Entry>>,
     pub(crate) prompts: Option<Vec<Entry>>,
+    pub(crate) completions: Option<Vec<Entry>>,
 }
 
 /// One entry of a list.
@@ -65,13 +66,13 @@ pub(crate) fn read(tree: &Tree) -> Result<Register, ProjectMistake> {
     if object.get("_meta").is_some_and(|meta| !meta.is_object() && !meta.is_null()) {
         return Err(ProjectMistake::new(FILE, "`_meta` is no object"));
     }
-    list(&mut object, "completions")?;
     Ok(Register {
         exists: true,
         tools: list(&mut object, "tools")?,
         resources: list(&mut object, "resources")?,
         templates: list(&mut object, "resourceTemplates")?,
         prompts: list(&mut object, "prompts")?,
+        completions: list(&mut object, "completions")?,
     })
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
+use crate::completions::is_beside;
 use crate::fields::{Fields, json_object};
 use crate::metadata::{self, META};
 use crate::register::Entry;
@@ -49,7 +50,8 @@ pub(crate) fn discovered(
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
     let files = tree.files(FOLDER, mistakes)?;
     let mut resources = Vec::new();
-    for file in files.iter().filter(|file| !file.name().ends_with(META)) {
+    let is_resource = |file: &&FoundFile| !file.name().ends_with(META) && !is_beside(file.name());
+    for file in files.iter().filter(is_resource) {
         match metadata::of(tree, file, &["uri"]) {
             Ok(found) => {
                 let mut fields = Fields::new(&found.place, found.object, mistakes);

@@ -38,6 +38,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
         resources: Vec::new(),
         templates: Vec::new(),
         prompts: Vec::new(),
+        completions: Vec::new(),
         hooks: Vec::new(),
         mistakes: Vec::new(),
     };
@@ -141,6 +142,7 @@ fn nothing_of_the_caller_is_in_the_script() {
         resources: Vec::new(),
         templates: Vec::new(),
         prompts: Vec::new(),
+        completions: Vec::new(),
         hooks: Vec::new(),
         mistakes: Vec::new(),
         server: ServerIdentity {

@@ -297,3 +297,48 @@ fn a_resource_never_leads_out_of_the_project() {
     // A shell would run this.
     assert_eq!(read(&mut server, &resource("$(id)`id`';id"))[0], -32002);
 }
+
+#[test]
+fn arguments_are_completed_by_the_projects_scripts() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let mut complete = |of: Value, value: &str| {
+        let argument = json!({"name": "name", "value": value});
+        let context = json!({"arguments": {"other": "$(id)"}});
+        let params = json!({"ref": of, "argument": argument, "context": context});
+        let id = server.request("completion/complete", params);
+        let answer = server.answer(id);
+        match answer.get("error") {
+            Some(error) => error.clone(),
+            None => answer["result"]["completion"].clone(),
+        }
+    };
+    let prompt = |name: &str| json!({"type": "ref/prompt", "name": name});
+    let resource = |uri: &str| json!({"type": "ref/resource", "uri": uri});
+    let values = json!(["'; id \"", "name", "$(id)"]);
+    let given = json!({"values": values, "total": 3, "hasMore": false});
+    assert_eq!(complete(prompt("greeting"), "'; id \""), given);
+    let more = json!({"values": ["resources/raw.bin", "resources/raw.meta.json"], "hasMore": true});
+    assert_eq!(complete(resource("file:///{path}"), "raw"), more);
+    let nothing = complete(resource("file://./resources/note.txt"), "x");
+    assert_eq!(nothing, json!({"values": []}));
+    let failed = json!({"code": -32603, "message": "Completion failed", "data": "said on stderr"});
+    assert_eq!(complete(prompt("broken"), "x"), failed);
+    for unknown in [prompt("none"), resource("file://./none")] {
+        assert_eq!(complete(unknown, "x")["code"], -32602);
+    }
+}
+
+#[test]
+fn a_completion_outside_the_project_stops_the_server() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let script = held.path().join("completions/files.sh");
+    fs::remove_file(&script).expect("removed");
+    std::os::unix::fs::symlink("/bin/true", &script).expect("linked");
+    let mut command = std::process::Command::new(server::PROGRAM);
+    let output = command.args(["serve", "--project"]).arg(held.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("completions/files.sh: is a symbolic link"), "{said}");
+}

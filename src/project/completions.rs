@@ -1,0 +1,239 @@
+//! Completions of arguments: scripts that suggest values for those of prompts and of resources.
+
+use serde_json::{Map, Value, json};
+
+use crate::fields::Fields;
+use crate::launch::ScriptLaunch;
+use crate::prompts::ScriptPrompt;
+use crate::register::Entry;
+use crate::resources::ScriptResource;
+use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::tree::Tree;
+use crate::{Project, ProjectMistake};
+
+/// Longest list of suggestions (MCP).
+pub(crate) const SUGGESTIONS: usize = 100;
+/// Endings of a script that stands beside a prompt or a resource.
+const BESIDE: [&str; 2] = [".completion", ".completion.sh"];
+
+/// A script that suggests values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptCompletion {
+    /// Name of the prompt or the resource.
+    pub name: String,
+    /// Path in the project.
+    pub path: String,
+    /// True if the file is run itself; else bash reads it.
+    pub is_executable: bool,
+    /// Time limit in seconds.
+    pub timeout: Option<u64>,
+    pub of: CompletionOf,
+}
+
+/// What a completion is listed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompletionOf {
+    /// Everything of its name: it is in `register.json`.
+    Any,
+    Prompt,
+    Resource,
+}
+
+/// What a client asks to have completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskedCompletion<'a> {
+    /// Name of a prompt, or of a completion of `register.json`.
+    Prompt(&'a str),
+    /// URI of a resource or of a template.
+    Resource(&'a str),
+}
+
+/// Suggested values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suggestions {
+    pub values: Vec<String>,
+    pub has_more: bool,
+}
+
+/// A request for values.
+#[derive(Debug, Clone, Copy)]
+pub struct CompletionRequest<'a> {
+    pub of: AskedCompletion<'a>,
+    /// Name of the argument.
+    pub argument: &'a str,
+    /// What there is of its value.
+    pub value: &'a str,
+    /// Values of the other arguments.
+    pub known: &'a Map<String, Value>,
+}
+
+/// Takes the completions that `register.json` lists, and finds those beside prompts and resources. An empty list
+/// switches the kind off.
+///
+/// # Errors
+/// An entry without a name, of a name that another has, or whose file cannot be used.
+pub(crate) fn read(
+    tree: &Tree,
+    entries: Option<&[Entry]>,
+    (prompts, resources): (&[ScriptPrompt], &[ScriptResource]),
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Result<Vec<ScriptCompletion>, ProjectMistake> {
+    let mut found: Vec<ScriptCompletion> = Vec::new();
+    for entry in entries.unwrap_or_default() {
+        let file = entry.file(tree, ".")?;
+        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
+        let name = fields.text("name").unwrap_or_default();
+        if found.iter().any(|one| one.name == name) {
+            let why = format!("another completion is named `{}`", name.escape_default());
+            return Err(ProjectMistake::new(&entry.place, why));
+        }
+        let path = file.path.strip_prefix("./").unwrap_or(&file.path).to_owned();
+        let (is_executable, timeout) = (file.is_executable, fields.seconds("timeoutSecs"));
+        let of = CompletionOf::Any;
+        found.push(ScriptCompletion { name, path, is_executable, timeout, of });
+    }
+    if entries.is_some_and(<[Entry]>::is_empty) {
+        return Ok(found);
+    }
+    let prompts = prompts.iter().map(|one| (CompletionOf::Prompt, &one.name, &one.path));
+    let resources = resources.iter().map(|one| (CompletionOf::Resource, &one.name, &one.path));
+    for (of, name, path) in prompts.chain(resources) {
+        match beside(tree, of, path) {
+            Ok(Some((path, is_executable))) => {
+                let name = name.clone();
+                found.push(ScriptCompletion { name, path, is_executable, timeout: None, of });
+            }
+            Ok(None) => {}
+            Err(mistake) => mistakes.push(mistake),
+        }
+    }
+    Ok(found)
+}
+
+/// Finds the script beside a prompt or a resource: its path, and true if it is run itself.
+fn beside(
+    tree: &Tree,
+    of: CompletionOf,
+    path: &str,
+) -> Result<Option<(String, bool)>, ProjectMistake> {
+    let folder = if of == CompletionOf::Prompt { "prompts" } else { "resources" };
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let slash = if parent.is_empty() { "" } else { "/" };
+    for ending in BESIDE {
+        if let Some(file) = tree.found(&format!("{folder}/{parent}{slash}{stem}{ending}"))? {
+            return Ok(Some((file.path, file.is_executable)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns true for the name of a script that stands beside another file and completes its arguments.
+pub(crate) fn is_beside(name: &str) -> bool {
+    BESIDE.iter().any(|ending| name.ends_with(ending))
+}
+
+impl Project {
+    /// Returns true if there is what is asked about, be there a script for it or none.
+    pub fn has_arguments(&self, asked: AskedCompletion<'_>) -> bool {
+        match asked {
+            AskedCompletion::Prompt(name) => {
+                self.prompts.iter().any(|one| one.name == name)
+                    || self.script_of(name, CompletionOf::Any).is_some()
+            }
+            AskedCompletion::Resource(uri) => self.name_of(uri).is_some(),
+        }
+    }
+
+    /// Finds the script for what is asked about.
+    pub fn completion(&self, asked: AskedCompletion<'_>) -> Option<&ScriptCompletion> {
+        let (name, of) = match asked {
+            AskedCompletion::Prompt(name) => (name, CompletionOf::Prompt),
+            AskedCompletion::Resource(uri) => (self.name_of(uri)?, CompletionOf::Resource),
+        };
+        self.script_of(name, CompletionOf::Any).or_else(|| self.script_of(name, of))
+    }
+
+    /// Returns the name of the resource or the template of this URI.
+    fn name_of(&self, uri: &str) -> Option<&str> {
+        let resource = self.resources.iter().find(|one| one.uri == uri);
+        let template = || self.templates.iter().find(|one| one.uri_template == uri);
+        resource.map(|one| &*one.name).or_else(|| Some(&*template()?.name))
+    }
+
+    fn script_of(&self, name: &str, of: CompletionOf) -> Option<&ScriptCompletion> {
+        self.completions.iter().find(|one| one.of == of && one.name == name)
+    }
+
+    /// Reads what a completion printed: a list of texts, or an object with `suggestions` and `hasMore`.
+    ///
+    /// # Errors
+    /// Another output, or a script that failed.
+    pub fn suggestions(
+        launch: &ScriptLaunch,
+        output: &ScriptOutput,
+    ) -> Result<Suggestions, ScriptError> {
+        let failed = |message: &str| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = said.lines().find(|line| !line.trim().is_empty()).map(|line| json!(line));
+            ScriptError { code: -32603, message: message.to_owned(), data: line }
+        };
+        let report = match (&output.end, &output.stdout) {
+            (ScriptEnd::Exited, Some(stdout)) => launch.report(stdout),
+            (ScriptEnd::TimedOut, _) => return Err(failed("Completion was not done in its time")),
+            (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
+        };
+        let Some(report) = report.filter(|report| report.exit_code == 0) else {
+            return Err(failed("Completion failed"));
+        };
+        let printed: Value = serde_json::from_slice(report.output)
+            .map_err(|_| failed("Completion printed no JSON"))?;
+        suggested(&printed).ok_or_else(|| failed("Completion printed no list of strings"))
+    }
+}
+
+fn suggested(printed: &Value) -> Option<Suggestions> {
+    let list = printed.as_array().or_else(|| printed.get("suggestions")?.as_array())?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let mut values = list.iter().map(text).collect::<Option<Vec<String>>>()?;
+    let says_more = printed.get("hasMore").and_then(Value::as_bool).unwrap_or(false);
+    let has_more = says_more || values.len() > SUGGESTIONS;
+    values.truncate(SUGGESTIONS);
+    Some(Suggestions { values, has_more })
+}
+
+/// Describes the request to a script.
+pub(crate) fn arguments(request: &CompletionRequest<'_>) -> Value {
+    let reference = match request.of {
+        AskedCompletion::Prompt(name) => json!({ "type": "ref/prompt", "name": name }),
+        AskedCompletion::Resource(uri) => json!({ "type": "ref/resource", "uri": uri }),
+    };
+    json!({
+        "query": request.value,
+        "prefix": request.value,
+        "argument": { "name": request.argument, "value": request.value },
+        "context": { "arguments": request.known },
+        "ref": reference,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggestions_are_a_list_or_an_object_with_one() {
+        let of = |values: &[&str], has_more| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            Some(Suggestions { values, has_more })
+        };
+        assert_eq!(suggested(&json!(["a", "b"])), of(&["a", "b"], false));
+        let paged = json!({"suggestions": ["a"], "hasMore": true, "next": 1});
+        assert_eq!(suggested(&paged), of(&["a"], true));
+        for bad in [json!([1]), json!("a"), json!({}), json!({"suggestions": "a"})] {
+            assert_eq!(suggested(&bad), None, "{bad}");
+        }
+        let many = suggested(&json!(vec!["a"; 101])).expect("a list");
+        assert_eq!((many.values.len(), many.has_more), (100, true));
+    }
+}
