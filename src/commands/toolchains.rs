@@ -12,7 +12,7 @@ use super::run_arguments::{LINKS, MountRequest};
 use model::accounts;
 use model::job::Access;
 use model::profile::PATH;
-use profile::toolchains::{TOOLCHAINS, Toolchain, ToolchainChoice};
+use profile::toolchains::{TOOLCHAINS, Toolchain, ToolchainChoice, alternatives};
 
 /// Grants and variables for the tool chains that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -125,8 +125,12 @@ impl FoundToolchains {
     }
 }
 
-/// Returns the files that are there of a row's path, in which a `*` in a name is any text.
+/// Returns the files that are there of a row.
 fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
+    alternatives(row).iter().flat_map(|path| matching_one(path, home)).collect()
+}
+
+fn matching_one(row: &str, home: &Path) -> Vec<PathBuf> {
     // The home is taken as it is: a `*` in its name is no pattern.
     let (start, below) = match row.strip_prefix("~/") {
         Some(below) => (home, below),
@@ -134,7 +138,7 @@ fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
     };
     let mut found = vec![start.to_owned()];
     for part in below.split('/') {
-        found = match part.contains('*') {
+        found = match part.contains(['*', '[']) {
             true => found.iter().flat_map(|parent| entries_like(parent, part)).collect(),
             false => found.iter().map(|parent| parent.join(part)).collect(),
         };
@@ -228,6 +232,53 @@ mod tests {
         for (name, pattern, expected) in cases {
             assert_eq!(is_like(name, pattern), expected, "{name} {pattern}");
         }
+    }
+
+    #[test]
+    fn of_what_lies_in_opt_only_parts_of_tool_chains_are_granted() -> Result<(), String> {
+        let opt = Toolchain::named("opt")?;
+        let rows: Vec<String> = opt.paths.iter().flat_map(|row| alternatives(row)).collect();
+        let is_granted = |path: &str| {
+            let parts = |row: &str| row.split('/').count();
+            let fits = |row: &&String| {
+                let names = path.split('/').zip(row.split('/'));
+                parts(path) >= parts(row) && names.fold(true, |all, (name, part)| all && is_like(name, part))
+            };
+            rows.iter().any(|row| fits(&row))
+        };
+        for path in [
+            "/opt/cmake-3.30.1/share/cmake-3.30/Modules",
+            "/opt/go/src/fmt/print.go",
+            "/opt/go1.25.1/bin/go",
+            "/opt/gradle/gradle-8.10/lib/x.jar",
+            "/opt/java/openjdk/lib/server/libjvm.so",
+            "/opt/jdk-21.0.1/conf/security/java.security",
+            "/opt/jdk1.8.0_202/jre/lib/rt.jar",
+            "/opt/node-v22.1.0-linux-x64/lib/node_modules/npm/index.js",
+            "/opt/python/3.11.4/lib/python3.11/os.py",
+            "/opt/zig-linux-x86_64-0.13.0/zig",
+        ] {
+            assert!(is_granted(path), "{path}");
+        }
+        for path in [
+            "/opt/cmake-ci/share/token",
+            "/opt/go/env",
+            "/opt/gradle/gradle.properties",
+            "/opt/gradle-8.10/init.d/company.gradle",
+            "/opt/java-service/config/application.properties",
+            "/opt/java/openjdk/conf/management/jmxremote.password",
+            "/opt/jdk-backup/lib/key",
+            "/opt/node-billing/.env",
+            "/opt/node/.env",
+            "/opt/node/v20/etc/npmrc",
+            "/opt/python-api/secrets.yml",
+            "/opt/python/3.11.4/pip.conf",
+            "/opt/python3/.condarc",
+            "/opt/python3/etc/jupyter/jupyter_server_config.py",
+        ] {
+            assert!(!is_granted(path), "{path}");
+        }
+        Ok(())
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Toolchain {
     /// Name in `--toolchains`.
     pub name: &'static str,
     /// Files and directories that a cell gets at the same path; `~/` is the operator's home. A `*` in a name is any
-    /// text.
+    /// text, `[0-9]` a digit, and `{one,other}` either.
     pub paths: &'static [&'static str],
     /// Files below those paths in which a user can have put a credential, written in the same way. A path with such a
     /// file is not granted.
@@ -247,49 +247,31 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     },
     Toolchain {
         name: "opt",
-        // By name: others keep their data and keys in /opt too. Not Maven: its own settings stand beside its programs.
+        // By name and version, and of each the parts that its installer makes: others keep their data and keys in
+        // /opt too, and a tool has its settings beside these parts. Not Maven.
         paths: &[
-            "/opt/cmake*",
-            "/opt/go",
-            "/opt/go1*",
-            "/opt/go-1*",
-            "/opt/gradle",
-            "/opt/gradle-*",
-            "/opt/graalvm*",
-            "/opt/java*",
-            "/opt/jdk*",
-            "/opt/node",
-            "/opt/node-*",
-            "/opt/nodejs",
-            "/opt/openjdk*",
-            "/opt/python*",
-            "/opt/zig*",
+            "/opt/{cmake,cmake-[0-9]*}/{bin,share}",
+            "/opt/{go,go[0-9]*,go-[0-9]*}/{VERSION,bin,lib,pkg,src}",
+            "/opt/{gradle,gradle-[0-9]*,gradle/gradle-[0-9]*}/{bin,lib}",
+            "/opt/{java,java-[0-9]*,java/openjdk,java/[0-9]*,java/jdk-[0-9]*}/{bin,jmods,lib,release}",
+            "/opt/{java,java-[0-9]*,java/openjdk,java/[0-9]*,java/jdk-[0-9]*}/jre/{bin,lib}",
+            "/opt/{java,java-[0-9]*,java/openjdk,java/[0-9]*,java/jdk-[0-9]*}/conf/{net.properties,security}",
+            "/opt/{jdk,jdk[0-9]*,jdk-[0-9]*,openjdk,openjdk-[0-9]*}/{bin,jmods,lib,release}",
+            "/opt/{jdk,jdk[0-9]*,jdk-[0-9]*,openjdk,openjdk-[0-9]*}/jre/{bin,lib}",
+            "/opt/{jdk,jdk[0-9]*,jdk-[0-9]*,openjdk,openjdk-[0-9]*}/conf/{net.properties,security}",
+            "/opt/{graalvm,graalvm-*[0-9]*}/{bin,jmods,languages,lib,release}",
+            "/opt/{graalvm,graalvm-*[0-9]*}/conf/{net.properties,security}",
+            "/opt/{node,node-v[0-9]*,node/[0-9]*,node/v[0-9]*,nodejs}/{bin,include,lib,share}",
+            "/opt/{python,python[0-9]*,python-[0-9]*,python/[0-9]*}/{bin,include,lib,share}",
+            "/opt/{zig,zig-*[0-9]*}/{lib,zig}",
         ],
         credentials: &[
-            "/opt/gradle/gradle.properties",
-            "/opt/gradle/init.d/*.gradle",
-            "/opt/gradle/init.d/*.gradle.kts",
-            "/opt/gradle/gradle-*/gradle.properties",
-            "/opt/gradle/gradle-*/init.d/*.gradle",
-            "/opt/gradle/gradle-*/init.d/*.gradle.kts",
-            "/opt/gradle-*/gradle.properties",
-            "/opt/gradle-*/init.d/*.gradle",
-            "/opt/gradle-*/init.d/*.gradle.kts",
-            "/opt/graalvm*/conf/management/jmxremote.password",
-            "/opt/java*/conf/management/jmxremote.password",
-            "/opt/jdk*/conf/management/jmxremote.password",
-            "/opt/openjdk*/conf/management/jmxremote.password",
-            "/opt/java*/jre/lib/management/jmxremote.password",
-            "/opt/jdk*/jre/lib/management/jmxremote.password",
-            "/opt/node/etc/npmrc",
-            "/opt/node/lib/node_modules/npm/npmrc",
-            "/opt/node-*/etc/npmrc",
-            "/opt/node-*/lib/node_modules/npm/npmrc",
-            "/opt/nodejs/etc/npmrc",
-            "/opt/nodejs/lib/node_modules/npm/npmrc",
-            "/opt/python*/pip.conf",
-            "/opt/python*/etc/pip.conf",
-            "/opt/python*/lib/python*/distutils/distutils.cfg",
+            // A directory of the user's own modules, and not of Go itself.
+            "/opt/*/pkg/mod/cache/vcs/*/config",
+            "/opt/*/src/*/*/*/.git/config",
+            "/opt/{*,*/*}/{lib,jre/lib}/management/{jmxremote.password,snmp.acl}",
+            "/opt/{*,*/*}/lib/node_modules/npm/npmrc",
+            "/opt/{*,*/*}/lib/python*/distutils/distutils.cfg",
         ],
         variables: &[],
     },
@@ -338,6 +320,18 @@ impl fmt::Display for ToolchainChoice {
             }
         }
     }
+}
+
+/// Returns the paths that a row stands for: one for each choice of its alternatives.
+#[must_use]
+pub fn alternatives(row: &str) -> Vec<String> {
+    let parts = row.split_once('{').and_then(|(before, rest)| {
+        let (choices, after) = rest.split_once('}')?;
+        Some((before, choices, after))
+    });
+    let Some((before, choices, after)) = parts else { return vec![row.to_owned()] };
+    let each = |choice: &str| alternatives(&format!("{before}{choice}{after}"));
+    choices.split(',').flat_map(each).collect()
 }
 
 impl Toolchain {
@@ -391,11 +385,11 @@ mod tests {
 
     #[test]
     fn no_row_reaches_a_file_with_a_credential() {
-        for path in TOOLCHAINS.iter().flat_map(|one| one.paths) {
+        for path in TOOLCHAINS.iter().flat_map(|one| one.paths).flat_map(|row| alternatives(row)) {
             assert!(path.starts_with("~/") || path.starts_with('/'), "{path}");
             for secret in CREDENTIALS {
-                let below = secret.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
-                assert!(!below && secret != path, "{path} has {secret}");
+                let below = secret.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'));
+                assert!(!below && *secret != path, "{path} has {secret}");
             }
         }
     }
@@ -403,9 +397,12 @@ mod tests {
     #[test]
     fn a_file_that_would_hold_a_credential_is_below_a_path_of_its_row() {
         for Toolchain { paths, credentials, .. } in TOOLCHAINS {
-            for secret in *credentials {
-                let below = |path: &&str| {
-                    secret.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
+            let paths: Vec<String> = paths.iter().flat_map(|row| alternatives(row)).collect();
+            for secret in credentials.iter().flat_map(|row| alternatives(row)) {
+                let below = |path: &String| {
+                    let fits = |(own, other): (&str, &str)| own == other || other.contains('*');
+                    let longer = secret.split('/').count() > path.split('/').count();
+                    longer && path.split('/').zip(secret.split('/')).all(fits)
                 };
                 assert!(paths.iter().any(below), "{secret}");
             }
