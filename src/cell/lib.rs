@@ -27,6 +27,7 @@ pub mod mounts;
 pub mod payload;
 pub mod proc;
 pub mod record;
+pub mod removal;
 pub mod report;
 pub mod sealed;
 pub mod seccomp;

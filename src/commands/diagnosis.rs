@@ -53,7 +53,8 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.extend(settings.sockets_layer());
     layers.push(reach::layer(&settings.profiles));
     layers.extend(directory_layer());
-    layers.push(FoundToolchains::layer(&settings.loaded.config.toolchains.value));
+    let config = &settings.loaded.config;
+    layers.push(FoundToolchains::layer(&config.toolchains.value, config.cache.value));
     // A policy need not use the default profiles; they are tried all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let own = own_profiles(&settings.loaded.profiles);

@@ -35,6 +35,8 @@ pub(super) enum Flag {
     Workspace,
     Ro,
     Rw,
+    /// No flag: a place of cofferdam's own.
+    Cache,
 }
 
 /// A grant that the operator asks for.
@@ -50,6 +52,7 @@ impl<'m> Asked<'m> {
         let flag = match request.access {
             Access::ReadOnly => Flag::Ro,
             Access::ReadWrite | Access::Unguarded => Flag::Rw,
+            Access::Cache => Flag::Cache,
         };
         Self { flag, request }
     }
@@ -62,6 +65,7 @@ impl fmt::Display for Asked<'_> {
             Flag::Workspace => "--workspace",
             Flag::Ro => "--ro",
             Flag::Rw => "--rw",
+            Flag::Cache => "the cache",
         };
         write!(to, "{flag}: `{}`", shown(&self.request.host))
     }
@@ -100,6 +104,10 @@ pub(super) fn all<'m>(asked: &[Asked<'m>]) -> Result<Vec<Found<'m>>, CliError> {
     let writable: Vec<FileId> = writable.map(|found| found.file).collect();
     for found in &all {
         found.check_links(&writable)?;
+        if found.asked.flag == Flag::Cache && !found.links.is_empty() {
+            return Err(CliError::new(format!("{} leads through a link", found.asked))
+                .with_hint("remove the link"));
+        }
     }
     for found in all.iter().filter(|found| found.links.iter().any(Link::is_the_users)) {
         eprintln!(

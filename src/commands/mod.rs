@@ -54,6 +54,7 @@ mod terminal;
 pub mod tier;
 mod toolchains;
 pub mod wiring;
+mod workspace_cache;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -18,6 +18,7 @@ use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{StdinStream, StdoutStream, Streams};
 use super::terminal::{self, OperatorTerminal};
 use super::wiring::Settings;
+use super::workspace_cache::WorkspaceCache;
 use super::{host_programs, start, wiring};
 use audit::{Audit, LoggedCall, Story};
 use link::{Control, Link, Running};
@@ -41,6 +42,14 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let configured = &settings.loaded.config.toolchains.value;
     let request = request.with_toolchains(typed.toolchains.as_ref(), configured)?;
+    let choice = typed.toolchains.as_ref().unwrap_or(configured);
+    let cache = WorkspaceCache::of(
+        choice,
+        settings.loaded.config.cache.value,
+        &request.mounts,
+        request.tier,
+    );
+    let request = request.with_cache(cache.as_ref())?;
     let terminal = terminal_for(typed)?;
     let request = match &terminal {
         Some(_) => request.at_terminal()?,

@@ -8,6 +8,7 @@ use clap::Args;
 use super::error::CliError;
 use super::terminal::OperatorTerminal;
 use super::toolchains::FoundToolchains;
+use super::workspace_cache::WorkspaceCache;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::defaults::LEAST_MEMORY;
 use model::job::{Access, ProfileName};
@@ -129,7 +130,20 @@ impl RunRequest {
         let found = FoundToolchains::of(typed, configured, &self.mounts);
         found.tell();
         self.mounts.extend(found.mounts);
-        let mut env = found.env;
+        self.with_env(found.env)
+    }
+
+    /// Adds the workspace's cache, if there is one. A variable that was asked for stays.
+    ///
+    /// # Errors
+    /// Variables that take more room than a call has.
+    pub(super) fn with_cache(mut self, cache: Option<&WorkspaceCache>) -> Result<Self, CliError> {
+        let Some(cache) = cache else { return Ok(self) };
+        self.mounts.extend(cache.mounts.iter().cloned());
+        self.with_env(cache.env.clone())
+    }
+
+    fn with_env(mut self, mut env: BTreeMap<String, String>) -> Result<Self, CliError> {
         env.extend(self.call.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
         self.call.env = Env::new(env).map_err(|error| invalid(&error))?;
         Ok(self)
@@ -263,7 +277,9 @@ fn mount(
     }
     let cell = match (cell, access) {
         (Some(cell), _) => PathBuf::from(cell),
-        (None, Access::ReadWrite | Access::Unguarded) => PathBuf::from("/workspace"),
+        (None, Access::ReadWrite | Access::Unguarded | Access::Cache) => {
+            PathBuf::from("/workspace")
+        }
         (None, Access::ReadOnly) => {
             let name = host.file_name().ok_or_else(|| {
                 bad("has no name of its own").with_hint("say where in the cell: HOST:CELL")

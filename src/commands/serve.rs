@@ -1,6 +1,6 @@
 //! `cofferdam serve`: MCP on standard input and output.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::format::plain;
 use super::launch::{self, Launched};
 use super::run_arguments::{self, MountRequest};
 use super::toolchains::FoundToolchains;
+use super::workspace_cache::WorkspaceCache;
 use super::{metrics, project, start, wiring};
 use link::Link;
 use mcp::serve::{self, Offer};
@@ -100,6 +101,12 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let settings = wiring::load(config)?.in_tier(typed.tier).serving();
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
+    let choice = typed.toolchains.as_ref().unwrap_or(configured);
+    let cache = WorkspaceCache::of(choice, settings.loaded.config.cache.value, &mounts, typed.tier);
+    if let Some(cache) = &cache {
+        mounts.extend(cache.mounts.iter().cloned());
+        add_env(cache.env.clone(), &mut additions);
+    }
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
     let mut settings = settings.told(groups);
     let said = settings.loaded.config.exec.clone();
@@ -234,10 +241,15 @@ fn add_toolchains(
     }
     found.tell();
     mounts.extend(found.mounts);
-    for (name, value) in found.env {
+    add_env(found.env, additions);
+    Ok(())
+}
+
+/// Adds variables; one that was asked for stays.
+fn add_env(env: BTreeMap<String, String>, additions: &mut ProfileAdditions) {
+    for (name, value) in env {
         additions.env.entry(name).or_insert(value);
     }
-    Ok(())
 }
 
 /// Checks what the operator adds to profiles.

@@ -12,6 +12,7 @@ use super::run_arguments::{LINKS, MountRequest};
 use model::accounts;
 use model::job::Access;
 use model::profile::PATH;
+use model::units::Size;
 use profile::toolchains::{TOOLCHAINS, Toolchain, ToolchainChoice, alternatives};
 
 /// Grants and variables for the tool chains that were found.
@@ -58,7 +59,7 @@ impl FoundToolchains {
     }
 
     /// Reports the tool chains that cells with a workspace have.
-    pub(super) fn layer(configured: &ToolchainChoice) -> LayerCheck {
+    pub(super) fn layer(configured: &ToolchainChoice, cache: u64) -> LayerCheck {
         let found = Self::of(Some(configured), configured, &[]);
         let how = match (configured, found.names.is_empty()) {
             (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
@@ -68,7 +69,9 @@ impl FoundToolchains {
         let withheld = found
             .shown_withheld()
             .map(|[path, secret]| format!("; not {path}, since {secret} may hold a credential"));
-        let how = std::iter::once(how).chain(withheld).collect();
+        let has_cache = cache > 0 && *configured != ToolchainChoice::None;
+        let cache = has_cache.then(|| format!("; a cache of {} for each workspace", Size(cache)));
+        let how = std::iter::once(how).chain(withheld).chain(cache).collect();
         LayerCheck { name: "tool chains".to_owned(), state: LayerState::Ok, how, remedy: None }
     }
 
@@ -242,7 +245,8 @@ mod tests {
             let parts = |row: &str| row.split('/').count();
             let fits = |row: &&String| {
                 let names = path.split('/').zip(row.split('/'));
-                parts(path) >= parts(row) && names.fold(true, |all, (name, part)| all && is_like(name, part))
+                parts(path) >= parts(row)
+                    && names.fold(true, |all, (name, part)| all && is_like(name, part))
             };
             rows.iter().any(|row| fits(&row))
         };

@@ -371,7 +371,7 @@ fn granted(settings: &Settings, asked: &[Asked]) -> Result<Vec<Granted>, CliErro
         let granted = Granted { host: found.host, file: found.file, cell, access };
         all.push(match flag {
             Flag::Workspace => tier::workspace(settings.tier, granted)?,
-            Flag::Ro | Flag::Rw => tier::granted(settings.tier, granted)?,
+            Flag::Ro | Flag::Rw | Flag::Cache => tier::granted(settings.tier, granted)?,
         });
     }
     Ok(all)

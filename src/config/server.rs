@@ -100,6 +100,8 @@ pub struct Config {
     pub git_identity: Setting<bool>,
     /// Tool chains that cells with a workspace have where the command line names none.
     pub toolchains: Setting<ToolchainChoice>,
+    /// Bytes that a workspace's cache may have at the start of cofferdam; none is kept if it is 0.
+    pub cache: Setting<u64>,
     /// Groups of tools that are shown.
     pub tools_groups: Setting<BTreeSet<ToolGroup>>,
     /// Tools that are not offered at all, whatever the policy says.
@@ -267,6 +269,30 @@ struct WrittenToolchains {
     ///
     /// Default: `"auto"`. Example: `"rust,nvm"`.
     grant: Option<Spanned<ToolchainChoice>>,
+    /// Size of the cache that the cells of one workspace share: it is emptied at a start that finds more in it, which is
+    /// looked at once an hour; `none` for no cache.
+    ///
+    /// Default: `"4G"`. Example: `"none"`.
+    cache: Option<Spanned<CacheSize>>,
+}
+
+/// Size of a cache in bytes: 0 for none.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct CacheSize(u64);
+
+impl TryFrom<String> for CacheSize {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "none" => Ok(Self(0)),
+            size => match size.parse() {
+                Ok(Size(bytes)) => Ok(Self(bytes)),
+                Err(error) => Err(format!("{error}, or `none`")),
+            },
+        }
+    }
 }
 
 /// Tools that callers see. The policy must allow each of them too.
@@ -397,6 +423,7 @@ impl Config {
             exec: ExecSettings::parse(&reader, &written.exec)?,
             git_identity: reader.set(written.git.identity.as_ref(), true, |given| given),
             toolchains: reader.set(chosen, ToolchainChoice::Auto, |choice| choice),
+            cache: reader.set(written.toolchains.cache.as_ref(), defaults::CACHE, |size| size.0),
             tools_groups: reader.set(groups, ToolGroup::shown_by_default(), |named| named),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
@@ -441,6 +468,10 @@ impl Config {
         all.extend([
             shown("git.identity", &self.git_identity, bool::to_string),
             shown("toolchains.grant", &self.toolchains, ToolchainChoice::to_string),
+            shown("toolchains.cache", &self.cache, |bytes| match bytes {
+                0 => "none".to_owned(),
+                bytes => Size(*bytes).to_string(),
+            }),
             shown("tools.groups", &self.tools_groups, |groups| {
                 groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
             }),

@@ -29,6 +29,8 @@ pub const SESSION_YIELD: Duration = Duration::from_secs(45);
 
 /// Bytes of memory of a cell.
 pub const MEMORY: u64 = GIB;
+/// Bytes that the cache of a workspace may have when cofferdam starts.
+pub const CACHE: u64 = 4 * GIB;
 /// Least memory that a cell can have: twice what the smallest shell was seen to start with.
 pub const LEAST_MEMORY: u64 = 8 * MIB;
 /// Processes and threads of a cell.

@@ -56,6 +56,8 @@ pub enum Access {
     ReadWrite,
     /// Files that the host obeys and that exist are read-only; any name can be made.
     Unguarded,
+    /// A directory of cofferdam's own, for cells alone: the host obeys nothing in it.
+    Cache,
 }
 
 /// A granted directory: its index among those that the operator granted at start.

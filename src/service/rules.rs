@@ -69,7 +69,9 @@ fn workspace_text(granted: Option<Access>) -> &'static str {
              obeys (.git, .envrc, .vscode, .idea, .claude, .mcp.json) cannot be made there: \
              make new repositories in /tmp"
         }
-        Some(Access::Unguarded) => "/workspace is a directory of the host; changes are kept",
+        Some(Access::Unguarded | Access::Cache) => {
+            "/workspace is a directory of the host; changes are kept"
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Grants of the host to a cell: their extent, and the files in them that stay protected.
 
+mod caches;
 mod changes;
 mod git_identity;
 mod granted_sockets;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     support::layers(&[
         ("workspace", workspace::CLAIMS),
+        ("caches", caches::CLAIMS),
         ("names", names::CLAIMS),
         ("names_anew", names_anew::CLAIMS),
         ("parts", parts::CLAIMS),

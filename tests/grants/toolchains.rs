@@ -40,12 +40,12 @@ const CREDENTIALS: &[&str] = &[
 const CANARY: &str = "canary-of-the-operator";
 
 /// A home with tool chains and a project, where cells can have something at its path: not below /tmp.
-struct Home {
+pub(super) struct Home {
     held: tempfile::TempDir,
 }
 
 impl Home {
-    fn new(caller: &Caller) -> Result<Self, Failed> {
+    pub(super) fn new(caller: &Caller) -> Result<Self, Failed> {
         let held = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
         let home = Self { held };
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755))?;
@@ -81,7 +81,7 @@ impl Home {
         self.held.path()
     }
 
-    fn file(&self, caller: &Caller, name: &str, text: &str, mode: u32) -> Check {
+    pub(super) fn file(&self, caller: &Caller, name: &str, text: &str, mode: u32) -> Check {
         let path = self.path().join(name);
         let mut parents: Vec<_> = path.ancestors().skip(1).collect();
         parents.reverse();
@@ -107,7 +107,12 @@ impl Home {
     }
 
     /// Runs a script in a cell with the project granted for writing.
-    fn run(&self, caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
+    pub(super) fn run(
+        &self,
+        caller: &Caller,
+        options: &[&str],
+        script: &str,
+    ) -> Result<Told, Failed> {
         let project = self.path().join("project").display().to_string();
         let options = [&["--rw", &project], options].concat();
         let command = caller.run_command(&options, &["bash", "-c", script]);

@@ -38,16 +38,8 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
-    let server = "schema = 1\n\n[server]\nconcurrency = 10\nqueue = 7\n\n[pool]\nwarm = 2\n\n\
-                  [limits]\ntmpfs = \"5G\"\n";
-    let configured = Configured::with(&[
-        ("cofferdam.toml", server),
-        ("sandbox-profiles/small.toml", SMALL),
-        ("policies/team.toml", TEAM),
-    ])?;
-    let expected = "\
+/// Every value with its source, where a few are configured.
+const SHOWN: &str = "\
 configuration: DIR (--config)
 
 server.concurrency    10           DIR/cofferdam.toml:4
@@ -69,6 +61,7 @@ exec.working_dir      /workspace   default
 exec.history          9            BASH_MCP_MAX_HISTORY
 git.identity          true         default
 toolchains.grant      auto         default
+toolchains.cache      4G           default
 tools.groups          calc, shell  default
 tools.off                          default
 tools.on                           default
@@ -87,8 +80,18 @@ profile nested    embedded:sandbox-profiles/nested.toml
 profile small     DIR/sandbox-profiles/small.toml
 policy            DIR/policies/team.toml
 ";
+
+#[test]
+fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
+    let server = "schema = 1\n\n[server]\nconcurrency = 10\nqueue = 7\n\n[pool]\nwarm = 2\n\n\
+                  [limits]\ntmpfs = \"5G\"\n";
+    let configured = Configured::with(&[
+        ("cofferdam.toml", server),
+        ("sandbox-profiles/small.toml", SMALL),
+        ("policies/team.toml", TEAM),
+    ])?;
     let history = [("BASH_MCP_MAX_HISTORY", "9")];
-    assert_eq!(configured.told_with(&history, &["config", "show"])?, well(expected));
+    assert_eq!(configured.told_with(&history, &["config", "show"])?, well(SHOWN));
     let (code, stdout, _) = configured.told(&["config", "show", "--json"])?;
     let json: serde_json::Value = serde_json::from_str(&stdout)?;
     let queue = serde_json::json!({

@@ -132,7 +132,7 @@ impl Sources {
             "BTreeMap" => Form::Map(Box::new(inner())),
             "bool" => Form::Plain("`true` or `false`"),
             "u8" | "u32" | "u64" | "usize" | "i64" => Form::Plain("whole number"),
-            "String" | "ToolchainChoice" => Form::Plain("text"),
+            "String" | "ToolchainChoice" | "CacheSize" => Form::Plain("text"),
             "PathBuf" => Form::Plain("path"),
             "Time" => Form::Plain("time"),
             "Size" => Form::Plain("size"),

@@ -5,17 +5,17 @@
 //! name, and the sweeper removes what is in it beneath a held descriptor, following no link.
 
 use std::cell::Cell as Counter;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open, openat, renameat};
-use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
 
 use crate::payload;
+use crate::removal::remove_all;
 use sys::Result;
 
 /// Contents of each private directory, in the order in which they are made.
@@ -144,68 +144,4 @@ pub fn sweep(path: &str, news: &OwnedFd) -> Result<()> {
         }
     }
     Err(Errno::ENOTEMPTY)
-}
-
-/// Returns the names in a directory, and whether each may be a directory itself.
-fn names(directory: impl AsFd) -> Result<Vec<(std::ffi::CString, bool)>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut list = Dir::openat(directory, ".", flags, Mode::empty())?;
-    let mut found = Vec::new();
-    // So many at a time: a cell may have made more than there is memory for.
-    for entry in list.iter().take(10_000) {
-        let entry = entry?;
-        let name = entry.file_name().to_owned();
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            found.push((name, matches!(entry.file_type(), Some(Type::Directory) | None)));
-        }
-    }
-    Ok(found)
-}
-
-/// Removes all in `store` whose name begins with `prefix`. A tree is never descended more than one
-/// level: directories in it are moved up and wait for their turn, however deep it is.
-fn remove_all(store: &OwnedFd, prefix: &str) -> Result<()> {
-    let mut moved = 0_u64;
-    loop {
-        let mut all = names(store)?;
-        all.retain(|(name, _)| name.to_bytes().starts_with(prefix.as_bytes()));
-        if all.is_empty() {
-            return Ok(());
-        }
-        for (name, may_be_directory) in all {
-            let file = unlinkat(store, name.as_c_str(), UnlinkatFlags::NoRemoveDir);
-            match file {
-                Ok(()) => continue,
-                Err(Errno::EISDIR) if may_be_directory => {}
-                Err(errno) => return Err(errno),
-            }
-            // Of no mode that a cell may have given it: its own user opens it.
-            fchmodat(store, name.as_c_str(), Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
-            empty(store, &name, prefix, &mut moved)?;
-        }
-    }
-}
-
-/// Empties one directory of the store and removes it; directories in it go up into the store.
-fn empty(store: &OwnedFd, name: &std::ffi::CString, prefix: &str, moved: &mut u64) -> Result<()> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let directory = openat(store, name.as_c_str(), flags, Mode::empty())?;
-    loop {
-        let all = names(&directory)?;
-        if all.is_empty() {
-            return unlinkat(store, name.as_c_str(), UnlinkatFlags::RemoveDir);
-        }
-        for (entry, _) in all {
-            match unlinkat(&directory, entry.as_c_str(), UnlinkatFlags::NoRemoveDir) {
-                Ok(()) => continue,
-                Err(Errno::EISDIR) => {}
-                Err(errno) => return Err(errno),
-            }
-            // Moving a directory writes to it (its `..`).
-            fchmodat(&directory, entry.as_c_str(), Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
-            *moved += 1;
-            let up = format!("{prefix}up-{}-{moved}", std::process::id());
-            renameat(&directory, entry.as_c_str(), store, up.as_str())?;
-        }
-    }
 }

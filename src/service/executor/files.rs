@@ -67,7 +67,8 @@ impl Scope {
             Some(Access::Unguarded) if errno == Errno::EROFS || errno == Errno::EBUSY => {
                 Some(guarded)
             }
-            Some(Access::ReadOnly | Access::ReadWrite | Access::Unguarded) | None => None,
+            Some(Access::ReadOnly | Access::ReadWrite | Access::Unguarded | Access::Cache)
+            | None => None,
         }
     }
 }

@@ -77,6 +77,6 @@ pub(crate) fn attributes(access: Access) -> u64 {
     let always = attribute::NOSUID | attribute::NODEV;
     match access {
         Access::ReadOnly => always | attribute::RDONLY,
-        Access::ReadWrite | Access::Unguarded => always,
+        Access::ReadWrite | Access::Unguarded | Access::Cache => always,
     }
 }

@@ -115,15 +115,16 @@ impl PlacedGrants {
                 self.guarded.push(cell.clone());
                 self.named.extend(found.named.iter().map(|path| cell.join(path)));
             }
-            Access::Unguarded => self.writable.push(cell.clone()),
+            Access::Unguarded | Access::Cache => self.writable.push(cell.clone()),
         }
     }
 
     /// Guards what the host obeys in a grant that stands at `place`.
     fn guard(&mut self, place: &Path, grant: &PathGrant) -> Result<(), TemplateError> {
         let PathGrant { granted, kind, found, .. } = grant;
-        if granted.access == Access::ReadOnly || *kind == Kind::File {
-            return Ok(());
+        match (granted.access, kind) {
+            (Access::ReadOnly | Access::Cache, _) | (_, Kind::File) => return Ok(()),
+            (Access::ReadWrite | Access::Unguarded, Kind::Directory) => {}
         }
         // Told with the path that the cell has: a caller must not learn the host's.
         let as_the_cell_has_it =

@@ -56,7 +56,7 @@ pub struct GuardedPaths {
 /// A directory that cannot be held: nothing in it would be guarded.
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     let writable = |access| match access {
-        Access::ReadOnly => false,
+        Access::ReadOnly | Access::Cache => false,
         Access::ReadWrite | Access::Unguarded => true,
     };
     let mut trees = Trees::default();

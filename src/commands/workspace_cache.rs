@@ -1,0 +1,236 @@
+//! The cache that the cells of one workspace share across calls and starts: a directory of cofferdam's own, which no
+//! program of the host reads.
+//!
+//! Cells write to it as they like. It is made, measured and emptied from held directories, following no link.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, open, openat, renameat};
+use nix::sys::stat::{Mode, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use sha2::{Digest, Sha256};
+
+use super::run_arguments::MountRequest;
+use cell::removal::{opened_up, remove_all};
+use cell::{c_path, errno_of};
+use model::accounts;
+use model::job::Access;
+use model::receipt::Tier;
+use profile::toolchains::ToolchainChoice;
+
+/// Its path in a cell.
+const PLACE: &str = "/cache";
+/// Directories on the way to it below the user's cache directory.
+const OWN: [&str; 2] = ["cofferdam", "workspaces"];
+/// Beginning of names that are to be removed.
+const GONE: &str = ".gone-";
+/// Files that are counted: with more it is emptied.
+const MOST_FILES: u32 = 1_000_000;
+/// Time after which it is measured again.
+const MEASURED: Duration = Duration::from_secs(3600);
+/// Directory of Gradle in the cache, and in that the one that the host's distributions are shown at.
+const GRADLE: [&str; 2] = ["gradle", "wrapper"];
+
+/// A cache, kept from being emptied until this process ends.
+#[derive(Debug)]
+pub(super) struct WorkspaceCache {
+    pub mounts: Vec<MountRequest>,
+    pub env: BTreeMap<String, String>,
+    /// Never unlocked by a call, which main may not make any more.
+    _lock: ManuallyDrop<Flock<File>>,
+}
+
+impl WorkspaceCache {
+    /// Makes the cache of the workspace among `mounts`, where cells may write to that and have tool chains. `most` is
+    /// its size in bytes at a start.
+    pub(super) fn of(
+        choice: &ToolchainChoice,
+        most: u64,
+        mounts: &[MountRequest],
+        tier: Option<Tier>,
+    ) -> Option<Self> {
+        let is_workspace = |mount: &&MountRequest| {
+            mount.cell == Path::new("/workspace") && mount.access != Access::ReadOnly
+        };
+        let workspace = mounts.iter().find(is_workspace)?;
+        let is_taken = mounts.iter().any(|mount| mount.cell.starts_with(PLACE));
+        let is_bare = tier == Some(Tier::Bare);
+        if is_bare || most == 0 || is_taken || *choice == ToolchainChoice::None {
+            return None;
+        }
+        let wrapper = mounts.iter().find(|mount| mount.host.ends_with(".gradle/wrapper"));
+        match Self::made(&user_caches()?, &workspace.host.canonicalize().ok()?, most, wrapper) {
+            Ok(cache) => Some(cache),
+            Err(errno) => {
+                tracing::info!(%errno, "this workspace has no cache");
+                None
+            }
+        }
+    }
+
+    fn made(
+        caches: &Path,
+        workspace: &Path,
+        most: u64,
+        wrapper: Option<&MountRequest>,
+    ) -> Result<Self, Errno> {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(caches).map_err(|error| errno_of(&error))?;
+        let mut place = caches.canonicalize().map_err(|error| errno_of(&error))?;
+        let mut held = owned(open(&place, DIRECTORY, Mode::empty())?)?;
+        for name in OWN {
+            held = directory(&held, name)?;
+            place.push(name);
+        }
+        let name = name(workspace);
+        place.push(&name);
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let lock =
+            openat(&held, format!("{name}.lock").as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let lock = match Flock::lock(File::from(lock), FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                limit(&held, &name, (&place, most), &lock)?;
+                lock.relock(FlockArg::LockShared)?;
+                lock
+            }
+            // Cells of another start have it.
+            Err((file, _)) => {
+                Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| errno)?
+            }
+        };
+        let cache = for_cells(&held, &name)?;
+        let mut mounts =
+            vec![MountRequest { host: place, cell: PathBuf::from(PLACE), access: Access::Cache }];
+        let variables = [("XDG_CACHE_HOME", ""), ("npm_config_cache", "/npm")];
+        let mut env: BTreeMap<String, String> = variables
+            .map(|(name, below)| (name.to_owned(), format!("{PLACE}{below}")))
+            .into_iter()
+            .collect();
+        if let Some(wrapper) = wrapper {
+            let [gradle, shown] = GRADLE;
+            in_cache(&in_cache(&cache, gradle)?, shown)?;
+            let home = format!("{PLACE}/{gradle}");
+            let cell = Path::new(&home).join(shown);
+            mounts.push(MountRequest { cell, ..wrapper.clone() });
+            env.insert("GRADLE_USER_HOME".to_owned(), home);
+        }
+        Ok(Self { mounts, env, _lock: ManuallyDrop::new(lock) })
+    }
+}
+
+const DIRECTORY: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Returns the directory of the user's caches (XDG Base Directory Specification).
+fn user_caches() -> Option<PathBuf> {
+    let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let named = named.filter(|path| path.is_absolute());
+    named.or_else(|| Some(accounts::home()?.join(".cache")))
+}
+
+/// Returns the name of a workspace's cache: its own, as far as it has usual letters, and a part that no other has.
+fn name(workspace: &Path) -> String {
+    let own = workspace.file_name().unwrap_or(OsStr::new("root"));
+    let usual = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-' || *byte == b'_';
+    let own = own.as_bytes().iter().take(40);
+    let own: String = own.map(|byte| if usual(byte) { char::from(*byte) } else { '_' }).collect();
+    let digest = Sha256::digest(workspace.as_os_str().as_bytes());
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{own}-{digest}")
+}
+
+/// Makes and holds a directory. A cell may have made something else there, where its user granted the user's caches.
+fn directory(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    match mkdirat(parent, name, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    owned(openat(parent, name, DIRECTORY, Mode::empty())?)
+}
+
+/// Makes and holds a directory that cells write to: their user's alone, whatever mode they gave it.
+fn for_cells(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    match mkdirat(parent, name, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    owned(opened_up(parent, &c_path(Path::new(name))?)?)
+}
+
+/// The same within the cache, in place of a file or link that a cell has made there.
+fn in_cache(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT | Errno::EISDIR) => for_cells(parent, name),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Refuses a directory that others can change.
+fn owned(held: OwnedFd) -> Result<OwnedFd, Errno> {
+    let found = fstat(&held)?;
+    let is_own = found.st_uid == nix::unistd::geteuid().as_raw() && found.st_mode & 0o022 == 0;
+    if is_own { Ok(held) } else { Err(Errno::EPERM) }
+}
+
+/// Empties the cache if a cell has made it unusable, or if it is larger than it may be, which is looked at once in a while.
+/// `lock` tells when it was measured.
+fn limit(
+    held: &OwnedFd,
+    name: &str,
+    (place, most): (&Path, u64),
+    lock: &File,
+) -> Result<(), Errno> {
+    let measured = lock.metadata().and_then(|found| found.modified());
+    let age = measured.ok().and_then(|time| time.elapsed().ok());
+    let is_new = lock.metadata().is_ok_and(|found| found.len() == 0);
+    let is_due = is_new || age.is_none_or(|age| age >= MEASURED);
+    let is_usable = for_cells(held, name).is_ok();
+    if is_usable && !is_due {
+        return Ok(());
+    }
+    if !is_usable || is_larger(place, most) {
+        let gone = format!("{GONE}{}", std::process::id());
+        renameat(held.as_fd(), name, held.as_fd(), gone.as_str())?;
+        let why = if is_usable { "too large" } else { "not usable" };
+        eprintln!("cofferdam: the cache of this workspace is emptied: it is {why}");
+    }
+    // Of an earlier start too, that was ended meanwhile.
+    remove_all(held, GONE)?;
+    lock.set_len(1)
+        .and_then(|()| lock.set_modified(SystemTime::now()))
+        .map_err(|error| errno_of(&error))
+}
+
+/// Returns whether a directory has more bytes, or more files, than it may. What cannot be measured is larger too.
+fn is_larger(place: &Path, most: u64) -> bool {
+    let mut left = vec![place.to_owned()];
+    let (mut bytes, mut files) = (0_u64, 0_u32);
+    while let Some(directory) = left.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else { return directory != place };
+        for entry in entries {
+            let Ok(found) = entry.and_then(|entry| Ok((entry.metadata()?, entry.path()))) else {
+                return true;
+            };
+            let (metadata, path) = found;
+            bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            files += 1;
+            if bytes > most || files > MOST_FILES {
+                return true;
+            }
+            if metadata.is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,144 @@
+//! The cache of a workspace: it stays, it is nobody else's, and no cell can spoil a start by it.
+
+use std::path::{Path, PathBuf};
+
+use super::toolchains::Home;
+use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds};
+
+pub const CLAIMS: &[Claim] = &[
+    claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
+    claim("a_cache_is_emptied_when_it_is_too_large", limited),
+    claim("no_cell_spoils_a_start_by_what_it_leaves_in_the_cache", spoiled),
+    claim("no_link_leads_the_cache_elsewhere", linked),
+];
+
+/// Makes a file in the cache, and shows what was there before.
+const USE: &str = "cat $XDG_CACHE_HOME/file 2> /dev/null; echo kept > /cache/file";
+
+fn workspace(caller: &Caller, name: &str) -> Result<String, Failed> {
+    Ok(caller.directory(name)?.display().to_string())
+}
+
+fn run(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
+    caller.run(options, &["bash", "-c", script])
+}
+
+/// The directories of all caches.
+fn caches(caller: &Caller) -> PathBuf {
+    Path::new(&caller.home).join(".cache/cofferdam/workspaces")
+}
+
+/// The cache that there is, and its lock.
+fn only(caller: &Caller) -> Result<[PathBuf; 2], Failed> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(caches(caller))? {
+        found.push(entry?.path());
+    }
+    found.sort();
+    match <[PathBuf; 2]>::try_from(found) {
+        Ok(both) => Ok(both),
+        Err(found) => Err(format!("not one cache: {found:?}").into()),
+    }
+}
+
+fn kept(caller: &Caller) -> Check {
+    let (one, other) = (workspace(caller, "one")?, workspace(caller, "other")?);
+    caller.bash_outside("mkdir -m 700 .cache && echo host > .cache/file")?;
+    equal("first", run(caller, &["--rw", &one], USE)?.said(), "")?;
+    equal("again", run(caller, &["--rw", &one], USE)?.said(), "kept")?;
+    equal("of another", run(caller, &["--rw", &other], USE)?.said(), "")?;
+    let mut server = crate::server::Server::of(caller.cofferdam(&["serve", "--workspace", &one]))?;
+    server.gives("cat /cache/file; echo $npm_config_cache", 0, "kept\n/cache/npm\n")?;
+    equal(
+        "the host's own",
+        std::fs::read_to_string(format!("{}/.cache/file", caller.home.display()))?.as_str(),
+        "host\n",
+    )?;
+    // Where nothing is to be written, or none is wanted.
+    let none = "ls -d /cache; echo \"[$XDG_CACHE_HOME]\"";
+    for options in [
+        vec!["--ro", one.as_str()],
+        vec!["--rw", &one, "--toolchains", "none"],
+        vec!["--rw", &one, "--ro", "/usr/share:/cache/share"],
+    ] {
+        let told = run(caller, &options, none)?;
+        equal(&options.join(" "), told.said().lines().last(), Some("[]"))?;
+    }
+    Ok(())
+}
+
+/// A configuration with a cache of this size.
+fn configured(caller: &Caller, size: &str) -> Result<String, Failed> {
+    let directory = caller.directory(&format!("config-{size}"))?;
+    let text = format!("schema = 1\n[toolchains]\ncache = \"{size}\"\n");
+    std::fs::write(directory.join("cofferdam.toml"), text)?;
+    Ok(directory.display().to_string())
+}
+
+fn limited(caller: &Caller) -> Check {
+    let one = workspace(caller, "one")?;
+    let config = configured(caller, "1M")?;
+    let options = ["--config", &config, "--rw", &one];
+    let fill = "head -c 2M /dev/zero > /cache/large; d=/cache; for i in $(seq 300); do d=$d/d; done; mkdir -p $d";
+    run(caller, &options, fill)?;
+    // Not looked at again at once.
+    equal("there", run(caller, &options, "ls /cache")?.said(), "d\nlarge")?;
+    let [cache, lock] = only(caller)?;
+    std::fs::write(&lock, "")?;
+    let told = run(caller, &options, "ls -A /cache; echo ok > /cache/file")?;
+    equal("emptied", told.said(), "")?;
+    holds("and told", &told.stderr, told.stderr.contains("emptied: it is too large"))?;
+    equal("nothing is left", only(caller)?, [cache, lock.clone()])?;
+    // The positive control: what fits stays.
+    std::fs::write(&lock, "")?;
+    equal("kept", run(caller, &options, "cat /cache/file")?.said(), "ok")?;
+    let none = configured(caller, "none")?;
+    let told = run(caller, &["--config", &none, "--rw", &one], "ls -d /cache; echo started")?;
+    equal("none", told.said(), "started")
+}
+
+fn spoiled(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    home.file(caller, ".gradle/wrapper/dists/one", "host\n", 0o644)?;
+    let gradle = "cat $GRADLE_USER_HOME/wrapper/dists/one && echo mine > $GRADLE_USER_HOME/own; \
+        echo x > $GRADLE_USER_HOME/wrapper/dists/one";
+    let told = home.run(caller, &[], gradle)?;
+    equal("the host's distributions", told.said(), "host")?;
+    holds("read-only", &told.stderr, told.stderr.contains("Read-only file system"))?;
+    for spoil in [
+        "mv /cache/gradle /cache/other; ln -s /usr /cache/gradle",
+        "mv /cache/gradle /cache/third; echo file > /cache/gradle",
+        "mv /cache/gradle /cache/fourth; mkdir /cache/gradle; ln -s . /cache/gradle/wrapper",
+        "chmod 000 /cache",
+        "chmod 777 /cache",
+        "chmod 000 /cache/gradle",
+    ] {
+        home.run(caller, &[], spoil)?;
+        let script = "cat $GRADLE_USER_HOME/wrapper/dists/one; echo a > /cache/a && echo started";
+        let told = home.run(caller, &[], script)?;
+        equal(spoil, told.said(), "host\nstarted")?;
+    }
+    Ok(())
+}
+
+fn linked(caller: &Caller) -> Check {
+    let one = workspace(caller, "one")?;
+    let secret = caller.directory("secret")?;
+    std::fs::write(secret.join("file"), "secret")?;
+    run(caller, &["--rw", &one], USE)?;
+    let [cache, _] = only(caller)?;
+    let swap = |place: &Path| {
+        let (place, to) = (place.display(), secret.display());
+        caller.bash_outside(&format!("mv {place} {place}.old && ln -s {to} {place}"))
+    };
+    swap(&cache)?;
+    let told = run(caller, &["--rw", &one], "cat /cache/file; echo x > /cache/own")?;
+    equal("not followed", told.said(), "")?;
+    equal("nor written", std::fs::read_dir(&secret)?.count(), 1)?;
+    equal("nor removed", std::fs::read_to_string(secret.join("file"))?.as_str(), "secret")?;
+    // On the way to it there is none then.
+    swap(&caches(caller))?;
+    let told = run(caller, &["--rw", &one], "ls -d /cache; echo started")?;
+    equal("no cache", told.said(), "started")?;
+    equal("nothing is made", std::fs::read_dir(&secret)?.count(), 1)
+}
