@@ -5,8 +5,9 @@
 
 SCRIPT is a JSON list of calls: [{"tool": "bash", "arguments": {...}}, ...]. A request of a client is answered with the
 call that follows the results which it holds, and with `done` once all have been made. Spoken are Anthropic's Messages
-(POST /v1/messages) and OpenAI's Responses (POST /v1/responses), both as streams of events. Each result of a call, as
-the client sent it to the model, becomes a line of RECORD. The port is the first line of standard output.
+(POST /v1/messages), OpenAI's Responses (POST /v1/responses) and Chat Completions (POST /v1/chat/completions), and
+Google's Gemini (POST /v1beta/models/NAME:streamGenerateContent), all as streams of events. Each result of a call, as the
+client sent it to the model, becomes a line of RECORD. The port is the first line of standard output.
 """
 import json
 import sys
@@ -27,11 +28,10 @@ def record(identity, shown):
 
 
 def tool_name(offered, wanted):
-    """Returns the name under which a client offers a tool of the server."""
-    for name in offered:
-        if name == wanted or name.endswith("__" + wanted):
-            return name
-    return None
+    """Returns the name under which a client offers a tool of the server: a client may have one of that name itself."""
+    ours = [name for name in offered if "cofferdam" in name and name.endswith("_" + wanted)]
+    others = [name for name in offered if name == wanted]
+    return next(iter(ours + others), None)
 
 
 class Model(BaseHTTPRequestHandler):
@@ -53,6 +53,10 @@ class Model(BaseHTTPRequestHandler):
             self.speak_messages(json.loads(body))
         elif path.endswith("/responses"):
             self.speak_responses(json.loads(body))
+        elif path.endswith("/chat/completions"):
+            self.speak_chat(json.loads(body))
+        elif ":" in path.rsplit("/", 1)[-1]:
+            self.speak_gemini(json.loads(body), path.rsplit(":", 1)[-1])
         elif path.endswith("/count_tokens"):
             self.answer(200, "application/json", b'{"input_tokens": 1}')
         else:
@@ -104,6 +108,60 @@ class Model(BaseHTTPRequestHandler):
              "usage": {"output_tokens": 1}},
             {"type": "message_stop"},
         ])
+
+    def send_data(self, objects, end=""):
+        """Sends events that have data alone."""
+        text = "".join(f"data: {json.dumps(one)}\n\n" for one in objects)
+        self.answer(200, "text/event-stream", (text + end).encode())
+
+    def speak_chat(self, asked):
+        results = 0
+        for message in asked.get("messages", []):
+            if message["role"] == "tool":
+                results += 1
+                record(message["tool_call_id"], message.get("content"))
+        offered = [tool["function"]["name"] for tool in asked.get("tools", [])]
+        call = SCRIPT[results] if results < len(SCRIPT) else None
+        name = call and tool_name(offered, call["tool"])
+        delta, reason = {"role": "assistant", "content": "done"}, "stop"
+        if name:
+            function = {"name": name, "arguments": json.dumps(call["arguments"])}
+            called = {"index": 0, "id": f"call_script{results}", "type": "function", "function": function}
+            delta, reason = {"role": "assistant", "content": None, "tool_calls": [called]}, "tool_calls"
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        whole = {"id": f"chat_{results}", "created": 1, "model": asked["model"]}
+        if not asked.get("stream"):
+            choice = {"index": 0, "message": delta, "finish_reason": reason}
+            answer = dict(whole, object="chat.completion", choices=[choice], usage=usage)
+            return self.answer(200, "application/json", json.dumps(answer).encode())
+        part = dict(whole, object="chat.completion.chunk")
+        self.send_data([
+            dict(part, choices=[{"index": 0, "delta": delta, "finish_reason": None}]),
+            dict(part, choices=[{"index": 0, "delta": {}, "finish_reason": reason}], usage=usage),
+        ], "data: [DONE]\n\n")
+
+    def speak_gemini(self, asked, action):
+        results = 0
+        for content in asked.get("contents", []):
+            for part in content.get("parts", []):
+                if "functionResponse" in part:
+                    results += 1
+                    shown = part["functionResponse"].get("response") or {}
+                    record(f"call_script{results - 1}", shown.get("output") or shown.get("error"))
+        offered = []
+        for tool in asked.get("tools", []):
+            offered += [one["name"] for one in tool.get("functionDeclarations", [])]
+        call = SCRIPT[results] if results < len(SCRIPT) else None
+        name = call and tool_name(offered, call["tool"])
+        part = {"functionCall": {"name": name, "args": call["arguments"]}} if name else {"text": "done"}
+        candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+        usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+        answer = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "none"}
+        if action == "streamGenerateContent":
+            return self.send_data([answer])
+        if action == "countTokens":
+            answer = {"totalTokens": 1}
+        self.answer(200, "application/json", json.dumps(answer).encode())
 
     def speak_responses(self, asked):
         results = 0

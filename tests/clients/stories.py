@@ -33,6 +33,27 @@ STORIES = [
         ],
     },
     {
+        "name": "reasons-in-text",
+        "why": "Gemini CLI and opencode show a model the text alone. Gemini checks arguments by the schema itself.",
+        "clients": ("gemini", "opencode"),
+        "steps": [
+            step("echo hi", "hi\n[exit 0"),
+            step("sleep 600", "timed out after 1 s", timeout=1),
+            step("exit 3", "exit 3", "the shell has ended; the next call starts a new one"),
+            step("sleep 600", "still running", "the session `default` is free", "bash_kill", background=True),
+            step("unshare -Ur true", "denied: system call unshare, once"),
+        ],
+    },
+    {
+        "name": "wrong-arguments-in-text",
+        "clients": ("opencode",),
+        "steps": [
+            wrong({"cmd": "ls"}, "unknown field `cmd`", "did you mean `command`?"),
+            step("true", "time limit 600 s, which is less than was asked for", timeout=9999),
+            wrong({"command": "true", "session": "a b"}, "`session` must be 1 to 64 letters"),
+        ],
+    },
+    {
         "name": "edit-make-gcc",
         "before": "printf 'int main(void){return 41;}\\n' > main.c; printf 'a.out: main.c\\n\\tcc main.c\\n' > Makefile",
         "steps": [
