@@ -111,18 +111,17 @@ impl WorkspaceCache {
         let cache = for_cells(&held, &name)?;
         let mut mounts =
             vec![MountRequest { host: place, cell: PathBuf::from(PLACE), access: Access::Cache }];
-        let variables = [("XDG_CACHE_HOME", ""), ("npm_config_cache", "/npm")];
-        let mut env: BTreeMap<String, String> = variables
+        let [gradle, shown] = GRADLE;
+        let variables =
+            [("XDG_CACHE_HOME", ""), ("npm_config_cache", "/npm"), ("GRADLE_USER_HOME", "/gradle")];
+        let env: BTreeMap<String, String> = variables
             .map(|(name, below)| (name.to_owned(), format!("{PLACE}{below}")))
             .into_iter()
             .collect();
         if let Some(wrapper) = wrapper {
-            let [gradle, shown] = GRADLE;
             in_cache(&in_cache(&cache, gradle)?, shown)?;
-            let home = format!("{PLACE}/{gradle}");
-            let cell = Path::new(&home).join(shown);
+            let cell = Path::new(PLACE).join(gradle).join(shown);
             mounts.push(MountRequest { cell, ..wrapper.clone() });
-            env.insert("GRADLE_USER_HOME".to_owned(), home);
         }
         Ok(Self { mounts, env, _lock: ManuallyDrop::new(lock) })
     }
