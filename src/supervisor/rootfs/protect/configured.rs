@@ -53,11 +53,13 @@ enum Names {
     Command,
     /// The same after a `!`; else words for git, of which some may be of a program.
     Alias,
+    /// An address, which has a command after `ext::` (git-remote-ext(1)).
+    Address,
 }
 
 /// Settings by section and key, `*` for any key; subsections do not matter: what is included on a
 /// condition counts as included.
-const MEANINGS: [(&str, &str, Names); 56] = [
+const MEANINGS: [(&str, &str, Names); 58] = [
     ("include", "path", Names::Include),
     ("includeif", "path", Names::Include),
     ("core", "hookspath", Names::Hooks),
@@ -97,6 +99,8 @@ const MEANINGS: [(&str, &str, Names); 56] = [
     ("uploadpack", "packobjectshook", Names::Command),
     ("remote", "uploadpack", Names::Command),
     ("remote", "receivepack", Names::Command),
+    ("remote", "url", Names::Address),
+    ("remote", "pushurl", Names::Address),
     ("trailer", "cmd", Names::Command),
     ("trailer", "command", Names::Command),
     ("hook", "command", Names::Command),
@@ -267,7 +271,10 @@ impl Scan {
             }
         }
         let aliases = valued(settings, Names::Alias).map(programs_of_alias);
-        let commands = valued(settings, Names::Command).map(<[u8]>::to_vec).chain(aliases);
+        let addresses = valued(settings, Names::Address);
+        let addresses = addresses.filter_map(|value| value.strip_prefix(b"ext::"));
+        let commands = valued(settings, Names::Command).chain(addresses);
+        let commands = commands.map(<[u8]>::to_vec).chain(aliases);
         for command in commands {
             if self.is_spent() {
                 self.note(who, "names more than could be looked at in time");

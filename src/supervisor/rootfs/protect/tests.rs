@@ -336,9 +336,9 @@ fn files_that_the_environment_names_are_read_too() {
 fn every_word_of_a_command_that_is_a_path_is_guarded() -> Outcome {
     let config = "[filter \"x\"]\n clean = python3 later/filter.py %f\n[alias]\n a = -c core.pager=scripts/pager log HEAD\n\
         [imap]\n tunnel = ssh -F conf/ssh\n[lfs \"extension.y\"]\n smudge = tools/y\n[sendemail]\n toCmd = ./to\n\
-        [core]\n pager = less scripts/\n";
+        [remote \"origin\"]\n url = https://example.org/no/command\n pushurl = ext::ssh -F remote/ssh %S\n[core]\n pager = less scripts/\n";
     let found = configured(config)?;
-    let named = ["later", "conf", "tools", "to", "scripts/pager"];
+    let named = ["later", "conf", "tools", "to", "scripts/pager", "remote"];
     for name in named {
         assert!(found.named.contains(&Path::new("project").join(name)), "{name}: {found:?}");
     }
