@@ -177,6 +177,18 @@ impl Settings {
         self
     }
 
+    /// Gives cells with a workspace the functions for the scripts of a project, if one is served.
+    #[must_use]
+    pub fn with_script_sdk(mut self, project: Option<&String>) -> Self {
+        if project.is_none() {
+            return self;
+        }
+        for profile in self.profiles.iter_mut().filter(|profile| profile.workspace) {
+            profile.script_sdk = Some(project::SDK);
+        }
+        self
+    }
+
     /// Sets the groups of tools that `serve` was given.
     #[must_use]
     pub fn told(mut self, groups: Option<BTreeSet<ToolGroup>>) -> Self {

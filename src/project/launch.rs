@@ -12,10 +12,16 @@ use crate::{Project, ScriptTool};
 
 /// Place of the project in a cell.
 const ROOT: &str = "/workspace";
-/// Directory of a call's files, in the cell's own /tmp.
-const FILES: &str = "/tmp/.mcp";
+/// Beginning of the paths of a call's files, in the cell's own /tmp.
+const FILES: &str = "/tmp/.mcp-";
+/// Directory of [`SDK`] in a cell.
+const SDK_DIRECTORY: &str = "/etc/cofferdam/sdk";
 /// Longest arguments in bytes that are a variable; longer ones are a file.
 const ARGUMENT_BYTES: usize = 32 << 10;
+/// Variable that lists arguments for `mcp_args_get`.
+const FIELDS: &str = "COFFERDAM_ARGS";
+/// Longest arguments in bytes that are listed there.
+const FIELDS_BYTES: usize = 8 << 10;
 /// Longest `_meta` of a request in bytes.
 const META_BYTES: usize = 16 << 10;
 /// Key of a request's `_meta` that no script is shown.
@@ -26,7 +32,7 @@ const DEFAULT_SECONDS: u64 = 30;
 const MAX_SECONDS: u64 = 600;
 
 /// Functions that scripts source from `$MCP_SDK/tool-sdk.sh`.
-const SDK: &str = include_str!("sdk/tool-sdk.sh");
+pub const SDK: &str = include_str!("sdk/tool-sdk.sh");
 /// Steps around the script.
 const AROUND: &str = include_str!("sdk/around.sh");
 /// Function that reads a resource.
@@ -82,6 +88,7 @@ impl ScriptLaunch {
         if meta.len() > META_BYTES {
             return Err(Unlaunched::LongMeta);
         }
+        let fields = fields(arguments);
         let arguments = Value::Object(arguments.clone()).to_string();
         let (variable, stdin) = match arguments.len() > ARGUMENT_BYTES {
             true => (String::new(), arguments.into_bytes()),
@@ -93,6 +100,7 @@ impl ScriptLaunch {
             ("MCP_TOOL_PATH", &format!("{ROOT}/tools/{}", tool.path)),
             ("MCP_TOOL_ARGS_JSON", &variable),
             ("MCP_TOOL_META_JSON", &meta),
+            (FIELDS, &fields),
         ]));
         let run = if tool.is_executable { "program" } else { "bash" };
         let given = if stdin.is_empty() { "variable" } else { "file" };
@@ -156,6 +164,27 @@ impl ScriptLaunch {
     }
 }
 
+/// Lists arguments for `mcp_args_get`: all of them as JSON, and a line for each with a plain name. Empty where that
+/// would be long.
+fn fields(arguments: &Map<String, Value>) -> String {
+    let mut text = Value::Object(arguments.clone()).to_string();
+    if text.len() > FIELDS_BYTES {
+        return String::new();
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for (name, value) in arguments.iter().filter(|(name, _)| name.chars().all(is_word)) {
+        let printed = match value {
+            Value::String(text) => Some(text.replace('\\', r"\\").replace('\n', r"\n")),
+            Value::Number(number) if number.is_f64() => None,
+            Value::Null | Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+            Value::Array(_) | Value::Object(_) => None,
+        };
+        let printed = printed.map(|text| format!(" {text}")).unwrap_or_default();
+        text.push_str(&format!("\n{name}{printed}"));
+    }
+    text
+}
+
 /// Returns the time limit of a tool.
 fn seconds(tool: &ScriptTool) -> u64 {
     match tool.is_extended {
@@ -171,11 +200,11 @@ fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 /// Returns the variables that every script has.
 fn variables(project: &Project) -> BTreeMap<String, String> {
-    let file = |name: &str| format!("{FILES}/{name}");
+    let file = |name: &str| format!("{FILES}{name}");
     let roots =
         json!([{ "uri": format!("file://{ROOT}"), "name": project.server.name, "path": ROOT }]);
     let set = [
-        ("MCP_SDK", file("sdk")),
+        ("MCP_SDK", SDK_DIRECTORY.to_owned()),
         ("MCP_TOOL_ERROR_FILE", file("error")),
         ("MCP_TOOL_RESOURCES_FILE", file("resources")),
         ("MCP_PROGRESS_STREAM", file("progress")),
@@ -189,10 +218,10 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCP_ROOTS_PATHS", ROOT.to_owned()),
         ("MCP_ROOTS_COUNT", "1".to_owned()),
         ("MCPBASH_PROJECT_ROOT", ROOT.to_owned()),
-        ("MCPBASH_HOME", FILES.to_owned()),
+        ("MCPBASH_HOME", "/etc/cofferdam".to_owned()),
         ("MCPBASH_TOOLS_DIR", format!("{ROOT}/tools")),
         ("MCPBASH_RESOURCES_DIR", format!("{ROOT}/resources")),
-        ("MCPBASH_STATE_DIR", file("state")),
+        ("MCPBASH_STATE_DIR", "/tmp".to_owned()),
         ("MCPBASH_MODE", "full".to_owned()),
         ("MCPBASH_JSON_TOOL", "jq".to_owned()),
         ("MCPBASH_JSON_TOOL_BIN", "jq".to_owned()),
@@ -225,6 +254,5 @@ fn quoted(text: &str) -> String {
 /// Puts the script together; the values of `more` are words of a shell.
 fn script(mark: &str, run: &str, more: &[(&str, &str)]) -> String {
     let more = more.iter().map(|(name, value)| format!("{name}={value} ")).collect::<String>();
-    let (files, sdk) = (quoted(FILES), quoted(SDK));
-    format!("MARK={mark} RUN={run} ARGUMENTS= METADATA= {more}FILES={files} SDK={sdk}\n{AROUND}")
+    format!("MARK={mark} RUN={run} ARGUMENTS= METADATA= {more}FILES={FILES}\n{AROUND}")
 }

@@ -23,7 +23,7 @@ use std::path::Path;
 use tree::Tree;
 
 pub use completions::{AskedCompletion, CompletionRequest, ScriptCompletion, Suggestions};
-pub use launch::{ScriptLaunch, Unlaunched};
+pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
 pub use resources::{ScriptResource, ScriptTemplate};

@@ -281,6 +281,7 @@ pub(crate) fn profile() -> Profile {
         tier: model::receipt::Tier::Full,
         terminal: None,
         git_identity: None,
+        script_sdk: None,
     }
 }
 

@@ -200,6 +200,16 @@ fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
         let result = server.result("basics-sdk", json!({ "of": of }));
         assert_eq!(said(&result), expected, "{of}: {result}");
     }
+    let arguments = json!({
+        "of": "arguments", "text": "'$(id)' \\n \\101 \"\t%s", "lines": "a\nb\n\n", "number": 7, "float": 1.5,
+        "none": null, "list": [1, {"a": "b"}], "text x": "no", "n": "\ntext forged",
+    });
+    let result = server.result("basics-sdk", arguments);
+    let expected = json!({"same": "yes", "other": "9", "number": "7"});
+    assert_eq!(result["structuredContent"]["result"], expected, "{result}");
+    let result = server.result("basics-sdk", json!({"of": "json"}));
+    let valid = "yes yes yes no no no no no no no";
+    assert_eq!(result["content"][0]["text"], valid, "{result}");
     let answer = said(&server.result("basics-sdk", json!({"of": "download"})));
     assert_eq!(answer["error"]["type"], "provider_unavailable", "{answer}");
     let failed = error(&mut server, "basics-sdk", json!({"of": "download-or-fail"}));

@@ -60,7 +60,12 @@ pub struct Profile {
     pub terminal: Option<TerminalSize>,
     /// Author of commits, in the cell's `/etc/gitconfig` beside a granted directory.
     pub git_identity: Option<GitIdentity>,
+    /// Functions for the scripts of a project, as [`SCRIPT_SDK`]; never a file's word.
+    pub script_sdk: Option<&'static str>,
 }
+
+/// Place of the functions for a project's scripts in a cell.
+pub const SCRIPT_SDK: &str = "/etc/cofferdam/sdk/tool-sdk.sh";
 
 /// Name and address for commits, as git's `user.name` and `user.email` have them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -145,6 +150,7 @@ impl Profile {
             tier: Tier::Full,
             terminal: None,
             git_identity: None,
+            script_sdk: None,
         }
     }
 }

@@ -1,10 +1,9 @@
 # What stands around a project's script in its cell: its files, its end, and the error that it wrote. Written for cofferdam.
 umask 077
-mkdir -p "$FILES/sdk" "$FILES/state" && printf %s "$SDK" >"$FILES/sdk/tool-sdk.sh" || exit 125
-for name in error resources progress log debug; do : >"$FILES/$name"; done
+for name in error resources progress log debug; do : >"$FILES$name" || exit 125; done
 if [[ $ARGUMENTS == file ]]; then
-    cat >"$FILES/arguments" || exit 125
-    export MCP_TOOL_ARGS_FILE=$FILES/arguments
+    cat >"${FILES}arguments" || exit 125
+    export MCP_TOOL_ARGS_FILE=${FILES}arguments
 fi
 [[ -z $METADATA ]] || export MCP_TOOL_METADATA_JSON=$METADATA
 cd "$MCPBASH_PROJECT_ROOT" || exit 125
@@ -15,6 +14,6 @@ case $RUN in
 esac
 code=$?
 error=
-IFS= read -rN 65536 error <"$FILES/error"
+IFS= read -rN 65536 error <"${FILES}error"
 printf '\n%s %d\n%s' "$MARK" "$code" "$error"
 exit 0

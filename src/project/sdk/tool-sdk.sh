@@ -9,9 +9,30 @@ mcp_args_raw() {
     if [[ -n ${MCP_TOOL_ARGS_FILE:-} ]]; then cat "$MCP_TOOL_ARGS_FILE"; else printf %s "${MCP_TOOL_ARGS_JSON:-{\}}"; fi
 }
 
+# Sets REPLY to the argument that a filter `.name` is of. COFFERDAM_ARGS has the arguments, and then a line for each
+# with a plain name: `name value`, or `name` alone where only jq can print the value.
+__mcp_field() {
+    local LC_ALL=C fields name=${1#.}
+    [[ -n ${COFFERDAM_ARGS:-} && $1 =~ ^\.[A-Za-z_][A-Za-z0-9_]*$ ]] || return 1
+    # A script that calls another one gives it arguments of its own.
+    [[ ${COFFERDAM_ARGS%%$'\n'*} == "${MCP_TOOL_ARGS_JSON:-}" ]] || return 1
+    fields=$'\n'${COFFERDAM_ARGS#*$'\n'}$'\n'
+    REPLY=null
+    if [[ $fields == *$'\n'"$name "* ]]; then
+        fields=${fields#*$'\n'"$name "}
+        printf -v REPLY %b "${fields%%$'\n'*}"
+    elif [[ $fields == *$'\n'"$name"$'\n'* ]]; then
+        return 1
+    fi
+}
+
 mcp_args_get() {
-    local filter=$1 value status=0
-    value=$(mcp_args_raw | __mcp_jq -rc "$filter") || status=$?
+    local filter=$1 value status=0 REPLY
+    if __mcp_field "$filter"; then
+        value=$REPLY
+    else
+        value=$(mcp_args_raw | __mcp_jq -rc "$filter") || status=$?
+    fi
     if [[ ${2:-} == --default && ($status != 0 || $value == null) ]]; then value=${3:-} status=0; fi
     [[ $status == 0 ]] && printf '%s\n' "$value"
     return "$status"
@@ -102,7 +123,20 @@ mcp_json_arr() {
     printf '[%s]' "$text"
 }
 
-mcp_is_valid_json() { printf %s "${1-}" | __mcp_jq -e 'true' >/dev/null 2>&1; }
+# Matches JSON of two levels, as most results are; jq reads the rest, in the time of a process.
+__mcp_is_flat_json() {
+    local LC_ALL=C string='"([^"\\[:cntrl:]]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"' s=$'[ \t\r\n]*' level one all
+    one="($string|-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?|true|false|null)"
+    for level in 1 2; do
+        one="($one|[[]$s($one($s,$s$one)*)?$s[]]|[{]$s($string$s:$s$one($s,$s$string$s:$s$one)*)?$s[}])"
+    done
+    all="^$s$one$s$"
+    ((${#1} <= 4096)) && [[ $1 =~ $all ]]
+}
+
+mcp_is_valid_json() {
+    __mcp_is_flat_json "${1-}" || printf %s "${1-}" | __mcp_jq -e 'true' >/dev/null 2>&1
+}
 mcp_byte_length() { local LC_ALL=C text=${1-}; printf '%s\n' "${#text}"; }
 
 # --- Results
@@ -123,11 +157,16 @@ mcp_result_success() {
 }
 
 mcp_result_error() {
-    local REPLY error
+    local error
     error=$(printf %s "${1:-null}" | __mcp_jq -c '(if type == "object" then . else {} end)
         | {type: "internal_error", message: "Unknown error"} + .' 2>/dev/null) ||
         error='{"type":"internal_error","message":"Unknown error"}'
-    error='{"success":false,"error":'$error'}'
+    __mcp_error_result "$error"
+}
+
+# Prints the result with an error that has its type and its message.
+__mcp_error_result() {
+    local REPLY error='{"success":false,"error":'$1'}'
     __mcp_quote "$error"
     printf '{"content":[{"type":"text","text":%s}],"structuredContent":%s,"isError":true}\n' "$REPLY" "$error"
 }
@@ -144,7 +183,7 @@ mcp_error() {
         esac
         shift 2
     done
-    mcp_result_error "$error}"
+    __mcp_error_result "$error}"
 }
 
 # --- Failures, which end the script

@@ -9,7 +9,7 @@ use cell::mounts::{HIDDEN, Slot};
 use cell::{c_path, size};
 use model::defaults::processors;
 use model::job::Limits;
-use model::profile::GitIdentity;
+use model::profile::{GitIdentity, SCRIPT_SDK};
 
 /// The host name of every cell.
 pub use model::profile::HOST_NAME;
@@ -59,6 +59,16 @@ pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io:
     });
     let text = format!("[user]\n{}", lines.collect::<String>());
     write_file(&directory.join("gitconfig"), &text)
+}
+
+/// Writes the functions for the scripts of a project, below the root that is the current directory.
+///
+/// # Errors
+/// What mkdir(2), open(2) or write(2) say.
+pub(crate) fn script_sdk(text: &str) -> std::io::Result<()> {
+    let file = Path::new(SCRIPT_SDK.trim_start_matches('/'));
+    file.parent().map_or(Ok(()), directories)?;
+    write_file(file, text)
 }
 
 /// Writes what covers `/proc` into the hidden store.

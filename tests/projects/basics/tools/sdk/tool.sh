@@ -34,6 +34,24 @@ case $(mcp_args_require .of) in
             $(mcp_json_truncate '{"a":{"b":[1,2,3]}}' 16 --array-path .a.b),
             $(mcp_json_truncate '{"a":1}' --array-path .b), $(mcp_json_truncate '{"a":1}' 9 --array-path '.a[0]')]"
         ;;
+    arguments)
+        same=yes
+        for name in text lines number float none list; do
+            [[ "$(mcp_args_get ".$name"; echo x)" == "$(mcp_args_raw | jq -rc ".$name"; echo x)" ]] || same="not $name"
+        done
+        other=$(MCP_TOOL_ARGS_JSON='{"number": 9}' mcp_args_get .number)
+        # Neither these nor a result of two levels need it.
+        MCPBASH_JSON_TOOL_BIN=false
+        mcp_result_success "$(mcp_json_obj same "$same" other "$other" number "$(mcp_args_int .number)")"
+        ;;
+    json)
+        valid=()
+        for text in '{"a": [1, -2.5e3, true], "b": {}}' '"\u00e9\""' '{"a":{"b":{"c":[[]]}}}' \
+            '{"a":}' '[1,]' 'tru' "\"$(printf 'a\nb')\"" '"\u0e9"' '{a:1}' '"a'; do
+            mcp_is_valid_json "$text" && valid+=(yes) || valid+=(no)
+        done
+        mcp_emit_text "${valid[*]}"
+        ;;
     errors)
         mcp_emit_json "$(mcp_json_arr "$(mcp_extract_cli_error '{"error":{"message":"one"}}' said 3)" \
             "$(mcp_extract_cli_error '{"errors":[{"message":"two"}]}' said 3)" \
