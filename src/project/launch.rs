@@ -11,7 +11,7 @@ use crate::reading::AskedResource;
 use crate::{Project, ScriptTool};
 
 /// Place of the project in a cell.
-const ROOT: &str = "/workspace";
+pub(crate) const ROOT: &str = "/workspace";
 /// Beginning of the paths of a call's files, in the cell's own /tmp.
 const FILES: &str = "/tmp/.mcp-";
 /// Directory of [`SDK`] in a cell.
@@ -35,6 +35,8 @@ const MAX_SECONDS: u64 = 600;
 pub const SDK: &str = include_str!("sdk/tool-sdk.sh");
 /// Steps around the script.
 const AROUND: &str = include_str!("sdk/around.sh");
+/// Function that prints the files beside a result.
+const EMBED: &str = include_str!("sdk/embed.sh");
 /// Function that reads a resource.
 const PROVIDER: &str = include_str!("sdk/provider.sh");
 
@@ -68,6 +70,8 @@ pub(crate) struct ShellReport<'o> {
     pub(crate) exit_code: i32,
     /// Content of the file for an error.
     pub(crate) error: &'o [u8],
+    /// Files beside the result.
+    pub(crate) embedded: &'o [u8],
 }
 
 impl ScriptLaunch {
@@ -107,7 +111,7 @@ impl ScriptLaunch {
         // A schema can be longer than the environment has room for.
         let metadata = quoted(&metadata(tool).to_string());
         let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", given), ("METADATA", &metadata)];
-        let script = script(&mark, run, &more);
+        let script = format!("{EMBED}{}", script(&mark, run, &more));
         Ok(Self { script, env, stdin, seconds: seconds(tool), mark })
     }
 
@@ -159,8 +163,10 @@ impl ScriptLaunch {
         let at = stdout.windows(mark.len()).rposition(|window| window == mark.as_bytes())?;
         let (output, rest) = (stdout.get(..at)?, stdout.get(at + mark.len()..)?);
         let end = rest.iter().position(|byte| *byte == b'\n')?;
-        let exit_code = std::str::from_utf8(rest.get(..end)?).ok()?.parse().ok()?;
-        Some(ShellReport { output, exit_code, error: rest.get(end + 1..)? })
+        let (exit_code, length) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once(' ')?;
+        let (exit_code, length) = (exit_code.parse().ok()?, length.parse().ok()?);
+        let (error, embedded) = rest.get(end + 1..)?.split_at_checked(length)?;
+        Some(ShellReport { output, exit_code, error, embedded })
     }
 }
 

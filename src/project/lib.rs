@@ -6,6 +6,7 @@
 #![deny(unreachable_pub)]
 
 mod completions;
+mod embedded;
 mod fields;
 mod launch;
 mod metadata;

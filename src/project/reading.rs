@@ -87,7 +87,7 @@ impl Project {
     }
 }
 
-fn content(mime_type: &str, output: &[u8]) -> ResourceContent {
+pub(crate) fn content(mime_type: &str, output: &[u8]) -> ResourceContent {
     let head = output.get(..LOOKED_AT).unwrap_or(output);
     let is_binary = head.contains(&0) || BINARY.iter().any(|kind| mime_type.starts_with(kind));
     match std::str::from_utf8(output) {

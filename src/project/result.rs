@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::embedded;
 use crate::launch::ScriptLaunch;
 use crate::{Project, ScriptTool};
 
@@ -97,7 +98,11 @@ impl Project {
         if report.exit_code != 0 {
             return Err(failed(report.output, report.exit_code, &stderr));
         }
-        succeeded(tool, report.output, &stderr)
+        let mut result = succeeded(tool, report.output, &stderr)?;
+        if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
+            content.extend(embedded::blocks(report.embedded));
+        }
+        Ok(result)
     }
 }
 

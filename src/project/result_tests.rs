@@ -49,7 +49,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
 /// Returns the result of a script that printed `stdout`, ended with `code` and left `error` in its file.
 fn ended(schema: Value, stdout: &str, code: i32, error: &str) -> Result<Value, ScriptError> {
     let tool = tool(schema);
-    let stdout = Some(format!("{stdout}\nMARK {code}\n{error}").into_bytes());
+    let stdout = Some(format!("{stdout}\nMARK {code} {}\n{error}", error.len()).into_bytes());
     let output = ScriptOutput { end: ScriptEnd::Exited, stdout, stderr: b"said\nmore".to_vec() };
     Project::result(&tool, &launched(&tool), &output)
 }

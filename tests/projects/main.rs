@@ -223,6 +223,41 @@ fn said(result: &Value) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
+#[test]
+fn files_that_a_script_names_are_beside_its_result() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let mut embedded = |of: &str| {
+        let result = server.result("basics-sdk", json!({ "of": of }));
+        assert_eq!(result["isError"], false, "{result}");
+        let blocks = result["content"].as_array().cloned().unwrap_or_default();
+        let resources = blocks.iter().skip(1).map(|block| {
+            assert_eq!(block["type"], "resource", "{block}");
+            block["resource"].clone()
+        });
+        (resources.collect::<Vec<_>>(), result["_meta"]["stderr"].clone())
+    };
+    let (resources, said) = embedded("embed");
+    let markdown = json!({
+        "uri": "file:///tmp/a \"\\n\nb", "mimeType": "text/markdown", "text": "said\n",
+    });
+    let raw = json!({"uri": "own:raw", "mimeType": "application/octet-stream", "blob": "YQBi"});
+    let script = include_str!("basics/completions/broken.sh");
+    let script = json!({
+        "uri": "file:///workspace/completions/broken.sh", "mimeType": "text/plain", "text": script,
+    });
+    assert_eq!(resources, [markdown, raw, script]);
+    assert_eq!(said, "/tmp/none is not embedded: there is no such file\n");
+    let note = json!({"uri": "own:note", "mimeType": "text/x", "text": "A note\n"});
+    let host = json!({
+        "uri": "file:///etc/hostname", "mimeType": "text/plain", "text": "cofferdam\n",
+    });
+    assert_eq!(embedded("embed-lines").0, [note, host]);
+    let (resources, said) = embedded("embed-long");
+    assert_eq!(resources, Vec::<Value>::new());
+    assert_eq!(said, "/tmp/long is not embedded: all such files have 512 KiB\n");
+}
+
 /// The content of a resource, or the error of its reading.
 fn read(server: &mut Server, uri: &str) -> Value {
     let id = server.request("resources/read", json!({ "uri": uri }));

@@ -15,5 +15,8 @@ esac
 code=$?
 error=
 IFS= read -rN 65536 error <"${FILES}error"
-printf '\n%s %d\n%s' "$MARK" "$code" "$error"
+# Lengths in bytes.
+LC_ALL=C
+printf '\n%s %d %d\n%s' "$MARK" "$code" "${#error}" "$error"
+[[ $code != 0 || ! -s ${FILES}resources ]] || embeds
 exit 0

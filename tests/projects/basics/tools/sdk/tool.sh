@@ -52,6 +52,21 @@ case $(mcp_args_require .of) in
         done
         mcp_emit_text "${valid[*]}"
         ;;
+    embed)
+        name=$'/tmp/a "\\n\nb'
+        printf 'said\n' >"$name"
+        printf 'a\0b' >/tmp/raw
+        mcp_result_text_with_resource '{"done": true}' --path "$name" --mime text/markdown --path /tmp/raw --uri own:raw \
+            --path /tmp/none --path completions/broken.sh
+        ;;
+    embed-lines)
+        printf '/workspace/resources/note.txt\ttext/x\town:note\n/etc/hostname\n' >"$MCP_TOOL_RESOURCES_FILE"
+        mcp_emit_text done
+        ;;
+    embed-long)
+        head -c 600000 /dev/zero >/tmp/long
+        mcp_result_text_with_resource done --path /tmp/long
+        ;;
     errors)
         mcp_emit_json "$(mcp_json_arr "$(mcp_extract_cli_error '{"error":{"message":"one"}}' said 3)" \
             "$(mcp_extract_cli_error '{"errors":[{"message":"two"}]}' said 3)" \
