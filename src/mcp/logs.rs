@@ -13,6 +13,8 @@ use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value};
 
+use project::ScriptMessage;
+
 /// Messages that a client receives in each [`WINDOW`], at most; the rest is counted.
 pub const MOST: u32 = 100;
 pub const WINDOW: Duration = Duration::from_secs(60);
@@ -76,6 +78,32 @@ impl Logs {
         }
     }
 
+    /// Sends a message of a script, if the client receives its level and has room for it.
+    pub(crate) async fn tell_script(
+        &self,
+        context: &RequestContext<RoleServer>,
+        message: ScriptMessage,
+    ) {
+        let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(least) = context.meta.log_level().or(set) else { return };
+        let Ok(level) = serde_json::from_value::<LoggingLevel>(message.level) else { return };
+        if weight(level) < weight(least) {
+            return;
+        }
+        let place = {
+            let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+            Window::place(&mut window, Instant::now())
+        };
+        if place.is_none() {
+            return;
+        }
+        let mut note = LoggingMessageNotificationParam::new(level, message.data);
+        note.logger = message.logger;
+        if let Err(error) = context.peer.notify_logging_message(note).await {
+            tracing::debug!(%error, "a message was not sent");
+        }
+    }
+
     /// Returns the log of one call's output, if the client receives output.
     pub(crate) fn for_output(
         &self,
@@ -85,6 +113,20 @@ impl Logs {
         let request = serde_json::to_value(&context.id).unwrap_or_default();
         let listens = self.hear_output(context.meta.log_level());
         listens.then_some(CallLog { logs: self, logger, request })
+    }
+}
+
+/// Returns the place of a level among all, the least first (RFC 5424).
+fn weight(level: LoggingLevel) -> u8 {
+    match level {
+        LoggingLevel::Debug => 0,
+        LoggingLevel::Info => 1,
+        LoggingLevel::Notice => 2,
+        LoggingLevel::Warning => 3,
+        LoggingLevel::Error => 4,
+        LoggingLevel::Critical => 5,
+        LoggingLevel::Alert => 6,
+        LoggingLevel::Emergency => 7,
     }
 }
 

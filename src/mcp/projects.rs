@@ -180,7 +180,11 @@ impl<B: Backend> Server<B> {
             Ok(report) => report,
             Err(refused) => return refusal(refused, tool),
         };
-        let result = Project::result(tool, &launch, &output(&report)).map_err(error)?;
+        let output = output(&report);
+        for message in Project::messages(&launch, &output) {
+            self.0.logs.tell_script(context, message).await;
+        }
+        let result = Project::result(tool, &launch, &output).map_err(error)?;
         let mut result: CallToolResult = serde_json::from_value(result).map_err(|_| {
             ErrorData::internal_error("the tool's result is no result of a tool", None)
         })?;

@@ -70,6 +70,8 @@ pub(crate) struct ShellReport<'o> {
     pub(crate) exit_code: i32,
     /// Content of the file for an error.
     pub(crate) error: &'o [u8],
+    /// Log messages, one JSON document a line.
+    pub(crate) log: &'o [u8],
     /// Files beside the result.
     pub(crate) embedded: &'o [u8],
 }
@@ -163,10 +165,12 @@ impl ScriptLaunch {
         let at = stdout.windows(mark.len()).rposition(|window| window == mark.as_bytes())?;
         let (output, rest) = (stdout.get(..at)?, stdout.get(at + mark.len()..)?);
         let end = rest.iter().position(|byte| *byte == b'\n')?;
-        let (exit_code, length) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once(' ')?;
-        let (exit_code, length) = (exit_code.parse().ok()?, length.parse().ok()?);
-        let (error, embedded) = rest.get(end + 1..)?.split_at_checked(length)?;
-        Some(ShellReport { output, exit_code, error, embedded })
+        let mut numbers = std::str::from_utf8(rest.get(..end)?).ok()?.split(' ');
+        let exit_code = numbers.next()?.parse().ok()?;
+        let mut length = || numbers.next()?.parse().ok();
+        let (error, rest) = rest.get(end + 1..)?.split_at_checked(length()?)?;
+        let (log, embedded) = rest.split_at_checked(length()?)?;
+        Some(ShellReport { output, exit_code, error, log, embedded })
     }
 }
 

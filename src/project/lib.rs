@@ -28,7 +28,7 @@ pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
 pub use resources::{ScriptResource, ScriptTemplate};
-pub use result::{ScriptEnd, ScriptError, ScriptOutput};
+pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use server::ServerIdentity;
 pub use tools::ScriptTool;
 

@@ -34,6 +34,15 @@ pub struct ScriptOutput {
     pub stderr: Vec<u8>,
 }
 
+/// A log message of a script.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScriptMessage {
+    /// Level as the script wrote it.
+    pub level: Value,
+    pub logger: Option<String>,
+    pub data: Value,
+}
+
 /// A JSON-RPC error.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
@@ -64,6 +73,21 @@ fn first_value(bytes: &[u8]) -> Option<Value> {
 }
 
 impl Project {
+    /// Reads the log messages of a call, in their order; a line that is none is left out.
+    pub fn messages(launch: &ScriptLaunch, output: &ScriptOutput) -> Vec<ScriptMessage> {
+        let report = output.stdout.as_deref().and_then(|stdout| launch.report(stdout));
+        let log = report.map(|report| report.log).unwrap_or_default();
+        let message = |line: &[u8]| {
+            let mut line: Value = serde_json::from_slice(line).ok()?;
+            let fields = line.get_mut("params")?;
+            let logger = fields.get("logger").and_then(Value::as_str);
+            let logger = logger.filter(|logger| !logger.is_empty()).map(str::to_owned);
+            let level = fields.get("level")?.clone();
+            Some(ScriptMessage { level, logger, data: fields.get_mut("data")?.take() })
+        };
+        log.split(|byte| *byte == b'\n').filter_map(message).collect()
+    }
+
     /// Makes the result of a call: a `CallToolResult` as JSON.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
 /// Returns the result of a script that printed `stdout`, ended with `code` and left `error` in its file.
 fn ended(schema: Value, stdout: &str, code: i32, error: &str) -> Result<Value, ScriptError> {
     let tool = tool(schema);
-    let stdout = Some(format!("{stdout}\nMARK {code} {}\n{error}", error.len()).into_bytes());
+    let stdout = Some(format!("{stdout}\nMARK {code} {} 0\n{error}", error.len()).into_bytes());
     let output = ScriptOutput { end: ScriptEnd::Exited, stdout, stderr: b"said\nmore".to_vec() };
     Project::result(&tool, &launched(&tool), &output)
 }
@@ -162,4 +162,24 @@ fn nothing_of_the_caller_is_in_the_script() {
     let with = launch(&long, &none).expect("it");
     assert_eq!(with.env.get("MCP_TOOL_ARGS_JSON").map(String::as_str), Some(""));
     assert_eq!(with.stdin.len(), 40_000 + r#"{"a":""}"#.len());
+}
+
+#[test]
+fn messages_are_the_lines_of_the_log_that_are_some() {
+    let tool = tool(Value::Null);
+    let log = concat!(
+        "{\"params\":{\"level\":\"info\",\"logger\":\"one\",\"data\":{\"a\":1}}}\n",
+        "no JSON\n{\"params\":{\"level\":\"info\"}}\n",
+        "{\"params\":{\"level\":\"error\",\"logger\":\"\",\"data\":\"text\"}}\n",
+    );
+    let stdout = Some(format!("said\nMARK 1 2 {}\n{{}}{log}", log.len()).into_bytes());
+    let output = ScriptOutput { end: ScriptEnd::Exited, stdout, stderr: Vec::new() };
+    let message = |level: &str, logger: Option<&str>, data: Value| ScriptMessage {
+        level: json!(level),
+        logger: logger.map(str::to_owned),
+        data,
+    };
+    let expected =
+        [message("info", Some("one"), json!({"a": 1})), message("error", None, json!("text"))];
+    assert_eq!(Project::messages(&launched(&tool), &output), expected);
 }

@@ -258,6 +258,27 @@ fn files_that_a_script_names_are_beside_its_result() {
     assert_eq!(said, "/tmp/long is not embedded: all such files have 512 KiB\n");
 }
 
+#[test]
+fn messages_of_a_script_come_before_its_answer_from_the_level_that_was_set() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let line = |server: &Server| {
+        server.lines.recv_timeout(server::patience::patience()).expect("a line in time")
+    };
+    let id = server.call("basics-sdk", json!({"of": "log"}));
+    let quiet = line(&server);
+    let failed = json!({"code": -32602, "message": "\u{e9}"});
+    assert_eq!((&quiet["id"], &quiet["error"]), (&json!(id), &failed));
+    let id = server.request("logging/setLevel", json!({"level": "info"}));
+    assert_eq!(line(&server)["id"], id);
+    let text = json!({"level": "info", "logger": "one", "data": "\u{e9} \"x\"\n"});
+    let fields = json!({"level": "notice", "data": {"a": 1}});
+    let id = server.call("basics-sdk", json!({"of": "log"}));
+    let [first, second, last] = [(); 3].map(|()| line(&server));
+    assert_eq!((&first["params"], &second["params"]), (&text, &fields));
+    assert_eq!(last["id"], id);
+}
+
 /// The content of a resource, or the error of its reading.
 fn read(server: &mut Server, uri: &str) -> Value {
     let id = server.request("resources/read", json!({ "uri": uri }));

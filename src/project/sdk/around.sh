@@ -13,10 +13,11 @@ case $RUN in
     provider) reads "$MCP_RESOURCE_URI" </dev/null ;;
 esac
 code=$?
-error=
+error= log=
 IFS= read -rN 65536 error <"${FILES}error"
+IFS= read -rN 65536 log <"${FILES}log"
 # Lengths in bytes.
 LC_ALL=C
-printf '\n%s %d %d\n%s' "$MARK" "$code" "${#error}" "$error"
+printf '\n%s %d %d %d\n%s%s' "$MARK" "$code" "${#error}" "${#log}" "$error" "$log"
 [[ $code != 0 || ! -s ${FILES}resources ]] || embeds
 exit 0

@@ -67,6 +67,13 @@ case $(mcp_args_require .of) in
         head -c 600000 /dev/zero >/tmp/long
         mcp_result_text_with_resource done --path /tmp/long
         ;;
+    log)
+        mcp_log_debug one "left out"
+        mcp_log_info one $'\u00e9 "x"\n'
+        mcp_log notice '' '{"a": 1}'
+        mcp_log loud one '"no level"'
+        mcp_fail -32602 $'\u00e9'
+        ;;
     errors)
         mcp_emit_json "$(mcp_json_arr "$(mcp_extract_cli_error '{"error":{"message":"one"}}' said 3)" \
             "$(mcp_extract_cli_error '{"errors":[{"message":"two"}]}' said 3)" \
