@@ -5,6 +5,8 @@
 //! some of them: the title, a setting that is asked for by DECRQSS, the clipboard by OSC 52. So what passes is listed
 //! here, sequence by sequence; anything else does not.
 
+use super::fences::{FENCE, Fences};
+
 /// Longest beginning of a device control string, and longest operating system control, in bytes.
 const HEAD: usize = 16;
 const COMMAND: usize = 4096;
@@ -79,8 +81,10 @@ pub(super) struct EscapeFilter {
     length: usize,
     modes: Vec<(u32, bool)>,
     changed: Changed,
-    /// True if something passed that a terminal answers.
-    asked: bool,
+    /// Fences behind the questions that passed.
+    fences: Fences,
+    /// A question that waits until the terminal is further, and what is behind it.
+    later: Option<Vec<u8>>,
 }
 
 /// Settings of the terminal that were changed, and are put back at the end.
@@ -134,7 +138,8 @@ impl EscapeFilter {
             length: 0,
             modes: Vec::new(),
             changed: Changed::default(),
-            asked: false,
+            fences: Fences::default(),
+            later: None,
         }
     }
 
@@ -142,14 +147,43 @@ impl EscapeFilter {
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
-            self.take(*byte, &mut out);
+            match &mut self.later {
+                Some(later) => later.push(*byte),
+                None => self.take(*byte, &mut out),
+            }
         }
+        self.fences.wrote(out.len());
         out
     }
 
-    /// Returns whether something passed that a terminal answers.
-    pub(super) fn has_asked(&self) -> bool {
-        self.asked
+    /// Returns whether output waits for an answer of the terminal.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.later.is_some()
+    }
+
+    /// Returns the fences that were put behind questions.
+    pub(super) fn fences(&self) -> &Fences {
+        &self.fences
+    }
+
+    /// Takes answers of the terminal to fences. Returns the bytes that may pass for it.
+    pub(super) fn answered(&mut self, answers: usize) -> Vec<u8> {
+        self.fences.answered(answers);
+        match self.fences.may_ask() {
+            true => self.go_on(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Lets no question pass any more. Returns the bytes that may pass for it.
+    pub(super) fn ask_no_more(&mut self) -> Vec<u8> {
+        self.questions = Questions::Drop;
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> Vec<u8> {
+        let later = self.later.take().unwrap_or_default();
+        self.push(&later)
     }
 
     /// Returns what puts the terminal back: an unfinished string ends, modes are as they were, colours are off. Nothing,
@@ -365,9 +399,13 @@ impl EscapeFilter {
             (b">", b"", b'm') => self.keys(matches!(numbers, b"4") || numbers.starts_with(b"4;")),
             (b">" | b"=" | b"<", b"", b'u') => self.keys(true),
             // Kinds of the terminal and its state, and modes: answered with numbers alone.
-            (b"" | b">", b"", b'c') | (b"?", b"", b'u') | (b"" | b"?", b"$", b'p') => self.ask(),
-            // Not the status: its answer tells that all before it have come.
-            (b"" | b"?", b"", b'n') => self.ask() && matches!(numbers, b"6" | b"996"),
+            (b"" | b">", b"", b'c') | (b"?", b"", b'u') | (b"" | b"?", b"$", b'p') => {
+                return self.ask(&held, last, out);
+            }
+            // Not the status, which is a fence.
+            (b"" | b"?", b"", b'n') if matches!(numbers, b"6" | b"996") => {
+                return self.ask(&held, last, out);
+            }
             _ => false,
         };
         if passes {
@@ -383,10 +421,24 @@ impl EscapeFilter {
         passes
     }
 
-    fn ask(&mut self) -> bool {
-        let passes = self.questions == Questions::Pass;
-        self.asked |= passes;
-        passes
+    /// Passes a question on with a fence behind it, or has it wait for the terminal, behind a fence too.
+    fn ask(&mut self, held: &[u8], last: u8, out: &mut Vec<u8>) {
+        if self.questions == Questions::Drop {
+            return;
+        }
+        let question = [b"\x1b[", held, &[last]].concat();
+        let mut now = Fences::clone(&self.fences);
+        now.wrote(out.len());
+        if now.may_ask() {
+            self.changed.anything = true;
+            out.extend(question);
+        } else {
+            self.later = Some(question);
+        }
+        if self.later.is_none() || !self.fences.is_open() {
+            out.extend(FENCE);
+            self.fences.put();
+        }
     }
 
     /// Passes on the listed ones of private modes, and keeps them in mind.

@@ -30,8 +30,13 @@ fn what_programs_draw_with_passes_unchanged() {
     ];
     for bytes in usual {
         let shown = String::from_utf8_lossy(bytes);
-        assert_eq!(filtered(bytes), *bytes, "{shown:?}");
+        assert_eq!(without_fences(&filtered(bytes)), *bytes, "{shown:?}");
     }
+}
+
+/// Output of the filter but for its own questions.
+fn without_fences(bytes: &[u8]) -> Vec<u8> {
+    String::from_utf8_lossy(bytes).replace("\x1b[5n", "").into_bytes()
 }
 
 #[test]
@@ -158,9 +163,9 @@ fn modes_that_were_switched_are_switched_back() {
     // Flags of the other screen are taken back there, where a reset would come too late.
     assert_eq!(filter.push(b"\x1b[?1049l"), b"\x1b[<99u\x1b[>4m\x1b[?1049l");
     assert!(filter.reset().windows(5).any(|part| part == b"[<99u"));
-    assert!(!filter.has_asked());
-    filter.push(b"\x1b[6n");
-    assert!(filter.has_asked());
+    assert!(!filter.fences().is_open());
+    assert_eq!(filter.push(b"\x1b[6n"), b"\x1b[6n\x1b[5n");
+    assert!(filter.fences().is_open());
 }
 
 #[test]
@@ -205,5 +210,22 @@ fn a_terminal_that_takes_bytes_for_characters_sees_no_control() {
 fn no_question_passes_where_nobody_reads_the_answer() {
     let mut filter = EscapeFilter::new(Questions::Drop, Coding::Utf8);
     assert_eq!(filter.push(b"\x1b[6n\x1b[c\x1b[?u\x1b[?1$p\x1b[1m"), b"\x1b[1m");
-    assert!(!filter.has_asked());
+    assert!(!filter.fences().is_open());
+}
+
+#[test]
+fn a_question_waits_until_the_terminal_is_nearly_as_far() {
+    let mut filter = filter();
+    let long = vec![b'x'; 20_000];
+    assert_eq!(filter.push(&long), long);
+    assert_eq!(filter.push(b"a\x1b[cb\x1b[6nc"), b"a\x1b[5n");
+    assert!(filter.is_waiting());
+    assert_eq!(filter.push(b"d"), b"");
+    assert_eq!(filter.answered(1), b"\x1b[c\x1b[5nb\x1b[6n\x1b[5ncd");
+    assert!(!filter.is_waiting());
+    // One that answers nothing is asked nothing more.
+    filter.push(&long);
+    assert_eq!(filter.push(b"e\x1b[cf"), b"e");
+    assert_eq!(filter.ask_no_more(), b"f");
+    assert_eq!(filter.push(b"\x1b[cg"), b"g");
 }

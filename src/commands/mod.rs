@@ -18,6 +18,7 @@ pub mod error;
 mod escape_filter;
 mod exec_options;
 pub mod exit;
+mod fences;
 mod filtered_output;
 mod format;
 mod git_identity;

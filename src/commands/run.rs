@@ -16,7 +16,7 @@ use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{StdinStream, StdoutStream, Streams};
-use super::terminal::{self, OperatorTerminal};
+use super::terminal::{self, Conversation, OperatorTerminal};
 use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{host_programs, start, wiring};
@@ -264,21 +264,25 @@ async fn live(
     if let Some(notes) = receipt.unguarded() {
         eprintln!("cofferdam: not guarded in full: {notes}");
     }
-    let (ended, taken_back) = match &terms.terminal {
+    let Conversation { ended, taken_back, is_read } = match &terms.terminal {
         Some(operators) => {
             terminal::converse(running, input, &mut stdout, terms.output, operators).await?
         }
         None => {
             let mut stdout = FilteredOutput::new(stdout, &std::io::stdout());
             let mut stderr = FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
-            let ended = follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
+            let (ended, taken_back) =
+                follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
             stdout.put_back(std::io::stdout());
             stderr.put_back(std::io::stderr());
-            ended
+            Conversation { ended, taken_back, is_read: true }
         }
     };
     entry.ended(&story(&ended, Some(&receipt)));
     let code = exit::code(&ended.outcome, taken_back);
+    if !is_read {
+        return Ok(code);
+    }
     match &ended.outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Cancelled => Ok(code),
         Outcome::Timeout => {

@@ -2,11 +2,11 @@
 //!
 //! A pipe without a name is opened again, so that `O_NONBLOCK` is set on our own description and
 //! not on one that the client and its other children may share. A socket cannot be opened again;
-//! there each call asks not to wait. Any other kind (a terminal, a file) keeps the runtime's
-//! thread, in which a read or a write may wait for ever without blocking others.
+//! there each call asks not to wait. A terminal is opened again for output, if its user may do that. Any other kind
+//! keeps the runtime's thread, in which a read or a write may wait for ever without blocking others.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::pin::Pin;
@@ -41,6 +41,8 @@ enum Found {
     Socket(OwnedFd),
     /// `/dev/null`: as an input, at its end from the beginning.
     Null,
+    /// For output.
+    Terminal(OwnedFd),
     Other,
 }
 
@@ -60,11 +62,12 @@ impl Streams {
             Found::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(StdinStream::Pipe),
             Found::Socket(fd) => link::register(fd).map(StdinStream::Socket),
             Found::Null => Ok(StdinStream::Null),
-            Found::Other => Ok(StdinStream::Other(tokio::io::stdin())),
+            Found::Terminal(_) | Found::Other => Ok(StdinStream::Other(tokio::io::stdin())),
         };
         let output = match self.output {
             Found::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(StdoutStream::Pipe),
             Found::Socket(fd) => link::register(fd).map(StdoutStream::Socket),
+            Found::Terminal(fd) => link::register(fd).map(StdoutStream::Terminal),
             Found::Null | Found::Other => Ok(StdoutStream::Other(tokio::io::stdout())),
         };
         // A descriptor that cannot be waited for keeps the thread.
@@ -96,6 +99,13 @@ impl Found {
             let stream = getsockopt(&own, sockopt::SockType)? == SockType::Stream;
             return Ok(if stream { Self::Socket(own.into()) } else { Self::Other });
         }
+        if use_as == OFlag::O_WRONLY && own.is_terminal() {
+            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+            let flags = use_as | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+            // It may belong to another user, who has become this one.
+            let anew = open(path.as_str(), flags, Mode::empty());
+            return Ok(anew.map_or(Self::Other, Self::Terminal));
+        }
         let null = is.file_type().is_char_device() && is.rdev() == libc::makedev(1, 3);
         Ok(if null { Self::Null } else { Self::Other })
     }
@@ -115,6 +125,7 @@ pub enum StdinStream {
 pub enum StdoutStream {
     Pipe(pipe::Sender),
     Socket(AsyncFd<OwnedFd>),
+    Terminal(AsyncFd<OwnedFd>),
     Other(tokio::io::Stdout),
 }
 
@@ -170,6 +181,13 @@ impl AsyncWrite for StdoutStream {
                     return Poll::Ready(sent);
                 }
             },
+            Self::Terminal(terminal) => loop {
+                let mut ready = ready!(terminal.poll_write_ready(cx))?;
+                let written = ready.try_io(|fd| Ok(nix::unistd::write(fd, bytes)?));
+                if let Ok(written) = written {
+                    return Poll::Ready(written);
+                }
+            },
             Self::Other(stdout) => Pin::new(stdout).poll_write(cx, bytes),
         }
     }
@@ -178,7 +196,7 @@ impl AsyncWrite for StdoutStream {
         match self.get_mut() {
             Self::Other(stdout) => Pin::new(stdout).poll_flush(cx),
             // Written data is with the kernel already.
-            Self::Pipe(_) | Self::Socket(_) => Poll::Ready(Ok(())),
+            Self::Pipe(_) | Self::Socket(_) | Self::Terminal(_) => Poll::Ready(Ok(())),
         }
     }
 

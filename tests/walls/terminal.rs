@@ -10,6 +10,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("programs_of_the_cell_make_terminals_and_at_most_sixteen", own).needs(&[Need::Python]),
     claim("a_hostile_program_leaves_the_operators_terminal_as_it_was", hostile)
         .needs(&[Need::Python]),
+    claim("a_terminal_that_is_slow_or_waits_to_be_read_types_nothing_at_the_end", lines)
+        .needs(&[Need::Python]),
     claim("the_terminal_is_restored_after_a_kill_and_a_time_limit", restored)
         .needs(&[Need::Python]),
     claim("without_a_terminal_there_is_none_in_the_cell", without),
@@ -167,7 +169,7 @@ tty.setraw(0)
 write = sys.stdout.write
 write('\x1b[21t\x1b[20t\x1bP$qm\x1b\\\x1b]52;c;?\x07\x1b]52;c;dG91Y2ggL3RtcC94\x07\x05\x9b21t')
 write('\x1b[?1049h\x1b[?1000h\x1b[?1006h\x1b[?25l\x1b[?2004h\x1b[31m')
-write('\x1b[6n' * 50)
+write('\x1b[6n' * 5)
 write('\x1b[?777$p\x1b[5n\x1b[?6h\x1b7\x1b[g\x1bH\x1b]0;a title\x07')
 write('\x1b]0;unfinished')
 sys.stdout.flush()
@@ -180,13 +182,146 @@ sys.stdout.flush()
     for kept in ["?6h", "\u{1b}[g", "\u{1b}H"] {
         holds("what could not be put back", out, !out.contains(kept))?;
     }
-    equal("it is asked once more, at the end", out.matches("\u{1b}[5n").count(), 1)?;
+    // Each question that passed has one of cofferdam's behind it, whose answer shows that no other is to come.
+    let asked = out.matches("\u{1b}[6n").count() + out.matches("\u{1b}[?777$p").count();
+    equal("all of them passed", asked, 6)?;
+    equal("one behind each", out.matches("\u{1b}[5n").count(), 6)?;
     for mode in ["\u{1b}[23;0t", "?1049l", "?1000l", "?1006l", "?25h", "?2004l", "\u{1b}[0m"] {
         holds(mode, out, out.contains(mode))?;
     }
     // The control: what asks for numbers alone passes.
     holds("the cursor", out, out.contains("\u{1b}[6n"))?;
     given_back(&told)
+}
+
+/// Runs `argv` at a raw terminal of one of three kinds, and signals it after a time if asked to. Prints as JSON how it
+/// ended and after what time, what was left to be typed at the operator's shell, and how many questions and resets came.
+///
+/// `writes`: it writes its answers before it reads on, and waits where nobody reads them. `slow`: a line that carries
+/// 200 kB a second, behind a large buffer. `stuck`: it reads nothing.
+const LINE: &str = r#"
+import collections, json, os, re, select, signal, sys, termios, time, tty
+argv, kind, after = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+master, slave = os.openpty()
+before = termios.tcgetattr(slave)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    import fcntl
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for number in range(3):
+        os.dup2(slave, number)
+    os.environ['TERM'] = 'xterm-256color'
+    os.execv(argv[0], argv)
+ANSWERS = {b'\x1b[c': b'\x1b[?64;1;2;6;9;15;16;17;18;21;22;28c', b'\x1b[5n': b'\x1b[0n'}
+start, status, took, text, seen, asked = time.time(), None, None, b'', b'', 0
+line, last = b'', time.time()
+while time.time() - start < 60:
+    if status is None:
+        done, code = os.waitpid(pid, os.WNOHANG)
+        if done:
+            status, took = code, time.time() - start
+        elif after and time.time() - start > after:
+            os.kill(pid, signal.SIGTERM)
+            after = 0
+    if kind == 'stuck':
+        if status is not None:
+            break
+        time.sleep(0.02)
+        continue
+    if select.select([master], [], [], 0.02)[0]:
+        line += os.read(master, 65536)
+    now = time.time()
+    count = int((now - last) * 200000) if kind == 'slow' else len(line)
+    last, drawn, line = now, line[:count], line[count:]
+    seen = (seen + drawn)[-200000:]
+    # Whole sequences alone.
+    text += drawn
+    for found in re.finditer(rb'\x1b\[c|\x1b\[5n', text):
+        asked += found.group() == b'\x1b[c'
+        answer = ANSWERS[found.group()]
+        while answer:
+            # As a terminal that does nothing else until it has written.
+            done, code = os.waitpid(pid, os.WNOHANG) if status is None else (0, 0)
+            if done:
+                status, took = code, time.time() - start
+            if time.time() - start > 60:
+                break
+            os.set_blocking(master, False)
+            try:
+                answer = answer[os.write(master, answer):]
+            except BlockingIOError:
+                if status is not None:
+                    break
+                time.sleep(0.005)
+            os.set_blocking(master, True)
+    text = text[-3:] if b'\x1b' in text[-3:] else b''
+    if re.fullmatch(rb'.*(\x1b\[c|\x1b\[5n)', text, re.S):
+        text = b''
+    if status is not None and not line and now - start - took > 0.5:
+        break
+same = termios.tcgetattr(slave) == before
+tty.setraw(slave, termios.TCSANOW)
+os.set_blocking(slave, False)
+try:
+    left = os.read(slave, 65536)
+except BlockingIOError:
+    left = b''
+code = None if status is None else os.waitstatus_to_exitcode(status)
+if status is None:
+    os.kill(pid, signal.SIGKILL)
+print(json.dumps({'code': code, 'took': took, 'same': same, 'left': left.decode(errors='replace'), 'asked': asked,
+    'reset': b'\x1b[?1000l' in seen}))
+"#;
+
+/// Runs a script in a cell at such a terminal.
+fn at_line(
+    caller: &Caller,
+    kind: &str,
+    (after, script): (&str, &str),
+) -> Result<(Value, f64), Failed> {
+    let command = caller.run_command(&["--timeout", "5s"], &["bash", "-c", script]);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut python = caller.outside("python3");
+    python.args(["-I", "-S", "-c", LINE, &serde_json::to_string(&words)?, kind, after]);
+    let told = Told::of(python, patience() * 2)?;
+    let told: Value =
+        serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}"))?;
+    let took = field(&told, "took").as_f64().ok_or_else(|| format!("no end: {told}"))?;
+    Ok((told, took))
+}
+
+fn lines(caller: &Caller) -> Check {
+    // Asks without end and reads nothing.
+    let asks = r"printf '\033[?1000h'; stty raw -echo; while :; do printf '\033[c\033[c\033[c\033[c'; done";
+    let (told, _) = at_line(caller, "writes", ("0", asks))?;
+    equal("the time limit", field(&told, "code"), &Value::from(124))?;
+    holds("it was asked", &told, field(&told, "asked").as_u64() > Some(100))?;
+    equal("put back", field(&told, "reset"), &Value::Bool(true))?;
+    given_back(&told)?;
+    // Asks last, behind much that is not drawn yet.
+    let late = r"printf '\033[?1000h'; head -c 1000000 /dev/zero | tr '\0' x; printf '\033[c'";
+    let (told, _) = at_line(caller, "slow", ("0", late))?;
+    equal("its end", field(&told, "code"), &Value::from(0))?;
+    equal("put back", field(&told, "reset"), &Value::Bool(true))?;
+    given_back(&told)?;
+    // The control: the same question is answered where the terminal keeps up.
+    let soon =
+        r"stty raw -echo; printf '\033[c'; read -rsd c answer; stty sane; [[ $answer = *28 ]]";
+    let (told, _) = at_line(caller, "slow", ("0", soon))?;
+    equal("answered", field(&told, "code"), &Value::from(0))?;
+    given_back(&told)?;
+    // One that takes nothing keeps neither the end of the call nor a signal from it.
+    let much = r"stty raw -echo; printf '\033[?1000h\033[c'; yes";
+    let (told, took) = at_line(caller, "stuck", ("0", much))?;
+    equal("the time limit", field(&told, "code"), &Value::from(124))?;
+    holds("soon after it", took, took < 20.0)?;
+    equal("its attributes", field(&told, "same"), &Value::Bool(true))?;
+    let (told, took) = at_line(caller, "stuck", ("1", much))?;
+    equal("the signal", field(&told, "code"), &Value::from(143))?;
+    holds("soon after it", took, took < 15.0)?;
+    equal("its attributes", field(&told, "same"), &Value::Bool(true))
 }
 
 fn restored(caller: &Caller) -> Check {
