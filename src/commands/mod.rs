@@ -107,7 +107,7 @@ pub enum Command {
     Policy(LazyArguments<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
     Profile(LazyArguments<profile::ProfileArguments>),
-    /// Check a project of script tools
+    /// Make, check and try a project of script tools
     Project(LazyArguments<project::ProjectArguments>),
     /// Show the configuration in force and where each value comes from
     Config(LazyArguments<config::ConfigArguments>),
@@ -147,7 +147,7 @@ pub fn main() -> ExitCode {
         Command::Selftest(LazyArguments(arguments)) => selftest::main(&arguments),
         Command::Policy(LazyArguments(arguments)) => policy::main(&arguments, config),
         Command::Profile(LazyArguments(arguments)) => profile::main(&arguments, config),
-        Command::Project(LazyArguments(arguments)) => project::main(&arguments),
+        Command::Project(LazyArguments(arguments)) => project::main(&arguments, config),
         Command::Config(LazyArguments(arguments)) => config::main(&arguments, config),
         Command::Completions(LazyArguments(arguments)) => pages::completions(arguments),
         Command::Man(LazyArguments(arguments)) => pages::man(&arguments),

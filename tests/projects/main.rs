@@ -4,6 +4,7 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod author;
 #[path = "../support/server.rs"]
 mod server;
 

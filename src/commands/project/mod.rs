@@ -1,12 +1,18 @@
-//! `cofferdam project`: checks a project of script tools, and lists what was read.
+//! `cofferdam project`: makes, checks and tries projects of script tools.
+
+mod create;
+mod run_tool;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::error::{CliError, print_out};
-use super::format::{Rows, plain, pretty};
+use create::{NewArguments, ScaffoldArguments};
+use run_tool::RunToolArguments;
+
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format::{Rows, plain, pretty};
 use project::{Project, ProjectError};
 
 /// As typed.
@@ -19,6 +25,12 @@ pub struct ProjectArguments {
 /// Subcommand of `project`.
 #[derive(Debug, Clone, Subcommand)]
 enum ProjectCommand {
+    /// Make a project with one tool
+    New(NewArguments),
+    /// Add a tool, prompt, resource or completion to a project
+    Scaffold(ScaffoldArguments),
+    /// Call one tool as a client would, and print its result
+    RunTool(RunToolArguments),
     /// Read a project, list its entries and each mistake with its place
     Validate(ValidateArguments),
 }
@@ -37,8 +49,16 @@ struct ValidateArguments {
 }
 
 /// Runs the command.
-pub fn main(typed: &ProjectArguments) -> Result<u8, CliError> {
-    let ProjectCommand::Validate(typed) = &typed.command;
+pub fn main(typed: &ProjectArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    match &typed.command {
+        ProjectCommand::New(typed) => create::new(typed).map(|()| 0),
+        ProjectCommand::Scaffold(typed) => create::scaffold(typed).map(|()| 0),
+        ProjectCommand::RunTool(typed) => run_tool::main(typed, config),
+        ProjectCommand::Validate(typed) => validate(typed),
+    }
+}
+
+fn validate(typed: &ValidateArguments) -> Result<u8, CliError> {
     let project = read(&typed.directory)?;
     print_out(&if typed.json { pretty(&listed(&project))? } else { text(&project) })?;
     Ok(u8::from(!project.mistakes.is_empty()))
@@ -48,7 +68,7 @@ pub fn main(typed: &ProjectArguments) -> Result<u8, CliError> {
 ///
 /// # Errors
 /// The reason why it cannot be used.
-pub(super) fn read(directory: &Path) -> Result<Project, CliError> {
+pub(in crate::commands) fn read(directory: &Path) -> Result<Project, CliError> {
     Project::read(directory).map_err(|error| {
         let told = CliError::new(format!("project {}: {error}", directory.display()));
         match error {

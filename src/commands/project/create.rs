@@ -1,0 +1,179 @@
+//! Makes projects and their entries, for authors to go on from.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::commands::error::{CliError, print_out};
+use model::outcome::in_words;
+use model::shells::ShellKind;
+
+/// Longest name of an entry.
+const LONGEST: usize = 64;
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  cofferdam project new ./my-tools")]
+pub(super) struct NewArguments {
+    /// A directory that is made, or is empty
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  cofferdam project scaffold tool word-count\n  \
+    cofferdam project scaffold prompt review --dir ./my-tools")]
+pub(super) struct ScaffoldArguments {
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Letters, digits, `-` and `_`
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The project's directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
+/// Kind of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Tool,
+    Prompt,
+    Resource,
+    /// Suggestions for the arguments of a prompt
+    Completion,
+}
+
+/// A file of a template: its path, in which `NAME` stands for the entry, and its text.
+struct TemplateFile {
+    path: &'static str,
+    text: &'static str,
+    is_program: bool,
+}
+
+const SERVER: TemplateFile = TemplateFile {
+    path: "server.d/server.meta.json",
+    text: include_str!("template/server.meta.json"),
+    is_program: false,
+};
+const TOOL: [TemplateFile; 2] = [
+    TemplateFile {
+        path: "tools/NAME/tool.sh",
+        text: include_str!("template/tool.sh"),
+        is_program: true,
+    },
+    TemplateFile {
+        path: "tools/NAME/tool.meta.json",
+        text: include_str!("template/tool.meta.json"),
+        is_program: false,
+    },
+];
+const PROMPT: [TemplateFile; 2] = [
+    TemplateFile {
+        path: "prompts/NAME.txt",
+        text: include_str!("template/prompt.txt"),
+        is_program: false,
+    },
+    TemplateFile {
+        path: "prompts/NAME.meta.json",
+        text: include_str!("template/prompt.meta.json"),
+        is_program: false,
+    },
+];
+const RESOURCE: [TemplateFile; 2] = [
+    TemplateFile {
+        path: "resources/NAME.txt",
+        text: include_str!("template/resource.txt"),
+        is_program: false,
+    },
+    TemplateFile {
+        path: "resources/NAME.meta.json",
+        text: include_str!("template/resource.meta.json"),
+        is_program: false,
+    },
+];
+const COMPLETION: [TemplateFile; 1] = [TemplateFile {
+    path: "prompts/NAME.completion.sh",
+    text: include_str!("template/completion.sh"),
+    is_program: true,
+}];
+
+/// Makes a project with one tool.
+pub(super) fn new(typed: &NewArguments) -> Result<(), CliError> {
+    let NewArguments { directory } = typed;
+    let shown = directory.display();
+    let failed = |error: std::io::Error| {
+        CliError::new(format!("project new: `{shown}`: {}", in_words(&error)))
+    };
+    make_directory(directory).map_err(failed)?;
+    if std::fs::read_dir(directory).map_err(failed)?.next().is_some() {
+        return Err(CliError::new(format!("project new: `{shown}` is not empty"))
+            .with_hint("cofferdam project scaffold tool NAME adds to a project"));
+    }
+    let name = directory.canonicalize().map_err(failed)?;
+    let name = name.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name: String = name.unwrap_or_default().chars().filter(is_usual).take(LONGEST).collect();
+    let name = if name.is_empty() { "project" } else { &name };
+    write(directory, name, &[SERVER])?;
+    let made = write(directory, "hello", &TOOL)?;
+    let word = ShellKind::Sh.quoted(&shown.to_string());
+    print_out(&format!(
+        "made {shown}: {}\nnext:\n  cofferdam project run-tool hello --dir {word} --args '{{\"name\": \"Ada\"}}'\n  \
+         cofferdam serve --project {word}\n",
+        made.join(", ")
+    ))
+}
+
+/// Adds an entry to a project.
+pub(super) fn scaffold(typed: &ScaffoldArguments) -> Result<(), CliError> {
+    let ScaffoldArguments { kind, name, dir } = typed;
+    let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    if !begins_well || name.len() > LONGEST || !name.chars().all(|one| is_usual(&one)) {
+        let why = format!("project scaffold: `{}` is not a name", name.escape_default());
+        return Err(CliError::new(why).with_hint("use letters, digits, `-` and `_`, at most 64"));
+    }
+    if !["server.d", "tools", "prompts", "resources"].iter().any(|part| dir.join(part).is_dir()) {
+        let why = format!("project scaffold: `{}` is no project", dir.display());
+        return Err(CliError::new(why).with_hint("name one with --dir, or: cofferdam project new"));
+    }
+    let files: &[TemplateFile] = match kind {
+        Kind::Tool => &TOOL,
+        Kind::Prompt => &PROMPT,
+        Kind::Resource => &RESOURCE,
+        Kind::Completion => &COMPLETION,
+    };
+    let made = write(dir, name, files)?;
+    print_out(&format!("made {}\n", made.join(", ")))
+}
+
+fn is_usual(one: &char) -> bool {
+    one.is_ascii_alphanumeric() || matches!(one, '-' | '_')
+}
+
+fn make_directory(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+/// Writes the files of an entry and returns their paths. None that is there is touched.
+fn write(project: &Path, name: &str, files: &[TemplateFile]) -> Result<Vec<String>, CliError> {
+    let paths: Vec<String> = files.iter().map(|file| file.path.replace("NAME", name)).collect();
+    if let Some(there) = paths.iter().find(|path| project.join(path).symlink_metadata().is_ok()) {
+        return Err(CliError::new(format!("project: `{there}` is there already")));
+    }
+    for (file, path) in files.iter().zip(&paths) {
+        let place = project.join(path);
+        let mode = if file.is_program { 0o755 } else { 0o644 };
+        let written = place.parent().map_or(Ok(()), make_directory).and_then(|()| {
+            let mut options = OpenOptions::new();
+            let mut made = options.write(true).create_new(true).mode(mode).open(&place)?;
+            made.write_all(file.text.replace("NAME", name).as_bytes())
+        });
+        written
+            .map_err(|error| CliError::new(format!("project: `{path}`: {}", in_words(&error))))?;
+    }
+    Ok(paths)
+}

@@ -1,0 +1,151 @@
+//! Calls one tool of a project for its author: by a server of its own, as a client does.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format::{plain, pretty};
+use model::outcome::in_words;
+
+/// Version of MCP that is spoken.
+const VERSION: &str = "2025-06-18";
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  cofferdam project run-tool hello --args '{\"name\": \"Ada\"}'\n\n\
+    Exit codes: 0 the tool succeeded; 1 it failed; 125 it could not be called"
+)]
+pub(super) struct RunToolArguments {
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Arguments as a JSON object
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    args: String,
+    /// The project's directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Grant the project for writing
+    #[arg(long)]
+    rw: bool,
+    /// Print the whole result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Calls the tool; 1 if it failed.
+pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let arguments: Value = serde_json::from_str(&typed.args)
+        .map_err(|error| CliError::new(format!("--args: not valid JSON: {error}")))?;
+    if !arguments.is_object() {
+        return Err(CliError::new("--args: is not a JSON object")
+            .with_hint("write an object, such as '{\"name\": \"Ada\"}'"));
+    }
+    let mut server = Server::start(typed, config)?;
+    server.ask(
+        "initialize",
+        &json!({
+            "protocolVersion": VERSION,
+            "capabilities": {},
+            "clientInfo": { "name": "cofferdam-run-tool", "version": env!("CARGO_PKG_VERSION") },
+        }),
+    )?;
+    server.tell("notifications/initialized")?;
+    let call = json!({ "name": typed.name, "arguments": arguments });
+    let result = server.ask("tools/call", &call)?;
+    server.end()?;
+    let is_error = result.get("isError") == Some(&Value::Bool(true));
+    if typed.json {
+        print_out(&pretty(&result)?)?;
+        return Ok(u8::from(is_error));
+    }
+    let parts = result.get("content").and_then(Value::as_array).into_iter().flatten();
+    let text = parts.map(|part| match part.get("text").and_then(Value::as_str) {
+        Some(text) => format!("{}\n", plain(text.trim_end_matches('\n'))),
+        None => format!("{part}\n"),
+    });
+    print_out(&text.collect::<String>())?;
+    Ok(u8::from(is_error))
+}
+
+/// A server of the project.
+struct Server {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    asked: u32,
+}
+
+impl Server {
+    fn start(typed: &RunToolArguments, config: Option<&Path>) -> Result<Self, CliError> {
+        let mut project = typed.dir.clone().into_os_string();
+        if typed.rw {
+            project.push(":rw");
+        }
+        let program = std::env::current_exe().map_err(|error| broken(&error))?;
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--project").arg(project);
+        if let Some(config) = config {
+            command.arg("--config").arg(config);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| broken(&error))?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        match (to, from) {
+            (Some(to), Some(from)) => Ok(Self { child, to, from: BufReader::new(from), asked: 0 }),
+            _ => Err(CliError::new("run-tool: the server has no streams")),
+        }
+    }
+
+    fn send(&mut self, message: &Value) -> Result<(), CliError> {
+        writeln!(self.to, "{message}").map_err(|error| broken(&error))
+    }
+
+    fn tell(&mut self, method: &str) -> Result<(), CliError> {
+        self.send(&json!({ "jsonrpc": "2.0", "method": method }))
+    }
+
+    /// Asks and waits for the result. Messages of the tool that come before it are shown.
+    fn ask(&mut self, method: &str, params: &Value) -> Result<Value, CliError> {
+        self.asked += 1;
+        let id = self.asked;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
+        loop {
+            let mut line = String::new();
+            if self.from.read_line(&mut line).map_err(|error| broken(&error))? == 0 {
+                // It has said why on standard error.
+                return Err(CliError::new("run-tool: the server has ended"));
+            }
+            let message: Value = serde_json::from_str(&line)
+                .map_err(|error| CliError::new(format!("run-tool: the server: {error}")))?;
+            if message.get("id") != Some(&json!(id)) {
+                eprintln!("{}", plain(message.to_string().trim_end()));
+                continue;
+            }
+            return match (message.get("result"), message.get("error")) {
+                (Some(result), _) => Ok(result.clone()),
+                (None, error) => Err(refused(error)),
+            };
+        }
+    }
+
+    /// Ends the server by the end of its input.
+    fn end(self) -> Result<(), CliError> {
+        let Self { mut child, to, .. } = self;
+        drop(to);
+        child.wait().map(drop).map_err(|error| broken(&error))
+    }
+}
+
+fn refused(error: Option<&Value>) -> CliError {
+    let told = error.and_then(|error| error.get("message")).and_then(Value::as_str);
+    CliError::new(format!("run-tool: {}", plain(told.unwrap_or("no result"))))
+}
+
+fn broken(error: &std::io::Error) -> CliError {
+    CliError::new(format!("run-tool: the server: {}", in_words(error)))
+}

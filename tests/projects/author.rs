@@ -1,0 +1,66 @@
+//! The commands of an author: a project is made, gets an entry of each kind, and its tools are tried.
+
+use std::process::{Command, Output};
+
+fn cofferdam(words: &[&str]) -> std::io::Result<Output> {
+    Command::new(env!("CARGO_BIN_EXE_cofferdam")).arg("project").args(words).output()
+}
+
+/// What a command printed, how it ended, and what it said of a failure.
+fn told(words: &[&str]) -> std::io::Result<(String, Option<i32>, String)> {
+    let output = cofferdam(words)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), output.status.code(), text(&output.stderr)))
+}
+
+#[test]
+fn a_new_project_runs_as_it_is_and_grows_by_entries() -> std::io::Result<()> {
+    let held = tempfile::tempdir()?;
+    let place = held.path().join("my tools");
+    let directory = place.to_str().unwrap_or_default();
+    let (text, code, _) = told(&["new", directory])?;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("cofferdam serve --project"), "{text}");
+    for kind in ["tool", "prompt", "resource", "completion"] {
+        let (text, code, error) = told(&["scaffold", kind, "more", "--dir", directory])?;
+        assert_eq!(code, Some(0), "{kind}: {text}{error}");
+    }
+    let (text, code, _) = told(&["validate", directory])?;
+    assert_eq!(code, Some(0), "{text}");
+    for entry in ["mytools 0.1.0", "tool hello", "tool more", "resource more", "prompt more"] {
+        assert!(text.contains(entry), "{entry}: {text}");
+    }
+    let call = ["run-tool", "hello", "--dir", directory, "--args", r#"{"name": "Ada \"A\""}"#];
+    let expected = "{\"message\":\"Hello, Ada \\\"A\\\"!\"}\n";
+    assert_eq!(told(&call)?.0, expected);
+    let (text, code, _) = told(&["run-tool", "more", "--dir", directory, "--json"])?;
+    let result: serde_json::Value = serde_json::from_str(&text)?;
+    let message = result.pointer("/structuredContent/message").and_then(|value| value.as_str());
+    assert_eq!((message, code), (Some("Hello, World!"), Some(0)));
+    Ok(())
+}
+
+#[test]
+fn nothing_that_is_there_is_touched_and_a_mistake_is_told() -> std::io::Result<()> {
+    let held = tempfile::tempdir()?;
+    let directory = held.path().to_str().unwrap_or_default();
+    for (words, why) in [
+        (vec!["scaffold", "tool", "one", "--dir", directory], "is no project"),
+        (vec!["new", directory], ""),
+        (vec!["new", directory], "is not empty"),
+        (vec!["scaffold", "tool", "hello", "--dir", directory], "is there already"),
+        (vec!["scaffold", "tool", "../out", "--dir", directory], "is not a name"),
+        (vec!["run-tool", "none", "--dir", directory], "unknown tool `none`"),
+        (vec!["run-tool", "hello", "--dir", directory, "--args", "[]"], "is not a JSON object"),
+    ] {
+        let (text, code, error) = told(&words)?;
+        assert_eq!(code, Some(if why.is_empty() { 0 } else { 125 }), "{words:?}: {text}{error}");
+        assert!(error.contains(why), "{words:?}: {error}");
+    }
+    // A tool that fails.
+    let script = "#!/bin/sh\necho broken >&2\nexit 3\n";
+    std::fs::write(held.path().join("tools/hello/tool.sh"), script)?;
+    let (text, code, _) = told(&["run-tool", "hello", "--dir", directory])?;
+    assert_ne!(code, Some(0), "{text}");
+    Ok(())
+}
