@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -124,6 +124,17 @@ fn a_terminal_is_served_by_a_thread() {
     let server = Server::start(pty.slave, written);
     // The control of the two above: here a read may wait, and does so in a thread of its own.
     assert!(server.opened(&mut File::from(pty.master), &mut BufReader::new(from)) > 1);
+}
+
+#[test]
+fn output_to_the_master_of_a_terminal_goes_to_that_terminal() {
+    let pty = nix::pty::openpty(None, None).expect("a terminal");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
+    command.args(["run", "--timeout", "20s", "--", "echo", "typed"]).stdin(Stdio::null());
+    assert!(command.stdout(pty.master).status().expect("a run").success());
+    let mut line = String::new();
+    BufReader::new(File::from(pty.slave)).read_line(&mut line).expect("a line");
+    assert_eq!(line, "typed\n");
 }
 
 #[test]

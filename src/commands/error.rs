@@ -56,7 +56,8 @@ impl CliError {
     }
 
     pub fn print(&self) {
-        eprintln!("{}", self.painted(Colour::of_errors()));
+        // A terminal that has gone away takes no message.
+        writeln!(std::io::stderr(), "{}", self.painted(Colour::of_errors())).unwrap_or_default();
     }
 }
 

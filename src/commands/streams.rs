@@ -34,6 +34,9 @@ pub struct Streams {
 /// Filesystem of pipes without a name (PIPEFS_MAGIC of linux/magic.h).
 const PIPEFS: FsType = FsType(0x5049_5045);
 
+/// Device of the masters of terminals (`/dev/ptmx`): none can be had again, opening one makes another.
+const PTMX: u64 = libc::makedev(5, 2);
+
 /// Kind of a stream.
 #[derive(Debug)]
 enum Found {
@@ -99,7 +102,7 @@ impl Found {
             let stream = getsockopt(&own, sockopt::SockType)? == SockType::Stream;
             return Ok(if stream { Self::Socket(own.into()) } else { Self::Other });
         }
-        if use_as == OFlag::O_WRONLY && own.is_terminal() {
+        if use_as == OFlag::O_WRONLY && own.is_terminal() && is.rdev() != PTMX {
             let path = format!("/proc/self/fd/{}", own.as_raw_fd());
             let flags = use_as | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
             // It may belong to another user, who has become this one.
