@@ -169,6 +169,7 @@ impl PooledCell {
             }
             Ok((
                 FromInit::Sealed
+                | FromInit::AtGate
                 | FromInit::Counted(_)
                 | FromInit::JobEnded(_)
                 | FromInit::Input { .. }
