@@ -36,6 +36,8 @@ const REFUSED_ENV: &[&str] = &[
     "PS4",
     "IFS",
     "GLIBC_TUNABLES",
+    "ZDOTDIR",
+    "FPATH",
     "BC_ENV_ARGS",
     "LESSOPEN",
     "LESSCLOSE",

@@ -75,19 +75,47 @@ impl Session {
 pub fn sh(caller: &Caller) -> Check {
     let mut session = Session::with(caller, SH)?;
     kept(&mut session)?;
+    overridden(&mut session)?;
     stopped(&mut session, Some("f 5\n"))
 }
 
 pub fn zsh(caller: &Caller) -> Check {
     let mut session = Session::with(caller, ZSH)?;
     kept(&mut session)?;
+    overridden(&mut session)?;
     stopped(&mut session, Some("f 5\n"))
 }
 
 pub fn fish(caller: &Caller) -> Check {
     let mut session = Session::with(caller, FISH)?;
     kept(&mut session)?;
+    overridden(&mut session)?;
     stopped(&mut session, None)
+}
+
+/// Commands define what our lines could call in their place, and are answered with their own end.
+fn overridden(session: &mut Session) -> Check {
+    let (ours, slash) = match session.words.shell {
+        "fish" => (
+            "function printf; true; end; function source; true; end; function true; sleep 60; end; \
+             function cat; sleep 60; end; function test; true; end 2>/dev/null; echo over",
+            "echo -n",
+        ),
+        "zsh" => (
+            "printf() { while :; do sleep 1; done }; cd() { printf }; command() { printf }; echo over",
+            "unfunction command printf cd; function /bin/sh { echo hidden }",
+        ),
+        _ => ("printf() { while :; do sleep 1; done; }; cd() { printf; }; echo over", ":"),
+    };
+    for (command, stdout) in [(ours, "over\n"), ("echo on", "on\n")] {
+        let limits = json!({ "timeout": 5, "cwd": "/tmp" });
+        let answer = session.call(command, limits)?;
+        equal("functions in our place", story(&answer), (Some(0), stdout.to_owned()))?;
+    }
+    session.gives(slash, 0, "")?;
+    let id = job(&mut session.server, "s", "sleep 0.5; echo beside")?;
+    let answer = to_its_end(&mut session.server, &id)?;
+    equal("a job beside it", story(&answer), (Some(0), "beside\n".to_owned()))
 }
 
 /// What lasts, what is of one call, input, errors, jobs and files.

@@ -19,10 +19,10 @@ pub(super) fn program(first: u64) -> String {
     let text = format!(
         "set -g COFFERDAM_CALL {first}\n\
          for COFFERDAM_A in {turns}; for COFFERDAM_B in {turns}; for COFFERDAM_C in {turns}\n\
-         string match -qr '^[0-9]+$' -- \"$COFFERDAM_CALL\"; or exit 125\n\
+         builtin string match -qr '^[0-9]+$' -- \"$COFFERDAM_CALL\"; or exit 125\n\
          set -g COFFERDAM_NOW $COFFERDAM_CALL; set -g COFFERDAM_CALL\n\
-         true <\"{MAILBOX}/go.$COFFERDAM_NOW\"; or exit 125\n\
-         source \"{MAILBOX}/run.$COFFERDAM_NOW\"\n\
+         builtin true <\"{MAILBOX}/go.$COFFERDAM_NOW\"; or exit 125\n\
+         builtin source \"{MAILBOX}/run.$COFFERDAM_NOW\"\n\
          end; end; end\n"
     );
     let quoted = |word: &str| ShellKind::Fish.quoted(word);
@@ -43,22 +43,22 @@ pub(super) fn lines(call: CallLines<'_>) -> String {
     for (name, value) in env.iter() {
         text.push_str(&format!("set -lx {name} {}\n", quoted(value)));
     }
-    let run = format!("source {command}; set -g COFFERDAM_STATUS $status");
+    let run = format!("builtin source {command}; set -g COFFERDAM_STATUS $status");
     match cwd {
         Some(cwd) => text.push_str(&format!(
-            "set -g COFFERDAM_CWD $PWD\nif cd -- {}; {run}; end\n",
+            "set -g COFFERDAM_CWD $PWD\nif builtin cd -- {}; {run}; end\n",
             quoted(cwd.as_str())
         )),
         None => text.push_str(&format!("{run}\n")),
     }
     text.push_str(&format!("end <{} >{} 2>{}\n", place("in"), place("out"), place("err")));
     text.push_str(&format!(
-        "if test -s {ERRORS}; cat {ERRORS} >>{}; true >{ERRORS}; end\n",
+        "if builtin test -s {ERRORS}; command cat {ERRORS} >>{}; builtin true >{ERRORS}; end\n",
         place("err")
     ));
-    text.push_str("if test -n \"$COFFERDAM_CWD\"; cd -- $COFFERDAM_CWD; end\n");
+    text.push_str("if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; end\n");
     text.push_str(&format!(
-        "printf '%s %s\\0' $COFFERDAM_STATUS $PWD >{}\n{}",
+        "builtin printf '%s %s\\0' $COFFERDAM_STATUS $PWD >{}\n{}",
         place("end"),
         next(number)
     ));
@@ -77,5 +77,5 @@ fn next(number: u64) -> String {
 
 pub(super) fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
-    format!("printf {} >{end}; source {command}\n", char::from(OPEN))
+    format!("builtin printf {} >{end}; builtin source {command}\n", char::from(OPEN))
 }

@@ -1,9 +1,11 @@
 //! The code that the shell of a session runs besides commands: the loop it waits in, and the few lines around each
 //! command, in the language of each shell.
 //!
-//! What `bash` promises of a shell that a command has turned inside out, the others promise in part: each ends where
-//! it cannot go on, and none spins. An INT ends the command alone in bash and zsh; sh leaves one function or file,
-//! and fish ends.
+//! What `bash` promises of a shell that a command has turned inside out, the others promise in part: our lines call no
+//! function of the command's in place of `printf`, `cd` or `source`, and each shell ends where it cannot go on. A command can
+//! still have them run for ever (a zsh function called `builtin`, a fish function for the event that our variable
+//! is set): its own call then goes on to its time limit, and the shell ends with it. An INT ends the command alone in
+//! bash and zsh; sh leaves one function or file, and fish ends.
 
 mod bash;
 mod fish;
@@ -69,7 +71,8 @@ pub(crate) fn lines(shell: ShellKind, call: CallLines<'_>) -> String {
 pub(crate) fn fed(shell: ShellKind, number: u64) -> String {
     match shell {
         ShellKind::Bash => bash::fed(number),
-        ShellKind::Sh | ShellKind::Zsh => posix::fed(number),
+        ShellKind::Sh => posix::fed(posix::Dialect::Sh, number),
+        ShellKind::Zsh => posix::fed(posix::Dialect::Zsh, number),
         ShellKind::Fish => fish::fed(number),
     }
 }

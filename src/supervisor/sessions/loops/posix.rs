@@ -27,12 +27,21 @@ impl Dialect {
         }
     }
 
+    /// Returns the words before a command that no function of the caller's stands for.
+    fn own(self) -> &'static str {
+        match self {
+            // No function can be called `unset` in sh, a special builtin (POSIX, 2.9.5).
+            Self::Sh => "\\unset -f command; \\command",
+            Self::Zsh => "\\builtin",
+        }
+    }
+
     /// Returns the words that read a file, before its path.
     fn reads(self) -> &'static str {
         match self {
             // What `.` meets would end the shell, a mistake in the command's form too (POSIX, 2.8.1).
             Self::Sh => "\\unset -f command; \\command \\.",
-            Self::Zsh => "\\.",
+            Self::Zsh => "\\builtin \\.",
         }
     }
 
@@ -52,12 +61,12 @@ impl Dialect {
 /// The number of the next call is empty while a call runs: a shell that a command has turned inside out comes back
 /// without one, and ends.
 pub(super) fn program(dialect: Dialect, first: u64) -> String {
-    let (interrupt, turns) = (dialect.on_interrupt(), turns());
+    let (interrupt, reads, turns) = (dialect.on_interrupt(), dialect.reads(), turns());
     let turn = dialect.held(&format!(
         "case ${{COFFERDAM_CALL-}} in ''|*[!0-9]*) \\exit 125;; esac\n\
          COFFERDAM_NOW=$COFFERDAM_CALL COFFERDAM_CALL=\n\
          \\: 3<\"{MAILBOX}/go.$COFFERDAM_NOW\" || \\exit 125\n\
-         \\. \"{MAILBOX}/run.$COFFERDAM_NOW\"\n"
+         {reads} \"{MAILBOX}/run.$COFFERDAM_NOW\"\n"
     ));
     format!(
         "{interrupt}\nCOFFERDAM_CALL={first}\n\
@@ -81,6 +90,7 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     let mut text = format!("\\exec <{stdin} >|{stdout} 2>|{stderr}\n");
     text.push_str("COFFERDAM_STATUS=130 COFFERDAM_HERE=1\n");
     let mut back = String::new();
+    let own = dialect.own();
     for (name, value) in env.iter() {
         // What is before `.`, which is a special builtin, would last (POSIX, 2.14).
         text.push_str(&format!(
@@ -95,8 +105,8 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     }
     if let Some(cwd) = cwd {
         let cwd = quoted(cwd.as_str());
-        text.push_str(&format!("COFFERDAM_CWD=$PWD\n\\cd -- {cwd} || COFFERDAM_HERE=\n"));
-        back.push_str("\\cd -- \"$COFFERDAM_CWD\"\n");
+        text.push_str(&format!("COFFERDAM_CWD=$PWD\n{own} \\cd -- {cwd} || COFFERDAM_HERE=\n"));
+        back.push_str(&format!("{own} \\cd -- \"$COFFERDAM_CWD\"\n"));
     }
     // A loop of one turn: `break` and `continue` end there.
     let run = dialect.held(&format!(
@@ -107,7 +117,7 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     text.push_str(&format!(
         "{run}case $COFFERDAM_HERE in '') COFFERDAM_STATUS=1;; esac\n\
          {interrupt}\n\\exec </dev/null >/dev/null 2>&1\n{back}\
-         \\printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"$PWD\" >|{end}\n"
+         {own} \\printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"$PWD\" >|{end}\n"
     ));
     text.push_str(&next(number));
     text
@@ -123,9 +133,17 @@ fn next(number: u64) -> String {
     format!("COFFERDAM_CALL={}\n", number.saturating_add(1))
 }
 
-pub(super) fn fed(number: u64) -> String {
-    let (end, command) = (place("end", number), place("cmd", number));
-    format!("\\printf {} >|{end}; \\. {command}\n", char::from(OPEN))
+pub(super) fn fed(dialect: Dialect, number: u64) -> String {
+    let (end, command, own) = (place("end", number), place("cmd", number), dialect.own());
+    format!("{own} \\printf {} >|{end}; \\. {command}\n", char::from(OPEN))
+}
+
+/// Returns the words by which a shell starts [`SH`]. In zsh a function can have a name with a slash.
+fn starter(shell: ShellKind) -> String {
+    match shell {
+        ShellKind::Bash | ShellKind::Sh | ShellKind::Fish => SH.to_owned(),
+        ShellKind::Zsh => format!("\\command {SH}"),
+    }
 }
 
 /// Returns the command that runs a call's at a terminal, in a shell of its own; a shell of any language reads it.
@@ -133,7 +151,7 @@ pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
     let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
     let name = shell.name();
     let line = format!("exec {SETSID} -c -w /bin/{name} {command} <{place} >|{place} 2>&1");
-    format!("{SH} -c {}\n", shell.quoted(&line))
+    format!("{} -c {}\n", starter(shell), shell.quoted(&line))
 }
 
 /// Returns the command that runs a call's beside the shell; a shell of any language reads it.
@@ -163,5 +181,5 @@ pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
         "( while kill -0 $$ 2>/dev/null; do :; done; exec {SETSID} {SH} -c {} ) <{stdin} >|{stdout} 2>|{stderr} &",
         quoted(&own)
     );
-    format!("{SH} -c {}", shell.quoted(&start))
+    format!("{} -c {}", starter(shell), shell.quoted(&start))
 }
