@@ -11,7 +11,7 @@ struct Words {
     shell: &'static str,
     /// Sets a variable and a function that prints it.
     sets: &'static str,
-    /// Never ends.
+    /// Never ends. What it starts just after an INT has ended before the time that the shell has to come back.
     loops: &'static str,
     /// A mistake in the form of a command.
     mistake: &'static str,
@@ -22,21 +22,21 @@ struct Words {
 const SH: Words = Words {
     shell: "sh",
     sets: "x=5; f() { echo \"f $x\"; }",
-    loops: "while :; do sleep 1; done",
+    loops: "while :; do sleep 0.3; done",
     mistake: "if",
     wrecks: "set -n; echo",
 };
 const ZSH: Words = Words {
     shell: "zsh",
     sets: "x=5; typeset -A m; m[k]=v; f() { echo \"f $x\" }",
-    loops: "g() { while :; do sleep 1; done }; g; echo on",
+    loops: "g() { while :; do sleep 0.3; done }; g; echo on",
     mistake: "if",
     wrecks: "builtin() { }; function . () { }; exit() { }; set -n",
 };
 const FISH: Words = Words {
     shell: "fish",
     sets: "set -g x 5; function f; echo \"f $x\"; end",
-    loops: "while true; sleep 1; end",
+    loops: "while true; sleep 0.3; end",
     mistake: "end",
     wrecks: "function source; end; function printf; end; function true; end",
 };
@@ -102,10 +102,10 @@ fn overridden(session: &mut Session) -> Check {
             "echo -n",
         ),
         "zsh" => (
-            "printf() { while :; do sleep 1; done }; cd() { printf }; command() { printf }; echo over",
+            "printf() { while :; do sleep 0.3; done }; cd() { printf }; command() { printf }; echo over",
             "unfunction command printf cd; function /bin/sh { echo hidden }",
         ),
-        _ => ("printf() { while :; do sleep 1; done; }; cd() { printf; }; echo over", ":"),
+        _ => ("printf() { while :; do sleep 0.3; done; }; cd() { printf; }; echo over", ":"),
     };
     for (command, stdout) in [(ours, "over\n"), ("echo on", "on\n")] {
         let limits = json!({ "timeout": 5, "cwd": "/tmp" });
