@@ -6,7 +6,6 @@
 mod beside;
 mod changes;
 mod end;
-mod gate;
 mod input;
 mod job;
 mod tally;
@@ -84,8 +83,6 @@ struct Init<'a> {
     watch: Option<Watch>,
     /// The inputs that the supervisor asks about.
     inputs: Vec<input::Asked>,
-    /// The gate that the shell has to wait at before its call is over.
-    gate: Option<gate::AwaitedGate>,
     /// The jobs beside the shell.
     jobs: Followed,
     /// More children may have ended than were reaped in one turn.
@@ -159,7 +156,6 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         beside: entry.handoff.0,
         mediator,
         inputs: Vec::new(),
-        gate: None,
         jobs: Followed::default(),
         has_unreaped: false,
         watch: watched.map(|proc| {
@@ -239,7 +235,6 @@ impl Init<'_> {
         self.look_further()?;
         let now = Instant::now();
         self.look_at_inputs(now)?;
-        self.look_at_gate(now)?;
         self.look_at_memory(now)
     }
 
@@ -249,8 +244,7 @@ impl Init<'_> {
             return PollTimeout::ZERO;
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
-        let gate = self.gate.iter().map(gate::AwaitedGate::timeout);
-        let inputs = self.inputs.iter().map(input::Asked::timeout).chain(gate);
+        let inputs = self.inputs.iter().map(input::Asked::timeout);
         let again = match self.mediator.has_pending() {
             true => PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO),
             false => PollTimeout::NONE,
@@ -297,7 +291,13 @@ impl Init<'_> {
                     files.begin(Then::Begin);
                 }
             }
-            ToInit::Count { input, next } => self.count_at_gate(input, next)?,
+            ToInit::Count { input } => {
+                self.drop_input(input);
+                match &mut self.files {
+                    Some(files) => files.begin(Then::Count),
+                    None => self.count()?,
+                }
+            }
             ToInit::Follow { pid, input } => self.follow(pid, input)?,
             ToInit::SignalJob { signal, pid } => self.signal_beside(signal, pid)?,
             ToInit::AskInput { number, input } => self.asked(number, input)?,

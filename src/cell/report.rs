@@ -26,8 +26,6 @@ pub enum FromInit {
     Sealed,
     /// The payload has ended; the whole cell ends with this message.
     Ended(PayloadEnd),
-    /// The shell waits for its next call, as [`ToInit::Count`] asked; the counters follow.
-    AtGate,
     /// The answer to [`ToInit::Count`].
     Counted(InitCounters),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
@@ -135,8 +133,8 @@ pub enum ToInit {
     /// End the cell, in the tier where the end of its init is not the end of all else.
     End,
     /// Report the counters. Refused calls are counted anew from here on, and a request about this input is
-    /// dropped, as soon as the payload waits for call `next` of its session; not before.
-    Count { input: Option<InputFile>, next: u64 },
+    /// dropped.
+    Count { input: Option<InputFile> },
     /// Report the end of this process, which leads the process group of a job beside the shell. Its input
     /// is dropped with it.
     Follow { pid: u32, input: Option<InputFile> },

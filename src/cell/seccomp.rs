@@ -120,7 +120,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs once its set-up is done: waiting, answering, reaping, watching memory.
-const INIT: [Sysno; 33] = [
+const INIT: [Sysno; 32] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -154,8 +154,6 @@ const INIT: [Sysno; 33] = [
     Sysno::restart_syscall,
     // Answering sysinfo(2): into the memory of its caller, a process of this cell.
     Sysno::process_vm_writev,
-    // The path that a session's shell waits to open, in the memory of that shell.
-    Sysno::pread64,
     // Tells if two processes share one memory, as between vfork(2) and exec.
     Sysno::kcmp,
 ];

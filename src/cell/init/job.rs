@@ -86,7 +86,7 @@ pub(super) fn runs(pid: u32) -> bool {
     procfs().is_ok_and(|proc| stat(&proc, pid).is_some())
 }
 
-pub(super) fn procfs() -> Result<OwnedFd> {
+fn procfs() -> Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     openat(AT_FDCWD, "/proc", flags, Mode::empty())
 }

@@ -169,7 +169,6 @@ impl PooledCell {
             }
             Ok((
                 FromInit::Sealed
-                | FromInit::AtGate
                 | FromInit::Counted(_)
                 | FromInit::JobEnded(_)
                 | FromInit::Input { .. }

@@ -186,7 +186,6 @@ impl Running {
             // Init says neither of these to a cell that runs: its end will tell.
             Ok((
                 FromInit::Sealed
-                | FromInit::AtGate
                 | FromInit::Counted(_)
                 | FromInit::Input { .. }
                 | FromInit::JobEnded(_),
@@ -382,7 +381,6 @@ impl Running {
                 Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
                 Ok((
                     FromInit::Sealed
-                    | FromInit::AtGate
                     | FromInit::Counted(_)
                     | FromInit::Input { .. }
                     | FromInit::JobEnded(_),

@@ -9,9 +9,7 @@
 //! pipe or a terminal) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of
-//! the call that started it. The names of the call that runs are open to every process of the session: one that an
-//! earlier call left behind can print into it and report its end. No call is over by a report alone
-//! (`shell/reports.rs`).
+//! the call that started it, and who tells an end for another call has nothing to write to.
 
 use std::fs::File;
 use std::io::Write;
@@ -111,11 +109,6 @@ pub(crate) enum Waiting {
 }
 
 impl PendingCall {
-    /// Returns the number of the call that the shell waits for when this one is over.
-    pub(crate) fn next(&self) -> u64 {
-        self.number.saturating_add(1)
-    }
-
     /// Lets the input go, which the shell has open: from here on the caller ends it. Returns true if it
     /// was not known before.
     pub(crate) fn opened(&mut self) -> bool {

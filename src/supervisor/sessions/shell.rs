@@ -3,7 +3,6 @@
 mod background;
 mod ending;
 mod input_query;
-mod reports;
 mod stopping;
 
 use std::os::fd::OwnedFd;
@@ -11,6 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::unistd::read;
 
 use super::cpu_time::CpuTime;
 use super::loops::{self, LoopReport};
@@ -51,7 +51,7 @@ enum ShellStage {
     Terminated,
     /// INT is sent to the shell; it comes back in time, or is killed.
     Interrupted,
-    /// The shell has told the call's end and waits for the next; init is about to tell its numbers.
+    /// The call's end is told by the shell; init is asked for its numbers.
     Counting,
     /// Its cell is on its way out.
     Ending,
@@ -228,11 +228,9 @@ impl Shell {
         [self.deadline, self.look.at(), crawl].into_iter().flatten().chain(jobs).min()
     }
 
-    /// The report of the call that runs, to be watched. Once there is one, the rest is read when init has seen the
-    /// shell wait: who writes there all the time must not keep the supervisor busy.
+    /// The report of the call that runs, to be watched.
     pub(crate) fn report(&self) -> Option<&OwnedFd> {
-        let unreported = self.current.as_ref().filter(|current| current.reported.is_none());
-        unreported.map(|current| &current.pending.end)
+        self.current.as_ref().map(|current| &current.pending.end)
     }
 
     /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams; none of
@@ -293,6 +291,65 @@ impl Shell {
         Ok(begun)
     }
 
+    /// Something from the shell about the call that runs.
+    pub(crate) fn read_report(&mut self, now: Instant) -> ShellEvent {
+        let Some(current) = &mut self.current else { return ShellEvent::None };
+        let mut buffer = [0; 4096];
+        let length = match read(&current.pending.end, &mut buffer) {
+            Ok(length) => length,
+            Err(Errno::EAGAIN | Errno::EINTR) => return ShellEvent::None,
+            // How the command ends cannot be known: it does not go on unwatched.
+            Err(errno) => {
+                let step = "reading how the command ended".to_owned();
+                let failure = Failure::Setup { step, errno: report::raw(errno) };
+                self.stop_current(Outcome::Failed(failure), now);
+                return ShellEvent::None;
+            }
+        };
+        if self.stage == ShellStage::Ending {
+            return ShellEvent::None;
+        }
+        current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        if current.report.first() == Some(&loops::OPEN) && current.pending.opened() {
+            current.report.remove(0);
+        }
+        if current.report.is_empty() {
+            return ShellEvent::None;
+        }
+        if !current.report.ends_with(&[0]) && current.report.len() < LoopReport::BYTES {
+            return ShellEvent::None;
+        }
+        if current.leaving.is_some()
+            && let Some(pid) = loops::started(&current.report)
+        {
+            return self.leave(pid, now);
+        }
+        match LoopReport::parse(&current.report) {
+            Some(reported) => {
+                current.reported.get_or_insert(reported);
+                current.took.get_or_insert(current.started.elapsed());
+                self.stage = ShellStage::Counting;
+                self.deadline = Some(now + LINGER);
+                // Init is gone: its pidfd tells.
+                let input = current.pending.input_file;
+                if let Err(errno) = self.cell.tell(&report::ToInit::Count { input }) {
+                    tracing::debug!(%errno, "a session's cell could not be asked");
+                }
+            }
+            None => {
+                let full = current.report.len() >= LoopReport::BYTES;
+                let why = "something else than its shell told how the command ended".to_owned();
+                self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
+                if full {
+                    // A process that writes there goes on, and a call that is being stopped already would
+                    // read on: nothing more is read than a report takes.
+                    self.kill(now);
+                }
+            }
+        }
+        ShellEvent::None
+    }
+
     /// Something from the payload: it cannot exec, or it has exec'd.
     pub(crate) fn read_job(&mut self) -> ShellEvent {
         match self.last_words() {
@@ -337,7 +394,6 @@ impl Shell {
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match postcard::take_from_bytes::<FromInit>(bytes) {
-            Ok((FromInit::AtGate, _)) => self.at_gate(Instant::now()),
             Ok((FromInit::Counted(counts), denied)) if self.stage == ShellStage::Counting => {
                 return self.over(counts, report::denials(denied, counts.denied), mailbox);
             }

@@ -24,15 +24,8 @@ impl LoopReport {
     /// Longest report that is read: a status, a path, and room.
     pub(crate) const BYTES: usize = 8192;
 
-    /// Reads the last of these reports; any process of the cell may have written them.
-    pub(crate) fn last(bytes: &[u8]) -> Option<Self> {
-        let all = bytes.strip_suffix(&[0])?;
-        let start = all.iter().rposition(|byte| *byte == 0).map_or(0, |at| at + 1);
-        Self::parse(bytes.get(start..)?)
-    }
-
     /// Reads a report; any process of the cell may have written it.
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes.strip_suffix(&[0])?);
         let (status, cwd) = text.split_once(' ')?;
         Some(Self { status: status.parse().ok()?, cwd: cwd.to_owned() })
@@ -49,16 +42,6 @@ mod tests {
         for forged in [&b"j17"[..], b"j\0", b"j-1\0", b"j1 /workspace\0", b"0 /workspace\0", b"\0"]
         {
             assert_eq!(started(forged), None, "{forged:?}");
-        }
-    }
-
-    #[test]
-    fn the_last_of_several_reports_counts() {
-        let told = |status, cwd: &str| Some(LoopReport { status, cwd: cwd.to_owned() });
-        assert_eq!(LoopReport::last(b"7 /forged\x000 /workspace\0"), told(0, "/workspace"));
-        assert_eq!(LoopReport::last(b"0 /workspace\0"), told(0, "/workspace"));
-        for other in [&b"7 /forged\0rubbish\0"[..], b"7 /forged\x000 /wor", b"\0", b""] {
-            assert_eq!(LoopReport::last(other), None, "{other:?}");
         }
     }
 

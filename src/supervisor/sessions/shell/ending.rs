@@ -131,7 +131,6 @@ impl Shell {
                 Ok((
                     FromInit::Failed { .. }
                     | FromInit::Sealed
-                    | FromInit::AtGate
                     | FromInit::Counted(_)
                     | FromInit::JobEnded(_)
                     | FromInit::Input { .. },
