@@ -9,7 +9,8 @@
 //! pipe or a terminal) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of
-//! the call that started it, and who tells an end for another call has nothing to write to.
+//! the call that started it. The names of the call that runs are open to every process of the session: one
+//! that an earlier call left behind can tell its end (docs/threat-model.md, "A session's own shell").
 
 use std::fs::File;
 use std::io::Write;
