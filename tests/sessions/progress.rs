@@ -38,7 +38,7 @@ pub fn while_it_runs(caller: &Caller) -> Check {
         Ok(more) => return Err(format!("more than it printed: {more:?}").into()),
     }
     // Bounded: most of a flood is in none of them, and what is left out is told.
-    let id = ask(&mut server, &json!({ "command": "seq 1000000" }))?;
+    let id = ask(&mut server, &json!({ "command": "seq 1000000; sleep 1" }))?;
     let (mut heard, mut told) = (0, Vec::new());
     let answer = loop {
         match piece(&mut server, id)? {
