@@ -42,10 +42,9 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let configured = &settings.loaded.config.toolchains.value;
     let request = request.with_toolchains(typed.toolchains.as_ref(), configured)?;
-    let choice = typed.toolchains.as_ref().unwrap_or(configured);
     let cache = WorkspaceCache::of(
-        choice,
-        settings.loaded.config.cache.value,
+        typed.toolchains.as_ref(),
+        &settings.loaded.config,
         &request.mounts,
         request.tier,
     );

@@ -101,8 +101,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let settings = wiring::load(config)?.in_tier(typed.tier).serving();
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
-    let choice = typed.toolchains.as_ref().unwrap_or(configured);
-    let cache = WorkspaceCache::of(choice, settings.loaded.config.cache.value, &mounts, typed.tier);
+    let cache =
+        WorkspaceCache::of(typed.toolchains.as_ref(), &settings.loaded.config, &mounts, typed.tier);
     if let Some(cache) = &cache {
         mounts.extend(cache.mounts.iter().cloned());
         add_env(cache.env.clone(), &mut additions);

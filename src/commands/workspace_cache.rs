@@ -1,7 +1,8 @@
 //! The cache that the cells of one workspace share across calls and starts: a directory of cofferdam's own, which no
 //! program of the host reads.
 //!
-//! Cells write to it as they like. It is made, measured and emptied from held directories, following no link.
+//! Cells write to it as they like. It is made and emptied from held directories, following no link; it is measured by
+//! its path, while no cell of another start has it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,6 +23,7 @@ use sha2::{Digest, Sha256};
 use super::run_arguments::MountRequest;
 use cell::removal::{opened_up, remove_all};
 use cell::{c_path, errno_of};
+use config::server::Config;
 use model::accounts;
 use model::job::Access;
 use model::receipt::Tier;
@@ -39,6 +41,8 @@ const MOST_FILES: u32 = 1_000_000;
 const MEASURED: Duration = Duration::from_secs(3600);
 /// Directory of Gradle in the cache, and in that the one that the host's distributions are shown at.
 const GRADLE: [&str; 2] = ["gradle", "wrapper"];
+const DIRECTORY: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// A cache, kept from being emptied until this process ends.
 #[derive(Debug)]
@@ -50,14 +54,16 @@ pub(super) struct WorkspaceCache {
 }
 
 impl WorkspaceCache {
-    /// Makes the cache of the workspace among `mounts`, where cells may write to that and have tool chains. `most` is
-    /// its size in bytes at a start.
+    /// Makes the cache of the workspace among `mounts`, where cells may write to that and have tool chains, by the choice
+    /// that was typed or else by the configuration.
     pub(super) fn of(
-        choice: &ToolchainChoice,
-        most: u64,
+        typed: Option<&ToolchainChoice>,
+        config: &Config,
         mounts: &[MountRequest],
         tier: Option<Tier>,
     ) -> Option<Self> {
+        let choice = typed.unwrap_or(&config.toolchains.value);
+        let most = config.cache.value;
         let is_workspace = |mount: &&MountRequest| {
             mount.cell == Path::new("/workspace") && mount.access != Access::ReadOnly
         };
@@ -103,9 +109,9 @@ impl WorkspaceCache {
                 lock.relock(FlockArg::LockShared)?;
                 lock
             }
-            // Cells of another start have it.
+            // Cells of another start have it, or a cell that was granted the user's caches keeps it from all.
             Err((file, _)) => {
-                Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| errno)?
+                Flock::lock(file, FlockArg::LockSharedNonblock).map_err(|(_, errno)| errno)?
             }
         };
         let cache = for_cells(&held, &name)?;
@@ -126,9 +132,6 @@ impl WorkspaceCache {
         Ok(Self { mounts, env, _lock: ManuallyDrop::new(lock) })
     }
 }
-
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Returns the directory of the user's caches (XDG Base Directory Specification).
 fn user_caches() -> Option<PathBuf> {
@@ -210,7 +213,7 @@ fn limit(
         .map_err(|error| errno_of(&error))
 }
 
-/// Returns whether a directory has more bytes, or more files, than it may. What cannot be measured is larger too.
+/// Returns whether a directory has more bytes, or more files, than it may, or cannot be measured.
 fn is_larger(place: &Path, most: u64) -> bool {
     let mut left = vec![place.to_owned()];
     let (mut bytes, mut files) = (0_u64, 0_u32);
