@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
@@ -132,8 +133,11 @@ fn output_to_the_master_of_a_terminal_goes_to_that_terminal() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
     command.args(["run", "--timeout", "20s", "--", "echo", "typed"]).stdin(Stdio::null());
     assert!(command.stdout(pty.master).status().expect("a run").success());
+    let slave = File::from(pty.slave);
+    let mut waiting = [PollFd::new(slave.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut waiting, PollTimeout::from(10_000_u16)), Ok(1), "no output");
     let mut line = String::new();
-    BufReader::new(File::from(pty.slave)).read_line(&mut line).expect("a line");
+    BufReader::new(slave).read_line(&mut line).expect("a line");
     assert_eq!(line, "typed\n");
 }
 

@@ -21,12 +21,10 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
 ];
 
-/// Runs `argv` at a new terminal of 33 by 111, answers its queries as xterm does, and types lines: each when the
-/// one before was answered by a word. Prints as JSON what came out, how it ended, whether the attributes are the
-/// same, and what input was left.
-const OPERATOR: &str = r#"
-import fcntl, json, os, pty, select, struct, sys, termios, time
-argv, lines, limit = json.loads(sys.argv[1]), json.loads(sys.argv[2]), float(sys.argv[3])
+/// Starts `argv` at a new terminal of 33 by 111.
+const START: &str = r#"
+import fcntl, json, os, select, struct, sys, termios, time
+argv = json.loads(sys.argv[1])
 master, slave = os.openpty()
 fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', 33, 111, 0, 0))
 before = termios.tcgetattr(slave)
@@ -38,6 +36,12 @@ if pid == 0:
         os.dup2(slave, number)
     os.environ['TERM'] = 'xterm-256color'
     os.execv(argv[0], argv)
+"#;
+
+/// Goes on from [`START`]: answers queries as xterm does, and types lines, each when the one before was answered by a word. Prints as JSON what came out, how it ended, whether the attributes are the
+/// same, and what input was left.
+const OPERATOR: &str = r#"
+lines, limit = json.loads(sys.argv[2]), float(sys.argv[3])
 out, status, seen, end, late = b'', None, 0, time.time() + limit, []
 while time.time() < end:
     if status is None:
@@ -101,7 +105,7 @@ fn typed(caller: &Caller, words: &[&str], lines: &[(&str, &str)]) -> Result<Valu
     let mut python = caller.outside("python3");
     let limit = patience().as_secs().to_string();
     let (words, lines) = (serde_json::to_string(words)?, serde_json::to_string(lines)?);
-    python.args(["-I", "-S", "-c", OPERATOR, &words, &lines, &limit]);
+    python.args(["-I", "-S", "-c", &format!("{START}{OPERATOR}"), &words, &lines, &limit]);
     let told = Told::of(python, patience() * 2)?;
     serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}").into())
 }
@@ -194,25 +198,15 @@ sys.stdout.flush()
     given_back(&told)
 }
 
-/// Runs `argv` at a raw terminal of one of three kinds, and signals it after a time if asked to. Prints as JSON how it
-/// ended and after what time, what was left to be typed at the operator's shell, and how many questions and resets came.
+/// Goes on from [`START`] as a raw terminal of one of three kinds, and signals the program after a time if asked to.
+/// Prints as JSON how it ended and after what time, what was left to be typed at the operator's shell, how many
+/// questions came, and whether a reset did.
 ///
 /// `writes`: it writes its answers before it reads on, and waits where nobody reads them. `slow`: a line that carries
 /// 200 kB a second, behind a large buffer. `stuck`: it reads nothing.
 const LINE: &str = r#"
-import collections, json, os, re, select, signal, sys, termios, time, tty
-argv, kind, after = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-master, slave = os.openpty()
-before = termios.tcgetattr(slave)
-pid = os.fork()
-if pid == 0:
-    os.setsid()
-    import fcntl
-    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-    for number in range(3):
-        os.dup2(slave, number)
-    os.environ['TERM'] = 'xterm-256color'
-    os.execv(argv[0], argv)
+import re, signal, tty
+kind, after = sys.argv[2], float(sys.argv[3])
 ANSWERS = {b'\x1b[c': b'\x1b[?64;1;2;6;9;15;16;17;18;21;22;28c', b'\x1b[5n': b'\x1b[0n'}
 start, status, took, text, seen, asked = time.time(), None, None, b'', b'', 0
 line, last = b'', time.time()
@@ -284,7 +278,8 @@ fn at_line(
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let mut python = caller.outside("python3");
-    python.args(["-I", "-S", "-c", LINE, &serde_json::to_string(&words)?, kind, after]);
+    let (code, words) = (format!("{START}{LINE}"), serde_json::to_string(&words)?);
+    python.args(["-I", "-S", "-c", &code, &words, kind, after]);
     let told = Told::of(python, patience() * 2)?;
     let told: Value =
         serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}"))?;

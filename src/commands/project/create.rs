@@ -55,52 +55,30 @@ struct TemplateFile {
     is_program: bool,
 }
 
-const SERVER: TemplateFile = TemplateFile {
-    path: "server.d/server.meta.json",
-    text: include_str!("template/server.meta.json"),
-    is_program: false,
-};
+const fn program(path: &'static str, text: &'static str) -> TemplateFile {
+    TemplateFile { path, text, is_program: true }
+}
+
+const fn plain(path: &'static str, text: &'static str) -> TemplateFile {
+    TemplateFile { path, text, is_program: false }
+}
+
+const SERVER: TemplateFile =
+    plain("server.d/server.meta.json", include_str!("template/server.meta.json"));
 const TOOL: [TemplateFile; 2] = [
-    TemplateFile {
-        path: "tools/NAME/tool.sh",
-        text: include_str!("template/tool.sh"),
-        is_program: true,
-    },
-    TemplateFile {
-        path: "tools/NAME/tool.meta.json",
-        text: include_str!("template/tool.meta.json"),
-        is_program: false,
-    },
+    program("tools/NAME/tool.sh", include_str!("template/tool.sh")),
+    plain("tools/NAME/tool.meta.json", include_str!("template/tool.meta.json")),
 ];
 const PROMPT: [TemplateFile; 2] = [
-    TemplateFile {
-        path: "prompts/NAME.txt",
-        text: include_str!("template/prompt.txt"),
-        is_program: false,
-    },
-    TemplateFile {
-        path: "prompts/NAME.meta.json",
-        text: include_str!("template/prompt.meta.json"),
-        is_program: false,
-    },
+    plain("prompts/NAME.txt", include_str!("template/prompt.txt")),
+    plain("prompts/NAME.meta.json", include_str!("template/prompt.meta.json")),
 ];
 const RESOURCE: [TemplateFile; 2] = [
-    TemplateFile {
-        path: "resources/NAME.txt",
-        text: include_str!("template/resource.txt"),
-        is_program: false,
-    },
-    TemplateFile {
-        path: "resources/NAME.meta.json",
-        text: include_str!("template/resource.meta.json"),
-        is_program: false,
-    },
+    plain("resources/NAME.txt", include_str!("template/resource.txt")),
+    plain("resources/NAME.meta.json", include_str!("template/resource.meta.json")),
 ];
-const COMPLETION: [TemplateFile; 1] = [TemplateFile {
-    path: "prompts/NAME.completion.sh",
-    text: include_str!("template/completion.sh"),
-    is_program: true,
-}];
+const COMPLETION: [TemplateFile; 1] =
+    [program("prompts/NAME.completion.sh", include_str!("template/completion.sh"))];
 
 /// Makes a project with one tool.
 pub(super) fn new(typed: &NewArguments) -> Result<(), CliError> {
