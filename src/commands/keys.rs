@@ -18,7 +18,7 @@ const CHUNK: usize = 16 << 10;
 /// Reads that wait to be passed on, and bytes that wait for the cell to read them.
 const WAITING: usize = 16;
 const MOST_TYPED: usize = 256 << 10;
-/// Time in which the rest of an answer comes. What has not, is a key: ESC, say.
+/// Time in which the rest of an answer comes. A beginning that stays alone is a key: ESC, say.
 const REST: Duration = Duration::from_millis(100);
 
 /// Keys on their way to the cell's terminal.

@@ -195,7 +195,7 @@ pub(super) async fn converse(
     };
     let is_read = tokio::select! {
         is_read = put_back(&mut raw.filter, &mut keys, &mut from, (shown, &mut *output)) => is_read,
-        // Whoever ends it now does not want to wait for the terminal.
+        // A signal now means: do not wait for the terminal.
         () = signals.ended() => {
             let mut reset = Shown::default();
             reset.add(&raw.filter.reset());

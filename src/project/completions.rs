@@ -30,7 +30,7 @@ pub struct ScriptCompletion {
     pub of: CompletionOf,
 }
 
-/// What a completion is listed for.
+/// Kind of entry that a completion is listed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionOf {
     /// Everything of its name: it is in `register.json`.
@@ -39,7 +39,7 @@ pub enum CompletionOf {
     Resource,
 }
 
-/// What a client asks to have completed.
+/// Entry whose argument a client asks to have completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskedCompletion<'a> {
     /// Name of a prompt, or of a completion of `register.json`.
@@ -61,7 +61,7 @@ pub struct CompletionRequest<'a> {
     pub of: AskedCompletion<'a>,
     /// Name of the argument.
     pub argument: &'a str,
-    /// What there is of its value.
+    /// Beginning of its value.
     pub value: &'a str,
     /// Values of the other arguments.
     pub known: &'a Map<String, Value>,

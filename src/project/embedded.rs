@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::launch::ROOT;
 use crate::reading::{ResourceContent, content};
 
-/// Reads the files that the shell around a script printed, as blocks of a result's content. What does not read
-/// like one ends the list.
+/// Reads the files that the shell around a script printed, as blocks of a result's content. The list ends
+/// where something else stands.
 pub(crate) fn blocks(mut printed: &[u8]) -> Vec<Value> {
     let mut blocks = Vec::new();
     while let Some((file, rest)) = split(printed) {
@@ -19,7 +19,7 @@ pub(crate) fn blocks(mut printed: &[u8]) -> Vec<Value> {
 
 /// A file that a script named.
 struct NamedFile<'o> {
-    /// What the script said of it.
+    /// Path and kind, as the script gave them.
     entry: Map<String, Value>,
     bytes: &'o [u8],
 }

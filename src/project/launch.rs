@@ -40,7 +40,7 @@ const EMBED: &str = include_str!("sdk/embed.sh");
 /// Function that reads a resource.
 const PROVIDER: &str = include_str!("sdk/provider.sh");
 
-/// What a cell is given for one call of a script.
+/// Words, input and variables of one call of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptLaunch {
     /// Script for bash.

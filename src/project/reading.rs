@@ -25,7 +25,7 @@ pub struct AskedResource {
     pub mime_type: String,
 }
 
-/// What a resource holds.
+/// Content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResourceContent {
     Text(String),
@@ -51,7 +51,7 @@ impl Project {
     /// Makes the content of a resource from the output of its provider.
     ///
     /// # Errors
-    /// What the provider's exit code stands for, or the end of its cell.
+    /// The error that the provider's exit code stands for, or the end of its cell.
     pub fn content(
         asked: &AskedResource,
         launch: &ScriptLaunch,

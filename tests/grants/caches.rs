@@ -54,7 +54,7 @@ fn kept(caller: &Caller) -> Check {
         std::fs::read_to_string(format!("{}/.cache/file", caller.home.display()))?.as_str(),
         "host\n",
     )?;
-    // Where nothing is to be written, or none is wanted.
+    // None is made for a read-only workspace, or where none is wanted.
     let none = "ls -d /cache; echo \"[$XDG_CACHE_HOME]\"";
     for options in [
         vec!["--ro", one.as_str()],

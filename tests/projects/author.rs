@@ -6,7 +6,7 @@ fn cofferdam(words: &[&str]) -> std::io::Result<Output> {
     Command::new(env!("CARGO_BIN_EXE_cofferdam")).arg("project").args(words).output()
 }
 
-/// What a command printed, how it ended, and what it said of a failure.
+/// Output of a command, its exit code, and its words about a failure.
 fn told(words: &[&str]) -> std::io::Result<(String, Option<i32>, String)> {
     let output = cofferdam(words)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -218,7 +218,7 @@ fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
     assert_eq!(failed, json!({"code": -32602, "message": message}));
 }
 
-/// What a script printed, which is JSON.
+/// Output of a script, which is JSON.
 fn said(result: &Value) -> Value {
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     serde_json::from_str(text).unwrap_or_default()

@@ -15,7 +15,7 @@ use sys::mount::{attribute, open_resolved};
 pub struct Granted {
     /// Path without links.
     pub host: PathBuf,
-    /// What was there when the grant was checked.
+    /// File that was there when the grant was checked.
     pub file: FileId,
     /// Path in the cell, such as `/workspace`.
     pub cell: PathBuf,

@@ -17,7 +17,7 @@ pub use model::profile::HOST_NAME;
 /// Writes the synthetic `/etc` into `directory`.
 ///
 /// # Errors
-/// What mkdir(2), open(2) or write(2) say.
+/// As of mkdir(2), open(2) and write(2).
 pub(crate) fn etc(directory: &Path) -> std::io::Result<()> {
     let files = [
         (
@@ -64,7 +64,7 @@ pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io:
 /// Writes the functions for the scripts of a project, below the root that is the current directory.
 ///
 /// # Errors
-/// What mkdir(2), open(2) or write(2) say.
+/// As of mkdir(2), open(2) and write(2).
 pub(crate) fn script_sdk(text: &str) -> std::io::Result<()> {
     let file = Path::new(SCRIPT_SDK.trim_start_matches('/'));
     file.parent().map_or(Ok(()), directories)?;
@@ -74,7 +74,7 @@ pub(crate) fn script_sdk(text: &str) -> std::io::Result<()> {
 /// Writes what covers `/proc` into the hidden store.
 ///
 /// # Errors
-/// What mkdir(2), open(2) or write(2) say.
+/// As of mkdir(2), open(2) and write(2).
 pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
     for (name, text) in facts(processors()) {
         write_file(&hidden.join(name), &text)?;

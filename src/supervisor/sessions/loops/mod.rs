@@ -1,11 +1,11 @@
 //! The code that the shell of a session runs besides commands: the loop it waits in, and the few lines around each
 //! command, in the language of each shell.
 //!
-//! What `bash` promises of a shell that a command has turned inside out, the others promise in part: our lines call no
-//! function of the command's in place of `printf`, `cd` or `source`, and each shell ends where it cannot go on. A command can
-//! still have them run for ever (a zsh function called `builtin`, a fish function for the event that our variable
-//! is set): its own call then goes on to its time limit, and the shell ends with it. An INT ends the command alone in
-//! bash and zsh; sh leaves one function or file, and fish ends.
+//! The loop of bash goes on whatever a command does to its shell. The others go on less far. Our lines call no function of
+//! the command's in place of `printf`, `cd` or `source`, and each shell ends where it cannot go on. Left are a zsh function
+//! called `builtin`, by which its own call runs to its limit, and a fish function for the event that our variable
+//! is set, which runs between two calls and costs the next one. An INT ends the command alone in bash and zsh; sh
+//! leaves one function or file, and fish ends.
 
 mod bash;
 mod fish;
