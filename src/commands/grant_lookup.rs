@@ -139,14 +139,14 @@ fn look_up(asked: Asked) -> Result<Found, CliError> {
     Ok(Found { asked, host, file, is_directory, links })
 }
 
-/// Refuses what shows the processes of the host, and the whole machine or a whole home.
+/// Refuses what shows the processes of the host, and the whole machine or a whole home, or what it lies in.
 fn never_whole(asked: Asked, host: &Path) -> Result<(), CliError> {
     if ["/proc", "/sys"].iter().any(|kernels| host.starts_with(kernels)) {
         return Err(CliError::new(format!("{asked} shows the processes of the host"))
             .with_hint("a cell has a /proc of its own; copy what else is needed to a file"));
     }
     let home = accounts::home().and_then(|home| home.canonicalize().ok());
-    if host == Path::new("/") || home.as_deref() == Some(host) {
+    if home.is_some_and(|home| home.starts_with(host)) || host == Path::new("/") {
         return Err(CliError::new(format!("{asked} is never granted as a whole"))
             .with_hint("grant the one directory that is needed"));
     }

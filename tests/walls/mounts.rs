@@ -365,8 +365,11 @@ fn refused_grants(caller: &Caller) -> Check {
     }
     // For reading as little, and by a link too.
     let link = caller.directory("links")?.join("to");
+    // What the home lies in shows it as well.
+    let above = caller.home.parent().unwrap_or(&caller.home).display().to_string();
     for (ask, why) in [
         ("/", "is never granted as a whole"),
+        (above.as_str(), "is never granted as a whole"),
         (home.as_str(), "is never granted as a whole"),
         ("/proc", "shows the processes of the host"),
         ("/sys/fs", "shows the processes of the host"),
