@@ -66,14 +66,34 @@ pub fn remove_all(store: &OwnedFd, prefix: &str) -> Result<()> {
     }
 }
 
+/// Moves a directory to a new name in a store, which begins with `prefix`. `moved` counts the names that were tried.
+///
+/// # Errors
+/// The errno of renameat(2).
+pub fn put_aside(
+    (parent, name): (impl AsFd, &CStr),
+    (store, prefix): (&OwnedFd, &str),
+    moved: &mut u64,
+) -> Result<()> {
+    loop {
+        *moved += 1;
+        let aside = format!("{prefix}{}-{moved}", std::process::id());
+        match renameat(&parent, name, store, aside.as_str()) {
+            // Left by a process that was ended, and had the same id.
+            Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
+            other => return other,
+        }
+    }
+}
+
 /// Empties one directory of the store and removes it; directories in it go up into the store.
-fn empty(store: &OwnedFd, name: &std::ffi::CString, prefix: &str, moved: &mut u64) -> Result<()> {
+fn empty(store: &OwnedFd, name: &CStr, prefix: &str, moved: &mut u64) -> Result<()> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let directory = openat(store, name.as_c_str(), flags, Mode::empty())?;
+    let directory = openat(store, name, flags, Mode::empty())?;
     loop {
         let all = names(&directory)?;
         if all.is_empty() {
-            return unlinkat(store, name.as_c_str(), UnlinkatFlags::RemoveDir);
+            return unlinkat(store, name, UnlinkatFlags::RemoveDir);
         }
         for (entry, _) in all {
             match unlinkat(&directory, entry.as_c_str(), UnlinkatFlags::NoRemoveDir) {
@@ -83,9 +103,29 @@ fn empty(store: &OwnedFd, name: &std::ffi::CString, prefix: &str, moved: &mut u6
             }
             // Moving a directory writes to it (its `..`).
             opened_up(&directory, &entry)?;
-            *moved += 1;
-            let up = format!("{prefix}up-{}-{moved}", std::process::id());
-            renameat(&directory, entry.as_c_str(), store, up.as_str())?;
+            put_aside((&directory, &entry), (store, prefix), moved)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_ended_process_of_the_same_id_left_is_removed_too() {
+        let store = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| store.path().join(name);
+        let left = format!("gone-{}-1/left", std::process::id());
+        for name in [left.as_str(), "gone-other/deep/deeper/deepest", "kept/file"] {
+            std::fs::create_dir_all(path(name)).expect("directories");
+        }
+        let held = OwnedFd::from(std::fs::File::open(store.path()).expect("the directory"));
+        put_aside((&held, c"kept"), (&held, "gone-"), &mut 0).expect("a name that is free");
+        assert!(path(&left).is_dir() && !path("kept").exists());
+        std::fs::create_dir(path("stays")).expect("a directory");
+        remove_all(&held, "gone-").expect("their removal");
+        let names: Vec<_> = std::fs::read_dir(store.path()).expect("names").flatten().collect();
+        assert_eq!(names.iter().map(std::fs::DirEntry::file_name).collect::<Vec<_>>(), ["stays"]);
     }
 }

@@ -1,8 +1,7 @@
 //! The cache that the cells of one workspace share across calls and starts: a directory of cofferdam's own, which no
 //! program of the host reads.
 //!
-//! Cells write to it as they like. It is made and emptied from held directories, following no link; it is measured by
-//! its path, while no cell of another start has it.
+//! Cells write to it as they like. It is made, measured and emptied from held directories, following no link.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,18 +9,19 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, open, openat, renameat};
-use nix::sys::stat::{Mode, fstat, mkdirat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat};
+use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 
 use super::run_arguments::MountRequest;
-use cell::removal::{opened_up, remove_all};
+use cell::removal::{opened_up, put_aside, remove_all};
 use cell::{c_path, errno_of};
 use config::server::Config;
 use model::accounts;
@@ -37,6 +37,8 @@ const OWN: [&str; 2] = ["cofferdam", "workspaces"];
 const GONE: &str = ".gone-";
 /// Files that are counted: with more it is emptied.
 const MOST_FILES: u32 = 1_000_000;
+/// Levels of directories that are measured: with more it is emptied.
+const DEEPEST: u8 = 100;
 /// Time after which it is measured again.
 const MEASURED: Duration = Duration::from_secs(3600);
 /// Directory of Gradle in the cache, and in that the one that the host's distributions are shown at.
@@ -105,7 +107,7 @@ impl WorkspaceCache {
             openat(&held, format!("{name}.lock").as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
         let lock = match Flock::lock(File::from(lock), FlockArg::LockExclusiveNonblock) {
             Ok(lock) => {
-                limit(&held, &name, (&place, most), &lock)?;
+                limit(&held, &name, most, &lock)?;
                 lock.relock(FlockArg::LockShared)?;
                 lock
             }
@@ -186,12 +188,7 @@ fn owned(held: OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Empties the cache if a cell has made it unusable, or if it is larger than it may be, which is looked at once in a while.
 /// `lock` tells when it was measured.
-fn limit(
-    held: &OwnedFd,
-    name: &str,
-    (place, most): (&Path, u64),
-    lock: &File,
-) -> Result<(), Errno> {
+fn limit(held: &OwnedFd, name: &str, most: u64, lock: &File) -> Result<(), Errno> {
     let measured = lock.metadata().and_then(|found| found.modified());
     let age = measured.ok().and_then(|time| time.elapsed().ok());
     let is_new = lock.metadata().is_ok_and(|found| found.len() == 0);
@@ -200,9 +197,8 @@ fn limit(
     if is_usable && !is_due {
         return Ok(());
     }
-    if !is_usable || is_larger(place, most) {
-        let gone = format!("{GONE}{}", std::process::id());
-        renameat(held.as_fd(), name, held.as_fd(), gone.as_str())?;
+    if !is_usable || is_larger(held, name, most) {
+        put_aside((held, &c_path(Path::new(name))?), (held, GONE), &mut 0)?;
         let why = if is_usable { "too large" } else { "not usable" };
         eprintln!("cofferdam: the cache of this workspace is emptied: it is {why}");
     }
@@ -213,26 +209,38 @@ fn limit(
         .map_err(|error| errno_of(&error))
 }
 
-/// Returns whether a directory has more bytes, or more files, than it may, or cannot be measured.
-fn is_larger(place: &Path, most: u64) -> bool {
-    let mut left = vec![place.to_owned()];
-    let (mut bytes, mut files) = (0_u64, 0_u32);
-    while let Some(directory) = left.pop() {
-        let Ok(entries) = std::fs::read_dir(&directory) else { return directory != place };
-        for entry in entries {
-            let Ok(found) = entry.and_then(|entry| Ok((entry.metadata()?, entry.path()))) else {
-                return true;
-            };
-            let (metadata, path) = found;
-            bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
-            files += 1;
-            if bytes > most || files > MOST_FILES {
-                return true;
+/// Returns whether a directory has more bytes, files or levels than it may, or cannot be measured.
+fn is_larger(parent: &OwnedFd, name: &str, most: u64) -> bool {
+    let mut left = Left { bytes: most, files: MOST_FILES };
+    let opened = Dir::openat(parent, name, DIRECTORY, Mode::empty());
+    opened.and_then(|directory| left.take(directory, DEEPEST)).is_err()
+}
+
+/// Part of the allowance that has not been counted yet.
+struct Left {
+    bytes: u64,
+    files: u32,
+}
+
+impl Left {
+    /// Counts all in a directory. It holds one directory for each level and no path, so that a cell cannot make it large.
+    fn take(&mut self, mut directory: Dir, levels: u8) -> Result<(), Errno> {
+        let levels = levels.checked_sub(1).ok_or(Errno::EFBIG)?;
+        let held = directory.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error))?;
+        for entry in directory.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
             }
-            if metadata.is_dir() {
-                left.push(path);
+            let found = fstatat(&held, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            let bytes = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
+            self.bytes = self.bytes.checked_sub(bytes).ok_or(Errno::EFBIG)?;
+            self.files = self.files.checked_sub(1).ok_or(Errno::EFBIG)?;
+            if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                self.take(Dir::openat(&held, name, DIRECTORY, Mode::empty())?, levels)?;
             }
         }
+        Ok(())
     }
-    false
 }

@@ -90,8 +90,14 @@ fn limited(caller: &Caller) -> Check {
     holds("and told", &told.stderr, told.stderr.contains("emptied: it is too large"))?;
     equal("nothing is left", only(caller)?, [cache, lock.clone()])?;
     // The positive control: what fits stays.
+    let levels = "d=/cache; for i in $(seq 90); do d=$d/d; done; mkdir -p $d";
+    run(caller, &options, levels)?;
     std::fs::write(&lock, "")?;
     equal("kept", run(caller, &options, "cat /cache/file")?.said(), "ok")?;
+    // Levels without end hold no descriptors.
+    run(caller, &options, &levels.replace("90", "200"))?;
+    std::fs::write(&lock, "")?;
+    equal("too deep", run(caller, &options, "ls -A /cache")?.said(), "")?;
     let none = configured(caller, "none")?;
     let told = run(caller, &["--config", &none, "--rw", &one], "ls -d /cache; echo started")?;
     equal("none", told.said(), "started")
