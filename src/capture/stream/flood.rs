@@ -22,8 +22,8 @@ use super::{Follower, Kept, Left, Pipe, Stream};
 
 /// A pause of so many milliseconds ends a flood.
 const QUIET: u8 = 10;
-/// The thread has one buffer, which is not on its stack.
-const STACK_BYTES: usize = 128 << 10;
+/// The thread has one buffer, of which a page is on its stack (`room`).
+pub(super) const STACK_BYTES: usize = 128 << 10;
 
 impl Stream {
     /// Has a thread read the pipe. If none can be started, the runtime goes on.
