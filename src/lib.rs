@@ -66,6 +66,9 @@
 //! [`project`]: a folder of scripts, read into a list of tools, resources and prompts.
 //! *Architecture Invariant:* it runs nothing, and follows no link.
 //!
+//! [`jq`]: the program of that name that scripts of a project have, this binary by another name.
+//! *Architecture Invariant:* nothing of the product is in it.
+//!
 //! [`audit`]: what was decided and how it ended, a line each, chained.
 //! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
 //!

@@ -26,6 +26,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("selftest", &["helpers", "model", "profile"]),
     // Reads a folder of scripts, and runs nothing.
     ("project", &[]),
+    // An applet: nothing of the product is in it.
+    ("jq", &[]),
     ("policy", &["model", "profile"]),
     ("audit", &["model", "policy"]),
     // For what the key `on_error` may be.

@@ -57,7 +57,7 @@ mod toolchains;
 pub mod wiring;
 mod workspace_cache;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -123,6 +123,11 @@ pub enum Command {
 ///
 /// Must be called before the process has a second thread.
 pub fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    // Cells of a script project have this program under that name too.
+    if words.next().is_some_and(|name| Path::new(&name).file_name().is_some_and(|it| it == "jq")) {
+        return jq::main(words);
+    }
     // This comes first, before anything is opened: descriptors inherited from the caller have no
     // use here. The supervisor and every cell's init would have them otherwise, since neither
     // execs.

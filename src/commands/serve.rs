@@ -113,7 +113,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
-    let settings = settings.with_script_sdk(typed.project.as_ref()).with_git_identity();
+    let settings = settings.with_script_sdk(typed.project.as_ref())?.with_git_identity();
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();

@@ -17,7 +17,9 @@ use model::defaults;
 use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::in_words;
-use model::profile::{Profile, ProfileAdditions, TerminalSize};
+use model::profile::{
+    HostPath, PATH, PathKind, Presence, Profile, ProfileAdditions, SCRIPT_PROGRAMS, TerminalSize,
+};
 use model::receipt::Tier;
 use policy::group::ToolGroup;
 use policy::tools;
@@ -177,16 +179,32 @@ impl Settings {
         self
     }
 
-    /// Gives cells with a workspace the functions for the scripts of a project, if one is served.
-    #[must_use]
-    pub fn with_script_sdk(mut self, project: Option<&String>) -> Self {
+    /// Gives cells with a workspace the functions for the scripts of a project and its `jq`, this program by
+    /// another name, if a project is served.
+    ///
+    /// # Errors
+    /// A program that was removed since it was started.
+    pub fn with_script_sdk(mut self, project: Option<&String>) -> Result<Self, CliError> {
         if project.is_none() {
-            return self;
+            return Ok(self);
         }
+        let own = std::env::current_exe().and_then(std::fs::canonicalize).map_err(|error| {
+            CliError::new(format!("the file of this program: {}", in_words(&error)))
+                .with_hint("start it again from where it is installed")
+        })?;
         for profile in self.profiles.iter_mut().filter(|profile| profile.workspace) {
             profile.script_sdk = Some(project::SDK);
+            profile.paths.push(HostPath {
+                host: own.clone(),
+                cell: Path::new(SCRIPT_PROGRAMS).join("jq"),
+                kind: PathKind::Tree,
+                presence: Presence::Required,
+            });
+            // Behind all others: the host's own jq is the one of this name, if it has one.
+            let path = profile.environment().get("PATH").copied().unwrap_or(PATH).to_owned();
+            profile.env.insert("PATH".to_owned(), format!("{path}:{SCRIPT_PROGRAMS}"));
         }
-        self
+        Ok(self)
     }
 
     /// Sets the groups of tools that `serve` was given.

@@ -16,6 +16,8 @@ pub(crate) const ROOT: &str = "/workspace";
 const FILES: &str = "/tmp/.mcp-";
 /// Directory of [`SDK`] in a cell.
 const SDK_DIRECTORY: &str = "/etc/cofferdam/sdk";
+/// Program that the functions read JSON with, whatever the host has.
+const JQ: &str = "/etc/cofferdam/bin/jq";
 /// Longest arguments in bytes that are a variable; longer ones are a file.
 const ARGUMENT_BYTES: usize = 32 << 10;
 /// Variable that lists arguments for `mcp_args_get`.
@@ -234,7 +236,7 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCPBASH_STATE_DIR", "/tmp".to_owned()),
         ("MCPBASH_MODE", "full".to_owned()),
         ("MCPBASH_JSON_TOOL", "jq".to_owned()),
-        ("MCPBASH_JSON_TOOL_BIN", "jq".to_owned()),
+        ("MCPBASH_JSON_TOOL_BIN", JQ.to_owned()),
         ("MCPBASH_DEBUG_LOG", file("debug")),
         ("MCPBASH_MAX_TEXT_BYTES", "102400".to_owned()),
         ("MCPBASH_FRAMEWORK_VERSION", "1.3.0".to_owned()),

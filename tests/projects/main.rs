@@ -63,7 +63,8 @@ fn error(server: &mut Server, tool: &str, arguments: Value) -> Value {
 fn only_the_projects_tools_are_listed_unless_groups_are_named() {
     let held = tempfile::tempdir().expect("a directory");
     let mut server = served(&held, &[]);
-    let names = ["basics-echo", "basics-fail", "basics-look", "basics-sdk", "basics-slow"];
+    let names =
+        ["basics-echo", "basics-fail", "basics-json", "basics-look", "basics-sdk", "basics-slow"];
     assert_eq!(listed(&mut server), names);
     assert_eq!(error(&mut server, "bash", json!({"command": "true"}))["code"], -32602);
     assert_eq!(server.close(), Some(0));
@@ -101,6 +102,18 @@ fn a_failure_is_the_error_that_the_script_reported() {
     let result = server.result("basics-slow", json!({}));
     assert_eq!(result["content"][0]["text"], "Tool timed out after 1s\n\nSuggestion: Do less");
     assert_eq!((&result["isError"], &result["_meta"]["exitCode"]), (&json!(true), &json!(124)));
+}
+
+#[test]
+fn a_script_has_a_jq_whether_the_host_has_one_or_not() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let seen = server.result("basics-json", json!({}))["structuredContent"].clone();
+    let own = "/etc/cofferdam/bin/jq";
+    let version = "jq-1.7-cofferdam";
+    let expected =
+        json!({"own": own, "alone": own, "written": "no", "version": version, "half": "1.5"});
+    assert_eq!(seen, expected);
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct Profile {
 
 /// Place of the functions for a project's scripts in a cell.
 pub const SCRIPT_SDK: &str = "/etc/cofferdam/sdk/tool-sdk.sh";
+/// Directory of the programs that scripts of a project have beside the host's.
+pub const SCRIPT_PROGRAMS: &str = "/etc/cofferdam/bin";
 
 /// Name and address for commits, as git's `user.name` and `user.email` have them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

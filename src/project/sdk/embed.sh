@@ -3,7 +3,7 @@
 embeds() {
     local LC_ALL=C path entry size left=524288
     # Two lines for each: the path as bash reads it, and all that was said of it.
-    jq -rRs 'def line: gsub("\\\\"; "\\\\") | gsub("\n"; "\\n");
+    "$MCPBASH_JSON_TOOL_BIN" -rRs 'def line: gsub("\\\\"; "\\\\") | gsub("\n"; "\\n");
         (try fromjson catch null) as $json
         | if $json == null then
             split("\n")[] | select(. != "") | split("\t") | {path: .[0], mimeType: .[1], uri: .[2]}

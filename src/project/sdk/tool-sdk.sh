@@ -1,7 +1,7 @@
 # Functions for the scripts of a project: arguments, JSON, results, errors. Written for cofferdam, from the description
-# of the calls; functions that parse JSON need jq in the cell.
+# of the calls; functions that parse JSON run the jq that every cell of a project has.
 
-__mcp_jq() { "${MCPBASH_JSON_TOOL_BIN:-jq}" "$@"; }
+__mcp_jq() { "${MCPBASH_JSON_TOOL_BIN:-/etc/cofferdam/bin/jq}" "$@"; }
 
 # --- Arguments
 

@@ -1,0 +1,146 @@
+//! A small jq(1): the filters and options that scripts use, on the interpreter jaq. Cells of a script project have it,
+//! whether their host has jq or not.
+//!
+//! *Invariant:* it reads standard input and the files it is given, and writes to standard output and standard error.
+
+#![deny(unreachable_pub)]
+
+mod input;
+mod options;
+mod paths;
+mod print;
+mod program;
+mod rewrite;
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+
+use jaq_json::Val;
+
+use input::Inputs;
+use options::{Asked, Options, Output};
+use print::Style;
+use program::{Ended, Program};
+
+/// Exit codes, as jq(1) has them.
+const USAGE: u8 = 2;
+const COMPILE: u8 = 3;
+const NO_OUTPUT: u8 = 4;
+const FALSE: u8 = 1;
+const FAILED: u8 = 5;
+
+const HELP: &str = "Usage: jq [OPTIONS] FILTER [FILE...]\n\
+    -n -r -j -a -c -s -S -e -R -f FILE --tab --indent N --arg A V --argjson A JSON --slurpfile A F --rawfile A F\n\
+    --args --jsonargs --unbuffered -C -M -h -V\n\
+    This jq is a part of cofferdam, on the interpreter jaq. Without: modules, --stream, --seq.";
+
+/// Runs jq with these arguments, which do not begin with the program's name.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match options::parse(arguments) {
+        Ok(Asked::Help) => said(HELP),
+        // Scripts look for a version that they know.
+        Ok(Asked::Version) => said("jq-1.7-cofferdam"),
+        Ok(Asked::Run(options)) => ExitCode::from(run(*options)),
+        Err(mistake) => {
+            eprintln!("jq: error: {mistake}\nUse jq --help for help with command-line options.");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn said(text: &str) -> ExitCode {
+    match writeln!(io::stdout(), "{text}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(USAGE),
+    }
+}
+
+fn run(options: Options) -> u8 {
+    let Options { filter, variables, files, reading, style, output, has_status } = options;
+    let program = match Program::compile(&filter, &variables) {
+        Ok(program) => program,
+        Err(mistakes) => {
+            mistakes.iter().for_each(|mistake| eprintln!("jq: error: {mistake}"));
+            eprintln!(
+                "jq: {} compile error{}",
+                mistakes.len(),
+                if mistakes.len() == 1 { "" } else { "s" }
+            );
+            return COMPILE;
+        }
+    };
+    let inputs = match Inputs::open(&files, reading) {
+        Ok(inputs) => inputs,
+        Err(mistake) => {
+            eprintln!("jq: error: {mistake}");
+            return USAGE;
+        }
+    };
+    let values = variables.into_iter().map(|(_, value)| value).collect();
+    let mut printer =
+        Printer { to: BufWriter::new(io::stdout().lock()), style, output, last: None };
+    let ended = program.run(values, inputs, |value| printer.print(&value));
+    let flushed = printer.to.flush();
+    match (ended, flushed) {
+        (Ended::Unwritten(error), _) | (_, Err(error)) => unwritten(&error),
+        (Ended::Halted(code), Ok(())) => code,
+        (Ended::BadInput, Ok(())) => USAGE,
+        (Ended::Failed, Ok(())) => FAILED,
+        (Ended::Done, Ok(())) if !has_status => 0,
+        (Ended::Done, Ok(())) => match printer.last {
+            None => NO_OUTPUT,
+            Some(is_true) => {
+                if is_true {
+                    0
+                } else {
+                    FALSE
+                }
+            }
+        },
+    }
+}
+
+/// Returns the exit code for output that nobody takes, and says so unless a reader went away.
+fn unwritten(error: &io::Error) -> u8 {
+    if error.kind() != ErrorKind::BrokenPipe {
+        eprintln!("jq: error: writing output failed: {error}");
+    }
+    USAGE
+}
+
+/// Standard output, and how values are written to it.
+struct Printer<W> {
+    to: W,
+    style: Style,
+    output: Output,
+    /// Truth of the last value.
+    last: Option<bool>,
+}
+
+impl<W: Write> Printer<W> {
+    fn print(&mut self, value: &Val) -> io::Result<()> {
+        self.last = Some(!matches!(value, Val::Null | Val::Bool(false)));
+        match value {
+            Val::TStr(text) if self.output.is_raw && !self.style.is_ascii => {
+                self.to.write_all(text)?
+            }
+            Val::TStr(text) if self.output.is_raw => {
+                self.to.write_all(print::ascii(&String::from_utf8_lossy(text)).as_bytes())?;
+            }
+            Val::Null
+            | Val::Bool(_)
+            | Val::Num(_)
+            | Val::BStr(_)
+            | Val::TStr(_)
+            | Val::Arr(_)
+            | Val::Obj(_) => {
+                self.to.write_all(print::json(value, &self.style).as_bytes())?;
+            }
+        }
+        if !self.output.is_joined {
+            self.to.write_all(b"\n")?;
+        }
+        if self.output.is_unbuffered { self.to.flush() } else { Ok(()) }
+    }
+}

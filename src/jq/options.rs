@@ -1,0 +1,281 @@
+//! The command line, as jq(1) has it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use jaq_json::Val;
+
+use crate::input::{self, Reading};
+use crate::print::{Indent, Style};
+
+/// What is asked for.
+pub(crate) enum Asked {
+    Run(Box<Options>),
+    Help,
+    Version,
+}
+
+/// One run.
+pub(crate) struct Options {
+    pub(crate) filter: String,
+    /// Global variables with their names, which begin with `$`.
+    pub(crate) variables: Vec<(String, Val)>,
+    /// Files that are read; standard input if there is none.
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) reading: Reading,
+    pub(crate) style: Style,
+    pub(crate) output: Output,
+    /// True if the exit code tells the last value.
+    pub(crate) has_status: bool,
+}
+
+/// How values follow each other in the output.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Output {
+    /// True if texts are written without quotes.
+    pub(crate) is_raw: bool,
+    /// True if no line break follows a value.
+    pub(crate) is_joined: bool,
+    pub(crate) is_unbuffered: bool,
+}
+
+/// A mistake of the command line.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UsageError {
+    #[error("no filter is given")]
+    NoFilter,
+    #[error("Unknown arguments: {0}")]
+    Unknown(String),
+    #[error("{option} takes {takes}")]
+    Missing { option: String, takes: &'static str },
+    #[error("an argument is not UTF-8")]
+    Encoding,
+    #[error("Invalid JSON text passed to {0}")]
+    Json(String),
+    #[error("Could not open {path}: {error}")]
+    File { path: String, error: std::io::Error },
+    #[error("Cannot indent more than 7 characters")]
+    Indent,
+}
+
+/// Kind of the arguments without a dash.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Positional {
+    Files,
+    Texts,
+    Json,
+}
+
+/// A command line while it is read.
+struct Parser<I> {
+    words: I,
+    null: bool,
+    slurp: bool,
+    raw: bool,
+    filter: Option<String>,
+    from_file: bool,
+    files: Vec<PathBuf>,
+    positional: Vec<Val>,
+    kind: Positional,
+    named: Vec<(String, Val)>,
+    style: Style,
+    output: Output,
+    has_status: bool,
+}
+
+/// Reads the arguments, without the program's name.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, UsageError> {
+    let words =
+        arguments.into_iter().map(|word| word.into_string().map_err(|_| UsageError::Encoding));
+    let mut parser = Parser {
+        words,
+        null: false,
+        slurp: false,
+        raw: false,
+        filter: None,
+        from_file: false,
+        files: Vec::new(),
+        positional: Vec::new(),
+        kind: Positional::Files,
+        named: Vec::new(),
+        style: Style::default(),
+        output: Output::default(),
+        has_status: false,
+    };
+    let mut has_options = true;
+    while let Some(word) = parser.words.next().transpose()? {
+        if !has_options || !word.starts_with('-') || word == "-" {
+            parser.positional(word)?;
+        } else if word == "--" {
+            has_options = false;
+        } else if word.starts_with("--") {
+            if let Some(asked) = parser.long(&word)? {
+                return Ok(asked);
+            }
+        } else {
+            for letter in word.chars().skip(1) {
+                if let Some(asked) = parser.short(letter, &word)? {
+                    return Ok(asked);
+                }
+            }
+        }
+    }
+    parser.finish().map(|options| Asked::Run(Box::new(options)))
+}
+
+impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
+    fn positional(&mut self, word: String) -> Result<(), UsageError> {
+        match (&self.filter, self.kind) {
+            (None, _) => self.filter = Some(word),
+            (Some(_), Positional::Files) => self.files.push(PathBuf::from(word)),
+            (Some(_), Positional::Texts) => self.positional.push(Val::utf8_str(word)),
+            (Some(_), Positional::Json) => {
+                self.positional.push(one_json(&word, "--jsonargs")?);
+            }
+        }
+        Ok(())
+    }
+
+    fn short(&mut self, letter: char, word: &str) -> Result<Option<Asked>, UsageError> {
+        match letter {
+            'n' => self.null = true,
+            's' => self.slurp = true,
+            'R' => self.raw = true,
+            'r' => self.output.is_raw = true,
+            'j' => (self.output.is_raw, self.output.is_joined) = (true, true),
+            'a' => self.style.is_ascii = true,
+            'c' => self.style.indent = Indent::None,
+            'S' => self.style.is_sorted = true,
+            'C' | 'M' => {}
+            'e' => self.has_status = true,
+            'f' => self.from_file = true,
+            'h' => return Ok(Some(Asked::Help)),
+            'V' => return Ok(Some(Asked::Version)),
+            _ => return Err(UsageError::Unknown(word.to_owned())),
+        }
+        Ok(None)
+    }
+
+    fn long(&mut self, word: &str) -> Result<Option<Asked>, UsageError> {
+        let letter = match word {
+            "--null-input" => 'n',
+            "--slurp" => 's',
+            "--raw-input" => 'R',
+            "--raw-output" => 'r',
+            "--join-output" => 'j',
+            "--ascii-output" => 'a',
+            "--compact-output" => 'c',
+            "--sort-keys" => 'S',
+            "--color-output" => 'C',
+            "--monochrome-output" => 'M',
+            "--exit-status" => 'e',
+            "--from-file" => 'f',
+            "--help" => 'h',
+            "--version" => 'V',
+            _ => return self.with_values(word).map(|()| None),
+        };
+        self.short(letter, word)
+    }
+
+    /// Reads an option that has values behind it.
+    fn with_values(&mut self, word: &str) -> Result<(), UsageError> {
+        match word {
+            "--tab" => self.style.indent = Indent::Tab,
+            "--unbuffered" => self.output.is_unbuffered = true,
+            "--args" => self.kind = Positional::Texts,
+            "--jsonargs" => self.kind = Positional::Json,
+            "--indent" => {
+                let [width] = self.take(word, "a number")?;
+                let width =
+                    width.parse().ok().filter(|width| *width <= 7).ok_or(UsageError::Indent)?;
+                self.style.indent = if width == 0 { Indent::None } else { Indent::Spaces(width) };
+            }
+            "--arg" => {
+                let [name, text] = self.take(word, "a name and a text")?;
+                self.define(name, Val::utf8_str(text));
+            }
+            "--argjson" => {
+                let [name, text] = self.take(word, "a name and JSON")?;
+                let value = one_json(&text, word)?;
+                self.define(name, value);
+            }
+            "--rawfile" => {
+                let [name, path] = self.take(word, "a name and a file")?;
+                self.define(name, Val::utf8_str(whole(&path)?));
+            }
+            "--slurpfile" => {
+                let [name, path] = self.take(word, "a name and a file")?;
+                let values = input::all(&whole(&path)?).map_err(|_| UsageError::Json(path))?;
+                self.define(name, values.into_iter().collect());
+            }
+            _ => return Err(UsageError::Unknown(word.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn take<const N: usize>(
+        &mut self,
+        word: &str,
+        takes: &'static str,
+    ) -> Result<[String; N], UsageError> {
+        let missing = || UsageError::Missing { option: word.to_owned(), takes };
+        let mut taken = Vec::with_capacity(N);
+        for _ in 0..N {
+            taken.push(self.words.next().ok_or_else(missing)??);
+        }
+        taken.try_into().map_err(|_| missing())
+    }
+
+    /// Sets a variable; the first of a name counts, as in jq(1).
+    fn define(&mut self, name: String, value: Val) {
+        if !self.named.iter().any(|(known, _)| *known == name) {
+            self.named.push((name, value));
+        }
+    }
+
+    fn finish(mut self) -> Result<Options, UsageError> {
+        let filter = match (self.filter.take(), self.from_file) {
+            (None, _) => return Err(UsageError::NoFilter),
+            (Some(filter), false) => filter,
+            (Some(path), true) => whole(&path)?,
+        };
+        let named =
+            self.named.iter().map(|(name, value)| (Val::utf8_str(name.clone()), value.clone()));
+        let named = Val::obj(named.collect());
+        let fields = [("positional", self.positional.into_iter().collect()), ("named", named)];
+        let fields = fields.into_iter().map(|(name, value)| (Val::utf8_str(name), value));
+        let env = std::env::vars_os().filter_map(|(name, value)| {
+            Some((
+                Val::utf8_str(name.into_string().ok()?),
+                Val::utf8_str(value.into_string().ok()?),
+            ))
+        });
+        let mut variables = vec![
+            ("$ENV".to_owned(), Val::obj(env.collect())),
+            ("$ARGS".to_owned(), Val::obj(fields.collect())),
+        ];
+        variables.extend(self.named.into_iter().map(|(name, value)| (format!("${name}"), value)));
+        let reading = Reading { is_null: self.null, is_slurped: self.slurp, is_raw: self.raw };
+        let (files, style, output) = (self.files, self.style, self.output);
+        Ok(Options {
+            filter,
+            variables,
+            files,
+            reading,
+            style,
+            output,
+            has_status: self.has_status,
+        })
+    }
+}
+
+fn one_json(text: &str, option: &str) -> Result<Val, UsageError> {
+    input::one(text).map_err(|_| UsageError::Json(option.to_owned()))
+}
+
+/// Reads a file as text.
+fn whole(path: &str) -> Result<String, UsageError> {
+    let bytes = std::fs::read(Path::new(path))
+        .map_err(|error| UsageError::File { path: path.to_owned(), error })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,286 @@
+//! A filter, compiled and run.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+
+use jaq_core::data::HasLut;
+use jaq_core::load::{Arena, File, Loader, lex, parse};
+use jaq_core::native::{Fun, bome, run, v};
+use jaq_core::{Compiler, Ctx, DataT, Error as Failure, Exn, Filter, Lut, Vars};
+use jaq_json::{Num, Val};
+use jaq_std::input::{self, HasInputs, RcIter};
+
+use crate::input::{Inputs, one};
+use crate::paths;
+use crate::print::{COMPACT, json, plain};
+use crate::rewrite;
+
+/// Filters that the interpreter lacks.
+const COMPAT: &str = include_str!("compat.jq");
+
+/// Name of the filter among the definitions.
+const NAME: &str = "the_program";
+
+/// A compiled filter.
+pub(crate) struct Program(Filter<Kind>);
+
+/// How a run ended.
+pub(crate) enum Ended {
+    Done,
+    /// A filter failed, as was said.
+    Failed,
+    /// Input could not be read, as was said.
+    BadInput,
+    /// The filter asked for this exit code.
+    Halted(u8),
+    /// Output could not be written.
+    Unwritten(io::Error),
+}
+
+/// Types of the interpreter.
+struct Kind;
+
+/// What filters reach beside their input.
+struct Shared<'a> {
+    lut: &'a Lut<Kind>,
+    inputs: input::Inputs<'a, Val>,
+}
+
+impl DataT for Kind {
+    type V<'a> = Val;
+    type Data<'a> = &'a Shared<'a>;
+}
+
+impl<'a> HasLut<'a, Kind> for &'a Shared<'a> {
+    fn lut(&self) -> &'a Lut<Kind> {
+        self.lut
+    }
+}
+
+impl<'a> HasInputs<'a, Val> for &'a Shared<'a> {
+    fn inputs(&self) -> input::Inputs<'a, Val> {
+        self.inputs
+    }
+}
+
+impl Program {
+    /// Compiles a filter with these global variables.
+    ///
+    /// # Errors
+    /// The mistakes in it.
+    pub(crate) fn compile(filter: &str, variables: &[(String, Val)]) -> Result<Self, Vec<String>> {
+        let compat = jaq_core::load::parse(COMPAT, |parser| parser.defs()).unwrap_or_default();
+        let body = rewrite::filter(parsed(filter)?);
+        let own = parse::Def { name: NAME, args: Vec::new(), body };
+        let defs = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
+        let defs = defs.chain(compat).map(shortened).chain([own]);
+        let arena = Arena::default();
+        let modules = Loader::new(defs)
+            .load(&arena, File { path: (), code: NAME })
+            .map_err(|_| vec!["the filter cannot be loaded".to_owned()])?;
+        let names = variables.iter().map(|(name, _)| name.as_str());
+        let compiled =
+            Compiler::default().with_funs(funs()).with_global_vars(names).compile(modules);
+        let filter = compiled.map_err(|errors| {
+            let all = errors.into_iter().flat_map(|(_, errors)| errors);
+            all.map(|(name, kind)| format!("{name} is not defined ({})", kind.as_str()))
+                .collect::<Vec<_>>()
+        })?;
+        Ok(Self(filter))
+    }
+
+    /// Runs the filter on each input. A filter that fails is told on standard error, and the next input is read.
+    pub(crate) fn run(
+        &self,
+        variables: Vec<Val>,
+        inputs: Inputs,
+        mut print: impl FnMut(Val) -> io::Result<()>,
+    ) -> Ended {
+        let Inputs { reading, values } = inputs;
+        let rest: RcIter<Box<dyn Iterator<Item = Result<Val, String>>>> = RcIter::new(values);
+        let shared = Shared { lut: &self.0.lut, inputs: &rest };
+        let context = Ctx::<Kind>::new(&shared, Vars::new(variables));
+        let mut has_failed = false;
+        let null = reading.is_null.then_some(Ok(Val::Null));
+        let mut next = null.into_iter().chain((&rest).take_while(|_| !reading.is_null));
+        loop {
+            let value = match next.next() {
+                None => break,
+                Some(Ok(value)) => value,
+                Some(Err(mistake)) => {
+                    eprintln!("jq: error (at <stdin>): {mistake}");
+                    return Ended::BadInput;
+                }
+            };
+            let mut outputs = self.0.id.run((context.clone(), value));
+            let ended = outputs.try_for_each(|output| match output {
+                Ok(value) => print(value)
+                    .map_err(Ended::Unwritten)
+                    .map_or_else(ControlFlow::Break, ControlFlow::Continue),
+                Err(end) => ControlFlow::Break(stopped(end)),
+            });
+            match ended {
+                // The last input decides, as in jq(1).
+                ControlFlow::Continue(()) => has_failed = false,
+                ControlFlow::Break(Ended::Failed) => has_failed = true,
+                ControlFlow::Break(ended) => return ended,
+            }
+        }
+        if has_failed { Ended::Failed } else { Ended::Done }
+    }
+}
+
+/// Tells an error of a filter, or takes the exit code that it asks for.
+fn stopped(end: Exn<'_, Val>) -> Ended {
+    let failure = match end.get_err() {
+        Ok(failure) => failure,
+        Err(end) => {
+            return Ended::Halted(
+                end.get_halt().map_or(5, |code| u8::try_from(code & 255).unwrap_or(5)),
+            );
+        }
+    };
+    match failure.into_val() {
+        Val::TStr(text) => eprintln!("jq: error (at <stdin>): {}", String::from_utf8_lossy(&text)),
+        value @ (Val::Null
+        | Val::Bool(_)
+        | Val::Num(_)
+        | Val::BStr(_)
+        | Val::Arr(_)
+        | Val::Obj(_)) => {
+            eprintln!("jq: error (at <stdin>) (not a string): {}", json(&value, &COMPACT));
+        }
+    }
+    Ended::Failed
+}
+
+/// Returns the filters that are not written in jq.
+fn funs() -> impl Iterator<Item = Fun<Kind>> {
+    let own: [Fun<Kind>; 7] = [
+        run(("set_path", v(2), |mut cv| {
+            let (new, path) = (cv.0.pop_var(), cv.0.pop_var());
+            let set = match &path {
+                Val::Arr(path) => paths::set(cv.1, path, new),
+                Val::Null
+                | Val::Bool(_)
+                | Val::Num(_)
+                | Val::BStr(_)
+                | Val::TStr(_)
+                | Val::Obj(_) => Err("Path must be specified as an array".to_owned()),
+            };
+            bome(set.map_err(Failure::str))
+        })),
+        run(("delete_paths", v(1), |mut cv| {
+            let all = cv.0.pop_var();
+            bome(paths::delete_all(cv.1, &all).map_err(Failure::str))
+        })),
+        run(("divided", v(2), |mut cv| {
+            let (right, left) = (cv.0.pop_var(), cv.0.pop_var());
+            bome((left / right).map(whole))
+        })),
+        run(("text_of", v(0), |cv| bome(Ok(Val::utf8_str(plain(&cv.1)))))),
+        run(("json_of", v(0), |cv| bome(Ok(Val::utf8_str(json(&cv.1, &COMPACT)))))),
+        run(("value_of", v(0), |cv| bome(read(&cv.1)))),
+        run(("halt_text", v(1), |mut cv| {
+            let code = cv.0.pop_var();
+            let written = match &cv.1 {
+                Val::TStr(text) => io::stderr().write_all(text),
+                value @ (Val::Null
+                | Val::Bool(_)
+                | Val::Num(_)
+                | Val::BStr(_)
+                | Val::Arr(_)
+                | Val::Obj(_)) => {
+                    io::stderr().write_all(format!("{}\n", json(value, &COMPACT)).as_bytes())
+                }
+            };
+            bome(written.map(|()| code).map_err(Failure::str))
+        })),
+    ];
+    let to_fun = run::<Kind>;
+    let inputs = input::funs::<Kind>().into_vec().into_iter().map(to_fun);
+    jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).chain(inputs).chain(own)
+}
+
+/// Makes a whole number of one that has a point without need, so that it can be an index.
+fn whole(value: Val) -> Val {
+    let text = match &value {
+        Val::Num(Num::Float(float)) if float.fract() == 0.0 && float.abs() < 1e15 => {
+            format!("{float}")
+        }
+        Val::Null
+        | Val::Bool(_)
+        | Val::Num(_)
+        | Val::BStr(_)
+        | Val::TStr(_)
+        | Val::Arr(_)
+        | Val::Obj(_) => return value,
+    };
+    text.parse().map_or(value, |number| Val::Num(Num::Int(number)))
+}
+
+/// Reads a text as one JSON document.
+fn read(value: &Val) -> Result<Val, Failure<Val>> {
+    let text = match value {
+        Val::TStr(text) => String::from_utf8_lossy(text),
+        Val::Null | Val::Bool(_) | Val::Num(_) | Val::BStr(_) | Val::Arr(_) | Val::Obj(_) => {
+            return Err(Failure::str(format!(
+                "{} only strings can be parsed",
+                json(value, &COMPACT)
+            )));
+        }
+    };
+    one(&text).map_err(|error| Failure::str(format!("{error} (while parsing '{text}')")))
+}
+
+/// Lets a definition live as long as the filter.
+fn shortened<'s>(def: parse::Def<&'static str>) -> parse::Def<&'s str> {
+    def
+}
+
+/// Parses a filter.
+fn parsed(filter: &str) -> Result<parse::Term<&str>, Vec<String>> {
+    if filter.trim().is_empty() {
+        return Ok(parse::Term::Id);
+    }
+    let all = |errors: Vec<(&str, &str)>| {
+        errors.into_iter().map(|(one, found)| syntax(one, found)).collect()
+    };
+    let tokens = lex::Lexer::new(filter).lex().map_err(|errors| {
+        all(errors.into_iter().map(|(expected, found)| (expected.as_str(), found)).collect())
+    })?;
+    parse::Parser::new(&tokens).parse(|parser| parser.term()).map_err(|errors| {
+        let found = |found| lex::Token::opt_as_str(found, filter);
+        all(errors.into_iter().map(|(expected, it)| (expected.as_str(), found(it))).collect())
+    })
+}
+
+fn syntax(expected: &str, found: &str) -> String {
+    let found: String = found.chars().take(20).collect();
+    let found = if found.is_empty() { "the end".to_owned() } else { format!("`{found}`") };
+    format!("syntax error: expected {expected}, found {found}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_our_own_filters_are_filters() {
+        let defs = jaq_core::load::parse(COMPAT, |parser| parser.defs()).expect("definitions");
+        assert!(defs.len() > 30, "{}", defs.len());
+        assert!(Program::compile("update_paths(.a; 1) | assign_paths(.b; 2)", &[]).is_ok());
+    }
+
+    #[test]
+    fn mistakes_are_told_with_what_was_found() {
+        let told = |filter| Program::compile(filter, &[]).err().unwrap_or_default();
+        assert_eq!(told(".a | nosuch"), ["nosuch is not defined (filter)"]);
+        assert_eq!(told("$x"), ["$x is not defined (variable)"]);
+        assert!(
+            told(".[0")
+                .first()
+                .is_some_and(|one| one.starts_with("syntax error: expected closing bracket"))
+        );
+    }
+}
