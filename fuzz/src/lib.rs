@@ -111,6 +111,7 @@ pub fn policies(bytes: &[u8]) {
             cwd: None,
             asked: Asked { wall: Some(Duration::MAX), memory: Some(u64::MAX), ..Asked::default() },
             profile: None,
+            correlation: None,
         };
         let Ok(grant) =
             policy.decide(&Principal::local(), call, &profiles, Workspace::Fresh.into())

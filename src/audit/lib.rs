@@ -253,6 +253,11 @@ impl LoggedCall {
         self.close("cached", "the value was calculated before; no cell ran".to_owned());
     }
 
+    /// Records that only the decision was asked for: no cell ran.
+    pub fn only_decided(mut self) {
+        self.close("dry_run", "the caller asked for what would run; no cell ran".to_owned());
+    }
+
     fn close(&mut self, outcome: &'static str, why: String) {
         if let Some(Open { log, call, tool, since }) = self.0.take() {
             let ending = Ending::refused(call, tool, since.elapsed(), outcome, why);

@@ -28,6 +28,9 @@ pub struct CallRecord {
     principal: String,
     pub tool: ToolName,
     command: Text,
+    /// The caller's own id for the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation_id: Option<String>,
     /// A script's positional parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Text>,
@@ -64,6 +67,7 @@ impl CallRecord {
             principal: name(principal),
             tool: call.tool.clone(),
             command,
+            correlation_id: call.correlation.as_ref().map(|id| cut(id.as_str(), REASON)),
             parameters: parameters.map(Text::words),
             cwd: call.cwd.as_ref().map(|cwd| cut(cwd.as_str(), REASON)),
             stdin_bytes: match &call.stdin {

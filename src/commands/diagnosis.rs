@@ -143,6 +143,7 @@ fn prepare(
         cwd: None,
         asked: Asked::default(),
         profile: None,
+        correlation: None,
     };
     let name = ProfileName::new(profile)?;
     let grant = wiring::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;

@@ -197,6 +197,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         cwd: self::cwd(cwd.as_deref())?,
         asked,
         profile: None,
+        correlation: None,
     };
     let told = if typed.json { OutputFormat::Json } else { OutputFormat::Live };
     let (sockets, tier) = (typed.socket.clone(), typed.tier);

@@ -79,6 +79,7 @@ fn every_flag_arrives_checked() {
                 output: Some(1024),
             },
             profile: None,
+            correlation: None,
         },
         tier: None,
         told: OutputFormat::Json,

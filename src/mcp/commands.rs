@@ -11,9 +11,13 @@ use super::reply;
 use super::tools::schema::{denials, or_error};
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
-use policy::flags::{Changes, DeclaredCommand, Flag, Input, MOST_WORDS, Positional, Takes};
+use policy::flags::{
+    Changes, DeclaredCommand, Flag, Input, MOST_BYTES, MOST_WORDS, Positional, Takes,
+};
 use policy::values::{Type, WordType};
-use service::cli::{Declared, DeclaredRequest, DeclaredResult, ErrorType, Words};
+use service::cli::{
+    self, AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words,
+};
 
 /// Fields that every declared command has besides its own.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -21,6 +25,9 @@ use service::cli::{Declared, DeclaredRequest, DeclaredResult, ErrorType, Words};
 struct Common {
     extra_args: Option<Words>,
     stdin: Option<String>,
+    template: Option<String>,
+    #[serde(default)]
+    dry_run: bool,
     timeout_sec: Option<Seconds>,
     correlation_id: Option<String>,
 }
@@ -30,7 +37,9 @@ fn fields(command: &DeclaredCommand) -> Vec<&str> {
     let own = command.positionals.iter().map(|one| one.name.as_str());
     let flags = (!command.flags.is_empty()).then_some("extra_args");
     let stdin = (command.input != Input::None).then_some("stdin");
-    own.chain(flags).chain(stdin).chain(["timeout_sec", "correlation_id"]).collect()
+    let template = (!command.conduct.templates.is_empty()).then_some("template");
+    let common = ["dry_run", "timeout_sec", "correlation_id"];
+    own.chain(flags).chain(stdin).chain(template).chain(common).collect()
 }
 
 /// Parses the arguments of one call.
@@ -51,12 +60,14 @@ pub(crate) fn parse_request(
         };
         given.extend(words.into_iter().map(|word| (one.name.clone(), word)));
     }
-    let Common { extra_args, stdin, timeout_sec, correlation_id } =
+    let Common { extra_args, stdin, template, dry_run, timeout_sec, correlation_id } =
         typed(&declared.command.name, rest)?;
     Ok(DeclaredRequest {
         given,
-        flags: extra_args.map(Words::into_list).unwrap_or_default(),
+        flags: extra_args.unwrap_or_default(),
+        template,
         stdin,
+        dry_run,
         timeout: timeout_sec.map(|seconds| seconds.0),
         correlation: correlation_id,
     })
@@ -81,9 +92,11 @@ fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadA
 }
 
 /// Makes the result of arguments that the tool does not have.
-pub fn invalid(bad: BadArguments) -> DeclaredResult {
+pub fn invalid(declared: &Declared, bad: BadArguments) -> DeclaredResult {
     let hint = bad.hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    DeclaredResult::refused(ErrorType::ValidationError, format!("{}{hint}", bad.message), None)
+    let error = ToolError::new(ErrorType::ValidationError, format!("{}{hint}", bad.message));
+    let (request, correlation) = (DeclaredRequest::default(), cli::correlation(None));
+    DeclaredResult::refused(error, AboutCall::of(declared, &request, &correlation))
 }
 
 /// Makes the MCP result: output and error for a model, all fields for a program.
@@ -130,9 +143,11 @@ fn input(command: &DeclaredCommand) -> Value {
         let flags: Vec<String> = command.flags.iter().map(flag).collect();
         let about = format!("Flags, one a word, by exact name: {}.", flags.join(", "));
         let items = json!({ "type": "string" });
+        let list = json!({ "type": "array", "items": items, "maxItems": MOST_WORDS });
+        let text = json!({ "type": "string", "maxLength": MOST_BYTES });
         properties.insert(
             "extra_args".to_owned(),
-            json!({ "type": "array", "items": items, "maxItems": MOST_WORDS, "description": about }),
+            json!({ "anyOf": [list, text], "description": about }),
         );
     }
     if command.input != Input::None {
@@ -140,6 +155,23 @@ fn input(command: &DeclaredCommand) -> Value {
         let schema = json!({ "type": "string", "maxLength": STDIN_BYTES, "description": about });
         properties.insert("stdin".to_owned(), schema);
     }
+    if !command.conduct.templates.is_empty() {
+        let names: Vec<&str> = command.conduct.templates.iter().map(|one| &*one.name).collect();
+        let about: Vec<String> = command
+            .conduct
+            .templates
+            .iter()
+            .map(|one| format!("{}: {}", one.name, one.why))
+            .collect();
+        properties.insert(
+            "template".to_owned(),
+            json!({ "type": "string", "enum": names, "description": about.join("; ") }),
+        );
+    }
+    properties.insert(
+        "dry_run".to_owned(),
+        json!({ "type": "boolean", "description": "Say what would run, and run nothing." }),
+    );
     properties.insert(
         "timeout_sec".to_owned(),
         json!({
@@ -213,8 +245,7 @@ fn output() -> Value {
             "truncated_stdout": yes, "truncated_stderr": yes, "timed_out": yes, "error": text,
             "error_type": {
                 "type": "string",
-                "enum": ["validation_error", "timeout", "not_found", "execution_error",
-                    "resource_exhausted"]
+                "enum": ErrorType::ALL.map(ErrorType::name)
             },
             "execution_time": { "type": "number", "description": "Seconds." },
             "correlation_id": text, "denials": denials(),

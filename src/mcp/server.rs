@@ -241,7 +241,7 @@ impl<B: Backend> Server<B> {
             Ok(request) => request,
             Err(bad) => {
                 self.0.backend.invalid(&declared.command.name, &bad.message);
-                return Ok(commands::reply(&commands::invalid(bad)));
+                return Ok(commands::reply(&commands::invalid(declared, bad)));
             }
         };
         let run = |caller| self.0.backend.command(declared, request, caller);

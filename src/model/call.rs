@@ -319,6 +319,37 @@ pub fn seconds(field: &'static str, value: f64) -> Result<Duration, InvalidCall>
     Duration::try_from_secs_f64(value.min(31_536_000.0)).map_err(|_| bad())
 }
 
+/// An id by which a client joins its own records with the log: at most [`Self::BYTES`] bytes, without control
+/// characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Correlation(String);
+
+impl Correlation {
+    /// Length of the longest, in bytes.
+    pub const BYTES: usize = 128;
+
+    /// Takes the id that a caller gave.
+    ///
+    /// # Errors
+    /// One that is empty, too long, or has control characters.
+    pub fn new(id: &str) -> Result<Self, InvalidCall> {
+        let field = "correlation_id";
+        if id.is_empty() {
+            return Err(InvalidCall::Empty { field });
+        }
+        bounded(field, id.as_bytes(), Self::BYTES)?;
+        if id.chars().any(char::is_control) {
+            let (expected, got) = ("a text without control characters", printable(id));
+            return Err(InvalidCall::OutOfRange { field, expected, got });
+        }
+        Ok(Self(id.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The name of a tool: a constant of a built-in one, the operator's word of a declared one.
 pub type ToolName = Cow<'static, str>;
 
@@ -336,4 +367,6 @@ pub struct Call {
     pub asked: Asked,
     /// The profile that the caller names, if any. Policy decides whether it may.
     pub profile: Option<ProfileName>,
+    /// The caller's id for the call, which the audit log repeats.
+    pub correlation: Option<Correlation>,
 }

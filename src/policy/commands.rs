@@ -6,12 +6,17 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::conduct::{
+    OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate, conduct,
+};
 use super::flags::{BadWords, Changes, DeclaredCommand, Flag, Input, Positional, Takes};
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
+use model::units::Time;
 use profile::document::{Document, Mistake};
 
 /// Fields that every declared tool may have; its own have other names.
-const FIELDS: &[&str] = &["extra_args", "stdin", "timeout_sec", "correlation_id"];
+const FIELDS: &[&str] =
+    &["extra_args", "stdin", "template", "dry_run", "timeout_sec", "correlation_id"];
 
 /// Program as a tool, with the flags that callers may give it. A rule must allow the tool, and `[tools] on` of
 /// the server must name it.
@@ -37,6 +42,40 @@ pub(super) struct WrittenCommand {
     /// Default: `false`. Example: `true`.
     #[serde(default)]
     read_only: bool,
+    /// Time of a call that asks for none. The rule and the profile may leave less.
+    ///
+    /// Default: that of the profile. Example: `"30s"`.
+    pub(super) timeout: Option<Spanned<Time>>,
+    /// Calls of the tool that run at once; others wait for their turn.
+    ///
+    /// Default: `2`. Example: `5`.
+    pub(super) concurrency: Option<Spanned<u32>>,
+    /// Calls of the tool that wait; one more is answered with `resource_exhausted`.
+    ///
+    /// Default: `256`. Example: `16`.
+    pub(super) queue: Option<u32>,
+    /// Further attempts of a call that had no result.
+    ///
+    /// Default: none.
+    pub(super) retries: Option<WrittenRetries>,
+    /// Circuit breaker, which every tool has.
+    ///
+    /// Default: `{ failures = 5, recovery = "60s" }`.
+    pub(super) breaker: Option<WrittenBreaker>,
+    /// Words behind the program's name, before all others; no caller can change them.
+    ///
+    /// Default: `[]`. Example: `["-oX", "-"]`.
+    pub(super) always: Option<Spanned<Vec<String>>>,
+    /// Form of the standard output, which `metadata` of the result then has as data.
+    ///
+    /// Default: `"text"`. Example: `"json"`.
+    pub(super) output: Option<OutputForm>,
+    /// Words that a call has unless it chooses others.
+    #[serde(default, rename = "default")]
+    pub(super) defaults: Vec<WrittenDefault>,
+    /// Words under a name, for the field `template` of a call.
+    #[serde(default, rename = "template")]
+    pub(super) templates: Vec<WrittenTemplate>,
     /// Flags that callers may give.
     #[serde(default, rename = "flag")]
     flags: Vec<WrittenFlag>,
@@ -206,6 +245,7 @@ pub(super) fn command(
         flags,
         positionals: positionals(document, written)?,
         input: written.stdin.as_ref().map_or_else(Input::default, |input| *input.get_ref()),
+        conduct: conduct(document, written)?,
         description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
         changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
         why,
@@ -221,7 +261,8 @@ pub(super) fn command(
     Ok(command)
 }
 
-fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
+/// Returns a reason; it is never blank.
+pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
     if why.get_ref().trim().is_empty() {
         return Err(document
             .mistake(why.span(), "`why` is blank")

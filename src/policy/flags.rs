@@ -7,12 +7,18 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
+use super::conduct::Conduct;
 use super::values::{Type, WordType, plain};
 use model::call::{Argv, InvalidCall};
 use model::nearest::nearest;
 
 /// Most words that one call gives as flags and their values.
 pub const MOST_WORDS: usize = 64;
+/// Most bytes of those words together, as the reference implementation has it.
+pub const MOST_BYTES: usize = 2048;
+/// Characters that mean something to a shell. There is none, and no flag needs one: a word that has one was meant
+/// for something else.
+const FORBIDDEN: [char; 7] = [';', '&', '|', '`', '$', '>', '<'];
 
 /// A command that callers may give flags to: one `[[tool]]` of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +31,7 @@ pub struct DeclaredCommand {
     /// In the order in which the program gets them, behind the flags.
     pub positionals: Vec<Positional>,
     pub input: Input,
+    pub conduct: Conduct,
     /// Effect of the flag, for callers.
     pub description: String,
     pub changes: Changes,
@@ -99,6 +106,8 @@ pub enum BadWords {
     NoField { tool: String, what: String },
     #[error("{tool}: {what} is missing")]
     Missing { tool: String, what: String },
+    #[error("{tool}: there is no template `{name}`")]
+    NoTemplate { tool: String, name: String, taken: Vec<String> },
     #[error("{tool}: {source}")]
     TooLong { tool: String, source: InvalidCall },
 }
@@ -119,7 +128,11 @@ impl BadWords {
                     None => takes,
                 })
             }
-            Self::Value { .. }
+            Self::NoTemplate { taken, .. } if !taken.is_empty() => {
+                Some(format!("the templates are {}", taken.join(", ")))
+            }
+            Self::NoTemplate { .. }
+            | Self::Value { .. }
             | Self::NoValue { .. }
             | Self::TooMany { .. }
             | Self::NoField { .. }
@@ -140,8 +153,32 @@ impl DeclaredCommand {
     /// # Errors
     /// On the first word that is not.
     pub fn argv(&self, words: &[String], given: &[(&str, &str)]) -> Result<Argv, BadWords> {
+        self.argv_by(None, words, given)
+    }
+
+    /// Builds the argument vector as [`Self::argv`] does, with the words of a template before the caller's.
+    ///
+    /// # Errors
+    /// On the first word that is not allowed, or where there is no such template.
+    pub fn argv_by(
+        &self,
+        template: Option<&str>,
+        words: &[String],
+        given: &[(&str, &str)],
+    ) -> Result<Argv, BadWords> {
+        let mut chosen = Vec::new();
+        if let Some(name) = template {
+            let template = self.conduct.template(name).ok_or_else(|| BadWords::NoTemplate {
+                tool: self.name.clone(),
+                name: shown(name),
+                taken: self.conduct.templates.iter().map(|one| one.name.clone()).collect(),
+            })?;
+            chosen.extend(template.args.iter().cloned());
+        }
+        self.flags(words, &mut chosen)?;
+        let defaults: Vec<String> = self.conduct.default_words(&chosen).cloned().collect();
         let mut argv = vec![self.program.clone()];
-        self.flags(words, &mut argv)?;
+        argv.extend(self.conduct.always.iter().cloned().chain(defaults).chain(chosen));
         self.positionals(given, &mut argv)?;
         Argv::new(argv).map_err(|source| BadWords::TooLong { tool: self.name.clone(), source })
     }
@@ -149,6 +186,14 @@ impl DeclaredCommand {
     fn flags(&self, words: &[String], argv: &mut Vec<String>) -> Result<(), BadWords> {
         if words.len() > MOST_WORDS {
             return Err(self.too_many("extra_args", words.len(), MOST_WORDS));
+        }
+        let bytes = words.iter().map(String::len).sum();
+        if bytes > MOST_BYTES {
+            let source = InvalidCall::TooLong { field: "extra_args", bytes, limit: MOST_BYTES };
+            return Err(BadWords::TooLong { tool: self.name.clone(), source });
+        }
+        if let Some(word) = words.iter().find(|word| word.contains(FORBIDDEN)) {
+            return Err(self.refused(word, "has a character in it that means something to a shell"));
         }
         let mut seen: Vec<&str> = Vec::new();
         let mut words = words.iter();

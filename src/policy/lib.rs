@@ -3,6 +3,7 @@
 #![deny(unreachable_pub)]
 
 mod commands;
+pub mod conduct;
 pub mod flags;
 pub mod group;
 mod rules;

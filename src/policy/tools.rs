@@ -27,6 +27,7 @@ macro_rules! with_tools {
             CalculateHistoryArguments "calculate_history": Some(Math), NoRule, Server;
             SetPrecisionArguments "set_precision": Some(Calc), NoRule, Server;
             SandboxRulesArguments "sandbox_rules": None, NoRule, Server;
+            GetToolInfoArguments "get_tool_info": None, NoRule, Server;
             BashExecArguments "bash_exec": Some(Exec), OwnRule, FreshCell(ListChanges::Yes);
             BashExecStreamArguments "bash_exec_stream": Some(Exec), OwnRule, FreshCell(ListChanges::Yes);
             PipelineArguments "pipeline": Some(Exec), RuleOf("bash_exec"), FreshCell(ListChanges::Yes);
@@ -166,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_but_the_rules_is_in_a_group() {
+    fn only_tools_about_other_tools_are_in_no_group() {
         let alone = TOOLS.iter().filter(|tool| tool.group.is_none()).map(|tool| tool.name);
-        assert_eq!(alone.collect::<Vec<_>>(), ["sandbox_rules"]);
+        assert_eq!(alone.collect::<Vec<_>>(), ["sandbox_rules", "get_tool_info"]);
     }
 }

@@ -118,6 +118,14 @@ impl Type {
 }
 
 impl WordType {
+    /// Returns true if the word is a place in a network.
+    pub fn is_target(&self) -> bool {
+        match self {
+            Self::Host | Self::Cidr | Self::Url => true,
+            Self::Text | Self::Int(_) | Self::Path | Self::Choice(_) => false,
+        }
+    }
+
     fn check(&self, word: &str) -> Result<String, String> {
         let when = |fits: bool, what: &str| match fits {
             true => Ok(word.to_owned()),

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::cli::state::ToolFigures;
 use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
 use crate::refused::Refused;
@@ -99,6 +100,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the declared commands that are offered here.
     fn commands(&self) -> &[Declared];
+
+    /// Returns the figures of a declared command that is offered.
+    fn tool_figures(&self, tool: &str) -> Option<ToolFigures>;
 
     /// Returns true if a built-in tool is listed. A call of an unlisted tool is still decided and
     /// recorded.

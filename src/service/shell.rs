@@ -100,6 +100,7 @@ pub fn script(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, Inval
             ..Asked::default()
         },
         profile: profile.transpose()?,
+        correlation: None,
     })
 }
 
@@ -136,6 +137,7 @@ pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCa
         cwd: None,
         asked,
         profile: None,
+        correlation: None,
     })
 }
 
@@ -307,6 +309,7 @@ mod tests {
                 cwd: Some(Cwd::new("cwd", "/workspace/sub")?),
                 asked: Asked { wall: Some(Duration::from_millis(1500)), ..Asked::default() },
                 profile: None,
+                correlation: None,
             }
         );
         Ok(())

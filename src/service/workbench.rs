@@ -143,6 +143,17 @@ impl Workbench {
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
+    /// Decides and records a call of a declared command, and runs nothing.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::remembered`].
+    pub(crate) fn only_decided(&self, call: Call, changes: Changes) -> Result<Grant, Refusal> {
+        let surroundings = self.command_beside_the_default(&call, changes);
+        let (grant, entry) = self.decide(call, surroundings)?;
+        entry.only_decided();
+        Ok(grant)
+    }
+
     async fn recorded_run(
         &self,
         grant: Grant,

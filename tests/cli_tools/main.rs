@@ -1,6 +1,7 @@
 //! Declared commands over the real server: what they read, what they cannot, and how they end.
 #![expect(clippy::indexing_slicing, reason = "a JSON value without the key is null")]
 
+mod conduct;
 mod own;
 #[path = "../support/server.rs"]
 mod server;

@@ -6,7 +6,7 @@ use super::server::{PROGRAM, patience::patience};
 use super::{asked, names, serving};
 
 /// A configuration with tools of an operator's own: `[[tool]]`, `[[rule]]` and `[tools]` as given.
-fn own(tools: &str, policy: &str) -> tempfile::TempDir {
+pub(super) fn own(tools: &str, policy: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let server = format!("schema = 1\n[tools]\n{tools}\n");
     std::fs::write(directory.path().join("cofferdam.toml"), server).expect("written");
@@ -109,6 +109,8 @@ fn what_meets_a_limit_is_exhausted_and_so_is_a_full_queue() {
     assert_eq!(found, (&json!(137), &json!("resource_exhausted"), &error), "{found:?}");
     assert_eq!(server.close(), Some(0));
     let sleeping = mine("sleep", "timeout = \"20s\"").replace("kind = \"path\"", "kind = \"text\"");
+    // The turns of the server count here, not those of the tool.
+    let sleeping = sleeping.replace("program =", "concurrency = 8\nprogram =");
     let directory = own("on = [\"cli_mine\"]\n[server]\nconcurrency = 1\nqueue = 1", &sleeping);
     let mut server = serving(directory.path(), None);
     for _ in 0..3 {
@@ -135,7 +137,7 @@ fn an_operators_own_tool_is_listed_and_called_as_its_file_has_it() {
     let listed = server.answer(id)["result"]["tools"].clone();
     let tools = listed.as_array().cloned().unwrap_or_default();
     // No rule of this policy allows the others that need a cell.
-    assert_eq!(names(&mut server), ["set_precision", "sandbox_rules", "cli_mine"]);
+    assert_eq!(names(&mut server), ["set_precision", "sandbox_rules", "get_tool_info", "cli_mine"]);
     let denied = server.result("bash", json!({"command": "true"}));
     let text = denied["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.starts_with("[denied by rule `default-deny`: no rule allows `bash`]"), "{text}");
@@ -145,7 +147,7 @@ fn an_operators_own_tool_is_listed_and_called_as_its_file_has_it() {
     let properties = tool["inputSchema"]["properties"].as_object().cloned().unwrap_or_default();
     let mut names: Vec<&str> = properties.keys().map(String::as_str).collect();
     names.sort_unstable();
-    assert_eq!(names, ["correlation_id", "extra_args", "path", "stdin", "timeout_sec"]);
+    assert_eq!(names, ["correlation_id", "dry_run", "extra_args", "path", "stdin", "timeout_sec"]);
     assert_eq!(
         properties["extra_args"]["description"],
         "Flags, one a word, by exact name: -c, --lines=0..5."

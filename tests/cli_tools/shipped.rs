@@ -106,7 +106,7 @@ fn file_reads_what_it_is_sent() {
         (
             json!({"pth": "a"}),
             "cli_file: unknown field `pth`\nhint: did you mean `path`? it takes path, extra_args, \
-             stdin, timeout_sec, correlation_id",
+             stdin, dry_run, timeout_sec, correlation_id",
         ),
     ];
     for (arguments, error) in cases {

@@ -15,6 +15,7 @@ use model::profile::{
 };
 use model::receipt::{MemoryHold, Tier};
 use serde_json::{Value, json};
+use service::cli::state::ToolFigures;
 use service::cli::{Declared, DeclaredRequest, DeclaredResult};
 use service::client::ClientState;
 use service::refused::{Refused, RefusedKind};
@@ -204,6 +205,10 @@ impl Backend for Fake {
 
     fn pending(&self) -> usize {
         0
+    }
+
+    fn tool_figures(&self, _tool: &str) -> Option<ToolFigures> {
+        None
     }
 
     fn commands(&self) -> &[Declared] {

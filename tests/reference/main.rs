@@ -21,7 +21,12 @@ fn kinds() -> [Kind; 3] {
     ]);
     let profile =
         Sources::new(&["profile/schema.rs", "model/profile/mod.rs", "model/profile/sockets.rs"]);
-    let policy = Sources::new(&["policy/rules.rs", "policy/commands.rs", "policy/flags.rs"]);
+    let policy = Sources::new(&[
+        "policy/rules.rs",
+        "policy/commands.rs",
+        "policy/conduct.rs",
+        "policy/flags.rs",
+    ]);
     [
         Kind { name: "Server", file: "cofferdam.toml", root: server.root() },
         Kind { name: "Profile", file: "sandbox-profiles/*.toml", root: profile.root() },

@@ -4,6 +4,7 @@
 //! and implements [`BuiltIn`], in a file of this folder.
 
 pub(super) mod calculator;
+mod declared;
 pub(super) mod exec;
 pub(super) mod files;
 mod history;
@@ -26,6 +27,7 @@ use rmcp::model::{CallToolResult, JsonObject, Tool};
 use rmcp::service::RequestContext;
 
 pub use self::calculator::{CalculateAdvancedArguments, CalculateArguments, SetPrecisionArguments};
+use self::declared::GetToolInfoArguments;
 use self::exec::BashExecArguments;
 use self::files::{EditArguments, GetFileArguments, PutFileArguments};
 use self::history::{HistoryReplayArguments, HistorySearchArguments};

@@ -1,17 +1,20 @@
 //! The executor behind the tools, one for each server: its policy, queue, link and audit log.
 
+mod commands;
 mod files;
 mod fresh;
 mod jobs;
 mod sessions;
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::jobs::end_of;
 use crate::calculate::InCells;
-use crate::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
+use crate::cli::state::{ToolFigures, ToolState, ToolStates};
+use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
@@ -25,7 +28,7 @@ use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precisio
 use crate::rules::Rules;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::{Shared, Workbench};
-use crate::{Backend, CallReport, Caller, Refusal};
+use crate::{Backend, CallReport, Caller};
 use audit::Audit;
 use calc::plot::Plot;
 use config::Loaded;
@@ -38,6 +41,9 @@ use model::receipt::MemoryHold;
 use policy::group::ToolGroup;
 use policy::tools::{NAMES, PROJECT_PREFIX, asks_a_rule, ruled_by};
 use policy::{Principal, Terms};
+
+/// The tool that tells of declared commands: it is listed where there is one.
+const ABOUT_A_TOOL: &str = "get_tool_info";
 
 /// What an executor is given at the start.
 #[derive(Debug, Clone)]
@@ -68,6 +74,8 @@ pub struct Executor {
     cache: calc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
+    /// What their calls share.
+    tools: ToolStates,
     exec: ExecOptions,
     host_programs: HostPrograms,
 }
@@ -84,6 +92,7 @@ impl Executor {
             true => ListChanges::Yes,
             false => ListChanges::No,
         };
+        let commands = offered(&loaded, workspace);
         let queue = Queue::new(size(config.concurrency.value), size(config.queue.value));
         Self {
             yield_after: config.session_yield.value,
@@ -98,7 +107,8 @@ impl Executor {
                 Workspace::Granted(_) => granted,
             },
             cache: calc::Cache::default(),
-            commands: offered(&loaded, workspace),
+            tools: ToolStates::of(&commands),
+            commands,
             exec: exec_options(&loaded),
             host_programs,
             shared: Arc::new(Shared {
@@ -111,6 +121,11 @@ impl Executor {
                 changes,
             }),
         }
+    }
+
+    /// Returns the figures of every declared command that is offered, by its name, for health and metrics.
+    pub fn tool_figures(&self) -> BTreeMap<String, ToolFigures> {
+        self.tools.figures()
     }
 
     /// Makes what one client has of this executor.
@@ -236,6 +251,7 @@ fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Pr
         cwd: None,
         asked: Asked::default(),
         profile: None,
+        correlation: None,
     };
     let grant =
         loaded.policy.decide(&Principal::local(), call, &loaded.profiles, workspace.into()).ok()?;
@@ -393,7 +409,14 @@ impl Backend for Scope {
         &self.executor.commands
     }
 
+    fn tool_figures(&self, tool: &str) -> Option<ToolFigures> {
+        self.executor.tools.get(tool).map(ToolState::figures)
+    }
+
     fn lists(&self, tool: &str) -> bool {
+        if tool == ABOUT_A_TOOL && self.executor.commands.is_empty() {
+            return false;
+        }
         let Loaded { policy, profiles, .. } = &self.executor.shared.loaded;
         let allowed = !asks_a_rule(tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
@@ -409,26 +432,7 @@ impl Backend for Scope {
         request: DeclaredRequest,
         caller: Caller,
     ) -> Result<DeclaredResult, Refused> {
-        let call = match cli::call(&declared.command, &request) {
-            Ok(call) => call,
-            Err(bad) => {
-                self.workbench.audit.invalid(&declared.command.name, &bad.to_string());
-                return Ok(bad.result(request.correlation));
-            }
-        };
-        match self.workbench.call_command(call, declared.command.changes, &caller).await {
-            Ok(report) => Ok(DeclaredResult::of(declared, report, request.correlation)),
-            Err(full @ Refusal::QueueFull { .. }) => {
-                let kind = ErrorType::ResourceExhausted;
-                Ok(DeclaredResult::refused(kind, full.to_string(), request.correlation))
-            }
-            Err(
-                refusal @ (Refusal::Denied(_)
-                | Refusal::Unrecorded(_)
-                | Refusal::Session(_)
-                | Refusal::Job(_)),
-            ) => Err(refusal.into()),
-        }
+        self.declared(declared, request, caller).await
     }
 
     fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {

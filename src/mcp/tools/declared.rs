@@ -1,0 +1,132 @@
+//! `get_tool_info`: what is known of a declared tool, with the reference implementation's fields.
+
+use rmcp::model::{CallToolResult, ContentBlock, Tool};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::schema::{pure, tool};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::arguments::{Arguments, nearest};
+use crate::server::Server;
+use capture::KEPT_BYTES;
+use policy::flags::{DeclaredCommand, Flag, MOST_BYTES, Takes};
+use service::Backend;
+use service::cli::Declared;
+use service::cli::state::ToolFigures;
+use service::refused::{Refused, RefusedKind};
+
+/// Arguments of `get_tool_info`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GetToolInfoArguments {
+    /// Name of the tool.
+    tool: String,
+}
+
+impl Arguments for GetToolInfoArguments {
+    const FIELDS: &'static [&'static str] = &["tool"];
+}
+
+impl BuiltIn for GetToolInfoArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description = "Show what a command-line tool takes: its flags and templates, its limits, \
+            and how its last calls went.";
+        let input = json!({
+            "type": "object", "required": ["tool"], "additionalProperties": false,
+            "properties": {
+                "tool": { "type": "string", "description": "Name of the tool, such as cli_jq" }
+            }
+        });
+        let output = json!({ "type": "object", "properties": {} });
+        tool::<Self>("About a tool", description.to_owned(), input, output).annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        let backend = &server.0.backend;
+        let commands = backend.commands();
+        let found = commands.iter().find(|declared| declared.command.name == self.tool);
+        let (Some(declared), Some(figures)) = (found, backend.tool_figures(&self.tool)) else {
+            let shown: String = self.tool.chars().take(80).flat_map(char::escape_default).collect();
+            let names: Vec<&str> = commands.iter().map(|one| one.command.name.as_str()).collect();
+            let hint = match nearest(&self.tool, &names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("the command-line tools are {}", names.join(", ")),
+            };
+            let message = format!("get_tool_info: no command-line tool `{shown}` is offered");
+            return Err(Refused::new(RefusedKind::Arguments, message).with_hint(hint));
+        };
+        let info = info(declared, &figures);
+        let text = serde_json::to_string_pretty(&info).unwrap_or_default();
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+        result.structured_content = Some(info);
+        Ok(result)
+    }
+}
+
+fn info(declared: &Declared, figures: &ToolFigures) -> Value {
+    let (command, profile) = (&declared.command, &declared.profile);
+    let conduct = &command.conduct;
+    let most = profile.limits.wall;
+    let usual = conduct.timeout.map_or(most, |time| time.min(most));
+    json!({
+        "name": command.name,
+        "command": command.program,
+        "description": command.description,
+        "why": command.why,
+        "profile": profile.name.to_string(),
+        "performance": {
+            "concurrency": conduct.concurrency,
+            "queue": conduct.queue,
+            "default_timeout": usual.as_secs_f64(),
+            "max_timeout": most.as_secs_f64(),
+            "retries": conduct.retries.times,
+        },
+        "allowed_operations": operations(command),
+        "safety_limits": {
+            "max_arg_length": MOST_BYTES,
+            "max_output": KEPT_BYTES,
+            "max_memory": profile.limits.memory,
+        },
+        "circuit_breaker": {
+            "enabled": true,
+            "failure_threshold": conduct.breaker.failures,
+            "recovery_timeout": conduct.breaker.recovery.as_secs_f64(),
+            "state": figures.breaker,
+        },
+        "health": figures.health,
+        "metrics": {
+            "available": true,
+            "calls": figures.calls,
+            "errors": figures.errors,
+            "seconds": figures.seconds,
+            "pending": figures.pending,
+        },
+    })
+}
+
+/// Describes the words that a tool takes.
+fn operations(command: &DeclaredCommand) -> Value {
+    let flag = |flag: &Flag| {
+        let value = match flag.takes {
+            Takes::Nothing => "none",
+            Takes::Next(_) => "next word",
+            Takes::Equals(_) => "behind =",
+        };
+        json!({ "flag": flag.name, "value": value, "times": flag.times, "why": flag.why })
+    };
+    let flags: Vec<Value> = command.flags.iter().map(flag).collect();
+    let defaults: Vec<&[String]> =
+        command.conduct.defaults.iter().map(|one| one.args.as_slice()).collect();
+    let templates: Vec<Value> = command
+        .conduct
+        .templates
+        .iter()
+        .map(|one| json!({ "name": one.name, "args": one.args, "why": one.why }))
+        .collect();
+    json!({
+        "flags_count": flags.len(),
+        "flags": flags,
+        "default_args": defaults,
+        "templates": templates,
+    })
+}

@@ -1,0 +1,288 @@
+//! The conduct of a declared tool: how many of its calls run at once, when one is tried again, when all are
+//! refused for a while, which words are the operator's, and in which form its output is.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::commands::{WrittenCommand, why};
+use super::values::plain;
+use model::units::Time;
+use profile::document::{Document, Mistake};
+
+/// Calls of one tool that run at once, unless the file says otherwise: the reference implementation's number.
+const CONCURRENCY: u32 = 2;
+/// Calls of one tool that wait for their turn, unless the file says otherwise.
+const QUEUE: u32 = 256;
+/// Failures in a row after which calls are refused for a while, and for how long.
+const FAILURES: u32 = 5;
+const RECOVERY: Duration = Duration::from_secs(60);
+/// Bounds of the reference implementation on those keys.
+const FAILURES_MOST: u32 = 10;
+const RECOVERY_MOST: Duration = Duration::from_secs(3600);
+/// Most times that a call is made again.
+const RETRIES_MOST: u32 = 5;
+/// Time before a call is made again, unless the file says otherwise; twice as long before the next.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+const CONCURRENCY_MOST: u32 = 1024;
+
+/// Conduct of a declared tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conduct {
+    /// Time of a call that asks for none; the profile's if absent.
+    pub timeout: Option<Duration>,
+    /// Calls that run at once.
+    pub concurrency: u32,
+    /// Calls that wait for their turn; one more is refused.
+    pub queue: u32,
+    pub retries: Retries,
+    pub breaker: BreakerLimits,
+    /// Words behind the program's name, before all others. No caller can change them.
+    pub always: Vec<String>,
+    pub defaults: Vec<DefaultWords>,
+    pub templates: Vec<Template>,
+    pub output: OutputForm,
+}
+
+/// Further attempts of a call that had no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retries {
+    /// Attempts after the first.
+    pub times: u32,
+    /// Time before the second attempt; it doubles before each further one.
+    pub delay: Duration,
+    /// Exit codes of the program after which it is tried again. Without a code, only a call that was ended from
+    /// outside is.
+    pub codes: Vec<u8>,
+}
+
+/// Limits of a circuit breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakerLimits {
+    /// Failures in a row that open it.
+    pub failures: u32,
+    /// Time for which it refuses calls before one is let through.
+    pub recovery: Duration,
+}
+
+/// Words that a call has unless it chooses others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefaultWords {
+    pub args: Vec<String>,
+    /// Flags that take their place: one of them in a call leaves the words out.
+    pub unless: Vec<String>,
+}
+
+/// Words under a name, for the field `template` of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pub name: String,
+    pub args: Vec<String>,
+    pub why: String,
+}
+
+/// Form of a tool's standard output, which the result's metadata then has as data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputForm {
+    /// Anything: it is not read.
+    #[default]
+    Text,
+    /// One JSON value.
+    Json,
+    /// An XML document.
+    Xml,
+    /// The XML of nmap: hosts, ports, states and services.
+    Nmap,
+}
+
+impl Default for Conduct {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            concurrency: CONCURRENCY,
+            queue: QUEUE,
+            retries: Retries { times: 0, delay: RETRY_DELAY, codes: Vec::new() },
+            breaker: BreakerLimits { failures: FAILURES, recovery: RECOVERY },
+            always: Vec::new(),
+            defaults: Vec::new(),
+            templates: Vec::new(),
+            output: OutputForm::Text,
+        }
+    }
+}
+
+impl Conduct {
+    /// Returns the template of this name.
+    pub fn template(&self, name: &str) -> Option<&Template> {
+        self.templates.iter().find(|template| template.name == name)
+    }
+
+    /// Returns the default words that a call with these words has.
+    pub(crate) fn default_words<'a>(
+        &'a self,
+        words: &'a [String],
+    ) -> impl Iterator<Item = &'a String> {
+        let given = |flag: &String| {
+            words.iter().any(|word| word == flag || word.split('=').next() == Some(flag))
+        };
+        let apply = move |one: &&DefaultWords| !one.unless.iter().any(given);
+        self.defaults.iter().filter(apply).flat_map(|one| &one.args)
+    }
+}
+
+/// Further attempts of a call that had no result: it met a limit, its time was over, or no cell could be made.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenRetries {
+    /// Attempts after the first, 5 at most. Example: `2`.
+    times: Spanned<u32>,
+    /// Time before the second attempt; it doubles before each further one.
+    ///
+    /// Default: `"500ms"`. Example: `"1s"`.
+    delay: Option<Time>,
+    /// Exit codes of the program that count as no result.
+    ///
+    /// Default: `[]`. Example: `[7, 28]`.
+    #[serde(default)]
+    codes: Vec<u8>,
+    /// Reason for it. Example: `"a name server may be slow to answer once"`.
+    why: Spanned<String>,
+}
+
+/// Circuit breaker: after failures in a row, calls are refused for a while. Failures are timeouts, limits, signals
+/// and a program that is not there; an exit code is none.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenBreaker {
+    /// Failures in a row that open it, 1 to 10.
+    ///
+    /// Default: `5`. Example: `3`.
+    failures: Option<Spanned<u32>>,
+    /// Time for which calls are refused, one hour at most; then one is let through, and its end decides.
+    ///
+    /// Default: `"60s"`. Example: `"120s"`.
+    recovery: Option<Spanned<Time>>,
+}
+
+/// Words that a call has unless it chooses others.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenDefault {
+    /// Words, in order. Example: `["-T4"]`.
+    args: Spanned<Vec<String>>,
+    /// Flags that take their place.
+    ///
+    /// Default: `[]`. Example: `["-T0", "-T1"]`.
+    #[serde(default)]
+    unless: Vec<String>,
+    /// Reason for it. Example: `"a scan of a near network need not be slow"`.
+    why: Spanned<String>,
+}
+
+/// Words under a name, which a call can choose by the field `template`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenTemplate {
+    /// Name: lower-case letters. Example: `"quick"`.
+    name: Spanned<String>,
+    /// Words, in order. Example: `["-T4", "--top-ports", "100"]`.
+    args: Spanned<Vec<String>>,
+    /// Reason for it; callers are told. Example: `"the hundred most common ports"`.
+    why: Spanned<String>,
+}
+
+/// Checks the conduct of one declared tool.
+pub(super) fn conduct(document: &Document, written: &WrittenCommand) -> Result<Conduct, Mistake> {
+    let usual = Conduct::default();
+    let concurrency = match &written.concurrency {
+        None => usual.concurrency,
+        Some(number) => within(document, number, 1..=CONCURRENCY_MOST)?,
+    };
+    if let Some(time) = written.timeout.as_ref().filter(|time| time.get_ref().0.is_zero()) {
+        return Err(document.mistake(time.span(), "a timeout is above 0"));
+    }
+    Ok(Conduct {
+        timeout: written.timeout.as_ref().map(|time| time.get_ref().0),
+        concurrency,
+        queue: written.queue.unwrap_or(usual.queue),
+        retries: written.retries.as_ref().map_or(Ok(usual.retries), |it| retries(document, it))?,
+        breaker: written.breaker.as_ref().map_or(Ok(usual.breaker), |it| breaker(document, it))?,
+        always: written.always.as_ref().map_or(Ok(Vec::new()), |it| words(document, it))?,
+        defaults: written
+            .defaults
+            .iter()
+            .map(|one| {
+                why(document, &one.why)?;
+                let args = words(document, &one.args)?;
+                Ok(DefaultWords { args, unless: one.unless.clone() })
+            })
+            .collect::<Result<_, Mistake>>()?,
+        templates: templates(document, &written.templates)?,
+        output: written.output.unwrap_or_default(),
+    })
+}
+
+fn retries(document: &Document, written: &WrittenRetries) -> Result<Retries, Mistake> {
+    why(document, &written.why)?;
+    let delay = written.delay.map_or(RETRY_DELAY, |time| time.0);
+    let times = within(document, &written.times, 1..=RETRIES_MOST)?;
+    Ok(Retries { times, delay, codes: written.codes.clone() })
+}
+
+fn breaker(document: &Document, written: &WrittenBreaker) -> Result<BreakerLimits, Mistake> {
+    let failures = match &written.failures {
+        None => FAILURES,
+        Some(number) => within(document, number, 1..=FAILURES_MOST)?,
+    };
+    let recovery = match &written.recovery {
+        None => RECOVERY,
+        Some(time) if time.get_ref().0.is_zero() || time.get_ref().0 > RECOVERY_MOST => {
+            return Err(document.mistake(time.span(), "`recovery` is above 0 and 1h at most"));
+        }
+        Some(time) => time.get_ref().0,
+    };
+    Ok(BreakerLimits { failures, recovery })
+}
+
+fn templates(document: &Document, written: &[WrittenTemplate]) -> Result<Vec<Template>, Mistake> {
+    let mut all: Vec<Template> = Vec::new();
+    for one in written {
+        let name = one.name.get_ref();
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase()) {
+            let message = "a template's name is lower-case letters";
+            return Err(document.mistake(one.name.span(), message));
+        }
+        if all.iter().any(|other| other.name == *name) {
+            return Err(
+                document.mistake(one.name.span(), format!("there are two templates `{name}`"))
+            );
+        }
+        let (args, why) = (words(document, &one.args)?, why(document, &one.why)?);
+        all.push(Template { name: name.clone(), args, why });
+    }
+    Ok(all)
+}
+
+/// Returns words of the operator's: each is one word, and no caller has a part in it.
+fn words(document: &Document, written: &Spanned<Vec<String>>) -> Result<Vec<String>, Mistake> {
+    match written.get_ref().iter().find_map(|word| plain(word).err()) {
+        Some(why) => Err(document.mistake(written.span(), format!("a word of the list {why}"))),
+        None => Ok(written.get_ref().clone()),
+    }
+}
+
+fn within(
+    document: &Document,
+    number: &Spanned<u32>,
+    range: std::ops::RangeInclusive<u32>,
+) -> Result<u32, Mistake> {
+    match range.contains(number.get_ref()) {
+        true => Ok(*number.get_ref()),
+        false => {
+            let message = format!("must be {} to {}", range.start(), range.end());
+            Err(document.mistake(number.span(), message))
+        }
+    }
+}

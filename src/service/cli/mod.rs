@@ -1,0 +1,173 @@
+//! Declared commands: words checked against a flag list, run alone in a cell, reported with the
+//! reference implementation's fields.
+//!
+//! `state` has what a tool's calls share, `breaker` among it; `result` what a caller is told, `output` and `nmap` the
+//! output as data, `advice` the kinds of errors.
+
+mod advice;
+pub(crate) mod breaker;
+mod nmap;
+mod output;
+mod result;
+pub mod state;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+
+pub use self::advice::ErrorType;
+pub use self::result::{AboutCall, DeclaredResult, ToolError};
+use model::call::{Asked, Call, Correlation, Cwd, Env, InvalidCall, Stdin, seconds};
+use model::profile::Profile;
+use policy::flags::{BadWords, DeclaredCommand, Input, MOST_BYTES};
+
+/// A declared command that is offered.
+#[derive(Debug, Clone)]
+pub struct Declared {
+    pub command: DeclaredCommand,
+    /// Profile of its cells, with the limits that the rules leave.
+    pub profile: Profile,
+}
+
+/// One call of a declared command, as the client sent it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeclaredRequest {
+    /// Words that are no flags, each with its name in the list.
+    pub given: Vec<(String, String)>,
+    pub flags: Words,
+    /// Name of the words that the tool's file has for it.
+    pub template: Option<String>,
+    pub stdin: Option<String>,
+    /// True if the caller asks what would run, and nothing else.
+    pub dry_run: bool,
+    pub timeout: Option<f64>,
+    pub correlation: Option<String>,
+}
+
+/// Reason why a call was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadRequest {
+    #[error(transparent)]
+    Words(#[from] BadWords),
+    #[error(transparent)]
+    Call(#[from] InvalidCall),
+    #[error("{tool}: give `stdin` or `{file}`, not both")]
+    TwoInputs { tool: String, file: String },
+    #[error("{tool}: give `stdin` or `{file}`")]
+    NoInput { tool: String, file: String },
+    #[error("{tool}: extra_args has {what}; a list of words needs no quotes")]
+    Quotes { tool: String, what: &'static str },
+}
+
+impl From<BadRequest> for ToolError {
+    fn from(bad: BadRequest) -> Self {
+        let hint = match &bad {
+            BadRequest::Words(bad) => bad.hint(),
+            BadRequest::Call(_)
+            | BadRequest::TwoInputs { .. }
+            | BadRequest::NoInput { .. }
+            | BadRequest::Quotes { .. } => None,
+        };
+        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        Self::new(ErrorType::ValidationError, format!("{bad}{hint}"))
+    }
+}
+
+/// `extra_args`: a list of words, or one text that is split as a shell would, with quotes and backslashes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Words {
+    List(Vec<String>),
+    Text(String),
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl Words {
+    /// Returns the words of `tool`'s call.
+    fn list(&self, tool: &str) -> Result<Vec<String>, BadRequest> {
+        match self {
+            Self::List(words) => Ok(words.clone()),
+            Self::Text(text) if text.len() > MOST_BYTES => {
+                let (field, bytes, limit) = ("extra_args", text.len(), MOST_BYTES);
+                Err(InvalidCall::TooLong { field, bytes, limit }.into())
+            }
+            // The splitter takes `#` for the beginning of a comment, and would drop what follows.
+            Self::Text(text) if text.split_whitespace().any(|word| word.starts_with('#')) => {
+                Err(BadRequest::Quotes { tool: tool.to_owned(), what: "a word that begins with #" })
+            }
+            Self::Text(text) => shlex::split(text).ok_or_else(|| BadRequest::Quotes {
+                tool: tool.to_owned(),
+                what: "a quote or a backslash without its end",
+            }),
+        }
+    }
+}
+
+/// Builds the call of a declared tool that `request` describes.
+///
+/// # Errors
+/// The first word or value that is refused.
+pub fn call(
+    declared: &Declared,
+    request: &DeclaredRequest,
+    correlation: &str,
+) -> Result<Call, BadRequest> {
+    let Declared { command, profile } = declared;
+    one_input(command, request)?;
+    let given: Vec<(&str, &str)> =
+        request.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let words = request.flags.list(&command.name)?;
+    // What the tool's own file asks for is no wish of the caller's that could be told as clamped.
+    let usual = command.conduct.timeout.map(|time| time.min(profile.limits.wall));
+    let asked = request.timeout.map(|value| seconds("timeout_sec", value)).transpose()?;
+    // One that a caller gave is refused here if it cannot be logged.
+    let correlation = match &request.correlation {
+        Some(given) => Correlation::new(given)?,
+        None => Correlation::new(correlation)?,
+    };
+    Ok(Call {
+        tool: command.name.clone().into(),
+        argv: command.argv_by(request.template.as_deref(), &words, &given)?,
+        script: None,
+        stdin: Stdin::text("stdin", request.stdin.clone().unwrap_or_default())?,
+        env: Env::default(),
+        cwd: Some(Cwd::workspace()),
+        asked: Asked { wall: asked.or(usual), ..Asked::default() },
+        profile: None,
+        correlation: Some(correlation),
+    })
+}
+
+/// Checks for a file or standard input: never both, and one of them if the program cannot choose by
+/// itself.
+fn one_input(command: &DeclaredCommand, request: &DeclaredRequest) -> Result<(), BadRequest> {
+    let Some(file) = command.file().map(|file| file.name.clone()) else { return Ok(()) };
+    let tool = command.name.clone();
+    let named = request.given.iter().any(|(name, _)| *name == file);
+    match (named, request.stdin.is_some()) {
+        (true, true) => Err(BadRequest::TwoInputs { tool, file }),
+        (false, false) if command.input == Input::Dash => Err(BadRequest::NoInput { tool, file }),
+        (true, false) | (false, true | false) => Ok(()),
+    }
+}
+
+/// Returns the id of a call: the caller's, if it can be echoed, else a new one.
+pub fn correlation(given: Option<&str>) -> String {
+    match given.filter(|id| Correlation::new(id).is_ok()) {
+        Some(id) => id.to_owned(),
+        None => fresh(),
+    }
+}
+
+/// Makes an id for a call that has none: the time and a number, so that log lines can be joined.
+fn fresh() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+    format!("{time:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,291 @@
+//! The result of a declared command, with the reference implementation's fields.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::advice::ErrorType;
+use super::output;
+use super::{Declared, DeclaredRequest};
+use crate::CallReport;
+use crate::denied::DenialReport;
+use capture::Captured;
+use capture::text::render;
+use model::clock;
+use model::defaults::{KIB, MIB};
+use model::outcome::{Failure, Outcome};
+use model::receipt::Receipt;
+use policy::Grant;
+
+/// Characters of each stream in a result, at most. The reference implementation has the same
+/// numbers in bytes.
+const STDOUT_CHARACTERS: u64 = MIB;
+const STDERR_CHARACTERS: u64 = 256 * KIB;
+/// Exit code of timeout(1), which the reference implementation also uses.
+const TIMED_OUT: i32 = 124;
+
+/// Result of a command; the field names are the reference implementation's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeclaredResult {
+    pub stdout: String,
+    pub stderr: String,
+    pub returncode: i32,
+    pub truncated_stdout: bool,
+    pub truncated_stderr: bool,
+    pub timed_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<ErrorType>,
+    /// Wall time in seconds.
+    pub execution_time: f64,
+    pub correlation_id: String,
+    /// System calls that were refused.
+    pub denials: Vec<DenialReport>,
+    pub metadata: Value,
+    /// Protection of the cell, if there was one; reported beside the fields.
+    #[serde(skip)]
+    pub receipt: Option<Receipt>,
+    /// True if the program ended by itself; reported as the result's `isError`.
+    #[serde(skip)]
+    exited: bool,
+}
+
+/// The call that a result is of.
+#[derive(Debug, Clone, Copy)]
+pub struct AboutCall<'c> {
+    pub tool: &'c str,
+    pub program: &'c str,
+    /// The word that the tool is pointed at, if it has such a field.
+    pub target: Option<&'c str>,
+    pub correlation: &'c str,
+}
+
+impl<'c> AboutCall<'c> {
+    /// Describes a request of a tool.
+    pub fn of(declared: &'c Declared, request: &'c DeclaredRequest, correlation: &'c str) -> Self {
+        let command = &declared.command;
+        let target = command.positionals.iter().find(|one| one.takes.kind.is_target());
+        let word = |name: &str| request.given.iter().find(|(given, _)| given == name);
+        Self {
+            tool: &command.name,
+            program: &command.program,
+            target: target.and_then(|one| word(&one.name)).map(|(_, word)| word.as_str()),
+            correlation,
+        }
+    }
+}
+
+/// An error of a result: its kind, its text, and facts about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolError {
+    pub kind: ErrorType,
+    pub message: String,
+    /// Facts for a program, such as the size of a network that is too large.
+    pub facts: Map<String, Value>,
+}
+
+impl ToolError {
+    /// Makes an error without facts.
+    pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), facts: Map::new() }
+    }
+
+    /// Formats it as the reference implementation's context of an error.
+    fn context(&self, about: AboutCall<'_>) -> Value {
+        let Self { kind, message, facts } = self;
+        let suggestion = facts.get("recovery_suggestion").cloned();
+        json!({
+            "error_type": kind,
+            "message": message,
+            "recovery_suggestion":
+                suggestion.unwrap_or_else(|| Value::String(kind.suggestion(about.program))),
+            "timestamp": clock::now(),
+            "tool_name": about.tool,
+            "target": about.target.unwrap_or_default(),
+            "metadata": facts,
+        })
+    }
+}
+
+impl DeclaredResult {
+    /// Makes the result of a call that did not run.
+    pub fn refused(error: ToolError, about: AboutCall<'_>) -> Self {
+        let nothing = Self::nothing(about);
+        let metadata = json!({ "error_context": error.context(about) });
+        Self {
+            error: Some(error.message),
+            error_type: Some(error.kind),
+            metadata,
+            returncode: 1,
+            exited: false,
+            ..nothing
+        }
+    }
+
+    /// Makes the result of a call that asked what would run.
+    pub(crate) fn would_run(grant: &Grant, about: AboutCall<'_>) -> Self {
+        let job = grant.job();
+        let words: Vec<String> = job.argv.words().iter().map(|word| quoted(word)).collect();
+        let command = words.join(" ");
+        Self {
+            stdout: format!("Would execute: {command}"),
+            metadata: json!({
+                "dry_run": true,
+                "command": command,
+                "argv": job.argv.words(),
+                "rule": grant.rule(),
+                "profile": job.profile.to_string(),
+                "timeout_sec": job.limits.wall.as_secs_f64(),
+                "clamped": grant.clamped(),
+            }),
+            ..Self::nothing(about)
+        }
+    }
+
+    fn nothing(about: AboutCall<'_>) -> Self {
+        Self {
+            stdout: String::new(),
+            stderr: String::new(),
+            returncode: 0,
+            truncated_stdout: false,
+            truncated_stderr: false,
+            timed_out: false,
+            error: None,
+            error_type: None,
+            execution_time: 0.0,
+            correlation_id: about.correlation.to_owned(),
+            denials: Vec::new(),
+            metadata: json!({}),
+            receipt: None,
+            exited: true,
+        }
+    }
+
+    /// Makes the result of a call that ran, after so many attempts.
+    pub fn of(
+        declared: &Declared,
+        report: CallReport,
+        attempts: u32,
+        about: AboutCall<'_>,
+    ) -> Self {
+        let (stdout, truncated_stdout) = stream(&report.stdout, STDOUT_CHARACTERS);
+        let (stderr, truncated_stderr) = stream(&report.stderr, STDERR_CHARACTERS);
+        let (returncode, failed) = ended(&declared.command.program, &report.outcome);
+        let denial = |denied| DenialReport::of(denied, &declared.profile);
+        let mut metadata = Map::from_iter([
+            ("stdout_bytes".to_owned(), json!(report.stdout.total())),
+            ("stderr_bytes".to_owned(), json!(report.stderr.total())),
+            ("timeout_sec".to_owned(), json!(report.limits.wall.as_secs_f64())),
+            ("clamped".to_owned(), json!(report.clamped)),
+        ]);
+        if attempts > 1 {
+            metadata.insert("attempts".to_owned(), json!(attempts));
+        }
+        if let Some(error) = &failed {
+            metadata.insert("error_context".to_owned(), error.context(about));
+        }
+        metadata.extend(data(declared, &stdout, truncated_stdout));
+        let (error_type, error) = failed.map(|it| (it.kind, it.message)).unzip();
+        Self {
+            stdout,
+            stderr,
+            returncode,
+            truncated_stdout,
+            truncated_stderr,
+            timed_out: report.outcome == Outcome::Timeout,
+            error,
+            error_type,
+            execution_time: report.duration.as_secs_f64(),
+            denials: report.denials.iter().map(denial).collect(),
+            metadata: Value::Object(metadata),
+            exited: matches!(report.outcome, Outcome::Exited { .. }),
+            receipt: report.receipt,
+            ..Self::nothing(about)
+        }
+    }
+
+    /// Returns true if the tool failed. A program's own exit code is data, not a failure of the
+    /// tool.
+    pub fn is_error(&self) -> bool {
+        !self.exited
+    }
+}
+
+/// Returns the output as data, or why there is none, where the tool declares its form.
+fn data(declared: &Declared, stdout: &str, truncated: bool) -> Map<String, Value> {
+    let unparsed = |why: String| Map::from_iter([("parse_error".to_owned(), Value::String(why))]);
+    match output::parse(declared.command.conduct.output, stdout) {
+        None => Map::new(),
+        Some(_) if truncated => unparsed("the output was cut".to_owned()),
+        Some(Ok(parsed)) => parsed.fields,
+        Some(Err(why)) => unparsed(why.to_string()),
+    }
+}
+
+/// Quotes a word for a reader, as a shell would take it.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| format!("{word:?}"), std::borrow::Cow::into_owned)
+}
+
+fn stream(captured: &Captured, most: u64) -> (String, bool) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let rendered = render(captured, &Captured::of(b""), most);
+    (rendered.stdout, rendered.truncated)
+}
+
+/// Returns the exit code, and the error if there is one.
+fn ended(program: &str, outcome: &Outcome) -> (i32, Option<ToolError>) {
+    let failed = |code, kind, text: String| (code, Some(ToolError::new(kind, text)));
+    match outcome {
+        Outcome::Exited { code: 0 } => (0, None),
+        Outcome::Exited { code } => failed(
+            i32::from(*code),
+            ErrorType::ExecutionError,
+            format!("{program} ended with exit code {code}"),
+        ),
+        Outcome::Signaled { signal } => failed(
+            128 + i32::from(*signal),
+            ErrorType::ExecutionError,
+            format!("{program} was ended by signal {signal}"),
+        ),
+        Outcome::Timeout => {
+            failed(TIMED_OUT, ErrorType::Timeout, format!("{program} used up its time"))
+        }
+        Outcome::Limit(kind) => failed(
+            137,
+            ErrorType::ResourceExhausted,
+            format!("{program} reached its {} limit", kind.name()),
+        ),
+        Outcome::Cancelled => {
+            failed(130, ErrorType::ExecutionError, "the call was cancelled".to_owned())
+        }
+        Outcome::Failed(failure) => {
+            let kind = kind_of(failure);
+            let (code, hint) = if kind == ErrorType::NotFound {
+                (
+                    127,
+                    Some(format!(
+                        "the operator can install {program} where its profile looks for it"
+                    )),
+                )
+            } else {
+                (126, failure.hint().map(str::to_owned))
+            };
+            let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+            failed(code, kind, format!("{failure}{hint}"))
+        }
+    }
+}
+
+fn kind_of(failure: &Failure) -> ErrorType {
+    match failure {
+        Failure::NotFound { .. } => ErrorType::NotFound,
+        Failure::Busy { .. } => ErrorType::ResourceExhausted,
+        Failure::NotExecutable { .. }
+        | Failure::Cwd { .. }
+        | Failure::Setup { .. }
+        | Failure::Unmeasured { .. }
+        | Failure::Refused { .. } => ErrorType::ExecutionError,
+        Failure::Supervisor | Failure::Lost => ErrorType::Unknown,
+    }
+}

@@ -1,0 +1,165 @@
+//! Calls of declared tools, carried out: the breaker asked, the turn awaited, the cell run, and run again where the
+//! tool declares that.
+
+use std::time::Instant;
+
+use tracing::{info, warn};
+
+use super::Scope;
+use crate::cli::breaker::Pass;
+use crate::cli::state::ToolState;
+use crate::cli::{
+    self, AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError,
+};
+use crate::queue::Turn;
+use crate::refused::Refused;
+use crate::{CallReport, Caller, Refusal};
+use model::call::Call;
+use model::outcome::{Failure, Outcome};
+use policy::conduct::Retries;
+
+impl Scope {
+    /// Carries out one call of a declared tool.
+    ///
+    /// # Errors
+    /// A refusal that is not the tool's own: by policy, or because the call cannot be recorded.
+    pub(super) async fn declared(
+        &self,
+        declared: &Declared,
+        request: DeclaredRequest,
+        caller: Caller,
+    ) -> Result<DeclaredResult, Refused> {
+        let correlation = cli::correlation(request.correlation.as_deref());
+        let about = AboutCall::of(declared, &request, &correlation);
+        let call = match cli::call(declared, &request, &correlation) {
+            Ok(call) => call,
+            Err(bad) => {
+                self.workbench.audit.invalid(about.tool, &bad.to_string());
+                return Ok(DeclaredResult::refused(bad.into(), about));
+            }
+        };
+        if request.dry_run {
+            let grant = self.workbench.only_decided(call, declared.command.changes)?;
+            return Ok(DeclaredResult::would_run(&grant, about));
+        }
+        let Some(state) = self.executor.tools.get(about.tool) else {
+            let error = ToolError::new(ErrorType::Unknown, "the tool has no state");
+            return Ok(DeclaredResult::refused(error, about));
+        };
+        let started = Instant::now();
+        info!(tool = about.tool, correlation_id = about.correlation, "tool.start");
+        let done = self.with_state(declared, state, call, &caller, about).await;
+        let kind = match &done {
+            Ok(result) => result.error_type,
+            Err(_) => Some(ErrorType::ExecutionError),
+        };
+        state.count(kind, started.elapsed());
+        info!(
+            tool = about.tool,
+            correlation_id = about.correlation,
+            returncode = done.as_ref().ok().map(|result| result.returncode),
+            error_type = kind.map(ErrorType::name),
+            "tool.end"
+        );
+        done
+    }
+
+    async fn with_state(
+        &self,
+        declared: &Declared,
+        state: &ToolState,
+        call: Call,
+        caller: &Caller,
+        about: AboutCall<'_>,
+    ) -> Result<DeclaredResult, Refused> {
+        let pass = match state.breaker.pass() {
+            Ok(pass) => pass,
+            Err(left) => {
+                let message = format!(
+                    "calls of {} fail, so none is made now; one is tried in {:.0} s",
+                    about.tool,
+                    left.as_secs_f64().ceil()
+                );
+                let error = ToolError::new(ErrorType::CircuitBreakerOpen, message);
+                return Ok(DeclaredResult::refused(error, about));
+            }
+        };
+        let exhausted = |refusal: &Refusal| {
+            let error = ToolError::new(ErrorType::ResourceExhausted, refusal.to_string());
+            DeclaredResult::refused(error, about)
+        };
+        // Held until the call has ended; a cancelled call finds its cancelled token in the cell's queue.
+        let _turn = match state.queue.turn(&caller.cancel).await {
+            Ok(Turn::Yours(turn)) => Some(turn),
+            Ok(Turn::Cancelled) => None,
+            Err(full) => return Ok(exhausted(&full)),
+        };
+        match self.attempts(declared, call, caller).await {
+            Ok((report, attempts)) => {
+                verdict(pass, &report.outcome);
+                Ok(DeclaredResult::of(declared, report, attempts, about))
+            }
+            Err(full @ Refusal::QueueFull { .. }) => Ok(exhausted(&full)),
+            Err(
+                refusal @ (Refusal::Denied(_)
+                | Refusal::Unrecorded(_)
+                | Refusal::Session(_)
+                | Refusal::Job(_)),
+            ) => Err(refusal.into()),
+        }
+    }
+
+    /// Runs the call until it has a result or no attempt is left; returns the last report and the attempts.
+    async fn attempts(
+        &self,
+        declared: &Declared,
+        call: Call,
+        caller: &Caller,
+    ) -> Result<(CallReport, u32), Refusal> {
+        let (changes, retries) = (declared.command.changes, &declared.command.conduct.retries);
+        let (mut attempt, mut delay) = (1, retries.delay);
+        loop {
+            let report = self.workbench.call_command(call.clone(), changes, caller).await?;
+            if attempt > retries.times || !has_no_result(&report.outcome, retries) {
+                return Ok((report, attempt));
+            }
+            let tool = &declared.command.name;
+            warn!(tool, attempt, outcome = report.outcome.name(), "tool.retry");
+            tokio::select! {
+                () = caller.cancel.cancelled() => return Ok((report, attempt)),
+                () = tokio::time::sleep(delay) => {}
+            }
+            delay = delay.saturating_mul(2);
+            attempt += 1;
+        }
+    }
+}
+
+/// Returns true if another attempt may have the result that this one has not.
+fn has_no_result(outcome: &Outcome, retries: &Retries) -> bool {
+    match outcome {
+        Outcome::Exited { code } => retries.codes.contains(code),
+        Outcome::Timeout | Outcome::Limit(_) => true,
+        Outcome::Failed(failure) => match failure {
+            Failure::Busy { .. } | Failure::Setup { .. } | Failure::Unmeasured { .. } => true,
+            Failure::NotFound { .. }
+            | Failure::NotExecutable { .. }
+            | Failure::Cwd { .. }
+            | Failure::Supervisor
+            | Failure::Lost
+            | Failure::Refused { .. } => false,
+        },
+        Outcome::Signaled { .. } | Outcome::Cancelled => false,
+    }
+}
+
+/// Tells the breaker how a call ended. An exit code is the program's answer; a cancelled call is the client's word.
+fn verdict(pass: Pass<'_>, outcome: &Outcome) {
+    match outcome {
+        Outcome::Exited { .. } => pass.succeeded(),
+        Outcome::Cancelled | Outcome::Failed(Failure::Busy { .. }) => drop(pass),
+        Outcome::Signaled { .. } | Outcome::Timeout | Outcome::Limit(_) | Outcome::Failed(_) => {
+            pass.failed();
+        }
+    }
+}
