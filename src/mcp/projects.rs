@@ -31,12 +31,6 @@ use service::{Backend, CallReport};
 pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
     without a network outside it; the project is at /workspace.";
 
-/// Hook that decides about calls, and that is not run.
-const POLICY: &str = "server.d/policy.sh";
-
-/// Code of parameters that are refused (JSON-RPC).
-const REFUSED: i32 = -32602;
-
 /// Name that rules know the reading of a project's resources by, behind `project:`.
 const READS: &str = "resources/read";
 /// Name that rules know the project's completions by, behind `project:`.
@@ -167,10 +161,7 @@ impl<B: Backend> Server<B> {
         request: CallToolRequestParams,
         context: &Context,
     ) -> Result<CallToolResult, ErrorData> {
-        if project.hooks.contains(&POLICY) {
-            let why = "the project decides about calls in server.d/policy.sh, which this server does not run";
-            return Err(ErrorData::new(ErrorCode(REFUSED), why, None));
-        }
+        self.admit_call(project, tool, context).await?;
         let meta = serde_json::to_value(&context.meta).ok();
         let meta = meta.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
         let arguments = request.arguments.unwrap_or_default();
@@ -194,7 +185,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Runs what was prepared in a cell, as a call of `project:NAME`.
-    async fn run_launch(
+    pub(super) async fn run_launch(
         &self,
         name: &str,
         launch: &ScriptLaunch,
@@ -292,7 +283,7 @@ impl<B: Backend> Server<B> {
 }
 
 /// Makes a word that separates a script's output from the report of its end.
-fn mark() -> String {
+pub(super) fn mark() -> String {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half())
 }
@@ -307,7 +298,7 @@ fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorD
     }
 }
 
-fn output(report: &CallReport) -> ScriptOutput {
+pub(super) fn output(report: &CallReport) -> ScriptOutput {
     let end = match &report.outcome {
         Outcome::Exited { .. } => ScriptEnd::Exited,
         Outcome::Timeout => ScriptEnd::TimedOut,
@@ -328,7 +319,7 @@ fn last(report: &CallReport) -> Vec<u8> {
     report.stderr.whole().unwrap_or_else(|| report.stderr.tail().to_vec())
 }
 
-fn error(error: ScriptError) -> ErrorData {
+pub(super) fn error(error: ScriptError) -> ErrorData {
     let code = i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0);
     ErrorData::new(ErrorCode(code), error.message, error.data)
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::completions::{self, CompletionRequest, SUGGESTIONS, ScriptCompletion};
 use crate::reading::AskedResource;
+use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::{Project, ScriptTool};
 
 /// Place of the project in a cell.
@@ -28,10 +29,8 @@ const FIELDS_BYTES: usize = 8 << 10;
 const META_BYTES: usize = 16 << 10;
 /// Key of a request's `_meta` that no script is shown.
 const REMOTE_TOKEN: &str = "mcpbash/remoteToken";
-/// Time limit in seconds of a tool that states none.
-const DEFAULT_SECONDS: u64 = 30;
-/// Longest time limit in seconds of a tool whose progress renews it.
-const MAX_SECONDS: u64 = 600;
+/// Time limit in seconds of the hook that decides about calls.
+const POLICY_SECONDS: u64 = 5;
 
 /// Functions that scripts source from `$MCP_SDK/tool-sdk.sh`.
 pub const SDK: &str = include_str!("sdk/tool-sdk.sh");
@@ -39,6 +38,10 @@ pub const SDK: &str = include_str!("sdk/tool-sdk.sh");
 const AROUND: &str = include_str!("sdk/around.sh");
 /// Function that prints the files beside a result.
 const EMBED: &str = include_str!("sdk/embed.sh");
+/// Function that asks the project's hook about a call.
+const POLICY: &str = include_str!("sdk/policy.sh");
+/// Output of that function for a call that is allowed.
+const ALLOWED: &[u8] = b"allow";
 /// Function that reads a resource.
 const PROVIDER: &str = include_str!("sdk/provider.sh");
 
@@ -116,7 +119,16 @@ impl ScriptLaunch {
         let metadata = quoted(&metadata(tool).to_string());
         let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", given), ("METADATA", &metadata)];
         let script = format!("{EMBED}{}", script(&mark, run, &more));
-        Ok(Self { script, env, stdin, seconds: seconds(tool), mark })
+        Ok(Self { script, env, stdin, seconds: seconds(project, tool), mark })
+    }
+
+    /// Prepares the question to the project's hook whether a tool may be called.
+    pub fn policy(project: &Project, tool: &ScriptTool, mark: String) -> Self {
+        let mut env = variables(project);
+        env.extend(named(&[("MCP_TOOL_NAME", &tool.name)]));
+        let metadata = quoted(&metadata(tool).to_string());
+        let script = format!("{POLICY}{}", script(&mark, "policy", &[("METADATA", &metadata)]));
+        Self { script, env, stdin: Vec::new(), seconds: POLICY_SECONDS, mark }
     }
 
     /// Prepares the reading of a resource.
@@ -129,7 +141,7 @@ impl ScriptLaunch {
             ("PROVIDER", &asked.provider),
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
-        Self { script, env, stdin: Vec::new(), seconds: DEFAULT_SECONDS, mark }
+        Self { script, env, stdin: Vec::new(), seconds: project.settings.default_seconds, mark }
     }
 
     /// Prepares a completion.
@@ -157,8 +169,36 @@ impl ScriptLaunch {
         ]));
         let run = if completion.is_executable { "program" } else { "bash" };
         let script = script(&mark, run, &[("PROGRAM", "$PROGRAM_PATH")]);
-        let seconds = completion.timeout.unwrap_or(DEFAULT_SECONDS);
+        let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
         Ok(Self { script, env, stdin: Vec::new(), seconds, mark })
+    }
+
+    /// Reads the answer of the project's hook. Everything but a clear yes is a no.
+    ///
+    /// # Errors
+    /// The reason of the hook, or how it ended without one.
+    pub fn allows(&self, tool: &ScriptTool, output: &ScriptOutput) -> Result<(), ScriptError> {
+        let refused = |why: &str| {
+            let message = format!("Tool '{}' blocked by policy: {why}", tool.name);
+            ScriptError { code: -32602, message, data: None }
+        };
+        let report = match (&output.end, &output.stdout) {
+            (ScriptEnd::Exited, Some(stdout)) => self.report(stdout),
+            (ScriptEnd::TimedOut, _) => {
+                return Err(refused("server.d/policy.sh was not done in its time"));
+            }
+            (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
+        };
+        let report = report.ok_or_else(|| refused("server.d/policy.sh did not come to its end"))?;
+        if !report.error.is_empty() {
+            return Err(
+                ScriptError::read(report.error).unwrap_or_else(|| refused("without a reason"))
+            );
+        }
+        match report.exit_code == 0 && report.output == ALLOWED {
+            true => Ok(()),
+            false => Err(refused("server.d/policy.sh failed")),
+        }
     }
 
     /// Separates the report of the shell from the output; `None` if the shell was ended before it.
@@ -198,10 +238,11 @@ fn fields(arguments: &Map<String, Value>) -> String {
 }
 
 /// Returns the time limit of a tool.
-fn seconds(tool: &ScriptTool) -> u64 {
+fn seconds(project: &Project, tool: &ScriptTool) -> u64 {
+    let most = project.settings.max_seconds;
     match tool.is_extended {
-        true => tool.max_timeout.unwrap_or(MAX_SECONDS),
-        false => tool.timeout.unwrap_or(DEFAULT_SECONDS),
+        true => tool.max_timeout.unwrap_or(most).min(most),
+        false => tool.timeout.unwrap_or(project.settings.default_seconds).min(most),
     }
 }
 
@@ -238,12 +279,14 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCPBASH_JSON_TOOL", "jq".to_owned()),
         ("MCPBASH_JSON_TOOL_BIN", JQ.to_owned()),
         ("MCPBASH_DEBUG_LOG", file("debug")),
-        ("MCPBASH_MAX_TEXT_BYTES", "102400".to_owned()),
+        ("MCPBASH_MAX_TEXT_BYTES", project.settings.text_bytes.to_string()),
         ("MCPBASH_FRAMEWORK_VERSION", "1.3.0".to_owned()),
         ("MCPBASH_SERVER_NAME", project.server.name.clone()),
         ("MCPBASH_CLIENT_SUPPORTS_UI", "0".to_owned()),
     ];
-    named(&set.each_ref().map(|(name, value)| (*name, value.as_str())))
+    let mut env = project.settings.env.clone();
+    env.extend(named(&set.each_ref().map(|(name, value)| (*name, value.as_str()))));
+    env
 }
 
 /// Describes a tool to its script.

@@ -58,7 +58,7 @@ impl ScriptError {
     }
 
     /// Reads an error that a script wrote: an object with a code and a message.
-    fn read(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let mut error: Map<String, Value> = first_value(bytes)?.as_object()?.clone();
         let code = error.get("code")?.as_i64()?;
         let message = error.get("message")?.as_str()?.to_owned();

@@ -39,6 +39,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
         templates: Vec::new(),
         prompts: Vec::new(),
         completions: Vec::new(),
+        settings: Default::default(),
         hooks: Vec::new(),
         mistakes: Vec::new(),
     };
@@ -143,6 +144,7 @@ fn nothing_of_the_caller_is_in_the_script() {
         templates: Vec::new(),
         prompts: Vec::new(),
         completions: Vec::new(),
+        settings: Default::default(),
         hooks: Vec::new(),
         mistakes: Vec::new(),
         server: ServerIdentity {

@@ -5,6 +5,7 @@
 )]
 
 mod author;
+mod hooks;
 #[path = "../support/server.rs"]
 mod server;
 

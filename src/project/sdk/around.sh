@@ -10,6 +10,7 @@ cd "$MCPBASH_PROJECT_ROOT" || exit 125
 case $RUN in
     program) "$PROGRAM" </dev/null ;;
     bash) bash "$PROGRAM" </dev/null ;;
+    policy) decides </dev/null 3>&1 >&2 ;;
     provider) reads "$MCP_RESOURCE_URI" </dev/null ;;
 esac
 code=$?
