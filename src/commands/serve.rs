@@ -69,6 +69,9 @@ pub struct ServeArguments {
     /// Set a variable in every cell that has a workspace
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
+    /// Let cells that have a workspace reach a host, a network or a preset (cargo, debian, git-https, npm, python)
+    #[arg(long, value_name = "HOST:PORT|PRESET")]
+    pub egress: Vec<String>,
     /// Memory of each cell that has a workspace, more or less than its profile has: 512M, 4G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
     pub memory: Option<Size>,
@@ -267,7 +270,9 @@ fn add_env(env: BTreeMap<String, String>, additions: &mut ProfileAdditions) {
 fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
     let env = run_arguments::env(&typed.env)?;
     let env = env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Ok(ProfileAdditions { env, memory: run_arguments::memory(typed.memory)? })
+    let (memory, egress) =
+        (run_arguments::memory(typed.memory)?, run_arguments::egress(&typed.egress)?);
+    Ok(ProfileAdditions { env, memory, egress })
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
