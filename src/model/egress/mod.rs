@@ -7,6 +7,8 @@ pub mod frames;
 mod host;
 mod net;
 pub mod never;
+mod path;
+mod placeholder;
 mod tally;
 
 use std::fmt;
@@ -15,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 pub use host::{HostPattern, InvalidHost};
 pub use net::{InvalidNet, InvalidPorts, Net, PortRange};
+pub use path::{PathPattern, RequestPath};
+pub use placeholder::{placeholder, placeholder_mark};
 pub use tally::{Connection, ConnectionEnd, Denied, Protocol, TALLY_ROWS, Tally, TallyRow, grant};
 
 /// The network class of a profile: the key `network.class`.
