@@ -20,8 +20,9 @@ use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
 use project::{
-    AskedCompletion, CompletionRequest, Project, ResourceContent, ScriptEnd, ScriptError,
-    ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
+    AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, ScriptEnd,
+    ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptResource, ScriptTemplate,
+    ScriptTool,
 };
 use service::refused::{Refused, RefusedKind};
 use service::shell::ScriptArgs;
@@ -30,6 +31,9 @@ use service::{Backend, CallReport};
 /// Instructions to a model where a project's tools are the only ones.
 pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
     without a network outside it; the project is at /workspace.";
+
+/// Extension of MCP by which a client says that it shows pages.
+const PAGES: &str = "io.modelcontextprotocol/ui";
 
 /// Name that rules know the reading of a project's resources by, behind `project:`.
 const READS: &str = "resources/read";
@@ -60,6 +64,7 @@ pub(crate) fn resource(resource: &ScriptResource) -> Resource {
     let more = [
         ("annotations", resource.annotations.clone().map(Value::Object)),
         ("icons", resource.icons.clone().map(Value::Array)),
+        ("_meta", resource.meta.clone().map(Value::Object)),
     ];
     entry(fixed, more).unwrap_or_else(|| Resource::new(&resource.uri, &resource.name))
 }
@@ -166,7 +171,8 @@ impl<B: Backend> Server<B> {
         let meta = meta.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
         let arguments = request.arguments.unwrap_or_default();
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
-            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
+            .for_pages(shows_pages(context));
         let report = match self.run_launch(&tool.name, &launch, context).await {
             Ok(report) => report,
             Err(refused) => return refusal(refused, tool),
@@ -212,21 +218,17 @@ impl<B: Backend> Server<B> {
     ) -> Option<Result<ReadResourceResult, ErrorData>> {
         let project = self.0.project.as_ref()?;
         let asked = project.resource(uri)?;
+        if let Some(html) = &asked.html {
+            let text = ResourceContent::Text(html.clone());
+            return Some(Ok(ReadResourceResult::new(vec![contents(text, asked)])));
+        }
         let launch = ScriptLaunch::reading(project, &asked, mark());
         let report = match self.run_launch(READS, &launch, context).await {
             Ok(report) => report,
             Err(refused) => return Some(Err(ErrorData::internal_error(refused.message, None))),
         };
         let content = Project::content(&asked, &launch, &output(&report)).map_err(error);
-        Some(content.map(|content| {
-            let content = match content {
-                ResourceContent::Text(text) => ResourceContents::text(text, asked.uri),
-                ResourceContent::Bytes(bytes) => {
-                    ResourceContents::blob(BASE64_STANDARD.encode(bytes), asked.uri)
-                }
-            };
-            ReadResourceResult::new(vec![content.with_mime_type(asked.mime_type)])
-        }))
+        Some(content.map(|content| ReadResourceResult::new(vec![contents(content, asked)])))
     }
 }
 
@@ -280,6 +282,28 @@ impl<B: Backend> Server<B> {
             .map(CompleteResult::new)
             .map_err(|error| ErrorData::internal_error(error, None))
     }
+}
+
+/// Describes what was read to a client.
+fn contents(content: ResourceContent, asked: AskedResource) -> ResourceContents {
+    let contents = match content {
+        ResourceContent::Text(text) => ResourceContents::text(text, asked.uri),
+        ResourceContent::Bytes(bytes) => {
+            ResourceContents::blob(BASE64_STANDARD.encode(bytes), asked.uri)
+        }
+    };
+    let contents = contents.with_mime_type(asked.mime_type);
+    match asked.meta.map(|meta| serde_json::from_value(Value::Object(meta))) {
+        Some(Ok(meta)) => contents.with_meta(meta),
+        Some(Err(_)) | None => contents,
+    }
+}
+
+/// Returns true if a client shows pages.
+fn shows_pages(context: &Context) -> bool {
+    let client = context.peer.peer_info();
+    let extensions = client.as_ref().and_then(|client| client.capabilities.extensions.as_ref());
+    extensions.is_some_and(|all| all.contains_key(PAGES))
 }
 
 /// Makes a word that separates a script's output from the report of its end.

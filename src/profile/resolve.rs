@@ -80,7 +80,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         tier: model::receipt::Tier::Full,
         terminal: None,
         git_identity: None,
-        script_sdk: None,
+        script_sdk: &[],
     })
 }
 

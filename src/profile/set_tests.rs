@@ -74,7 +74,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         tier: model::receipt::Tier::Full,
         terminal: None,
         git_identity: None,
-        script_sdk: None,
+        script_sdk: &[],
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
 }

@@ -32,8 +32,13 @@ const REMOTE_TOKEN: &str = "mcpbash/remoteToken";
 /// Time limit in seconds of the hook that decides about calls.
 const POLICY_SECONDS: u64 = 5;
 
-/// Functions that scripts source from `$MCP_SDK/tool-sdk.sh`.
-pub const SDK: &str = include_str!("sdk/tool-sdk.sh");
+/// Files of a cell that scripts source, below `/etc/cofferdam`.
+pub const SDK: &[(&str, &str)] = &[
+    ("sdk/tool-sdk.sh", include_str!("sdk/tool-sdk.sh")),
+    ("sdk/ui-sdk.sh", include_str!("sdk/ui-sdk.sh")),
+    ("sdk/page.html", include_str!("ui/page.html")),
+    ("lib/path.sh", include_str!("sdk/path.sh")),
+];
 /// Steps around the script.
 const AROUND: &str = include_str!("sdk/around.sh");
 /// Function that prints the files beside a result.
@@ -122,6 +127,14 @@ impl ScriptLaunch {
         Ok(Self { script, env, stdin, seconds: seconds(project, tool), mark })
     }
 
+    /// Tells the script if the client shows pages.
+    #[must_use]
+    pub fn for_pages(mut self, shows: bool) -> Self {
+        let word = if shows { "1" } else { "0" };
+        self.env.insert("MCPBASH_CLIENT_SUPPORTS_UI".to_owned(), word.to_owned());
+        self
+    }
+
     /// Prepares the question to the project's hook whether a tool may be called.
     pub fn policy(project: &Project, tool: &ScriptTool, mark: String) -> Self {
         let mut env = variables(project);
@@ -139,6 +152,7 @@ impl ScriptLaunch {
             ("MCP_RESOURCES_ROOTS", ROOT),
             ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
             ("PROVIDER", &asked.provider),
+            ("PAGE", &asked.file),
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
         Self { script, env, stdin: Vec::new(), seconds: project.settings.default_seconds, mark }

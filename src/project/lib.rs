@@ -20,6 +20,7 @@ mod server;
 mod settings;
 mod tools;
 mod tree;
+mod ui;
 
 use std::path::Path;
 
@@ -115,6 +116,7 @@ impl Project {
         let mut mistakes = Vec::new();
         let server = server::identity(&tree, &mut mistakes);
         let register = register::read(&tree, lists)?;
+        let pages = ui::pages(&tree, &server.name, &mut mistakes)?;
         let mut project = Self {
             server,
             tools: match &register.tools {
@@ -135,6 +137,11 @@ impl Project {
             hooks: hooks(&tree)?,
             mistakes: Vec::new(),
         };
+        ui::link(&mut project.tools, &pages);
+        let is_new =
+            |page: &ScriptResource| project.resources.iter().all(|one| one.uri != page.uri);
+        let pages: Vec<ScriptResource> = pages.into_iter().filter(is_new).collect();
+        project.resources.extend(pages);
         project.completions = completions::read(
             &tree,
             register.completions.as_deref(),

@@ -1,9 +1,12 @@
 //! The reading of a resource: which one is asked for, and what its provider's output is.
 
+use serde_json::{Map, Value};
+
 use crate::Project;
 use crate::launch::ScriptLaunch;
 use crate::resources::provider;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::ui::PageSource;
 
 /// Codes of JSON-RPC errors.
 const INTERNAL: i64 = -32603;
@@ -23,6 +26,11 @@ pub struct AskedResource {
     /// Name of the program that reads it.
     pub provider: String,
     pub mime_type: String,
+    /// File of a page, in the project; empty for all others.
+    pub(crate) file: String,
+    /// HTML of a page that was made when the project was read.
+    pub html: Option<String>,
+    pub meta: Option<Map<String, Value>>,
 }
 
 /// Content of a resource.
@@ -37,14 +45,22 @@ impl Project {
     pub fn resource(&self, asked: &str) -> Option<AskedResource> {
         let mut resources = self.resources.iter();
         if let Some(one) = resources.find(|one| one.uri == asked || one.name == asked) {
-            let (provider, mime_type) = (one.provider.clone(), one.mime_type.clone());
-            return Some(AskedResource { uri: one.uri.clone(), provider, mime_type })
+            let (file, html) = match &one.page {
+                Some(PageSource::File(file)) => (file.clone(), None),
+                Some(PageSource::Made(html)) => (String::new(), Some(html.clone())),
+                None => (String::new(), None),
+            };
+            let (uri, provider) = (one.uri.clone(), one.provider.clone());
+            let (mime_type, meta) = (one.mime_type.clone(), one.meta.clone());
+            return Some(AskedResource { uri, provider, mime_type, file, html, meta })
                 .filter(is_named);
         }
         let mut templates = self.templates.iter();
         let template = templates.find(|one| describes(&one.uri_template, asked))?;
         let mime_type = template.mime_type.clone().unwrap_or_else(|| "text/plain".to_owned());
-        let asked = AskedResource { uri: asked.to_owned(), provider: provider(asked), mime_type };
+        let (uri, provider) = (asked.to_owned(), provider(asked));
+        let (file, html, meta) = (String::new(), None, None);
+        let asked = AskedResource { uri, provider, mime_type, file, html, meta };
         Some(asked).filter(is_named)
     }
 

@@ -120,6 +120,10 @@ impl Project {
             return Err(ScriptError::read(report.error).unwrap_or_else(unread));
         }
         if report.exit_code != 0 {
+            // A script that says what failed and then ends so has said it in the better way.
+            if let Some(result) = own_result(report.output).filter(is_error) {
+                return Ok(with_meta(result, report.exit_code, &stderr));
+            }
             return Err(failed(report.output, report.exit_code, &stderr));
         }
         let mut result = succeeded(tool, report.output, &stderr)?;
@@ -179,29 +183,45 @@ fn meta(exit_code: i32, stderr: &str) -> Value {
     }
 }
 
+/// Returns the first document of an output, if it is a result of a tool.
+fn own_result(output: &[u8]) -> Option<Value> {
+    first_value(output).filter(|value| {
+        value.get("content").is_some_and(Value::is_array)
+            && value.get("isError").is_some_and(Value::is_boolean)
+    })
+}
+
+fn is_error(result: &Value) -> bool {
+    result.get("isError") == Some(&Value::Bool(true))
+}
+
+/// Adds how the script ended to a result of its own.
+fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
+    if let Some(fields) = result.as_object_mut() {
+        let given = fields.remove("_meta");
+        let mut merged = given.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
+        merged.extend(meta(exit_code, stderr).as_object().cloned().unwrap_or_default());
+        fields.insert("_meta".to_owned(), Value::Object(merged));
+    }
+    result
+}
+
 /// Makes the result of a script that ended with 0.
 fn succeeded(tool: &ScriptTool, output: &[u8], stderr: &str) -> Result<Value, ScriptError> {
     let text = String::from_utf8_lossy(output);
-    let value = first_value(output);
     let whole: Option<Value> = serde_json::from_slice(output).ok();
-    let is_result = |value: &Value| {
-        value.get("content").is_some_and(Value::is_array)
-            && value.get("isError").is_some_and(Value::is_boolean)
-    };
-    let own = value.filter(is_result);
-    if let Some(schema) = &tool.output_schema {
+    let own = own_result(output);
+    // The schema is about what succeeded.
+    let has_failed = own.as_ref().is_some_and(is_error);
+    if let Some(schema) = tool.output_schema.as_ref().filter(|_| !has_failed) {
         let fields = match &own {
             Some(result) => result.get("structuredContent").cloned(),
             None => whole.clone(),
         };
         check_output(schema, fields, &text)?;
     }
-    if let Some(Value::Object(mut result)) = own {
-        let given = result.remove("_meta");
-        let mut merged = given.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
-        merged.extend(meta(0, stderr).as_object().cloned().unwrap_or_default());
-        result.insert("_meta".to_owned(), Value::Object(merged));
-        return Ok(Value::Object(result));
+    if let Some(result) = own {
+        return Ok(with_meta(result, 0, stderr));
     }
     let mut result = json!({
         "content": [{ "type": "text", "text": text }], "isError": false, "_meta": meta(0, stderr),

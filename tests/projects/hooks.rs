@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::server::{PROGRAM, Server};
 
 /// Makes a project with one tool and these files.
-fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
     let held = tempfile::tempdir().expect("a directory");
     fs::set_permissions(held.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
     let tool = (
@@ -33,6 +33,13 @@ fn command(directory: &Path, more: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--project"]).arg(directory).args(more).envs(env.iter().copied());
     command
+}
+
+/// Answers one call of a tool by a client with these capabilities.
+pub fn called_in(held: &tempfile::TempDir, tool: &str, capabilities: Value) -> Value {
+    let mut server = Server::of_client(command(held.path(), &[], &[]), capabilities);
+    let id = server.call(tool, json!({}));
+    server.answer(id)
 }
 
 /// Answers one call of the tool.

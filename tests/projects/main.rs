@@ -6,6 +6,7 @@
 
 mod author;
 mod hooks;
+mod pages;
 #[path = "../support/server.rs"]
 mod server;
 

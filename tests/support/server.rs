@@ -29,7 +29,12 @@ impl Server {
     }
 
     /// The same, of a command that starts a server.
-    pub fn of(mut command: Command) -> Self {
+    pub fn of(command: Command) -> Self {
+        Self::of_client(command, json!({}))
+    }
+
+    /// The same, for a client with these capabilities.
+    pub fn of_client(mut command: Command, capabilities: Value) -> Self {
         let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = streams.spawn().expect("the server starts");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -46,7 +51,7 @@ impl Server {
         let mut server = Self { child, stdin, lines, next: 0 };
         let hello = server.request(
             "initialize",
-            json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            json!({"protocolVersion": "2025-11-25", "capabilities": capabilities,
                    "clientInfo": {"name": "test", "version": "1"}}),
         );
         assert_eq!(server.answer(hello)["result"]["protocolVersion"], "2025-11-25");

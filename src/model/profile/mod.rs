@@ -62,12 +62,12 @@ pub struct Profile {
     pub terminal: Option<TerminalSize>,
     /// Author of commits, in the cell's `/etc/gitconfig` beside a granted directory.
     pub git_identity: Option<GitIdentity>,
-    /// Functions for the scripts of a project, as [`SCRIPT_SDK`]; never a file's word.
-    pub script_sdk: Option<&'static str>,
+    /// Files with functions for the scripts of a project, below [`SCRIPTS`]; never a file's word.
+    pub script_sdk: &'static [(&'static str, &'static str)],
 }
 
-/// Place of the functions for a project's scripts in a cell.
-pub const SCRIPT_SDK: &str = "/etc/cofferdam/sdk/tool-sdk.sh";
+/// Directory of the functions for a project's scripts in a cell.
+pub const SCRIPTS: &str = "/etc/cofferdam";
 /// Directory of the programs that scripts of a project have beside the host's.
 pub const SCRIPT_PROGRAMS: &str = "/etc/cofferdam/bin";
 
@@ -167,7 +167,7 @@ impl Profile {
             tier: Tier::Full,
             terminal: None,
             git_identity: None,
-            script_sdk: None,
+            script_sdk: &[],
         }
     }
 }

@@ -232,6 +232,8 @@ mcp_path_normalize() {
     realpath -m "${how[@]}" -- "$1"
 }
 
+mcp_path_collapse() { realpath -ms -- "${1-}"; }
+
 mcp_require_path() {
     local pointer=$1 path default=no empty=no
     shift
@@ -544,4 +546,4 @@ mcp_elicit_titled_choice() { mcp_elicit; }
 mcp_elicit_multi_choice() { mcp_elicit; }
 mcp_elicit_titled_multi_choice() { mcp_elicit; }
 mcp_elicit_url() { mcp_elicit; }
-mcp_client_supports_ui() { return 1; }
+[[ ! -r ${MCP_SDK:-}/ui-sdk.sh ]] || source "$MCP_SDK/ui-sdk.sh"
