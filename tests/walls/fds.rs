@@ -14,6 +14,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_directory_as_standard_input_opens_nothing_of_the_host", directory)
         .needs(&[Need::Python]),
     claim("standard_input_is_carried_whole", carried),
+    claim("a_program_can_open_its_output_anew_and_not_read_it", anew),
     claim("a_file_as_standard_output_cannot_be_read_back_or_truncated", output_file)
         .needs(&[Need::Python]),
 ];
@@ -38,6 +39,16 @@ fn three(caller: &Caller) -> Check {
         equal("python", caller.python(LIST)?.said(), "[0, 1, 2]")?;
     }
     Ok(())
+}
+
+/// A pipe is of the process that made it, which is another user than the program.
+fn anew(caller: &Caller) -> Check {
+    let look = "echo out >/dev/stdout; echo err >/dev/stderr; echo more >>/dev/fd/1; \
+                exec 5</dev/stdout; echo \"read: $?\"; exec 5</proc/$$/fd/2; echo \"read: $?\"";
+    let told = caller.bash(look)?;
+    equal("stdout", told.stdout.as_str(), "out\nmore\nread: 1\nread: 1\n")?;
+    let denied = told.stderr.matches("Permission denied").count();
+    equal("standard error", (told.stderr.starts_with("err\n"), denied), (true, 2))
 }
 
 /// `bash` over MCP hands the script over as descriptor 3; see that its children lack it.

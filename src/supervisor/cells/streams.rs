@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::pipe2;
 
 use cell::Design;
@@ -40,8 +40,15 @@ impl Streams {
     /// What pipe2(2) or openat(2) say.
     pub(crate) fn new(design: &Design) -> Result<Self, Errno> {
         let empty = null(design, OFlag::O_RDONLY)?;
-        Ok(Self { stdout: pipe()?, stderr: pipe()?, empty })
+        Ok(Self { stdout: output()?, stderr: output()?, empty })
     }
+}
+
+/// Makes a pipe that the program can open anew for writing, as /dev/stdout: it may have another uid than this process. Nobody can open it for reading.
+fn output() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (read, write) = pipe()?;
+    fchmod(&write, Mode::S_IWUSR | Mode::S_IWGRP | Mode::S_IWOTH)?;
+    Ok((read, write))
 }
 
 /// A program that waits for its input.
