@@ -11,7 +11,6 @@
 pub mod account;
 mod ahead;
 pub mod document;
-pub mod egress;
 mod layer;
 mod resolve;
 mod schema;

@@ -1,6 +1,0 @@
-//! Requests through interception, against servers with an authority of the tests' own.
-
-mod clients;
-mod hostile;
-mod lab;
-mod secret_use;
