@@ -208,6 +208,8 @@ fn kind(takes: &Type) -> String {
         WordType::Path => "PATH".to_owned(),
         WordType::Host => "HOST".to_owned(),
         WordType::Cidr => "NETWORK".to_owned(),
+        WordType::Target => "TARGET".to_owned(),
+        WordType::Ports => "PORTS".to_owned(),
         WordType::Url => "URL".to_owned(),
         WordType::Choice(values) => values.join("|"),
     }
@@ -220,6 +222,8 @@ fn positional(one: &Positional) -> Value {
         WordType::Path => " (inside /workspace)".to_owned(),
         WordType::Host => " (a host name or an address)".to_owned(),
         WordType::Cidr => " (such as 10.0.0.0/8)".to_owned(),
+        WordType::Target => " (a host name, an address or a network)".to_owned(),
+        WordType::Ports => " (such as 22,80-90)".to_owned(),
         WordType::Url => " (http or https)".to_owned(),
     };
     let mut word = json!({ "type": "string", "minLength": 1, "maxLength": one.takes.max_bytes });

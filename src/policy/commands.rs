@@ -10,7 +10,9 @@ use super::conduct::{
     OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate, conduct,
 };
 use super::flags::{BadWords, Changes, DeclaredCommand, Flag, Input, Positional, Takes};
+use super::reach::{Reach, Within};
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
+use model::egress::{HostPattern, Net};
 use model::units::Time;
 use profile::document::{Document, Mistake};
 
@@ -130,6 +132,15 @@ struct WrittenFlag {
     ///
     /// Default: `4096`. Example: `64`.
     max_bytes: Option<Spanned<usize>>,
+    /// Places that a value of the kinds `host`, `cidr`, `target` and `url` may name: networks, names, `*.NAME` for all
+    /// names below one, or `any` alone.
+    ///
+    /// Default: private networks and `*.lab.internal`. Example: `["10.20.0.0/16", "*.example.org"]`.
+    within: Option<Spanned<Vec<String>>>,
+    /// Most addresses of a network.
+    ///
+    /// Default: `1024`. Example: `256`.
+    largest: Option<Spanned<u64>>,
     /// Reason for the flag. Example: `"spaces of each level"`.
     why: Spanned<String>,
 }
@@ -162,6 +173,15 @@ struct WrittenPositional {
     ///
     /// Default: `4096`. Example: `256`.
     max_bytes: Option<Spanned<usize>>,
+    /// Places that a word of the kinds `host`, `cidr`, `target` and `url` may name: networks, names, `*.NAME` for all
+    /// names below one, or `any` alone.
+    ///
+    /// Default: private networks and `*.lab.internal`. Example: `["10.20.0.0/16", "*.example.org"]`.
+    within: Option<Spanned<Vec<String>>>,
+    /// Most addresses of a network.
+    ///
+    /// Default: `1024`. Example: `256`.
+    largest: Option<Spanned<u64>>,
     /// Reason for the field; it is its description for callers. Example: `"the file to count"`.
     why: Spanned<String>,
 }
@@ -180,6 +200,10 @@ enum WrittenKind {
     Host,
     /// A network, such as `10.0.0.0/8`.
     Cidr,
+    /// A host name, an address or a network.
+    Target,
+    /// Ports and ranges of them, such as `22,80-90`.
+    Ports,
     /// An http or https URL without a user.
     Url,
     /// One of `values`.
@@ -208,6 +232,8 @@ struct Narrowing<'w> {
     range: Option<&'w Spanned<(u64, u64)>>,
     values: Option<&'w Spanned<Vec<String>>>,
     max_bytes: Option<&'w Spanned<usize>>,
+    within: Option<&'w Spanned<Vec<String>>>,
+    largest: Option<&'w Spanned<u64>>,
 }
 
 /// Checks one declared tool, its examples included.
@@ -304,6 +330,8 @@ fn narrowing(written: &WrittenFlag) -> Narrowing<'_> {
         range: written.range.as_ref(),
         values: written.values.as_ref(),
         max_bytes: written.max_bytes.as_ref(),
+        within: written.within.as_ref(),
+        largest: written.largest.as_ref(),
     }
 }
 
@@ -313,6 +341,8 @@ impl Narrowing<'_> {
             && self.range.is_none()
             && self.values.is_none()
             && self.max_bytes.is_none()
+            && self.within.is_none()
+            && self.largest.is_none()
     }
 }
 
@@ -334,6 +364,8 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
         range: written.range.as_ref(),
         values: written.values.as_ref(),
         max_bytes: written.max_bytes.as_ref(),
+        within: written.within.as_ref(),
+        largest: written.largest.as_ref(),
     };
     let max = *written.max.get_ref();
     if max == 0 || written.min > max {
@@ -371,6 +403,8 @@ fn kind_of(
         WrittenKind::Path => WordType::Path,
         WrittenKind::Host => WordType::Host,
         WrittenKind::Cidr => WordType::Cidr,
+        WrittenKind::Target => WordType::Target,
+        WrittenKind::Ports => WordType::Ports,
         WrittenKind::Url => WordType::Url,
         WrittenKind::Int => match narrowing.range.map(Spanned::get_ref) {
             Some((low, high)) if low <= high => WordType::Int(*low..=*high),
@@ -389,7 +423,50 @@ fn kind_of(
         },
     };
     let max_bytes = narrowing.max_bytes.map_or(WORD_BYTES, |most| *most.get_ref());
-    Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES) })
+    let reach = reach(document, &kind, narrowing)?;
+    Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES), reach })
+}
+
+/// Reads the places that a word may name.
+fn reach(
+    document: &Document,
+    kind: &WordType,
+    narrowing: &Narrowing<'_>,
+) -> Result<Reach, Mistake> {
+    let usual = Reach::default();
+    let Narrowing { within, largest, .. } = narrowing;
+    let span = within.map(Spanned::span).or_else(|| largest.map(Spanned::span));
+    if let Some(span) = span.filter(|_| !kind.is_target()) {
+        let message = "`within` and `largest` are for the kinds host, cidr, target and url";
+        return Err(document.mistake(span, message));
+    }
+    let within = match within {
+        None => usual.within,
+        Some(places) if *places.get_ref() == ["any"] => Within::Any,
+        Some(places) => {
+            let (mut hosts, mut nets) = (Vec::new(), Vec::new());
+            for place in places.get_ref() {
+                match (place.parse::<Net>(), place.parse::<HostPattern>()) {
+                    (Ok(net), _) => nets.push(net),
+                    (Err(_), Ok(host)) => hosts.push(host),
+                    (Err(net), Err(_)) if place.contains(['/', ':']) => {
+                        return Err(document.mistake(places.span(), net.to_string()));
+                    }
+                    (Err(_), Err(host)) => {
+                        return Err(document.mistake(places.span(), host.to_string()));
+                    }
+                }
+            }
+            if hosts.is_empty() && nets.is_empty() {
+                return Err(document.mistake(places.span(), "`within` names no place"));
+            }
+            Within::Listed { hosts, nets }
+        }
+    };
+    if let Some(zero) = largest.filter(|most| *most.get_ref() == 0) {
+        return Err(document.mistake(zero.span(), "`largest` is at least 1"));
+    }
+    Ok(Reach { within, largest: largest.map_or(usual.largest, |most| (*most.get_ref()).into()) })
 }
 
 /// Checks that every list shows words that it takes and words that it does not, and tries both.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::conduct::Conduct;
+use super::reach::TooLarge;
 use super::values::{Type, WordType, plain};
 use model::call::{Argv, InvalidCall};
 use model::nearest::nearest;
@@ -97,7 +98,7 @@ pub enum BadWords {
     Flag { tool: String, word: String, why: &'static str, meant: String, taken: Vec<String> },
     /// A value has another form than its type.
     #[error("{tool}: {what} `{word}` {why}")]
-    Value { tool: String, what: String, word: String, why: String },
+    Value { tool: String, what: String, word: String, why: String, too_large: Option<TooLarge> },
     #[error("{tool}: `{flag}` needs a value in the next word")]
     NoValue { tool: String, flag: String },
     #[error("{tool}: {what} is given {given} times; at most {most} are taken")]
@@ -262,6 +263,7 @@ impl DeclaredCommand {
             what: what.to_owned(),
             word: shown(word),
             why,
+            too_large: kind.too_large(word),
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
+use crate::reach::Reach;
 use crate::{Policy, Profiles};
 
 fn command(tool: &str) -> DeclaredCommand {
@@ -198,7 +199,8 @@ proptest! {
 
 /// A list with one flag of each place for a value.
 fn list() -> DeclaredCommand {
-    let level = Type { kind: WordType::Int(0..=9), pattern: None, max_bytes: 8 };
+    let level =
+        Type { kind: WordType::Int(0..=9), pattern: None, max_bytes: 8, reach: Reach::default() };
     let flag = |name: &str, takes| Flag {
         name: name.to_owned(),
         takes,

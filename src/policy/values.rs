@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 
 use regex::Regex;
 
+use super::reach::{Reach, TooLarge};
 use model::call::Cwd;
+use model::egress::Net;
 
 /// Longest word in bytes, unless a type has less.
 pub const WORD_BYTES: usize = 4096;
@@ -17,6 +19,8 @@ pub struct Type {
     /// The whole word must match.
     pub pattern: Option<WordPattern>,
     pub max_bytes: usize,
+    /// Places that a host, a network or a URL may be.
+    pub reach: Reach,
 }
 
 /// Type of a word.
@@ -31,6 +35,10 @@ pub enum WordType {
     Host,
     /// An address and a prefix length.
     Cidr,
+    /// A host name, an address, or an address and a prefix length.
+    Target,
+    /// Ports of TCP or UDP and ranges of them, such as `22,80-90`.
+    Ports,
     /// http or https, without a user.
     Url,
     /// One of these words.
@@ -113,7 +121,40 @@ impl Type {
         if self.pattern.as_ref().is_some_and(|pattern| !pattern.matches(word)) {
             return Err("does not have the form that is taken here".to_owned());
         }
-        self.kind.check(word)
+        let word = self.kind.check(word)?;
+        self.within(&word)?;
+        Ok(word)
+    }
+
+    /// Checks the place that a word names.
+    fn within(&self, word: &str) -> Result<(), String> {
+        let host = |host: &str| match host.parse::<IpAddr>() {
+            Ok(address) => self.reach.within.address(address),
+            Err(_) => self.reach.within.name(host),
+        };
+        match &self.kind {
+            WordType::Host => host(word),
+            WordType::Url => host(url_host(word)),
+            WordType::Cidr | WordType::Target => match net(word) {
+                Some(net) => match self.reach.too_large(&net) {
+                    Some(TooLarge { size, most, prefix }) => Err(format!(
+                        "is a network of {size} addresses, and {most} are taken; use /{prefix} or smaller"
+                    )),
+                    None => self.reach.within.network(&net),
+                },
+                None => host(word),
+            },
+            WordType::Text
+            | WordType::Int(_)
+            | WordType::Path
+            | WordType::Ports
+            | WordType::Choice(_) => Ok(()),
+        }
+    }
+
+    /// Returns the size of a network that is refused for it.
+    pub(super) fn too_large(&self, word: &str) -> Option<TooLarge> {
+        self.reach.too_large(&net(word).filter(|_| self.kind.is_target())?)
     }
 }
 
@@ -121,8 +162,8 @@ impl WordType {
     /// Returns true if the word is a place in a network.
     pub fn is_target(&self) -> bool {
         match self {
-            Self::Host | Self::Cidr | Self::Url => true,
-            Self::Text | Self::Int(_) | Self::Path | Self::Choice(_) => false,
+            Self::Host | Self::Cidr | Self::Target | Self::Url => true,
+            Self::Text | Self::Int(_) | Self::Path | Self::Ports | Self::Choice(_) => false,
         }
     }
 
@@ -137,6 +178,10 @@ impl WordType {
             Self::Path => path(word),
             Self::Host => when(is_host(word), "is no host name or address"),
             Self::Cidr => when(is_cidr(word), "is no network, such as 10.0.0.0/8"),
+            Self::Target => {
+                when(is_host(word) || is_cidr(word), "is no host name, address or network")
+            }
+            Self::Ports => ports(word),
             Self::Url => when(is_url(word), "is no http or https URL that is taken"),
             Self::Choice(values) => {
                 let what = format!("is not one of {}", values.join(", "));
@@ -156,6 +201,47 @@ fn int(word: &str, range: &RangeInclusive<u64>) -> Result<String, String> {
         Some(number) => Ok(number.to_string()),
         None => Err(format!("is no whole number from {} to {}", range.start(), range.end())),
     }
+}
+
+/// Most ports and ranges of one word.
+const PORTS: usize = 100;
+
+fn ports(word: &str) -> Result<String, String> {
+    let port = |text: &str| int(text, &(1..=65_535)).ok().and_then(|text| text.parse::<u16>().ok());
+    let range = |text: &str| match text.split_once('-') {
+        Some((low, high)) => Some((port(low)?, port(high)?)),
+        None => port(text).map(|port| (port, port)),
+    };
+    let all: Vec<Option<(u16, u16)>> = word.split(',').map(range).collect();
+    if all.len() > PORTS {
+        return Err(format!("names more than {PORTS} ports and ranges"));
+    }
+    // Written anew, as numbers are.
+    let written = all.iter().map(|range| match range {
+        Some((low, high)) if low == high => Some(low.to_string()),
+        Some((low, high)) if low < high => Some(format!("{low}-{high}")),
+        Some(_) | None => None,
+    });
+    let written: Option<Vec<String>> = written.collect();
+    written
+        .map(|all| all.join(","))
+        .ok_or_else(|| "is no list of ports from 1 to 65535, such as 22,80-90".to_owned())
+}
+
+/// Returns the network that a word of the form `ADDRESS/PREFIX` names, whatever bits are behind the prefix.
+fn net(word: &str) -> Option<Net> {
+    let (address, prefix) = word.split_once('/')?;
+    Some(Net::of(address.parse().ok()?, prefix.parse().ok()?))
+}
+
+/// Returns the host of a URL that [`is_url`] took.
+fn url_host(word: &str) -> &str {
+    let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if let Some(address) = authority.strip_prefix('[') {
+        return address.split(']').next().unwrap_or_default();
+    }
+    authority.split(':').next().unwrap_or_default()
 }
 
 fn path(word: &str) -> Result<String, String> {

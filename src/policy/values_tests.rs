@@ -5,9 +5,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
+use crate::reach::Within;
 
 fn of(kind: WordType) -> Type {
-    Type { kind, pattern: None, max_bytes: WORD_BYTES }
+    // Places have tests of their own.
+    let reach = Reach { within: Within::Any, largest: u128::MAX };
+    Type { kind, pattern: None, max_bytes: WORD_BYTES, reach }
 }
 
 fn takes(kind: WordType, word: &str) -> bool {

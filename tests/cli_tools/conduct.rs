@@ -274,3 +274,79 @@ fn the_audit_log_repeats_the_callers_id() {
     let ends: Vec<&str> = lines.iter().filter_map(|line| line["outcome"].as_str()).collect();
     assert_eq!(ends, ["exited", "dry_run"], "{lines:?}");
 }
+
+/// `cli_mine`, which takes one word of a kind.
+fn pointed(kind: &str) -> (tempfile::TempDir, Server) {
+    let policy = mine("echo", "").replace("kind = \"text\"\nmin", &format!("{kind}\nmin"));
+    let directory = own("on = [\"cli_mine\"]", &policy);
+    let server = serving(directory.path(), None);
+    (directory, server)
+}
+
+#[test]
+fn a_target_is_within_private_networks_unless_the_file_says_otherwise() {
+    let told = |server: &mut Server, word: &str| {
+        asked(server, "cli_mine", json!({"dry_run": true, "word": [word]}))
+    };
+    let (_directory, mut server) = pointed("kind = \"target\"");
+    for word in ["10.1.2.3", "192.168.0.0/24", "fd00::1", "web.lab.internal"] {
+        assert_eq!(told(&mut server, word)["metadata"]["argv"], json!(["echo", word]), "{word}");
+    }
+    for word in
+        ["8.8.8.8", "example.org", "127.0.0.1", "10.0.0.0/7", "0x0a000001", "::ffff:10.0.0.1"]
+    {
+        assert_eq!(told(&mut server, word)["error_type"], "validation_error", "{word}");
+    }
+    let large = told(&mut server, "10.0.0.0/16");
+    let facts = json!({
+        "network_size": 65536, "max_allowed": 1024, "suggested_cidr": "/22",
+        "recovery_suggestion": "Use /22 or smaller"
+    });
+    let context = &large["metadata"]["error_context"];
+    assert_eq!((&context["metadata"], &context["target"]), (&facts, &json!("10.0.0.0/16")));
+    assert_eq!(context["recovery_suggestion"], "Use /22 or smaller");
+    assert_eq!(server.close(), Some(0));
+    let (_directory, mut server) = pointed("kind = \"host\"\nwithin = [\"*.example.org\"]");
+    assert_eq!(told(&mut server, "a.example.org")["error"], json!(null));
+    assert_eq!(
+        told(&mut server, "10.1.2.3")["error"],
+        "cli_mine: word `10.1.2.3` is not within *.example.org"
+    );
+    assert_eq!(server.close(), Some(0));
+    let (_directory, mut server) = pointed("kind = \"url\"");
+    for (word, taken) in [
+        ("http://10.1.2.3:8080/a?b=c", true),
+        ("https://[fd00::1]/", true),
+        ("http://web.lab.internal", true),
+        ("http://example.org/10.1.2.3", false),
+        ("http://10.1.2.3.example.org/", false),
+        ("http://10.1.2.3@example.org/", false),
+    ] {
+        assert_eq!(told(&mut server, word)["error"].is_null(), taken, "{word}");
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn ports_are_numbers_and_ranges_within_bounds() {
+    let (_directory, mut server) = pointed("kind = \"ports\"");
+    let many = ["1"; 101].join(",");
+    for (word, argv) in [
+        ("22,80-90", Some("22,80-90")),
+        ("022", Some("22")),
+        ("1-65535", Some("1-65535")),
+        ("7-7", Some("7")),
+        ("0", None),
+        ("65536", None),
+        ("90-80", None),
+        ("T:22", None),
+        ("22,", None),
+        ("1-2-3", None),
+        ("+1", None),
+        (&many, None),
+    ] {
+        let told = asked(&mut server, "cli_mine", json!({"dry_run": true, "word": [word]}));
+        assert_eq!(told["metadata"]["argv"][1].as_str(), argv, "{told}");
+    }
+    assert_eq!(server.close(), Some(0));
+}

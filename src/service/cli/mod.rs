@@ -15,12 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 pub use self::advice::ErrorType;
 pub use self::result::{AboutCall, DeclaredResult, ToolError};
 use model::call::{Asked, Call, Correlation, Cwd, Env, InvalidCall, Stdin, seconds};
 use model::profile::Profile;
 use policy::flags::{BadWords, DeclaredCommand, Input, MOST_BYTES};
+use policy::reach::TooLarge;
 
 /// A declared command that is offered.
 #[derive(Debug, Clone)]
@@ -70,8 +72,31 @@ impl From<BadRequest> for ToolError {
             | BadRequest::Quotes { .. } => None,
         };
         let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        Self::new(ErrorType::ValidationError, format!("{bad}{hint}"))
+        let error = Self::new(ErrorType::ValidationError, format!("{bad}{hint}"));
+        match &bad {
+            BadRequest::Words(BadWords::Value { too_large: Some(large), .. }) => {
+                Self { facts: facts(large), ..error }
+            }
+            BadRequest::Words(_)
+            | BadRequest::Call(_)
+            | BadRequest::TwoInputs { .. }
+            | BadRequest::NoInput { .. }
+            | BadRequest::Quotes { .. } => error,
+        }
     }
+}
+
+/// Returns what the reference implementation tells of a network that is too large.
+fn facts(large: &TooLarge) -> Map<String, Value> {
+    let TooLarge { size, most, prefix } = large;
+    // Numbers of JSON have 64 bits.
+    let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+    Map::from_iter([
+        ("network_size".to_owned(), number(*size).into()),
+        ("max_allowed".to_owned(), number(*most).into()),
+        ("suggested_cidr".to_owned(), format!("/{prefix}").into()),
+        ("recovery_suggestion".to_owned(), format!("Use /{prefix} or smaller").into()),
+    ])
 }
 
 /// `extra_args`: a list of words, or one text that is split as a shell would, with quotes and backslashes.
