@@ -158,6 +158,11 @@ const INIT: [Sysno; 32] = [
     Sysno::kcmp,
 ];
 
+/// Returns the calls of cells' inits, with those of recording.
+pub fn init_calls() -> impl Iterator<Item = Sysno> {
+    INIT.into_iter().chain(RECORDING)
+}
+
 /// System calls that recording the paths of a command needs besides (`record`).
 pub const RECORDING: [Sysno; 2] = [Sysno::process_vm_readv, Sysno::write];
 

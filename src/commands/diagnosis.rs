@@ -8,18 +8,21 @@ use super::error::CliError;
 use super::launch;
 use super::own_ids::OwnIdFacts;
 use super::probe::{self, Hints};
+use super::surroundings::Surroundings;
 use super::toolchains::FoundToolchains;
-use super::{memory_hold, reach, start, wiring};
+use super::{grant_trial, kernel_probe, memory_hold, reach, start, wiring};
 use config::server::ScopeRule;
 use link::Link;
 use model::accounts;
 use model::call::{Argv, Asked, Call, Env, Stdin};
-use model::job::{Access, ProfileName, Workspace};
+use model::job::{Access, JobMode, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::{Measured, Receipt};
+use model::shells::ShellKind;
 use model::wire::Ready;
 use policy::Grant;
 use profile::Profiles;
+use service::shell::BashArgs;
 use supervisor::{Granted, ScopeWish, protect};
 
 /// Arguments and input with which each default profile is tried.
@@ -29,25 +32,41 @@ const TRIALS: [(&str, &[&str], &str); 2] =
 /// nothing of the operator's runs.
 const NO_PROGRAM: &str = "/cofferdam-has-no-such-program";
 
+/// Layers whose absence is a reason not to serve.
+const SUPERVISOR: &str = "supervisor";
+const SESSION: &str = "session";
+const SHELL: &str = "profile bash";
+
 /// One trial that is ready to run.
 struct Trial {
-    profile: ProfileName,
+    /// Name of its layer.
+    layer: String,
     grant: Grant,
-    /// True if only the cell is tried.
-    is_cell_only: bool,
+    kind: TrialKind,
+}
+
+/// Part of a cell that a trial is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TrialKind {
+    Program,
+    /// The cell alone: there is no program in it.
+    Cell,
+    /// A command in the shell of a session.
+    Session,
 }
 
 /// Probes every layer by using it.
 ///
 /// # Errors
 /// A broken configuration, or a machine on which not even the probing works.
-pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
-    let settings = wiring::load(config)?;
-    let hints = Hints::read();
-    let found = probe::namespaces()
+pub fn report(config_directory: Option<&Path>) -> Result<Report, CliError> {
+    let settings = wiring::load(config_directory)?;
+    let found = probe::namespaces(launch::id_range(&settings.loaded.config))
         .map_err(|errno| CliError::new(format!("namespaces cannot be probed: {errno}")))?;
+    let hints = Hints::read(&found);
     let mut layers = probe::namespace_layers(&found, &hints);
     layers.push(probe::landlock_layer());
+    layers.extend(kernel_probe::listener_layer(hints.surroundings));
     layers.push(probe::groups_layer());
     layers.extend(probe::open_files_layer());
     layers.extend(settings.sockets_layer());
@@ -60,28 +79,40 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     let own = own_profiles(&settings.loaded.profiles);
     let names: Vec<ProfileName> = names.chain(own.iter().cloned()).collect();
     let settings = wiring::with_profiles(settings, &names);
-    // A server asks for a scope in the same way.
+    // After the confinement of this process no program can be started.
+    let grant = grant_trial::layer(config_directory);
+    // A server asks for a scope in the same way, and has sessions.
+    let settings = settings.with_a_session();
     let settings = settings.scoped(ScopeWish::Needed);
     let rule = settings.loaded.config.scope.value;
     let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, *trial));
     let own = own.iter().filter(|own| !TRIALS.iter().any(|(name, ..)| own.as_str() == *name));
     let own = own.filter_map(|name| prepare(&settings, (name.as_str(), &[NO_PROGRAM], "")));
-    let trials = trials.chain(own).collect();
+    let trials = trials.chain(own).chain(prepare_session(&settings)).collect();
     // A server has them too; a command that makes one call takes no time for it.
     let settings = settings.with_own_ids();
     let own =
         OwnIdFacts::now(u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX));
     let cells = match launch::unrecorded(settings) {
-        Ok(socket) => try_cells(socket, trials, &own, rule)?,
+        Ok(socket) => try_cells(socket, trials, &own, rule, hints.surroundings)?,
         // Its reason is in the layers above where a probe has found it.
         Err(error) => {
-            let layers = vec![broken("supervisor", error.message)];
+            let layers =
+                vec![LayerCheck { remedy: error.hint, ..broken(SUPERVISOR, error.message) }];
             CellTrials { layers, was_measured: false }
         }
     };
     let CellTrials { layers: cells, was_measured } = cells;
-    let can_run = cells.iter().all(|layer| layer.state != LayerState::Missing);
+    layers.extend(hints.surroundings.name().map(|name| ok("surroundings", name)));
     layers.extend(cells);
+    // Where no cell of a shell is to be had, its trial says why.
+    let has_shell = layers.iter().any(|layer| layer.name == SHELL && layer.state == LayerState::Ok);
+    layers.extend(Some(grant).filter(|_| has_shell));
+    let of_cells = |layer: &&LayerCheck| {
+        layer.name.starts_with(PROFILE)
+            || [SUPERVISOR, SESSION, grant_trial::NAME].contains(&layer.name.as_str())
+    };
+    let can_run = layers.iter().filter(of_cells).all(|layer| layer.state != LayerState::Missing);
     Ok(Report {
         tier: if was_measured { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
         verdict: if can_run { Finding::CanRun } else { Finding::CannotRun },
@@ -147,7 +178,17 @@ fn prepare(
     };
     let name = ProfileName::new(profile)?;
     let grant = wiring::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;
-    Some(Trial { profile: name, grant, is_cell_only: words == [NO_PROGRAM] })
+    let kind = if words == [NO_PROGRAM] { TrialKind::Cell } else { TrialKind::Program };
+    Some(Trial { layer: format!("{PROFILE}{profile}"), grant, kind })
+}
+
+/// Prepares a command in a session of the default shell.
+fn prepare_session(settings: &wiring::Settings) -> Option<Trial> {
+    let arguments = BashArgs { command: "true".to_owned(), ..BashArgs::default() };
+    let call = service::shell::bash(arguments).ok()?;
+    let name = ProfileName::new("bash")?;
+    let grant = wiring::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;
+    Some(Trial { layer: SESSION.to_owned(), grant, kind: TrialKind::Session })
 }
 
 fn try_cells(
@@ -155,6 +196,7 @@ fn try_cells(
     trials: Vec<Trial>,
     own: &OwnIdFacts,
     rule: ScopeRule,
+    surroundings: Surroundings,
 ) -> Result<CellTrials, CliError> {
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
@@ -163,6 +205,12 @@ fn try_cells(
         let mut layers = Vec::new();
         let mut seen = None;
         for trial in trials {
+            // Where no cell of a shell is to be had, its trial says why.
+            let is_shell =
+                |layer: &LayerCheck| layer.name == SHELL && layer.state == LayerState::Ok;
+            if trial.kind == TrialKind::Session && !layers.iter().any(is_shell) {
+                continue;
+            }
             let (layer, receipt) = try_cell(&link, trial).await;
             layers.push(layer);
             seen = seen.or(receipt);
@@ -171,7 +219,8 @@ fn try_cells(
         let counts = seen.iter().map(|seen| own.layer(seen.measured.host_uid));
         layers.extend(counts);
         let ready = link.greeted();
-        let memory = |ready: &Ready| memory_hold::layer(ready.memory, &ready.scope, rule);
+        let memory =
+            |ready: &Ready| memory_hold::layer(ready.memory, &ready.scope, rule, surroundings);
         let was_measured = seen.is_some();
         layers.extend(seen.and(ready.as_ref().map(memory)));
         Ok(CellTrials { layers, was_measured })
@@ -179,9 +228,18 @@ fn try_cells(
 }
 
 async fn try_cell(link: &Link, trial: Trial) -> (LayerCheck, Option<Receipt>) {
-    let Trial { profile, grant, is_cell_only } = trial;
-    let name = format!("{PROFILE}{}", profile.as_str());
-    let running = match link.start(grant).await {
+    let Trial { layer: name, grant, kind } = trial;
+    let within = Within {
+        session: SessionId(1),
+        place: Place::Stay,
+        mode: JobMode::Foreground,
+        shell: ShellKind::Bash,
+    };
+    let started = match kind {
+        TrialKind::Session => link.start_within(grant, within).await,
+        TrialKind::Program | TrialKind::Cell => link.start(grant).await,
+    };
+    let running = match started {
         Ok(running) => running,
         Err(failure) => return (refused(&name, &failure), None),
     };
@@ -191,13 +249,19 @@ async fn try_cell(link: &Link, trial: Trial) -> (LayerCheck, Option<Receipt>) {
     drop((stdin, stdout, stderr));
     let ended = ended.await.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
     let layer = match ended.outcome {
+        Outcome::Exited { code: 0 } if kind == TrialKind::Session => {
+            ok(&name, "a command ran in the shell of one")
+        }
+        Outcome::Exited { .. } | Outcome::Signaled { .. } if kind == TrialKind::Session => {
+            broken(&name, format!("its command did not end as it should: {:?}", ended.outcome))
+        }
         // Without a reader bc ends by SIGPIPE: it has run all the same.
         Outcome::Exited { .. } | Outcome::Signaled { .. } => {
             let built = ended.timings.built.as_secs_f64() * 1000.0;
             ok(&name, format!("a cell of it ran; it was built and measured in {built:.1} ms"))
         }
         Outcome::Failed(Failure::NotFound { .. } | Failure::NotExecutable { .. })
-            if is_cell_only =>
+            if kind == TrialKind::Cell =>
         {
             let built = ended.timings.built.as_secs_f64() * 1000.0;
             ok(&name, format!("a cell of it was built and measured in {built:.1} ms"))

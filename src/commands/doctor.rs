@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::colour::{Colour, Tone};
+use super::container_filter;
 use super::diagnosis;
 use super::error::{CliError, print_out};
 
@@ -19,12 +20,16 @@ pub(super) const PROFILE: &str = "profile ";
 #[derive(Debug, Clone, Copy, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam doctor\n  \
-    cofferdam doctor --json\n\n\
+    cofferdam doctor --json\n  \
+    cofferdam doctor --seccomp > cofferdam.json\n\n\
     Exit codes: 0 the default profiles and your own can run; 1 one of them cannot; 125 no report")]
 pub struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Print a seccomp profile for the container in which cofferdam is to run, and probe nothing
+    #[arg(long, conflicts_with = "json")]
+    pub seccomp: bool,
 }
 
 /// Protections that this machine can hold.
@@ -88,6 +93,10 @@ impl LayerState {
 
 /// Runs the command: 0 only if the default profiles and the operator's can run.
 pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    if typed.seccomp {
+        print_out(&container_filter::text()?)?;
+        return Ok(0);
+    }
     let report = diagnosis::report(config)?;
     if typed.json {
         let text = serde_json::to_string_pretty(&report)

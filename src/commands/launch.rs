@@ -8,6 +8,7 @@ use super::streams::Streams;
 use super::wiring::Settings;
 use super::{confine, tier};
 use audit::Audit;
+use config::server::Config;
 use model::outcome::in_words;
 use supervisor::{Caps, IdRange, Spec};
 use sys::signals;
@@ -56,6 +57,11 @@ pub fn recording_paths(settings: Settings, record: Arc<OwnedFd>) -> Result<Owned
     with(settings, None, Some(record)).map(|launched| launched.link)
 }
 
+/// Returns the range of host ids that is configured for root's instances, with the share of one.
+pub(super) fn id_range(config: &Config) -> IdRange {
+    IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES }
+}
+
 fn with(
     settings: Settings,
     log: Option<&audit::Options>,
@@ -76,7 +82,7 @@ fn with(
             sessions: settings.sessions,
             session_idle: config.session_idle.value,
         },
-        ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
+        ids: id_range(config),
         own_ids: settings.own_ids,
         tier: settings.tier,
         scope: settings.scope,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::doctor::{LayerCheck, LayerState};
+use super::surroundings::Surroundings;
 use config::server::ScopeRule;
 use model::receipt::MemoryHold;
 use model::wire::ScopeResult;
@@ -20,13 +21,22 @@ const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or o
 const SLOW: Duration = Duration::from_millis(50);
 
 /// Describes the layer of the memory limit, as a real supervisor has it.
-pub(crate) fn layer(hold: MemoryHold, scope: &ScopeResult, rule: ScopeRule) -> LayerCheck {
+pub(crate) fn layer(
+    hold: MemoryHold,
+    scope: &ScopeResult,
+    rule: ScopeRule,
+    surroundings: Surroundings,
+) -> LayerCheck {
     let booted = Path::new("/run/systemd/system").exists();
     let (how, remedy) = match (hold, scope) {
         (MemoryHold::CgroupV2, ScopeResult::Had { took, .. }) => (had(*took), None),
         (MemoryHold::CgroupV2, _) => ("cells are held by cgroup v2".to_owned(), None),
         (MemoryHold::CgroupV1, _) => ("cells are held by cgroup v1".to_owned(), None),
-        (MemoryHold::BestEffort, scope) => (best_effort(scope), Some(remedy(scope, rule, booted))),
+        (MemoryHold::BestEffort, scope) => {
+            let remedy = remedy(scope, rule, booted);
+            // An engine's container has no service manager; nothing asks it for a scope.
+            (best_effort(scope), Some(surroundings.memory_remedy().unwrap_or(remedy)))
+        }
     };
     let state = if remedy.is_some() { LayerState::Weak } else { LayerState::Ok };
     LayerCheck { name: "memory limit".to_owned(), state, how, remedy: remedy.map(str::to_owned) }
@@ -68,7 +78,7 @@ mod tests {
         scope: ScopeResult,
         rule: ScopeRule,
     ) -> (LayerState, String, Option<String>) {
-        let layer = layer(hold, &scope, rule);
+        let layer = layer(hold, &scope, rule, Surroundings::Host);
         (layer.state, layer.how, layer.remedy)
     }
 
@@ -99,6 +109,16 @@ mod tests {
                 described(hold, ScopeResult::NotAsked, ScopeRule::Auto),
                 (LayerState::Ok, how, None)
             );
+        }
+    }
+
+    #[test]
+    fn a_container_is_told_of_its_engine_and_not_of_systemd() {
+        for surroundings in [Surroundings::Docker, Surroundings::Podman, Surroundings::Kubernetes] {
+            let scope = ScopeResult::NoManager;
+            let layer = super::layer(MemoryHold::BestEffort, &scope, ScopeRule::Auto, surroundings);
+            assert_eq!(layer.remedy.as_deref(), surroundings.memory_remedy());
+            assert!(layer.remedy.is_some_and(|remedy| !remedy.contains("systemd")));
         }
     }
 

@@ -5,7 +5,6 @@
 //! their measurements give the other layers.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -15,10 +14,12 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::doctor::{LayerCheck, LayerState};
+use super::kernel_probe::{self, NamespaceKind};
+use super::surroundings::Surroundings;
 use cell::ids::write_map;
 use cell::{landlock, report};
 use model::accounts;
-use supervisor::OPEN_FILES_HELD;
+use supervisor::{IdRange, OPEN_FILES_HELD};
 use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};
 use sys::socket::{self, PacketWait};
@@ -46,8 +47,9 @@ const EVERY: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// Tries namespaces in a process that ends with the trial. Needs a single-threaded caller.
-pub fn namespaces() -> Result<Namespaces, Errno> {
+/// Tries namespaces in a process that ends with the trial, mapping the ids that a supervisor would have. Needs a
+/// single-threaded caller.
+pub fn namespaces(range: IdRange) -> Result<Namespaces, Errno> {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     let failed = |clone: Errno| Namespaces {
@@ -66,7 +68,7 @@ pub fn namespaces() -> Result<Namespaces, Errno> {
         }
         Ok(Side::Parent(child)) => {
             drop(theirs);
-            let maps = map(child.pid);
+            let maps = map(child.pid, range);
             socket::send(&ours, &[0], &[])?;
             let mut buffer = [0; 64];
             let received = socket::receive(&ours, &mut buffer, PacketWait::Yes)?;
@@ -78,10 +80,12 @@ pub fn namespaces() -> Result<Namespaces, Errno> {
     }
 }
 
-fn map(pid: i32) -> Result<(), Errno> {
+fn map(pid: i32, range: IdRange) -> Result<(), Errno> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
-    let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    let own = nix::unistd::geteuid().as_raw();
+    let uid = supervisor::first_id(range).map_err(|error| cell::errno_of(&error))?;
+    let gid = if uid == own { nix::unistd::getegid().as_raw() } else { uid };
     write_map(process.as_fd(), "setgroups", "deny")?;
     write_map(process.as_fd(), "gid_map", &format!("0 {gid} 1"))?;
     write_map(process.as_fd(), "uid_map", &format!("0 {uid} 1"))
@@ -112,6 +116,9 @@ fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
     report::send(parent, &found, &[])
 }
 
+/// First kernel with clone3(2).
+const CLONE3: (u32, u32) = (5, 3);
+
 /// Settings of the system that explain a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hints {
@@ -121,34 +128,35 @@ pub struct Hints {
     pub most_namespaces: Option<u64>,
     /// Value of `kernel.unprivileged_userns_clone`, which Debian's kernels had.
     pub debian_switch: Option<u64>,
-    /// This looks like a container.
-    pub container: bool,
+    /// Namespace that the kernel does not have at all.
+    pub lacking: Option<NamespaceKind>,
+    /// Release of the kernel, as uname(2) tells it.
+    pub release: String,
+    /// Engine or machine around this process.
+    pub surroundings: Surroundings,
     /// Path of this program, for an AppArmor profile that names it.
     pub program: String,
 }
 
 impl Hints {
-    /// Reads them from this machine.
-    pub fn read() -> Self {
+    /// Reads them from this machine. Needs a single-threaded caller.
+    pub fn read(found: &Namespaces) -> Self {
         let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let program = std::env::current_exe().ok();
         Self {
             apparmor: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1),
             most_namespaces: number("/proc/sys/user/max_user_namespaces"),
             debian_switch: number("/proc/sys/kernel/unprivileged_userns_clone"),
-            container: ["/.dockerenv", "/run/.containerenv"]
-                .iter()
-                .any(|path| Path::new(path).exists())
-                || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            lacking: if found.clone == 0 { None } else { kernel_probe::missing_namespace() },
+            release: nix::sys::utsname::uname()
+                .map(|name| name.release().to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            surroundings: Surroundings::now(),
             program: program
                 .map_or_else(|| "/usr/bin/cofferdam".to_owned(), |path| path.display().to_string()),
         }
     }
 }
-
-const CONTAINER: &str = "start the container with --security-opt seccomp=unconfined \
-    --security-opt apparmor=unconfined --security-opt systempaths=unconfined; in Kubernetes: \
-    hostUsers: false, procMount: Unmasked and a seccomp profile that permits user namespaces";
 
 const ROOT_REMEDY: &str = "the root is the initramfs, which cannot be left by pivot_root(2): start \
     from a root of its own, such as a tmpfs with a copy of it: mount -t tmpfs none /mnt && \
@@ -178,14 +186,18 @@ pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<LayerCheck> {
             user_namespaces_remedy(found.clone, hints)
         }),
         layer("id maps", found.maps, "the maps could be written", || {
-            "run as a user whose id this user namespace maps".to_owned()
+            if nix::unistd::geteuid().is_root() {
+                super::tier::NO_ROOT.to_owned()
+            } else {
+                "run as a user whose id this user namespace maps".to_owned()
+            }
         }),
         layer("mounts", found.mount, "a tmpfs could be mounted in them", || mount_remedy(hints)),
         layer("own /proc", found.proc, "a procfs of its own could be mounted", || {
             if found.mount != 0 {
                 "mounts first".to_owned()
             } else {
-                format!("parts of /proc are masked here: {CONTAINER}")
+                format!("parts of /proc are masked here: {}", hints.surroundings.remedy())
             }
         }),
     ];
@@ -209,12 +221,18 @@ fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> 
 }
 
 fn user_namespaces_remedy(errno: i32, hints: &Hints) -> String {
-    if hints.most_namespaces == Some(0) || errno == report::raw(Errno::ENOSPC) {
+    if let Some(lacking) = hints.lacking {
+        let (name, option) = (lacking.name, lacking.option);
+        format!("this kernel has no {name} namespaces: boot one that was built with {option}")
+    } else if errno == report::raw(Errno::ENOSYS) && kernel_probe::is_older(&hints.release, CLONE3)
+    {
+        format!("this kernel is {}: boot Linux 5.19 or newer", hints.release)
+    } else if hints.most_namespaces == Some(0) || errno == report::raw(Errno::ENOSPC) {
         "as root: sysctl -w user.max_user_namespaces=15000".to_owned()
     } else if hints.debian_switch == Some(0) {
         "as root: sysctl -w kernel.unprivileged_userns_clone=1".to_owned()
     } else {
-        CONTAINER.to_owned()
+        hints.surroundings.remedy().to_owned()
     }
 }
 
@@ -227,7 +245,7 @@ fn mount_remedy(hints: &Hints) -> String {
             hints.program
         )
     } else {
-        CONTAINER.to_owned()
+        hints.surroundings.remedy().to_owned()
     }
 }
 

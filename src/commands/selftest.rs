@@ -109,8 +109,11 @@ fn broken(error: impl std::fmt::Display) -> CliError {
 /// Runs the attacks. When it returns, everything that they left is removed, also after an
 /// interruption.
 fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliError> {
-    let directory = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir();
-    let directory = directory.map_err(broken)?;
+    let directory = conduct::place().map_err(|error| {
+        broken(error).with_hint(
+            "set TMPDIR to a directory in which programs may run; a container: --tmpfs /tmp:exec",
+        )
+    })?;
     let program = std::env::current_exe().map_err(broken)?;
     let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
     starts(&bench)?;

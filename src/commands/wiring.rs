@@ -114,6 +114,12 @@ impl Settings {
         Self { warm, sessions, own_ids, loaded: Loaded { profiles, ..self.loaded }, ..self }
     }
 
+    /// Lets one session be opened.
+    #[must_use]
+    pub fn with_a_session(self) -> Self {
+        Self { sessions: 1, ..self }
+    }
+
     /// Gives cells host ids of their own, as on a server.
     #[must_use]
     pub fn with_own_ids(self) -> Self {

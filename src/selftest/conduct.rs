@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 
 use super::corpus::{Attack, Class, Company};
-use super::judge::{self, AttackVerdict, ControlResult, Isolation, Memory, Seen, Target};
+use super::judge::{
+    self, AttackVerdict, ControlResult, Isolation, Memory, OuterFilter, Seen, Target,
+};
 use super::launch::{Bench, PRIVATE, Ran};
 use super::resources;
 use super::stage::Stage;
@@ -46,7 +48,46 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     // The last two until the sandbox has told.
     let (memory, isolation) = (Memory::ControlGroup, Isolation::Shared);
     let (directory, stop) = (directory.to_owned(), Arc::default());
-    Ok(Bench { target, program, directory, config, helper, memory, isolation, stop })
+    let outer = outer_filter()?;
+    Ok(Bench { target, program, directory, config, helper, memory, isolation, outer, stop })
+}
+
+/// Reads if a filter is in force for this process (`Seccomp:` of proc_pid_status(5)), which loads none itself.
+fn outer_filter() -> std::io::Result<OuterFilter> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+    Ok(match mode.map(str::trim) {
+        Some("0") | None => OuterFilter::None,
+        Some(_) => OuterFilter::Some,
+    })
+}
+
+/// Makes a directory for a run, where programs may be executed: engines often mount `/tmp` without that.
+///
+/// # Errors
+/// There is no such directory that can be written to.
+pub fn place() -> std::io::Result<tempfile::TempDir> {
+    let others = ["/var/tmp", "/dev/shm", "/run"].map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let places = std::iter::once(std::env::temp_dir()).chain(others).chain(home);
+    let mut why = None;
+    for place in places {
+        match place_in(&place) {
+            Ok(made) => return Ok(made),
+            Err(error) => why = why.or(Some(error)),
+        }
+    }
+    Err(why.unwrap_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound)))
+}
+
+fn place_in(place: &Path) -> std::io::Result<tempfile::TempDir> {
+    let made = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir_in(place)?;
+    let flags = nix::sys::statvfs::statvfs(made.path())?.flags();
+    if flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC) {
+        let why = format!("{} lets no program run (noexec)", place.display());
+        return Err(std::io::Error::other(why));
+    }
+    Ok(made)
 }
 
 /// Runs the attacks and returns the verdicts in their order, those there are when it is stopped. `told` gets the number
@@ -134,7 +175,7 @@ fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
         }
         bench.without(probe, probe.control_run.as_ref().unwrap_or(&probe.run), stage)
     })?;
-    Ok(judge::shown(probe, &seen))
+    Ok(judge::shown(probe, &seen, bench.outer))
 }
 
 /// Runs the attack once on a stage of its own.

@@ -31,6 +31,8 @@ pub enum ControlResult {
     Yes,
     /// It cannot be shown here, and why.
     NotHere(String),
+    /// A filter around this process refuses it to everybody here, with these words.
+    FilteredHere { said: String },
     /// It should have worked and did not: what was seen instead.
     Failed(String),
 }
@@ -66,6 +68,13 @@ pub enum AttackVerdict {
 pub enum Memory {
     ControlGroup,
     BestEffort,
+}
+
+/// A system call filter that this process had from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OuterFilter {
+    None,
+    Some,
 }
 
 /// Whose mount and pid namespaces a sandbox has.
@@ -131,13 +140,17 @@ pub fn not_applicable(
 }
 
 /// Decides if the control showed that the attack works without a sandbox.
-pub fn shown(probe: &Attack, control: &Seen) -> ControlResult {
+pub fn shown(probe: &Attack, control: &Seen, outer: OuterFilter) -> ControlResult {
     let said = control.ran.said();
     let held = is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);
     if !control.hits.is_empty() || (!held && probe.breach.is_match(said)) {
         return ControlResult::Yes;
     }
+    let is_refused = is_held(&probe.elsewhere, &control.ran);
     match &probe.unshown {
+        Some(_) if outer == OuterFilter::Some && is_refused => {
+            ControlResult::FilteredHere { said: said.to_owned() }
+        }
         Some(unshown) if unshown.says.iter().any(|text| text == said) => {
             ControlResult::NotHere(format!("{}: {said}", unshown.why))
         }
@@ -171,7 +184,7 @@ pub fn verdict(
         return AttackVerdict::Breach { seen: first.clone() };
     }
     let elsewhere = match target {
-        Target::Own => false,
+        Target::Own => is_answered_first(probe, &shown, seen),
         Target::Lower => {
             is_held(&probe.elsewhere, &seen.ran) || is_held(&probe.lower.held, &seen.ran)
         }
@@ -187,7 +200,23 @@ pub fn verdict(
     match shown {
         ControlResult::Yes => AttackVerdict::Held { unshown: None },
         ControlResult::NotHere(why) => AttackVerdict::Held { unshown: Some(why) },
+        ControlResult::FilteredHere { said } => AttackVerdict::Held {
+            unshown: Some(format!(
+                "a filter around this process refuses it to everybody here: {said}"
+            )),
+        },
         ControlResult::Failed(seen) => AttackVerdict::NoVerdict { seen },
+    }
+}
+
+/// Returns true if a filter around this process, a container engine's, gives the same answer without the sandbox: of two
+/// filters that refuse, the kernel takes that one's word, and nothing can be told about ours.
+fn is_answered_first(probe: &Attack, shown: &ControlResult, seen: &Seen) -> bool {
+    match shown {
+        ControlResult::FilteredHere { said } => {
+            said == seen.ran.said() && is_held(&probe.elsewhere, &seen.ran)
+        }
+        ControlResult::Yes | ControlResult::NotHere(_) | ControlResult::Failed(_) => false,
     }
 }
 

@@ -88,7 +88,7 @@ fn the_exact_answer_is_held_and_any_other_is_not() {
 
 #[test]
 fn a_control_that_fails_leaves_no_verdict() {
-    let failed = shown(&probe(), &seen("EPERM", 0));
+    let failed = shown(&probe(), &seen("EPERM", 0), OuterFilter::None);
     assert_eq!(failed, ControlResult::Failed("without a sandbox: `EPERM`, exit 0".to_owned()));
     let verdict = verdict(&probe(), &Target::Own, failed, &seen("EPERM", 0));
     assert!(matches!(verdict, AttackVerdict::NoVerdict { .. }), "{verdict:?}");
@@ -96,15 +96,31 @@ fn a_control_that_fails_leaves_no_verdict() {
 
 #[test]
 fn a_control_is_shown_by_what_was_said_or_hit_or_told_why_not() {
-    assert_eq!(shown(&probe(), &seen("7", 0)), ControlResult::Yes);
+    assert_eq!(shown(&probe(), &seen("7", 0), OuterFilter::None), ControlResult::Yes);
     let mut hit = seen("", 0);
     hit.hits.push("files of the host were changed".to_owned());
-    assert_eq!(shown(&probe(), &hit), ControlResult::Yes);
-    let not_here = shown(&probe(), &seen("EACCES", 0));
+    assert_eq!(shown(&probe(), &hit, OuterFilter::None), ControlResult::Yes);
+    let not_here = shown(&probe(), &seen("EACCES", 0), OuterFilter::None);
     assert_eq!(not_here, ControlResult::NotHere("an old kernel: EACCES".to_owned()));
     let root_only = Attack { control: ControlMode::Root, ..probe() };
     assert_eq!(without_control(&root_only, true), None);
     assert!(matches!(without_control(&root_only, false), Some(ControlResult::NotHere(_))));
+}
+
+#[test]
+fn an_answer_of_an_outer_filter_is_held_only_where_there_is_one() {
+    let unshown = Some(Unshown { says: vec!["ENOSYS".to_owned()], why: "old".to_owned() });
+    let probe = Attack { unshown, ..probe() };
+    let of = |outer, inside: &str| {
+        let shown = shown(&probe, &seen("ENOSYS", 0), outer);
+        verdict(&probe, &Target::Own, shown, &seen(inside, 0))
+    };
+    let breach = AttackVerdict::Breach { seen: "`ENOSYS`, exit 0".to_owned() };
+    assert_eq!(of(OuterFilter::None, "ENOSYS"), breach, "the kernel lacks it, and ours let it by");
+    let why = "a filter around this process refuses it to everybody here: ENOSYS".to_owned();
+    assert_eq!(of(OuterFilter::Some, "ENOSYS"), AttackVerdict::Held { unshown: Some(why) });
+    let breach = AttackVerdict::Breach { seen: "`7`, exit 0".to_owned() };
+    assert_eq!(of(OuterFilter::Some, "7"), breach);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::corpus::{Attack, ControlMode, StartMode};
-use super::judge::{Isolation, Memory, Target};
+use super::judge::{Isolation, Memory, OuterFilter, Target};
 use super::stage::{self, Stage};
 use model::profile::calls;
 use model::receipt::Tier;
@@ -83,6 +83,8 @@ pub struct Bench {
     /// Of cells.
     pub memory: Memory,
     pub isolation: Isolation,
+    /// Around this process: an engine's.
+    pub outer: OuterFilter,
     /// Set by whoever wants it to end: what runs is ended, nothing more is begun.
     pub stop: Arc<AtomicBool>,
 }

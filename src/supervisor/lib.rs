@@ -26,7 +26,9 @@ mod sessions;
 
 pub use boot::error::StartError;
 pub use boot::filter;
+pub use boot::host::first_id;
 pub use boot::idmap::IdRange;
+pub use boot::outer::calls as outer_calls;
 pub use boot::requirements::OPEN_FILES_HELD;
 pub use boot::scope::Wish as ScopeWish;
 pub use boot::spec::Spec;

@@ -3,9 +3,12 @@
 use std::process::Command;
 
 use crate::support::{Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
+use cofferdam::commands::surroundings::Surroundings;
 use serde_json::Value;
 
 const TOOLS: &[Need] = &[Need::Unshare, Need::Bc];
+const MAPPED: &[Need] = &[Need::Unshare, Need::Setpriv, Need::Python];
+const PLACES: &[Need] = &[Need::Unshare, Need::Setpriv, Need::RootLooks];
 const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python, Need::X86_64];
 
 pub const CLAIMS: &[Claim] = &[
@@ -22,6 +25,18 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_machine_without_bc_is_told_what_to_install", no_bc).needs(TOOLS),
     claim("too_few_open_files_are_told_with_the_way_out", open_files),
     claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
+    claim("nobody_of_a_user_namespace_is_not_taken_for_the_hosts_root", nobody).needs(MAPPED),
+    claim("root_of_a_user_namespace_grants_directories_as_its_user", inner_grant).needs(MAPPED),
+    claim("root_without_capabilities_is_told_to_be_an_ordinary_user", bare_root).needs(MAPPED),
+    claim("a_read_only_run_is_told_to_root_with_the_way_out", fixed_run).needs(TOOLS),
+    claim("a_kernel_that_lacks_a_namespace_is_told_by_its_name", no_cgroup_namespace)
+        .needs(FILTERS),
+    claim("a_kernel_without_listeners_is_told_with_its_remedy", no_listener).needs(FILTERS),
+    claim("a_listener_that_is_there_already_is_told_with_the_way_out", second_listener)
+        .needs(FILTERS),
+    claim("an_outer_filter_that_answers_first_is_no_breach", selftest_under_a_filter)
+        .needs(FILTERS),
+    claim("selftest_finds_a_place_where_programs_may_run", selftest_without_exec).needs(PLACES),
 ];
 
 /// A line of a shell in a container that masks a part of `/proc`, as container engines do.
@@ -86,14 +101,15 @@ fn healthy(caller: &Caller) -> Check {
     equal("doctor", report(command)?, (0, "can_run".to_owned(), Vec::new()))
 }
 
-const CONTAINER: &str = "start the container with --security-opt seccomp=unconfined \
-    --security-opt apparmor=unconfined --security-opt systempaths=unconfined; in Kubernetes: \
-    hostUsers: false, procMount: Unmasked and a seccomp profile that permits user namespaces";
+/// The way out that the engine around the tests has, which is none most often.
+fn container() -> &'static str {
+    Surroundings::now().remedy()
+}
 
 fn masked_doctor(caller: &Caller) -> Check {
     let (code, verdict, missing) = report(masked(caller, &doctor(caller)))?;
     equal("doctor", (code, verdict.as_str()), (1, "cannot_run"))?;
-    let remedy = format!("parts of /proc are masked here: {CONTAINER}");
+    let remedy = format!("parts of /proc are masked here: {}", container());
     equal("the layer", missing.first(), Some(&("own /proc".to_owned(), remedy)))?;
     let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
     equal("and what follows from it", names, ["own /proc", "profile bash"])
@@ -151,15 +167,125 @@ fn inner_root(caller: &Caller) -> Check {
     }
 }
 
+/// Runs a program as ID of a user namespace with the ids of a container, which the host has as 100000 and the next. Root of
+/// the host starts it: ID, then the program.
+const AS_IN_A_CONTAINER: &str = r#"
+import ctypes, os, sys
+made, go = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(0x10000000) == 0, os.strerror(ctypes.get_errno())
+    os.write(made[1], b"x")
+    os.read(go[0], 1)
+    id = int(sys.argv[1])
+    os.setgroups([]); os.setresgid(id, id, id); os.setresuid(id, id, id)
+    os.execv(sys.argv[2], sys.argv[2:])
+os.read(made[0], 1)
+for file in ["gid_map", "uid_map"]:
+    open(f"/proc/{child}/{file}", "w").write("0 100000 65536")
+os.write(go[1], b"x")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"#;
+
+/// A command as `id` of a container's user namespace: of root's with 65,536 ids, of an ordinary user's with one. Root's
+/// has a `/run` of its own.
+fn contained(caller: &Caller, id: u32, words: &str) -> Result<Command, crate::support::Failed> {
+    let mut command = caller.outside("unshare");
+    match caller.who {
+        Who::Root => {
+            let script = caller.file("contained.py", AS_IN_A_CONTAINER)?;
+            let line = format!(
+                "mount -t tmpfs -o mode=777 none /run && exec /usr/bin/python3 {} {id} /bin/bash -c '{words}'",
+                script.display()
+            );
+            command.args(["--mount", "bash", "-c", &line]);
+        }
+        Who::User => {
+            let [user, group] = [format!("--map-user={id}"), format!("--map-group={id}")];
+            command.args(["--user", &user, &group, "bash", "-c", words]);
+        }
+    }
+    Ok(command)
+}
+
+/// `--user 65534` of a container whose ids are not the host's: the id that stands for every other there.
+fn nobody(caller: &Caller) -> Check {
+    let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
+    let told = Told::of(contained(caller, 65_534, &line)?, patience())?;
+    equal("a cell runs", (told.code, told.said()), (0, "65534\n1000"))
+}
+
+/// As root of a rootless container: what it grants would have to be mounted with other ids, which is the host's to allow.
+fn inner_grant(caller: &Caller) -> Check {
+    use std::os::unix::fs::MetadataExt;
+    let directory = caller.directory("granted")?;
+    let owner = if caller.who == Who::Root { 100_000 } else { caller.uid() };
+    if caller.who == Who::Root {
+        std::os::unix::fs::chown(&directory, Some(owner), Some(owner))?;
+    }
+    let (binary, place) = (caller.binary(), directory.display());
+    let line = format!("id -u; exec {} run --rw {place} -- touch made", binary.display());
+    let told = Told::of(contained(caller, 0, &line)?, patience())?;
+    equal("the cell writes", (told.code, told.said()), (0, "0"))?;
+    let made = std::fs::metadata(directory.join("made"))?;
+    equal("as the one who granted it", made.uid(), owner)
+}
+
+/// As with `--cap-drop=ALL` and without `--user`.
+fn bare_root(caller: &Caller) -> Check {
+    let binary = caller.binary();
+    let bare = format!("setpriv --bounding-set=-all --inh-caps=-all {}", binary.display());
+    let line = |words: &str| match caller.who {
+        Who::Root => {
+            let mut command = caller.outside("/bin/bash");
+            command.args(["-c", &format!("{bare} {words}")]);
+            command
+        }
+        Who::User => {
+            let mut command = caller.outside("unshare");
+            command.args(["--user", "--map-root-user", "bash", "-c", &format!("{bare} {words}")]);
+            command
+        }
+    };
+    let (code, verdict, missing) = report(line("doctor --json"))?;
+    equal("doctor", (code, verdict.as_str()), (1, "cannot_run"))?;
+    let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
+    equal("the layers", names, ["id maps", "supervisor"])?;
+    let helps = |(_, remedy): &(String, String)| remedy.contains("--user 1000:1000");
+    holds("each with the way out", &missing, missing.iter().all(helps))?;
+    let told = Told::of(line("run -- true"), patience())?;
+    let is_told = told.stderr.contains("\nhint: root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP");
+    holds("and a run", &told, told.code == 125 && is_told)
+}
+
+/// As with `--read-only`. Only root has locks in `/run`.
+fn fixed_run(caller: &Caller) -> Check {
+    let line = format!("exec {} run -- echo ran", caller.binary().display());
+    let told = Told::of(prepared(caller, "mount -t tmpfs -o ro none /run", &line), patience())?;
+    match caller.who {
+        Who::User => equal("no lock is wanted", (told.code, told.said()), (0, "ran")),
+        Who::Root => {
+            let expected = "cofferdam: the instance lock cannot be taken: read-only file system (EROFS)\nhint: root's \
+                instances share out host ids by locks in /run/cofferdam: make /run writable (docker and podman: \
+                --tmpfs /run; a pod: an emptyDir at /run), or start cofferdam as an ordinary user\n";
+            equal("the way out", (told.code, told.stderr.as_str()), (125, expected))
+        }
+    }
+}
+
 /// Runs a program as if the kernel answered some calls differently: a system call filter with a
-/// listener that is asked about each of them. ANSWERS: number, argument 2 if it counts, answer.
+/// listener that is asked about each of them. ANSWERS: number, argument 2 or (argument, bits) if it counts, answer.
 const KERNEL: &str = r#"
 import array, ctypes, fcntl, os, select, socket, struct, sys
 answers, argv = eval(sys.argv[1]), sys.argv[2:]
 libc = ctypes.CDLL(None, use_errno=True)
 code = [(0x20, 0, 0, 0)]
 for number, third, _ in answers:
-    test = [(0x20, 0, 0, 32), (0x15, 0, 1, third), (0x06, 0, 0, 0x7fc00000), (0x20, 0, 0, 0)]
+    # The word of the third argument, or (I, BITS) for any of BITS in argument I.
+    at, bits = third if isinstance(third, tuple) else (2, None)
+    is_it = (0x15, 0, 1, third) if bits is None else (0x45, 0, 1, bits)
+    test = [(0x20, 0, 0, 16 + 8 * at), is_it, (0x06, 0, 0, 0x7fc00000), (0x20, 0, 0, 0)]
     test = test if third is not None else [(0x06, 0, 0, 0x7fc00000)]
     code += [(0x15, 0, len(test), number)] + test
 code += [(0x06, 0, 0, 0x7fff0000)]
@@ -201,6 +327,21 @@ os.close(1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
 
+/// Runs a program under a filter without a listener, as container engines have it: CALLS, which are answered ENOSYS.
+const FILTERED: &str = r#"
+import ctypes, os, struct, sys
+calls, argv = eval(sys.argv[1]), sys.argv[2:]
+libc = ctypes.CDLL(None, use_errno=True)
+code = [(0x20, 0, 0, 0)]
+for number in calls:
+    code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 38)]
+code += [(0x06, 0, 0, 0x7fff0000)]
+held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.syscall(317, 1, 0, struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))) == 0
+os.execv(argv[0], argv)
+"#;
+
 /// A line that starts cofferdam on such a kernel.
 fn answering(caller: &Caller, answers: &str) -> Result<String, crate::support::Failed> {
     let kernel = caller.file("kernel.py", KERNEL)?;
@@ -233,14 +374,14 @@ fn apparmor(caller: &Caller) -> Check {
     );
     told_first(prepared(caller, switch, &line), "mounts", &remedy)?;
     // Without the switch it is a container's doing.
-    told_first(plainly(caller, &line), "mounts", CONTAINER)
+    told_first(plainly(caller, &line), "mounts", container())
 }
 
 /// As the filters of container engines answer: clone3 does not exist, and unshare may make nothing.
 fn filtered(caller: &Caller) -> Check {
     const ANSWERS: &str = "[(435, None, -38), (272, None, -1)]";
     let line = answering(caller, ANSWERS)?;
-    told_first(plainly(caller, &line), "user namespaces", CONTAINER)?;
+    told_first(plainly(caller, &line), "user namespaces", container())?;
     let run = line.replace("doctor --json", "run -- echo ran");
     let told = Told::of(plainly(caller, &run), patience())?;
     equal("a run", (told.code, told.stdout.as_str()), (125, ""))?;
@@ -260,6 +401,67 @@ fn no_landlock(caller: &Caller) -> Check {
 fn old_landlock(caller: &Caller) -> Check {
     let line = answering(caller, "[(444, 1, 1)]")?;
     told_first(plainly(caller, &line), "Landlock", "boot Linux 5.19 or newer")
+}
+
+/// clone3 has its flags behind a pointer; the trial that names the namespace has them in a register.
+fn no_cgroup_namespace(caller: &Caller) -> Check {
+    let line = answering(caller, "[(435, None, -22), (272, (0, 0x02000000), -22)]")?;
+    let remedy =
+        "this kernel has no cgroup namespaces: boot one that was built with CONFIG_CGROUPS";
+    told_first(plainly(caller, &line), "user namespaces", remedy)
+}
+
+/// Before Linux 5.0, and in gVisor: the flag for a listener is an invalid one.
+fn no_listener(caller: &Caller) -> Check {
+    let line = answering(caller, "[(317, (1, 8), -22)]")?;
+    let remedy = "boot Linux 5.19 or newer with CONFIG_SECCOMP_FILTER";
+    told_first(plainly(caller, &line), "listener of filters", remedy)
+}
+
+/// An engine's own listener is the only one that its processes can have.
+fn second_listener(caller: &Caller) -> Check {
+    let line = answering(caller, "[(317, (1, 8), -16)]")?;
+    let remedy = "start cofferdam outside of that filter: in a container, with a seccomp profile without \
+        SCMP_ACT_NOTIFY";
+    told_first(plainly(caller, &line), "listener of filters", remedy)
+}
+
+/// As engines answer calls that their profile does not list. lsm_get_self_attr, lsm_list_modules, statmount, listmount.
+fn selftest_under_a_filter(caller: &Caller) -> Check {
+    let script = caller.file("filtered.py", FILTERED)?;
+    let (script, binary) = (script.display(), caller.binary());
+    let line = format!(
+        "/usr/bin/python3 {script} 457,458,459,461 {} selftest --json K30 K31 K33 K34 K35",
+        binary.display()
+    );
+    let told = Told::of(plainly(caller, &line), patience())?;
+    let report: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
+    let results = report.get("probes").and_then(Value::as_array);
+    let verdict = |result: &Value| {
+        let text = |key| result.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        format!("{} {}", text("id"), text("verdict"))
+    };
+    let verdicts: Vec<String> = results.into_iter().flatten().map(verdict).collect();
+    equal("each", verdicts, ["K30 held", "K31 held", "K33 held", "K34 held", "K35 held"])?;
+    equal("in all", told.code, 0)
+}
+
+/// As `docker run --tmpfs /tmp` mounts it.
+fn selftest_without_exec(caller: &Caller) -> Check {
+    let binary = caller.binary();
+    let (uid, gid) = (caller.uid(), caller.gid());
+    let line = format!(
+        "mount -t tmpfs -o noexec,mode=1777 none /run && TMPDIR=/run exec setpriv --reuid={uid} --regid={gid} \
+         --clear-groups {} selftest K35",
+        binary.display()
+    );
+    // Root hides the place, whoever runs the attack.
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-c", &line]).env_clear();
+    command.env("PATH", crate::support::PATH).env("HOME", &caller.home);
+    command.current_dir(&caller.home).stdin(std::process::Stdio::null());
+    let told = Told::of(command, patience())?;
+    equal("another place is found", (told.code, told.stderr.as_str()), (0, ""))
 }
 
 fn initramfs(caller: &Caller) -> Check {

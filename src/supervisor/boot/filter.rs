@@ -138,6 +138,11 @@ pub fn load(keys: &[Key], recording: Recording) -> Result<(), Errno> {
     bpf::load(&program(cells.flat_map(|design| &design.allowed).copied(), recording)?)
 }
 
+/// Returns the calls of the supervisor, and of cells before they have filters of their own.
+pub(super) fn own() -> impl Iterator<Item = Sysno> {
+    LOOP.into_iter().chain(CELLS).chain(SESSIONS).chain(ENTER).chain(OLDER)
+}
+
 /// The filter, where cells and their inits make these calls.
 ///
 /// # Errors
@@ -146,7 +151,7 @@ pub fn program(
     cells: impl Iterator<Item = u32>,
     recording: Recording,
 ) -> Result<Vec<bpf::Instruction>, Errno> {
-    let own = LOOP.into_iter().chain(CELLS).chain(SESSIONS).chain(ENTER).chain(OLDER).map(number);
+    let own = own().map(number);
     // Of inits alone: no profile lets a payload read another process.
     let recorded: &[Sysno] = match recording {
         Recording::On => &seccomp::RECORDING,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::sys::stat::Mode;
-use nix::unistd::{getegid, geteuid, getgroups};
+use nix::unistd::{AccessFlags, access, getegid, geteuid, getgroups};
 
 use cell::cgroup::{Parent, ProcessorShares};
 use cell::ids::{CellIds, HostIds, Supplementary};
@@ -17,9 +17,10 @@ use cell::measure::{NAMESPACES, Operator};
 use model::receipt::Tier;
 
 use super::error::StartError;
-use super::idmap::{IdMap, IdRange};
+use super::idmap::{HostRoot, IdMap, IdRange};
 use super::subordinate::{Block, OwnIds};
-use crate::rootfs::idmapped::SlotIds;
+use crate::rootfs::granted::Granted;
+use crate::rootfs::idmapped::{self, SlotIds};
 
 /// Directory of the locks of root's instances; only root may write there.
 const LOCKS: &str = "/run/cofferdam";
@@ -58,6 +59,32 @@ impl Identity {
             return Instance::take(range, &map).map(Self::Root);
         }
         // Root of a user namespace with one id has no more than any ordinary user.
+        Ok(Self::Ordinary { uid, gid, own: None })
+    }
+
+    /// Returns this one, or that of an ordinary user where a user namespace's root may not show `granted` to cells with
+    /// ids of their own: the container's root is then the user who started the container.
+    ///
+    /// The host's own root stays root: cells never have its id.
+    pub(crate) fn for_grants<'g>(
+        self,
+        mut granted: impl Iterator<Item = &'g Granted>,
+    ) -> Result<Self, StartError> {
+        let Self::Root(instance) = &self else { return Ok(self) };
+        let is_refused = |granted: &Granted| {
+            let held = granted.hold();
+            held.and_then(|held| idmapped::try_one(&held, instance.first)) == Err(Errno::EPERM)
+        };
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let [root_uid, root_gid] = host_root();
+        let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
+        let gids = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
+        let is_host_root =
+            uids.on_the_host(uid, root_uid) == 0 || gids.on_the_host(gid, root_gid) == 0;
+        if is_host_root || !granted.any(is_refused) {
+            return Ok(self);
+        }
+        tracing::info!("this container's root may make no id-mapped mount: cells have its own id");
         Ok(Self::Ordinary { uid, gid, own: None })
     }
 
@@ -154,11 +181,33 @@ impl Identity {
     }
 }
 
-/// The ids that the host's root has here, uid and gid: of what only it can own, sysctls. If it has
+/// Returns the ids that the host's root has here, uid and gid: of what only it can own, sysctls. If it has
 /// none, the owner shows as the overflow id.
-fn host_root() -> [Option<u32>; 2] {
+fn host_root() -> [HostRoot; 2] {
     let of = fs::metadata("/proc/sys/kernel").ok();
-    [of.as_ref().map(MetadataExt::uid), of.as_ref().map(MetadataExt::gid)]
+    let [uid, gid] = [of.as_ref().map(MetadataExt::uid), of.as_ref().map(MetadataExt::gid)];
+    [HostRoot::owner(uid, is_host_root), HostRoot::owner(gid, is_host_root)]
+}
+
+/// Asks the kernel if this process is the host's root, whatever that is called here: only that user may write to most
+/// sysctls, and no capability is looked at (`test_perm` of fs/proc/proc_sysctl.c). A container has them mounted
+/// read-only, which the kernel says only to those who might write otherwise.
+fn is_host_root() -> bool {
+    match access("/proc/sys/kernel/panic", AccessFlags::W_OK) {
+        Err(Errno::EACCES) => false,
+        // Any other answer is none: then the id counts as root's.
+        Ok(()) | Err(_) => true,
+    }
+}
+
+/// Returns the first host id of the map that a supervisor started here would have: root's own are not used.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn first_id(range: IdRange) -> std::io::Result<u32> {
+    let uid = geteuid().as_raw();
+    let usable = IdMap::of_this_process()?.usable(range, MOST_INSTANCES);
+    Ok(usable.filter(|_| uid == 0).map_or(uid, |range| range.first))
 }
 
 impl Instance {

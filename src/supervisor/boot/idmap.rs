@@ -15,6 +15,29 @@ pub(crate) struct IdMap(Vec<Extent>);
 /// The id that stands for one that has none (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW: u32 = 65_534;
 
+/// The id of the host's root in this namespace, as the owner of its sysctls shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostRoot {
+    Shown(u32),
+    /// It is shown as the id of all that have none here. That one may also be a user's own: `nobody`.
+    Overflow {
+        /// True if the kernel takes this process for the host's root.
+        is_caller: bool,
+    },
+    Unknown,
+}
+
+impl HostRoot {
+    /// Reads it from the id that owns the host's sysctls.
+    pub(crate) fn owner(id: Option<u32>, is_caller: impl FnOnce() -> bool) -> Self {
+        match id {
+            Some(OVERFLOW) => Self::Overflow { is_caller: is_caller() },
+            Some(id) => Self::Shown(id),
+            None => Self::Unknown,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub inside: u32,
@@ -71,10 +94,19 @@ impl IdMap {
         })
     }
 
-    /// The host's id for an id of this namespace, as far as can be seen from inside one: 0 for that
+    /// Returns the host's id for an id of this namespace, as far as can be seen from inside one: 0 for that
     /// of the host's root and no other.
-    pub(crate) fn on_the_host(&self, id: u32, host_root: Option<u32>) -> u32 {
-        if host_root == Some(id) {
+    pub(crate) fn on_the_host(&self, id: u32, host_root: HostRoot) -> u32 {
+        let is_root = match host_root {
+            HostRoot::Shown(root) => root == id,
+            // What has no id here is shown as the overflow id. Nobody else has that id if it leads to another than 0
+            // one namespace out, unless a namespace between gives the host's root a name: the kernel's word decides.
+            HostRoot::Overflow { is_caller } => {
+                id == OVERFLOW && (is_caller || self.outside(id) == Some(0))
+            }
+            HostRoot::Unknown => false,
+        };
+        if is_root {
             return 0;
         }
         // One namespace out there may be a 0 that is not the host's: then nothing better is known.
@@ -124,13 +156,28 @@ mod tests {
 
     #[test]
     fn only_the_hosts_root_is_0_on_the_host() {
+        let hidden = HostRoot::owner(Some(OVERFLOW), || false);
         let nested = IdMap::parse("0 0 1\n");
-        assert_eq!(nested.on_the_host(0, Some(0)), 0, "the root of a namespace that root made");
-        assert_eq!(nested.on_the_host(0, Some(OVERFLOW)), OVERFLOW, "root of one inside another");
+        let shown = HostRoot::owner(Some(0), || true);
+        assert_eq!(nested.on_the_host(0, shown), 0, "the root of a namespace that root made");
+        assert_eq!(nested.on_the_host(0, hidden), OVERFLOW, "root of one inside another");
         let renamed = IdMap::parse("64321 0 1\n");
-        assert_eq!(renamed.on_the_host(64321, Some(OVERFLOW)), OVERFLOW);
-        assert_eq!(renamed.on_the_host(64321, Some(64321)), 0, "root by another name");
-        assert_eq!(IdMap::parse("0 1000 1\n").on_the_host(0, Some(OVERFLOW)), 1000);
+        assert_eq!(renamed.on_the_host(64321, hidden), OVERFLOW);
+        let shown = HostRoot::owner(Some(64321), || true);
+        assert_eq!(renamed.on_the_host(64321, shown), 0, "root by another name");
+        assert_eq!(IdMap::parse("0 1000 1\n").on_the_host(0, hidden), 1000);
+    }
+
+    #[test]
+    fn nobody_of_a_container_is_not_the_hosts_root() {
+        let map = IdMap::parse("0 100000 65536\n");
+        let hidden = HostRoot::owner(Some(OVERFLOW), || false);
+        assert_eq!(map.on_the_host(OVERFLOW, hidden), 165_534);
+        let caller = HostRoot::owner(Some(OVERFLOW), || true);
+        assert_eq!(map.on_the_host(OVERFLOW, caller), 0, "the kernel says so");
+        assert_eq!(map.on_the_host(1000, caller), 101_000);
+        let named = IdMap::parse("65534 0 1\n");
+        assert_eq!(named.on_the_host(OVERFLOW, hidden), 0, "root that was named nobody");
     }
 
     #[test]

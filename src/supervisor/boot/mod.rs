@@ -11,6 +11,7 @@ pub mod filter;
 pub(crate) mod host;
 pub(crate) mod idmap;
 mod inherited;
+pub(crate) mod outer;
 pub(crate) mod requirements;
 pub(crate) mod scope;
 pub(crate) mod spec;

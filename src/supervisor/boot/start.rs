@@ -136,7 +136,10 @@ fn identity(spec: &Spec) -> Result<Identity, StartError> {
     }
     let identity = Identity::find(spec.ids)?;
     Ok(match spec.tier {
-        Tier::Full => identity.with_own_ids(spec.own_ids, spec.caps.cells),
+        Tier::Full => {
+            let identity = identity.for_grants(spec.granted.iter().flatten())?;
+            identity.with_own_ids(spec.own_ids, spec.caps.cells)
+        }
         Tier::Bare => identity,
     })
 }

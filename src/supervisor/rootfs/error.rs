@@ -54,6 +54,14 @@ pub enum GrantError {
     #[error("`{}` cannot be granted: {errno}", path.display())]
     Directory { path: PathBuf, errno: Errno },
     #[error(
+        "`{}` cannot be granted by root here: {errno}\n\
+         hint: for root's cells it is mounted with their ids, which a container or a filesystem may refuse; start \
+         cofferdam as an ordinary user (setpriv --reuid=1000 --regid=1000 --clear-groups; docker and podman: --user \
+         1000:1000)",
+        path.display()
+    )]
+    IdMapped { path: PathBuf, errno: Errno },
+    #[error(
         "`{}` is a link, so what is granted beyond it would move with it\n\
          hint: grant it at the place that the link leads to",
         path.display()

@@ -110,7 +110,8 @@ fn grant(
     };
     let owner = (status.st_uid, status.st_gid);
     let by_slot = ids.mounts(|host_id| idmapped(&held, owner, granted.access, host_id));
-    let by_slot = by_slot.map_err(failed)?;
+    let by_slot =
+        by_slot.map_err(|errno| GrantError::IdMapped { path: granted.host.clone(), errno })?;
     Ok(PathGrant { granted: granted.clone(), kind, found: Rc::clone(found), by_slot })
 }
 

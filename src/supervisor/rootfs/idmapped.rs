@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::signal::Signal;
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 
 use cell::ids::{cell_id, write_map};
 use cell::mounts::Slot;
-use sys::mount::{Reach, set_idmap};
+use sys::mount::{Reach, clone_held, set_idmap};
 use sys::process::{self, Side};
 
 /// Host ids of cells.
@@ -40,6 +40,16 @@ impl SlotIds {
 /// Has a detached mount show what belongs to `owner` as `host_id`'s.
 pub(crate) fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
     set_idmap(tree, mapping(owner.0, owner.1, host_id)?, Reach::Recursive)
+}
+
+/// Makes one such mount of what is held, and lets it go again.
+///
+/// # Errors
+/// EPERM: the caller has not the rights over this filesystem (in a container most often); EINVAL: the filesystem has no
+/// such mounts.
+pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
+    let owner = fstat(held)?;
+    show_as(&clone_held(held)?, (owner.st_uid, owner.st_gid), host_id)
 }
 
 /// A user namespace that maps an owner on disk to a host id: it exists only to be named.

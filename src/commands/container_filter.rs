@@ -1,0 +1,151 @@
+//! The seccomp profile for a container in which cofferdam runs, made from the tables of its own filters.
+//!
+//! A flat list in the form of the OCI runtime specification, without conditions: Docker, Podman and the kubelets' runtimes
+//! all read it. A call of an argument's value is not told apart here; each cell has a filter that does.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use syscalls::{aarch64, x86_64};
+
+use super::confine;
+use super::error::CliError;
+use model::profile::floor;
+use profile::Profiles;
+
+/// Calls of the floor's "never" that ordinary programs of a container make all the same, outside of cells: an engine's default
+/// profile has them too, and each takes capabilities or reaches a process of the same user only.
+const OUTSIDE_OF_CELLS: [&str; 7] = [
+    "chroot",
+    "get_robust_list",
+    "name_to_handle_at",
+    "ptrace",
+    "process_mrelease",
+    "set_thread_area",
+    "sysfs",
+];
+
+/// Calls that are refused to a container as to a cell, unless cofferdam makes them itself.
+fn refused() -> BTreeSet<&'static str> {
+    let never = floor::never().filter(|(_, errno)| *errno == libc::EPERM);
+    let never = never.flat_map(|(group, _)| group.names.iter().copied());
+    never.filter(|name| !OUTSIDE_OF_CELLS.contains(name)).collect()
+}
+
+/// Returns the names of the calls that the profile allows, of both architectures.
+pub(super) fn names() -> BTreeSet<String> {
+    let refused = refused();
+    let known = x86_64::Sysno::iter().map(|call| call.name());
+    let known = known.chain(aarch64::Sysno::iter().map(|call| call.name()));
+    let listed = floor::classified().chain(known).filter(|name| !refused.contains(name));
+    let shipped = Profiles::compiled_in();
+    let of_profiles = shipped.iter().flat_map(|profile| profile.calls.iter());
+    let of_profiles = of_profiles.map(|call| model::profile::calls::name(*call));
+    let own = supervisor::outer_calls().into_iter().chain(confine::calls().map(|call| call.name()));
+    let mut names: BTreeSet<String> = listed.chain(own).map(str::to_owned).collect();
+    names.extend(of_profiles);
+    // The name that everybody else has for it: in the table of aarch64 it is the C library's.
+    if names.remove("fstatat") {
+        names.insert("newfstatat".to_owned());
+    }
+    names
+}
+
+/// Returns the profile.
+pub(super) fn profile() -> Value {
+    // ENOSYS: what a newer libc tries first, it does without then.
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": 38,
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],
+        "syscalls": [{ "names": names(), "action": "SCMP_ACT_ALLOW" }],
+    })
+}
+
+/// Formats the profile as it is shipped.
+///
+/// # Errors
+/// JSON that cannot be written.
+pub(super) fn text() -> Result<String, CliError> {
+    let text = serde_json::to_string_pretty(&profile())
+        .map_err(|error| CliError::new(format!("doctor: {error}")))?;
+    Ok(text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_shipped_profile_is_what_the_tables_say() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/containers/cofferdam.json");
+        let made = text().expect("JSON");
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(&path, &made).expect("written");
+        }
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(made, there, "UPDATE_SNAPSHOTS=1 writes it anew");
+    }
+
+    #[test]
+    fn every_call_of_ours_is_allowed_and_none_that_drives_the_machine() {
+        let names = names();
+        for call in supervisor::outer_calls() {
+            assert!(names.contains(call), "{call}");
+        }
+        for call in confine::calls() {
+            assert!(names.contains(call.name()), "{}", call.name());
+        }
+        let of_cells = [
+            "clone3",
+            "unshare",
+            "mount",
+            "umount2",
+            "pivot_root",
+            "setns",
+            "sethostname",
+            "open_tree",
+            "move_mount",
+            "fsopen",
+            "fsconfig",
+            "fsmount",
+            "mount_setattr",
+        ];
+        for call in of_cells {
+            assert!(names.contains(call), "{call}");
+        }
+        let of_the_machine = [
+            "bpf",
+            "init_module",
+            "finit_module",
+            "delete_module",
+            "kexec_load",
+            "kexec_file_load",
+            "reboot",
+            "swapon",
+            "swapoff",
+            "open_by_handle_at",
+            "add_key",
+            "keyctl",
+            "request_key",
+            "userfaultfd",
+            "io_uring_setup",
+            "perf_event_open",
+            "settimeofday",
+            "clock_settime",
+            "acct",
+            "iopl",
+            "ioperm",
+            "syslog",
+            "quotactl",
+            "move_pages",
+            "mbind",
+            "fanotify_init",
+        ];
+        for call in of_the_machine {
+            assert!(!names.contains(call), "{call}");
+        }
+    }
+}
