@@ -13,10 +13,11 @@ KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binuti
 	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux zsh:zsh fish:fish
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
+CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uidmap setpriv:util-linux jq:jq
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
 KERNELS      ?= 6.1 6.12
 
-.PHONY: test-all test-clients test-kernels test-suites test-systemd check-oldest-compiler deny
+.PHONY: test-all test-clients test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -26,6 +27,7 @@ help:
 	@echo 'make test-all  the tests, on other kernels too, and the suites of bash, bc, coreutils and git'
 	@echo 'make test-kernels  the tests on Debian kernels $(KERNELS), in virtual machines (Debian 12)'
 	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
+	@echo 'make test-containers  every function in containers of podman, by root and rootless (root; Debian)'
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
@@ -67,6 +69,10 @@ test-clients:
 	@scripts/setup $(RUN_NEEDS) $(CLIENT_NEEDS)
 	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
 	tests/clients/run $(STORY)
+
+test-containers:
+	@scripts/setup $(RUN_NEEDS) $(CONTAINER_NEEDS)
+	tests/containers/run
 
 test-systemd:
 	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)
