@@ -143,6 +143,16 @@ fn configurations_that_were_changed_are_read_as_git_reads_them() {
 }
 
 #[test]
+fn a_path_that_is_taken_stays_in_its_directory_on_every_server() {
+    holds("paths");
+}
+
+#[test]
+fn what_reaches_a_server_is_granted_requests_whatever_a_cell_sends() {
+    holds("requests");
+}
+
+#[test]
 fn every_target_has_a_corpus_and_a_fuzzer() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");

@@ -21,6 +21,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("model", &["sys"]),
     ("profile", &["model"]),
     ("cell", &["model", "sys"]),
+    ("gateway", &["model"]),
     ("supervisor", &["cell", "helpers", "model", "sys"]),
     // For the numbers of system calls, and those that the profile `bash` lists.
     ("selftest", &["helpers", "model", "profile"]),

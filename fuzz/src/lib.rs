@@ -3,6 +3,8 @@
 //! `fuzz_targets` runs these under libFuzzer, and `tests/corpus.rs` of the crate itself runs them on
 //! the corpora and on mutations of them, without any tool.
 
+mod requests;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -33,6 +35,7 @@ use policy::flags::{DeclaredCommand, Input, Takes};
 use policy::{Policy, Principal};
 use profile::Profiles;
 use profile::document::Document;
+pub use requests::{paths, requests};
 use rmcp::transport::Transport;
 use serde_json::Value;
 use service::session;
@@ -43,7 +46,7 @@ use supervisor::protect::grammar::{self, Whole};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; a corpus has the same name.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 12] = [
     ("frames", frames),
     ("profiles", profiles),
     ("policies", policies),
@@ -54,6 +57,8 @@ pub const TARGETS: [Target; 10] = [
     ("lines", lines),
     ("mediated", mediated),
     ("gitconfig", gitconfig),
+    ("paths", paths),
+    ("requests", requests),
 ];
 
 /// Bytes of a hostile front end: a frame decodes or is refused, and what decodes encodes again.

@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::write;
 
 use super::ProcKind;
-use model::profile::{Family, Network, Profile};
+use model::profile::{Family, Profile};
 use model::receipt::MemoryHold;
 use sys::Result;
 
@@ -26,7 +26,7 @@ const BOUNDS: [(&str, &[u8]); 2] = [
 /// Returns whether cells of `profile` can have connections that nothing counts.
 pub(crate) fn are_unheld(profile: &Profile, memory: MemoryHold) -> bool {
     let speaks_tcp = [Family::Inet, Family::Inet6].iter().any(|it| profile.families.contains(it));
-    memory == MemoryHold::BestEffort && profile.network == Network::Loopback && speaks_tcp
+    memory == MemoryHold::BestEffort && profile.egress.class.has_loopback() && speaks_tcp
 }
 
 /// Bounds the sockets of the caller's network namespace by the procfs `proc`. Needs CAP_NET_ADMIN in it.

@@ -14,7 +14,6 @@ use super::mounts::Slot;
 use super::report::{self, FromInit, FromPayload, ToInit};
 use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
 use super::{buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
-use model::profile::Network;
 use sys::fork::fork;
 use sys::process::{self, Dumpable};
 use sys::socket::{self, PacketWait};
@@ -175,7 +174,7 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
 /// CAP_NET_ADMIN in the new network namespace.
 fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
     let CellSpec { design, shared, .. } = *entry;
-    if design.profile.network == Network::Loopback {
+    if design.profile.egress.class.has_loopback() {
         net::loopback_up().at(Step::Loopback)?;
     }
     if buffers::are_unheld(&design.profile, shared.memory) {

@@ -14,7 +14,8 @@ use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
 
 use super::mounts::TERMINALS;
-use model::profile::{Network, ProcView, Profile};
+use model::egress::NetworkClass;
+use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;
 use sys::Result;
 use sys::lookup::{self, Follow};
@@ -42,7 +43,7 @@ pub struct LandlockPlan {
     pub rules: Vec<(CString, Use)>,
     /// Links that paths of rules may lead through.
     pub links: Follow,
-    pub network: Network,
+    pub network: NetworkClass,
 }
 
 /// Returns the rules of a cell: what the template has of the host is readable, what is the cell's own or
@@ -145,16 +146,20 @@ enum Kind {
 ///
 /// TCP is handled where the cell has no network at all. With a loopback of its own the
 /// namespace is the bound, as Landlock cannot say "any port".
-fn empty(abi: ABI, network: Network) -> Result<RulesetCreated> {
+fn empty(abi: ABI, network: NetworkClass) -> Result<RulesetCreated> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(abi))
         .map_err(|error| errno_behind(&error))?;
     let ruleset = match network {
-        Network::None if abi >= ABI::V4 => {
+        NetworkClass::None if abi >= ABI::V4 => {
             ruleset.handle_access(AccessNet::from_all(abi)).map_err(|error| errno_behind(&error))?
         }
-        Network::None | Network::Loopback => ruleset,
+        NetworkClass::None
+        | NetworkClass::Loopback
+        | NetworkClass::AllowList
+        | NetworkClass::Private
+        | NetworkClass::Any => ruleset,
     };
     let ruleset = if abi >= ABI::V6 {
         ruleset
@@ -230,7 +235,7 @@ pub fn signals(abi: u32) -> Result<PreparedRules> {
 /// Returns a ruleset without any rule, for a process that needs no file; or with one, for files in `held`.
 pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
     let abi = known(abi);
-    let ruleset = empty(abi, Network::None)?.no_new_privs(false);
+    let ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
     let Some(directory) = held else { return Ok(PreparedRules(ruleset)) };
     // Truncate takes back a line that a full disk cut short (from ABI 3 on it is a right).
     let wanted = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
@@ -280,7 +285,7 @@ mod tests {
     #[test]
     fn a_rule_that_the_kernel_refuses_has_its_errno() -> std::io::Result<()> {
         let file = tempfile::tempfile()?;
-        let ruleset = empty(ABI::V1, Network::Loopback).map_err(std::io::Error::from)?;
+        let ruleset = empty(ABI::V1, NetworkClass::Loopback).map_err(std::io::Error::from)?;
         // A right of directories on a file.
         let refused = ruleset.add_rule(PathBeneath::new(&file, AccessFs::MakeDir));
         assert_eq!(refused.err().map(|error| errno_behind(&error)), Some(Errno::EINVAL));

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::format::{Rows, limits, limits_json, plain, wrapped};
+use model::egress::EgressRule;
 use model::outcome::errno_text;
 use model::profile::condition::Verdict;
 use model::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls, floor, never};
 use model::receipt::MemoryHold;
+use model::units::Size;
 use profile::account::{About, Account};
 
 /// A profile, its account, and its system calls in groups.
@@ -87,6 +89,10 @@ impl<'p> View<'p> {
         if self.profile.paths.is_empty() {
             text.push_str("  none\n");
         }
+        if self.profile.egress.class.has_egress() {
+            text.push_str("\ndestinations outside of the cell\n");
+            text.push_str(&egress_text(self.profile));
+        }
         text.push_str("\ncalls allowed\n");
         text.push_str(&groups_text(&self.allowed));
         text.push_str("\ncalls allowed on a condition\n");
@@ -128,7 +134,7 @@ impl<'p> View<'p> {
         keyed("ahead", profile.ahead.as_ref().map_or_else(|| "nothing".to_owned(), ahead_text));
         keyed("workspace", if profile.workspace { "/workspace" } else { "none" }.to_owned());
         keyed("proc", profile.proc.name().to_owned());
-        keyed("network", profile.network.name().to_owned());
+        keyed("network", profile.egress.class.name().to_owned());
         keyed("sockets", or_none(&self.families()));
         keyed("unix_sockets", profile.unix_sockets.name().to_owned());
         let env: Vec<String> =
@@ -170,7 +176,14 @@ impl<'p> View<'p> {
             })),
             "workspace": { "granted": profile.workspace, "why": account.key("workspace") },
             "proc": { "view": profile.proc.name(), "why": account.key("proc") },
-            "network": { "class": profile.network.name(), "why": account.key("network") },
+            "network": { "class": profile.egress.class.name(), "why": account.key("network") },
+            "egress": profile.egress.rules.iter().map(egress_json).collect::<Vec<_>>(),
+            "egress_limits": {
+                "connections": profile.egress.limits.connections,
+                "sent": profile.egress.limits.sent,
+                "received": profile.egress.limits.received,
+                "rate": profile.egress.limits.rate,
+            },
             "sockets": { "families": self.families(), "why": account.key("sockets") },
             "unix_sockets": {
                 "class": profile.unix_sockets.name(), "why": account.key("unix_sockets"),
@@ -190,6 +203,40 @@ impl<'p> View<'p> {
             },
         })
     }
+}
+
+/// Formats the rules by which the gateway judges, and their limits.
+fn egress_text(profile: &Profile) -> String {
+    let mut text = String::new();
+    for rule in &profile.egress.rules {
+        text.push_str(&format!("  {}: {rule}\n", rule.id));
+        text.push_str(&because(Some(&rule.why)));
+    }
+    let limits = &profile.egress.limits;
+    text.push_str(&format!("  at most {} connections at the same time", limits.connections));
+    let sizes = [
+        (limits.sent, "sent by a call"),
+        (limits.received, "received by a call"),
+        (limits.rate, "a second"),
+    ];
+    for (size, what) in sizes {
+        let size = size.map(|size| format!(", {} {what}", Size(size)));
+        text.push_str(&size.unwrap_or_default());
+    }
+    text.push('\n');
+    text
+}
+
+fn egress_json(rule: &EgressRule) -> Value {
+    json!({
+        "id": rule.id,
+        "hosts": rule.hosts,
+        "nets": rule.nets,
+        "ports": rule.ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "protocols": rule.protocols.names(),
+        "intercepted": rule.intercepts(),
+        "why": rule.why,
+    })
 }
 
 /// Groups calls by their reasons, in the order in which the files give them.

@@ -26,7 +26,7 @@ use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
-use model::profile::{Profile, TerminalSize};
+use model::profile::{Profile, ProfileAdditions, TerminalSize};
 use model::receipt::{Receipt, Tier};
 use model::units::Size;
 use policy::Grant;
@@ -91,6 +91,7 @@ fn prepare(
     terminal: Option<TerminalSize>,
     settings: Settings,
 ) -> Result<(Grant, Terms, Launched, LoggedCall), CliError> {
+    let settings = with_egress(settings, &request)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_git_identity();
     let settings = settings.with_sockets(&request.sockets)?.at_terminal(terminal);
@@ -108,6 +109,24 @@ fn prepare(
     let recorded = audit.granted(audit.asked(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
     Ok((grant, terms, launched, entry))
+}
+
+/// Adds the destinations of `--egress` to the profile.
+///
+/// # Errors
+/// A profile that takes no additions: it has no workspace.
+fn with_egress(settings: Settings, request: &RunRequest) -> Result<Settings, CliError> {
+    if request.egress.is_empty() {
+        return Ok(settings);
+    }
+    let profile = settings.loaded.profiles.get(&request.profile);
+    if profile.is_some_and(|profile| !profile.workspace) {
+        let name = &request.profile;
+        return Err(CliError::new(format!("--egress: profile `{name}` has no workspace"))
+            .with_hint("it is for programs of a shell: give a profile of its own `[[egress]]`"));
+    }
+    let egress = request.egress.clone();
+    Ok(settings.adding(&ProfileAdditions { egress, ..ProfileAdditions::default() }))
 }
 
 /// Runs the call on the runtime, from its start to its end.

@@ -11,10 +11,12 @@ use super::toolchains::FoundToolchains;
 use super::workspace_cache::WorkspaceCache;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::defaults::LEAST_MEMORY;
+use model::egress::EgressRule;
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use model::receipt::Tier;
 use model::units::{Size, Time};
+use profile::egress::InvalidEgress;
 use profile::toolchains::ToolchainChoice;
 
 /// As typed.
@@ -35,6 +37,9 @@ pub struct RunArguments {
     /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to a profile with `unix_sockets`
     #[arg(long, value_name = "NAME=PATH")]
     pub socket: Vec<String>,
+    /// Let the cell reach a host, a network or a preset (cargo, debian, git-https, npm, python)
+    #[arg(long, value_name = "HOST:PORT|PRESET")]
+    pub egress: Vec<String>,
     /// Lower the memory of the cell: 64M, 1G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub memory: Option<Size>,
@@ -99,6 +104,8 @@ pub struct RunRequest {
     pub call: Call,
     pub tier: Option<Tier>,
     pub told: OutputFormat,
+    /// Destinations outside of the cell, in addition to the profile's.
+    pub egress: Vec<EgressRule>,
 }
 
 impl RunRequest {
@@ -201,7 +208,8 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
     };
     let told = if typed.json { OutputFormat::Json } else { OutputFormat::Live };
     let (sockets, tier) = (typed.socket.clone(), typed.tier);
-    Ok(RunRequest { profile, mounts, sockets, call, tier, told })
+    let egress = self::egress(&typed.egress)?;
+    Ok(RunRequest { profile, mounts, sockets, call, tier, told, egress })
 }
 
 /// Checks the requests of `--ro` and `--rw`; the second come with their access.
@@ -215,6 +223,17 @@ pub(super) fn mounts(
 ) -> Result<Vec<MountRequest>, CliError> {
     let read = ro.iter().map(|ask| mount("--ro", ask, Access::ReadOnly, home));
     read.chain(rw.iter().map(|ask| mount("--rw", ask, writable, home))).collect()
+}
+
+/// Reads the words of `--egress`.
+///
+/// # Errors
+/// A word that is neither a destination nor a preset.
+pub(super) fn egress(typed: &[String]) -> Result<Vec<EgressRule>, CliError> {
+    let rules = typed.iter().map(|word| profile::egress::word(word));
+    let rules = rules.collect::<Result<Vec<_>, InvalidEgress>>();
+    let rules = rules.map_err(|error| CliError::new(format!("--egress: {error}")))?;
+    Ok(rules.into_iter().flatten().collect())
 }
 
 /// Checks `--memory`.

@@ -65,6 +65,7 @@ fn every_flag_arrives_checked() {
             mount("/src/p", "/workspace", Access::ReadWrite),
         ],
         sockets: Vec::new(),
+        egress: Vec::new(),
         call: Call {
             tool: "run".into(),
             argv: Argv::new(["ls", "-la", "--json"].map(str::to_owned).to_vec()).unwrap(),

@@ -54,6 +54,9 @@ pub struct ServeArguments {
     /// shown besides where --tools names groups
     #[arg(long, value_name = "DIR[:rw]", conflicts_with_all = ["workspace"])]
     pub project: Option<String>,
+    /// Run the project's own hooks (register.sh, env.sh, policy.sh), in cells without a network
+    #[arg(long, requires = "project")]
+    pub project_hooks: bool,
     /// Grant a host path read-only to every call, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
     pub ro: Vec<String>,
@@ -66,6 +69,9 @@ pub struct ServeArguments {
     /// Set a variable in every cell that has a workspace
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
+    /// Let cells that have a workspace reach a host, a network or a preset (cargo, debian, git-https, npm, python)
+    #[arg(long, value_name = "HOST:PORT|PRESET")]
+    pub egress: Vec<String>,
     /// Memory of each cell that has a workspace, more or less than its profile has: 512M, 4G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
     pub memory: Option<Size>,
@@ -96,7 +102,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     if std::io::stdin().is_terminal() {
         eprintln!("{ON_A_TERMINAL}");
     }
-    let offer = offer(typed)?;
+    let offer = offer(typed, config)?;
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
     let settings = wiring::load(config)?.in_tier(typed.tier).serving();
     let configured = &settings.loaded.config.toolchains.value;
@@ -156,16 +162,12 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
 ///
 /// # Errors
 /// A project that cannot be used.
-fn offer(typed: &ServeArguments) -> Result<Offer, CliError> {
+fn offer(typed: &ServeArguments, config: Option<&Path>) -> Result<Offer, CliError> {
     let Some(asked) = &typed.project else { return Ok(Offer::BuiltIn) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
-    let project = Box::new(project::read(Path::new(directory))?);
+    let project = Box::new(project::with_hooks(directory, typed.project_hooks, config)?);
     for mistake in &project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
-    }
-    for hook in &project.hooks {
-        let refuses = if hook.ends_with("policy.sh") { ": every call is refused" } else { "" };
-        tracing::warn!("project: {hook} is not run by this server{refuses}");
     }
     Ok(match typed.tools {
         None => Offer::Project(project),
@@ -179,6 +181,14 @@ fn project_workspace(asked: &str) -> String {
         Some(directory) => directory.to_owned(),
         None => format!("{asked}:ro"),
     }
+}
+
+/// Returns what keeps the hooks of a project that is granted for writing as they are: scripts that could change what
+/// decides about them would decide themselves.
+fn kept(asked: &str) -> Option<MountRequest> {
+    let hooks = std::path::absolute(asked.strip_suffix(":rw")?).ok()?.join("server.d");
+    let cell = Path::new(WORKSPACE).join("server.d");
+    hooks.is_dir().then_some(MountRequest { host: hooks, cell, access: Access::ReadOnly })
 }
 
 /// Returns memory that only a start needs: parsing, the command line, the supervisor's set-up.
@@ -197,6 +207,7 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     let ask = project.as_deref().or(typed.workspace.as_deref());
     let workspace = ask.map(|ask| check_workspace(ask, home)).transpose()?;
     let mut mounts = Vec::from_iter(workspace);
+    mounts.extend(typed.project.as_deref().and_then(kept));
     let writable = (typed.rw.as_slice(), Access::ReadWrite);
     mounts.extend(run_arguments::mounts(&typed.ro, writable, home)?);
     run_arguments::distinct(&mounts)?;
@@ -259,7 +270,9 @@ fn add_env(env: BTreeMap<String, String>, additions: &mut ProfileAdditions) {
 fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
     let env = run_arguments::env(&typed.env)?;
     let env = env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Ok(ProfileAdditions { env, memory: run_arguments::memory(typed.memory)? })
+    let (memory, egress) =
+        (run_arguments::memory(typed.memory)?, run_arguments::egress(&typed.egress)?);
+    Ok(ProfileAdditions { env, memory, egress })
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.

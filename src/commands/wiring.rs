@@ -199,7 +199,7 @@ impl Settings {
                 .with_hint("start it again from where it is installed")
         })?;
         for profile in self.profiles.iter_mut().filter(|profile| profile.workspace) {
-            profile.script_sdk = Some(project::SDK);
+            profile.script_sdk = project::SDK;
             profile.paths.push(HostPath {
                 host: own.clone(),
                 cell: Path::new(SCRIPT_PROGRAMS).join("jq"),

@@ -7,6 +7,7 @@
 
 #![deny(unreachable_pub)]
 
+mod admission;
 pub mod arguments;
 pub mod commands;
 pub mod exec;

@@ -1,7 +1,5 @@
 //! A script project: how its entries are listed, and one call of a script from its arguments to its result.
 
-mod live;
-
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
@@ -22,21 +20,20 @@ use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
 use project::{
-    AskedCompletion, CompletionRequest, Project, ResourceContent, ScriptEnd, ScriptError,
-    ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
+    AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, ScriptEnd,
+    ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptResource, ScriptTemplate,
+    ScriptTool,
 };
 use service::refused::{Refused, RefusedKind};
+use service::shell::ScriptArgs;
 use service::{Backend, CallReport};
 
 /// Instructions to a model where a project's tools are the only ones.
 pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
     without a network outside it; the project is at /workspace.";
 
-/// Hook that decides about calls, and that is not run.
-const POLICY: &str = "server.d/policy.sh";
-
-/// Code of parameters that are refused (JSON-RPC).
-const REFUSED: i32 = -32602;
+/// Extension of MCP by which a client says that it shows pages.
+const PAGES: &str = "io.modelcontextprotocol/ui";
 
 /// Name that rules know the reading of a project's resources by, behind `project:`.
 const READS: &str = "resources/read";
@@ -67,6 +64,7 @@ pub(crate) fn resource(resource: &ScriptResource) -> Resource {
     let more = [
         ("annotations", resource.annotations.clone().map(Value::Object)),
         ("icons", resource.icons.clone().map(Value::Array)),
+        ("_meta", resource.meta.clone().map(Value::Object)),
     ];
     entry(fixed, more).unwrap_or_else(|| Resource::new(&resource.uri, &resource.name))
 }
@@ -168,19 +166,21 @@ impl<B: Backend> Server<B> {
         request: CallToolRequestParams,
         context: &Context,
     ) -> Result<CallToolResult, ErrorData> {
-        if project.hooks.contains(&POLICY) {
-            let why = "the project decides about calls in server.d/policy.sh, which this server does not run";
-            return Err(ErrorData::new(ErrorCode(REFUSED), why, None));
-        }
+        self.admit_call(project, tool, context).await?;
         let meta = serde_json::to_value(&context.meta).ok();
         let meta = meta.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
         let arguments = request.arguments.unwrap_or_default();
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
-            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        let (launch, output, report) = match self.run_launch(&tool.name, launch, context).await {
-            Ok(done) => done,
+            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
+            .for_pages(shows_pages(context));
+        let report = match self.run_launch(&tool.name, &launch, context).await {
+            Ok(report) => report,
             Err(refused) => return refusal(refused, tool),
         };
+        let output = output(&report);
+        for message in Project::messages(&launch, &output) {
+            self.0.logs.tell_script(context, message).await;
+        }
         let result = Project::result(tool, &launch, &output).map_err(error)?;
         let mut result: CallToolResult = serde_json::from_value(result).map_err(|_| {
             ErrorData::internal_error("the tool's result is no result of a tool", None)
@@ -188,6 +188,23 @@ impl<B: Backend> Server<B> {
         let receipt = reply::meta(report.receipt.as_ref(), None);
         result.meta.get_or_insert_default().0.extend(receipt.0);
         Ok(result)
+    }
+
+    /// Runs what was prepared in a cell, as a call of `project:NAME`.
+    pub(super) async fn run_launch(
+        &self,
+        name: &str,
+        launch: &ScriptLaunch,
+        context: &Context,
+    ) -> Result<CallReport, Refused> {
+        let args = ScriptArgs {
+            command: launch.script.clone(),
+            stdin: launch.stdin.clone(),
+            env: Some(launch.env.clone()),
+            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
+            ..ScriptArgs::default()
+        };
+        self.turn(context, |caller| self.0.backend.project_tool(name, args, caller)).await
     }
 
     /// Reads a resource of the project; `None` if the project has no such resource.
@@ -201,21 +218,17 @@ impl<B: Backend> Server<B> {
     ) -> Option<Result<ReadResourceResult, ErrorData>> {
         let project = self.0.project.as_ref()?;
         let asked = project.resource(uri)?;
+        if let Some(html) = &asked.html {
+            let text = ResourceContent::Text(html.clone());
+            return Some(Ok(ReadResourceResult::new(vec![contents(text, asked)])));
+        }
         let launch = ScriptLaunch::reading(project, &asked, mark());
-        let (launch, output, _) = match self.run_launch(READS, launch, context).await {
-            Ok(done) => done,
+        let report = match self.run_launch(READS, &launch, context).await {
+            Ok(report) => report,
             Err(refused) => return Some(Err(ErrorData::internal_error(refused.message, None))),
         };
-        let content = Project::content(&asked, &launch, &output).map_err(error);
-        Some(content.map(|content| {
-            let content = match content {
-                ResourceContent::Text(text) => ResourceContents::text(text, asked.uri),
-                ResourceContent::Bytes(bytes) => {
-                    ResourceContents::blob(BASE64_STANDARD.encode(bytes), asked.uri)
-                }
-            };
-            ReadResourceResult::new(vec![content.with_mime_type(asked.mime_type)])
-        }))
+        let content = Project::content(&asked, &launch, &output(&report)).map_err(error);
+        Some(content.map(|content| ReadResourceResult::new(vec![contents(content, asked)])))
     }
 }
 
@@ -260,9 +273,9 @@ impl<B: Backend> Server<B> {
         let asked = CompletionRequest { of, argument, value, known: &known };
         let launch = ScriptLaunch::completing(project, completion, &asked, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        let done = self.run_launch(COMPLETES, launch, context).await;
-        let (launch, output, _) = done.map_err(|it| ErrorData::internal_error(it.message, None))?;
-        let suggestions = Project::suggestions(&launch, &output).map_err(error)?;
+        let report = self.run_launch(COMPLETES, &launch, context).await;
+        let report = report.map_err(|it| ErrorData::internal_error(it.message, None))?;
+        let suggestions = Project::suggestions(&launch, &output(&report)).map_err(error)?;
         let total = u32::try_from(suggestions.values.len()).ok();
         let total = total.filter(|_| !suggestions.has_more);
         CompletionInfo::with_pagination(suggestions.values, total, suggestions.has_more)
@@ -271,8 +284,30 @@ impl<B: Backend> Server<B> {
     }
 }
 
+/// Describes what was read to a client.
+fn contents(content: ResourceContent, asked: AskedResource) -> ResourceContents {
+    let contents = match content {
+        ResourceContent::Text(text) => ResourceContents::text(text, asked.uri),
+        ResourceContent::Bytes(bytes) => {
+            ResourceContents::blob(BASE64_STANDARD.encode(bytes), asked.uri)
+        }
+    };
+    let contents = contents.with_mime_type(asked.mime_type);
+    match asked.meta.map(|meta| serde_json::from_value(Value::Object(meta))) {
+        Some(Ok(meta)) => contents.with_meta(meta),
+        Some(Err(_)) | None => contents,
+    }
+}
+
+/// Returns true if a client shows pages.
+fn shows_pages(context: &Context) -> bool {
+    let client = context.peer.peer_info();
+    let extensions = client.as_ref().and_then(|client| client.capabilities.extensions.as_ref());
+    extensions.is_some_and(|all| all.contains_key(PAGES))
+}
+
 /// Makes a word that separates a script's output from the report of its end.
-fn mark() -> String {
+pub(super) fn mark() -> String {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half())
 }
@@ -287,9 +322,8 @@ fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorD
     }
 }
 
-/// Returns how a script ended.
-fn end(outcome: &Outcome) -> ScriptEnd {
-    match outcome {
+pub(super) fn output(report: &CallReport) -> ScriptOutput {
+    let end = match &report.outcome {
         Outcome::Exited { .. } => ScriptEnd::Exited,
         Outcome::Timeout => ScriptEnd::TimedOut,
         Outcome::Cancelled => ScriptEnd::Cancelled,
@@ -300,7 +334,8 @@ fn end(outcome: &Outcome) -> ScriptEnd {
             ScriptEnd::Stopped(format!("Tool reached its {} limit", kind.name()))
         }
         Outcome::Failed(failure) => ScriptEnd::Stopped(failure.to_string()),
-    }
+    };
+    ScriptOutput { end, stdout: report.stdout.whole(), stderr: last(report) }
 }
 
 /// Returns what is kept of standard error.
@@ -308,7 +343,7 @@ fn last(report: &CallReport) -> Vec<u8> {
     report.stderr.whole().unwrap_or_else(|| report.stderr.tail().to_vec())
 }
 
-fn error(error: ScriptError) -> ErrorData {
+pub(super) fn error(error: ScriptError) -> ErrorData {
     let code = i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0);
     ErrorData::new(ErrorCode(code), error.message, error.data)
 }

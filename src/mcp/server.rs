@@ -103,6 +103,13 @@ impl<B: Backend> Server<B> {
         self.0.project.as_ref().map_or_else(implementation, |it| projects::implementation(it))
     }
 
+    /// Returns the instructions to a model: the operator's, if there are any for the project.
+    fn instructions(&self) -> &str {
+        let own = self.0.project.as_ref().and_then(|it| it.settings.instructions.as_deref());
+        let usual = if self.0.tools.is_empty() { projects::INSTRUCTIONS } else { INSTRUCTIONS };
+        own.unwrap_or(usual)
+    }
+
     /// Builds the list of tools. It is not kept: a client asks for it once or never, and the
     /// schemas take half a megabyte of heap.
     fn tools(&self) -> Vec<Tool> {
@@ -289,11 +296,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         }
         ServerConfig::new(capabilities)
             .with_server_info(self.implementation())
-            .with_instructions(if self.0.tools.is_empty() {
-                projects::INSTRUCTIONS
-            } else {
-                INSTRUCTIONS
-            })
+            .with_instructions(self.instructions())
             // Version for an `initialize` that asks for an unknown revision.
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }

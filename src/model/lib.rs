@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod call;
 pub mod clock;
 pub mod defaults;
+pub mod egress;
 pub mod job;
 pub mod log;
 pub mod nearest;

@@ -13,11 +13,12 @@ const ROOT: &str = "../..";
 /// Parses the files that are compiled in, and writes what is in them as a value of Rust.
 fn main() -> Result<(), Box<dyn Error>> {
     let mut paths = Vec::new();
-    for directory in ["policies", "sandbox-profiles"] {
+    for directory in ["policies", "sandbox-profiles", "sandbox-profiles/egress"] {
         let directory = Path::new(ROOT).join(directory);
         println!("cargo::rerun-if-changed={}", directory.display());
         for entry in fs::read_dir(directory)? {
-            paths.push(entry?.path());
+            let path = entry?.path();
+            paths.extend(path.is_file().then_some(path));
         }
     }
     paths.sort();

@@ -11,6 +11,7 @@
 pub mod account;
 mod ahead;
 pub mod document;
+pub mod egress;
 mod layer;
 mod resolve;
 mod schema;

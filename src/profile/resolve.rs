@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use toml::Spanned;
 
-use super::ahead;
 use super::layer::{Layer, names};
 use super::schema::{Written, WrittenLimits, WrittenPath};
+use super::{ahead, egress};
 use crate::document::{Document, Mistake};
 use model::call::{Env, MAX_TIMEOUT};
 use model::defaults;
 use model::job::{Limits, ProfileName};
 use model::profile::{
-    Exec, Family, HELD_DESCRIPTOR, HostPath, Network, PathKind, Presence, ProcView, Profile,
-    Requires, UnixSockets,
+    Exec, Family, HELD_DESCRIPTOR, HostPath, PathKind, Presence, ProcView, Profile, Requires,
+    UnixSockets,
 };
 use model::units::Size;
 
@@ -55,9 +55,9 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
     let limits = limits(chain, workspace, &exec)?;
     let ahead = ahead::resolve(chain, &exec, workspace)?;
     let proc = written(|w| w.proc.is_some()).and_then(|w| w.proc.as_ref());
-    let network = written(|w| w.network.is_some()).and_then(|w| w.network.as_ref());
     let sockets = chain.iter().filter_map(|layer| layer.written.sockets.as_ref());
-    let families = sockets.flat_map(|sockets| sockets.families.iter().copied()).collect();
+    let families: BTreeSet<Family> =
+        sockets.flat_map(|sockets| sockets.families.iter().copied()).collect();
     let unix_sockets = unix_sockets(chain, &families)?;
     let (calls, quiet) = calls(chain)?;
     Ok(Profile {
@@ -68,7 +68,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         ahead,
         workspace,
         proc: proc.map_or(ProcView::None, |proc| proc.view),
-        network: network.map_or(Network::None, |network| network.class),
+        egress: egress::resolve(chain, &families)?,
         families,
         unix_sockets,
         granted_sockets: Vec::new(),
@@ -80,7 +80,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         tier: model::receipt::Tier::Full,
         terminal: None,
         git_identity: None,
-        script_sdk: None,
+        script_sdk: &[],
     })
 }
 

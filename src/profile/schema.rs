@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use model::profile::{Family, Network, ProcView, UnixSockets};
+use model::egress::NetworkClass;
+use model::profile::{Family, ProcView, UnixSockets};
 use model::units::{Processors, Size, Time};
 
 /// A profile: what a cell has on top of the floor, which no profile lowers.
@@ -35,6 +36,12 @@ pub(super) struct Written {
     pub proc: Option<WrittenProc>,
     /// Network of the cell.
     pub network: Option<WrittenNetwork>,
+    /// Destinations outside of the cell that it may reach, in addition to those of the extended profile.
+    #[serde(default, rename = "egress")]
+    pub egress: Vec<WrittenEgress>,
+    /// Limits on the network of one call. An absent key is that of the extended profile, else the default.
+    #[serde(default)]
+    pub egress_limits: WrittenEgressLimits,
     /// Families of sockets that may be made.
     pub sockets: Option<WrittenSockets>,
     /// Sockets of the host that may be connected to.
@@ -109,10 +116,85 @@ pub(super) struct WrittenProc {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenNetwork {
-    /// Interfaces that it has. Example: `"loopback"`.
-    pub class: Network,
+    /// Reach of the network: `none`, the cell's own `loopback`, what `[[egress]]` rules name (`allow-list`), in addition
+    /// private addresses (`private`), or every address that is not the host's own or a cloud's metadata (`any`).
+    /// Example: `"loopback"`.
+    pub class: Spanned<NetworkClass>,
     /// Reason for the grant. Example: `"tests start local servers"`.
     pub why: Spanned<String>,
+}
+
+/// Destinations that a cell may reach, of the classes `allow-list`, `private` and `any`. The gateway, a process outside
+/// of the cell, makes the connections. No rule reaches the host itself, its link or a cloud's metadata.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenEgress {
+    /// Name of the rule in replies, in the audit log and in policies: lower-case letters, digits and dashes. A later
+    /// rule replaces one of the same name. Example: `"pypi"`.
+    pub id: Spanned<String>,
+    /// Names that may be resolved and reached: whole, or `*.` and two labels at least for all names below.
+    ///
+    /// Default: `[]`. Example: `["pypi.org", "*.pythonhosted.org"]`.
+    #[serde(default)]
+    pub hosts: Vec<Spanned<String>>,
+    /// Networks, or single addresses, that may be reached.
+    ///
+    /// Default: `[]`. Example: `["10.20.0.0/16", "fd12::/48"]`.
+    #[serde(default)]
+    pub nets: Vec<Spanned<String>>,
+    /// Ports and ranges of ports, of TCP and UDP. Ports 25, 53 and 853 must be named alone: a range does not reach them.
+    ///
+    /// Default: `[]`, which is for `icmp` only. Example: `[443, "8000-8100"]`.
+    #[serde(default)]
+    pub ports: Vec<Spanned<WrittenPorts>>,
+    /// Protocols: `tcp`, `udp` and `icmp`, which means echo requests (ping).
+    ///
+    /// Default: `["tcp"]`. Example: `["tcp", "udp", "icmp"]`.
+    pub protocols: Option<Spanned<Vec<WrittenProtocol>>>,
+    /// Reason for the grant. Example: `"install packages"`.
+    pub why: Spanned<String>,
+}
+
+/// One port, or a range of them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WrittenPorts {
+    One(u16),
+    Range(String),
+}
+
+/// One word of `protocols`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum WrittenProtocol {
+    /// Connections (tcp(7)).
+    Tcp,
+    /// Datagrams (udp(7)).
+    Udp,
+    /// Echo requests and their answers, of both versions of IP (icmp(7)).
+    Icmp,
+}
+
+/// Limits on the network of one call.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenEgressLimits {
+    /// Connections that are open at the same time; 256 at most.
+    ///
+    /// Default: `256`. Example: `64`.
+    pub connections: Option<Spanned<u32>>,
+    /// Bytes that a call may send.
+    ///
+    /// Default: without limit. Example: `"64M"`.
+    pub sent: Option<Size>,
+    /// Bytes that a call may receive.
+    ///
+    /// Default: without limit. Example: `"2G"`.
+    pub received: Option<Size>,
+    /// Bytes per second, both ways together.
+    ///
+    /// Default: without limit. Example: `"20M"`.
+    pub rate: Option<Size>,
 }
 
 /// Families of sockets that may be made, in addition to those of the extended profile.
@@ -266,6 +348,8 @@ impl Written {
             self.env.as_ref().map(|env| &env.why),
         ];
         let lists = self.syscalls.iter().chain(&self.quiet).map(|calls| &calls.why);
-        keys.into_iter().flatten().chain(self.paths.iter().map(|path| &path.why)).chain(lists)
+        let egress = self.egress.iter().map(|rule| &rule.why);
+        let paths = self.paths.iter().map(|path| &path.why);
+        keys.into_iter().flatten().chain(paths).chain(egress).chain(lists)
     }
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use super::*;
 use model::defaults::MIB;
+use model::egress::{Egress, EgressLimits, EgressRule, NetworkClass, PortRange, Protocols};
 use model::job::Limits;
 use model::profile::calls::number;
-use model::profile::{
-    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires, UnixSockets,
-};
+use model::profile::{Exec, Family, HostPath, PathKind, Presence, ProcView, Requires, UnixSockets};
 
 const HEAD: &str = "schema = 1\nname = \"a\"\ndescription = \"d\"\n";
 const EXEC: &str = "exec = { program = \"any\", why = \"w\" }\n";
@@ -50,7 +49,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         ahead: None,
         workspace: false,
         proc: ProcView::None,
-        network: Network::None,
+        egress: Egress::default(),
         families: BTreeSet::new(),
         unix_sockets: UnixSockets::None,
         granted_sockets: Vec::new(),
@@ -75,7 +74,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         tier: model::receipt::Tier::Full,
         terminal: None,
         git_identity: None,
-        script_sdk: None,
+        script_sdk: &[],
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
 }
@@ -362,12 +361,12 @@ fn a_profile_cannot_set_variables_that_change_what_programs_load() {
 #[test]
 fn the_shipped_bc_has_one_program_and_nothing_else() {
     let bc = shipped_profile("bc")
-        .map(|p| (p.exec, p.paths.len(), p.families, p.network, p.proc, p.workspace));
+        .map(|p| (p.exec, p.paths.len(), p.families, p.egress.class, p.proc, p.workspace));
     let expected = (
         Exec::Only("/usr/bin/bc".into()),
         1,
         BTreeSet::new(),
-        Network::None,
+        NetworkClass::None,
         ProcView::None,
         false,
     );
@@ -376,8 +375,8 @@ fn the_shipped_bc_has_one_program_and_nothing_else() {
 
 #[test]
 fn the_shipped_bash_has_the_limits_of_the_rulings() {
-    let bash =
-        shipped_profile("bash").map(|p| (p.limits, p.families, p.network, p.proc, p.workspace));
+    let bash = shipped_profile("bash")
+        .map(|p| (p.limits, p.families, p.egress.class, p.proc, p.workspace));
     let limits = Limits {
         wall: Duration::from_secs(600),
         cpu: Duration::from_secs(3600),
@@ -393,7 +392,7 @@ fn the_shipped_bash_has_the_limits_of_the_rulings() {
         output: Some(256 * MIB),
     };
     let families = BTreeSet::from([Family::Unix, Family::Inet, Family::Inet6]);
-    assert_eq!(bash, Ok((limits, families, Network::Loopback, ProcView::Own, true)));
+    assert_eq!(bash, Ok((limits, families, NetworkClass::Loopback, ProcView::Own, true)));
 }
 
 proptest::proptest! {
@@ -401,4 +400,73 @@ proptest::proptest! {
     fn arbitrary_text_after_a_good_start_never_panics(text in "\\PC*") {
         let _told = mistake(&text);
     }
+}
+
+const NETWORKED: &str = "network = { class = \"allow-list\", why = \"w\" }\n\
+    sockets = { families = [\"inet\", \"inet6\"], why = \"w\" }\n";
+
+#[test]
+fn rules_of_egress_are_read_whole() {
+    let text = format!(
+        "{HEAD}{EXEC}{NETWORKED}[[egress]]\nid = \"lab\"\nhosts = [\"PyPI.org\", \"*.a.b\"]\n\
+         nets = [\"10.20.0.0/16\"]\nports = [443, \"1-1024\"]\nprotocols = [\"tcp\", \"icmp\"]\nwhy = \"w\"\n\
+         [egress_limits]\nconnections = 9\nsent = \"64M\"\n"
+    );
+    let egress = profile(&[&text]).map(|profile| profile.egress);
+    let rule = EgressRule {
+        id: "lab".to_owned(),
+        hosts: ["pypi.org", "*.a.b"].map(|host| host.parse().expect("a host")).into(),
+        nets: vec!["10.20.0.0/16".parse().expect("a net")],
+        ports: vec![PortRange::one(443), PortRange { first: 1, last: 1024 }],
+        protocols: Protocols { tcp: true, udp: false, icmp: true },
+        http: Vec::new(),
+        secret: None,
+        why: "w".to_owned(),
+    };
+    let limits = EgressLimits { connections: 9, sent: Some(64 * MIB), ..EgressLimits::default() };
+    assert_eq!(egress, Ok(Egress { class: NetworkClass::AllowList, rules: vec![rule], limits }));
+}
+
+#[test]
+fn a_later_rule_of_the_same_name_replaces_the_earlier_one() {
+    let rule = |host: &str| {
+        format!("[[egress]]\nid = \"r\"\nhosts = [\"{host}\"]\nports = [443]\nwhy = \"w\"\n")
+    };
+    let base = format!("{HEAD}{EXEC}{NETWORKED}{}", rule("one.test")).replace("\"a\"", "\"b\"");
+    let own = format!("{HEAD}extends = \"b\"\n{}", rule("two.test"));
+    let rules = profile(&[&base, &own]).map(|profile| profile.egress.rules);
+    let hosts = rules.map(|rules| rules.iter().map(|rule| rule.hosts.clone()).collect::<Vec<_>>());
+    assert_eq!(hosts, Ok(vec![vec!["two.test".parse().expect("a host")]]));
+}
+
+#[test]
+fn egress_that_cannot_hold_is_refused_with_the_way_out() {
+    let rule =
+        |keys: &str| mistake(&format!("{NETWORKED}[[egress]]\nid = \"r\"\nwhy = \"w\"\n{keys}"));
+    for (keys, said) in [
+        ("ports = [443]\n", "names no destination"),
+        ("hosts = [\"a.b\"]\n", "names no port"),
+        ("hosts = [\"*.com\"]\nports = [443]\n", "top-level domain"),
+        ("hosts = [\"*\"]\nports = [443]\n", "every name"),
+        ("hosts = [\"localhost\"]\nports = [443]\n", "never reached"),
+        ("nets = [\"127.0.0.0/8\"]\nports = [443]\n", "never reached"),
+        ("nets = [\"169.254.169.254\"]\nports = [80]\n", "never reached"),
+        ("nets = [\"10.0.0.1/8\"]\nports = [443]\n", "write 10.0.0.0/8"),
+        ("hosts = [\"a.b\"]\nports = [0]\n", "is not a port"),
+        ("hosts = [\"a.b\"]\nports = [\"9-1\"]\n", "is not a port"),
+        ("hosts = [\"a.b\"]\nports = [443]\nprotocols = [\"icmp\"]\n", "which `icmp` has not"),
+        ("hosts = [\"a.b\"]\nports = [443]\nprotocols = []\n", "`protocols` is empty"),
+        ("hosts = [\"a.b\"]\nports = [443]\nwhy = \"\"\n", "duplicate key"),
+    ] {
+        assert!(rule(keys).contains(said), "{keys}: {}", rule(keys));
+    }
+    let plain = "[[egress]]\nid = \"r\"\nhosts = [\"a.b\"]\nports = [443]\nwhy = \"w\"\n";
+    let loopback = format!("network = {{ class = \"loopback\", why = \"w\" }}\n{plain}");
+    for told in [mistake(plain), mistake(&loopback)] {
+        assert!(told.contains("means nothing where `network.class`"), "{told}");
+    }
+    let alone = mistake("network = { class = \"any\", why = \"w\" }\n");
+    assert!(alone.contains("is of no use without sockets of `inet`"), "{alone}");
+    let limit = mistake(&format!("{NETWORKED}[egress_limits]\nconnections = 257\n"));
+    assert!(limit.contains("from 1 to 256"), "{limit}");
 }

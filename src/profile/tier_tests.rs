@@ -1,9 +1,10 @@
 //! Claims about what the lower tier refuses, on the shipped profile that lists most.
 
 use crate::{Profiles, shipped};
+use model::egress::NetworkClass;
 use model::profile::calls::number;
 use model::profile::tier::REFUSED;
-use model::profile::{Network, ProcView, Profile, floor};
+use model::profile::{ProcView, Profile, floor};
 use model::receipt::{MemoryHold, Tier};
 
 fn bash(tier: Tier) -> Profile {
@@ -69,6 +70,6 @@ fn the_time_of_an_open_file_is_set_to_now_and_nothing_else() {
 #[test]
 fn a_profile_promises_nothing_that_the_tier_has_not() {
     let bare = bash(Tier::Bare);
-    assert_eq!((bare.proc, bare.network), (ProcView::None, Network::None));
-    assert_eq!(bash(Tier::Full).network, Network::Loopback);
+    assert_eq!((bare.proc, bare.egress.class), (ProcView::None, NetworkClass::None));
+    assert_eq!(bash(Tier::Full).egress.class, NetworkClass::Loopback);
 }

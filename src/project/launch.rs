@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::completions::{self, CompletionRequest, SUGGESTIONS, ScriptCompletion};
 use crate::reading::AskedResource;
-use crate::stream::ScriptStream;
+use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::{Project, ScriptTool};
 
 /// Place of the project in a cell.
@@ -29,17 +29,24 @@ const FIELDS_BYTES: usize = 8 << 10;
 const META_BYTES: usize = 16 << 10;
 /// Key of a request's `_meta` that no script is shown.
 const REMOTE_TOKEN: &str = "mcpbash/remoteToken";
-/// Time limit in seconds of a tool that states none.
-const DEFAULT_SECONDS: u64 = 30;
-/// Longest time limit in seconds of a tool whose progress renews it.
-const MAX_SECONDS: u64 = 600;
+/// Time limit in seconds of the hook that decides about calls.
+const POLICY_SECONDS: u64 = 5;
 
-/// Functions that scripts source from `$MCP_SDK/tool-sdk.sh`.
-pub const SDK: &str = include_str!("sdk/tool-sdk.sh");
+/// Files of a cell that scripts source, below `/etc/cofferdam`.
+pub const SDK: &[(&str, &str)] = &[
+    ("sdk/tool-sdk.sh", include_str!("sdk/tool-sdk.sh")),
+    ("sdk/ui-sdk.sh", include_str!("sdk/ui-sdk.sh")),
+    ("sdk/page.html", include_str!("ui/page.html")),
+    ("lib/path.sh", include_str!("sdk/path.sh")),
+];
 /// Steps around the script.
 const AROUND: &str = include_str!("sdk/around.sh");
 /// Function that prints the files beside a result.
 const EMBED: &str = include_str!("sdk/embed.sh");
+/// Function that asks the project's hook about a call.
+const POLICY: &str = include_str!("sdk/policy.sh");
+/// Output of that function for a call that is allowed.
+const ALLOWED: &[u8] = b"allow";
 /// Function that reads a resource.
 const PROVIDER: &str = include_str!("sdk/provider.sh");
 
@@ -52,8 +59,6 @@ pub struct ScriptLaunch {
     pub stdin: Vec<u8>,
     /// Time limit in seconds.
     pub seconds: u64,
-    /// Time limit in seconds without progress.
-    pub idle: Option<u64>,
     /// Word that separates the output from the report.
     mark: String,
 }
@@ -75,6 +80,8 @@ pub(crate) struct ShellReport<'o> {
     pub(crate) exit_code: i32,
     /// Content of the file for an error.
     pub(crate) error: &'o [u8],
+    /// Log messages, one JSON document a line.
+    pub(crate) log: &'o [u8],
     /// Files beside the result.
     pub(crate) embedded: &'o [u8],
 }
@@ -112,30 +119,29 @@ impl ScriptLaunch {
             (FIELDS, &fields),
         ]));
         let run = if tool.is_executable { "program" } else { "bash" };
-        let given = if stdin.is_empty() { String::new() } else { stdin.len().to_string() };
+        let given = if stdin.is_empty() { "variable" } else { "file" };
         // A schema can be longer than the environment has room for.
         let metadata = quoted(&metadata(tool).to_string());
-        let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", &given), ("METADATA", &metadata)];
+        let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", given), ("METADATA", &metadata)];
         let script = format!("{EMBED}{}", script(&mark, run, &more));
-        Ok(Self { script, env, stdin, seconds: seconds(tool), idle: idle(tool), mark })
+        Ok(Self { script, env, stdin, seconds: seconds(project, tool), mark })
     }
 
-    /// Tells the script that the client receives progress of this call.
+    /// Tells the script if the client shows pages.
     #[must_use]
-    pub fn with_progress(mut self, token: &str) -> Self {
-        // The script puts it in JSON; the client gets its own back in any case.
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-        let is_word = !token.is_empty() && token.len() <= 128 && token.chars().all(is_plain);
-        let token = if is_word { token } else { "1" };
-        self.env.insert("MCP_PROGRESS_TOKEN".to_owned(), token.to_owned());
+    pub fn for_pages(mut self, shows: bool) -> Self {
+        let word = if shows { "1" } else { "0" };
+        self.env.insert("MCPBASH_CLIENT_SUPPORTS_UI".to_owned(), word.to_owned());
         self
     }
 
-    /// Tells the script that the user can be asked.
-    #[must_use]
-    pub fn with_questions(mut self) -> Self {
-        self.env.insert("MCP_ELICIT_SUPPORTED".to_owned(), "1".to_owned());
-        self
+    /// Prepares the question to the project's hook whether a tool may be called.
+    pub fn policy(project: &Project, tool: &ScriptTool, mark: String) -> Self {
+        let mut env = variables(project);
+        env.extend(named(&[("MCP_TOOL_NAME", &tool.name)]));
+        let metadata = quoted(&metadata(tool).to_string());
+        let script = format!("{POLICY}{}", script(&mark, "policy", &[("METADATA", &metadata)]));
+        Self { script, env, stdin: Vec::new(), seconds: POLICY_SECONDS, mark }
     }
 
     /// Prepares the reading of a resource.
@@ -146,9 +152,10 @@ impl ScriptLaunch {
             ("MCP_RESOURCES_ROOTS", ROOT),
             ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
             ("PROVIDER", &asked.provider),
+            ("PAGE", &asked.file),
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
-        Self { script, env, stdin: Vec::new(), seconds: DEFAULT_SECONDS, idle: None, mark }
+        Self { script, env, stdin: Vec::new(), seconds: project.settings.default_seconds, mark }
     }
 
     /// Prepares a completion.
@@ -176,26 +183,50 @@ impl ScriptLaunch {
         ]));
         let run = if completion.is_executable { "program" } else { "bash" };
         let script = script(&mark, run, &[("PROGRAM", "$PROGRAM_PATH")]);
-        let seconds = completion.timeout.unwrap_or(DEFAULT_SECONDS);
-        Ok(Self { script, env, stdin: Vec::new(), seconds, idle: None, mark })
+        let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
+        Ok(Self { script, env, stdin: Vec::new(), seconds, mark })
     }
 
-    /// Makes the reader of the call's output.
-    pub fn stream(&self) -> ScriptStream {
-        ScriptStream::new(&self.mark)
+    /// Reads the answer of the project's hook. Everything but a clear yes is a no.
+    ///
+    /// # Errors
+    /// The reason of the hook, or how it ended without one.
+    pub fn allows(&self, tool: &ScriptTool, output: &ScriptOutput) -> Result<(), ScriptError> {
+        let refused = |why: &str| {
+            let message = format!("Tool '{}' blocked by policy: {why}", tool.name);
+            ScriptError { code: -32602, message, data: None }
+        };
+        let report = match (&output.end, &output.stdout) {
+            (ScriptEnd::Exited, Some(stdout)) => self.report(stdout),
+            (ScriptEnd::TimedOut, _) => {
+                return Err(refused("server.d/policy.sh was not done in its time"));
+            }
+            (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
+        };
+        let report = report.ok_or_else(|| refused("server.d/policy.sh did not come to its end"))?;
+        if !report.error.is_empty() {
+            return Err(
+                ScriptError::read(report.error).unwrap_or_else(|| refused("without a reason"))
+            );
+        }
+        match report.exit_code == 0 && report.output == ALLOWED {
+            true => Ok(()),
+            false => Err(refused("server.d/policy.sh failed")),
+        }
     }
 
-    /// Takes the report of the shell apart; `None` if the shell was ended before it.
-    pub(crate) fn report<'o>(&self, report: &'o [u8]) -> Option<ShellReport<'o>> {
-        let rest = report.strip_prefix(self.mark.as_bytes())?.strip_prefix(b" ")?;
+    /// Separates the report of the shell from the output; `None` if the shell was ended before it.
+    pub(crate) fn report<'o>(&self, stdout: &'o [u8]) -> Option<ShellReport<'o>> {
+        let mark = format!("\n{} ", self.mark);
+        let at = stdout.windows(mark.len()).rposition(|window| window == mark.as_bytes())?;
+        let (output, rest) = (stdout.get(..at)?, stdout.get(at + mark.len()..)?);
         let end = rest.iter().position(|byte| *byte == b'\n')?;
-        let (code, length) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once(' ')?;
-        let (exit_code, length) = (code.parse().ok()?, length.parse().ok()?);
-        let (error, rest) = rest.get(end + 1..)?.split_at_checked(length)?;
-        let mark = format!("\n{}\n", self.mark);
-        let at = rest.windows(mark.len()).position(|window| window == mark.as_bytes())?;
-        let (embedded, output) = (rest.get(..at)?, rest.get(at + mark.len()..)?);
-        Some(ShellReport { output, exit_code, error, embedded })
+        let mut numbers = std::str::from_utf8(rest.get(..end)?).ok()?.split(' ');
+        let exit_code = numbers.next()?.parse().ok()?;
+        let mut length = || numbers.next()?.parse().ok();
+        let (error, rest) = rest.get(end + 1..)?.split_at_checked(length()?)?;
+        let (log, embedded) = rest.split_at_checked(length()?)?;
+        Some(ShellReport { output, exit_code, error, log, embedded })
     }
 }
 
@@ -221,16 +252,12 @@ fn fields(arguments: &Map<String, Value>) -> String {
 }
 
 /// Returns the time limit of a tool.
-fn seconds(tool: &ScriptTool) -> u64 {
+fn seconds(project: &Project, tool: &ScriptTool) -> u64 {
+    let most = project.settings.max_seconds;
     match tool.is_extended {
-        true => tool.max_timeout.map_or(MAX_SECONDS, |seconds| seconds.min(MAX_SECONDS)),
-        false => tool.timeout.unwrap_or(DEFAULT_SECONDS),
+        true => tool.max_timeout.unwrap_or(most).min(most),
+        false => tool.timeout.unwrap_or(project.settings.default_seconds).min(most),
     }
-}
-
-/// Returns the time that a tool has without progress, if progress renews its time.
-fn idle(tool: &ScriptTool) -> Option<u64> {
-    tool.is_extended.then(|| tool.timeout.unwrap_or(DEFAULT_SECONDS))
 }
 
 /// Makes variables of the environment, which takes no NUL, while a name in JSON can have one.
@@ -247,7 +274,9 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCP_SDK", SDK_DIRECTORY.to_owned()),
         ("MCP_TOOL_ERROR_FILE", file("error")),
         ("MCP_TOOL_RESOURCES_FILE", file("resources")),
+        ("MCP_PROGRESS_STREAM", file("progress")),
         ("MCP_PROGRESS_TOKEN", String::new()),
+        ("MCP_LOG_STREAM", file("log")),
         ("MCP_CANCEL_FILE", file("cancel")),
         ("MCP_ELICIT_SUPPORTED", "0".to_owned()),
         ("MCP_ELICIT_REQUEST_FILE", file("elicit-request")),
@@ -264,12 +293,14 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCPBASH_JSON_TOOL", "jq".to_owned()),
         ("MCPBASH_JSON_TOOL_BIN", JQ.to_owned()),
         ("MCPBASH_DEBUG_LOG", file("debug")),
-        ("MCPBASH_MAX_TEXT_BYTES", "102400".to_owned()),
+        ("MCPBASH_MAX_TEXT_BYTES", project.settings.text_bytes.to_string()),
         ("MCPBASH_FRAMEWORK_VERSION", "1.3.0".to_owned()),
         ("MCPBASH_SERVER_NAME", project.server.name.clone()),
         ("MCPBASH_CLIENT_SUPPORTS_UI", "0".to_owned()),
     ];
-    named(&set.each_ref().map(|(name, value)| (*name, value.as_str())))
+    let mut env = project.settings.env.clone();
+    env.extend(named(&set.each_ref().map(|(name, value)| (*name, value.as_str()))));
+    env
 }
 
 /// Describes a tool to its script.

@@ -8,6 +8,7 @@
 mod completions;
 mod embedded;
 mod fields;
+pub mod hooks;
 mod launch;
 mod metadata;
 mod prompts;
@@ -16,11 +17,14 @@ mod register;
 mod resources;
 mod result;
 mod server;
-mod stream;
+mod settings;
 mod tools;
 mod tree;
+mod ui;
 
 use std::path::Path;
+
+use serde_json::{Map, Value};
 
 use tree::Tree;
 
@@ -31,12 +35,11 @@ pub use reading::{AskedResource, ResourceContent};
 pub use resources::{ScriptResource, ScriptTemplate};
 pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use server::ServerIdentity;
-pub use stream::{ScriptEvent, ScriptStream};
+pub use settings::{ProjectSettings, SettingError, ToolFilter};
 pub use tools::ScriptTool;
 
-/// Files of a project that are programs, and that this server does not run.
-const HOOKS: [&str; 4] =
-    ["server.d/register.sh", "server.d/policy.sh", "server.d/env.sh", "server.d/health-checks.sh"];
+/// Files of a project that are programs, and that are run only if the operator says so.
+const HOOKS: [&str; 4] = [hooks::REGISTER, hooks::POLICY, hooks::ENV, hooks::HEALTH];
 
 /// A project as it was read.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +51,8 @@ pub struct Project {
     pub templates: Vec<ScriptTemplate>,
     pub prompts: Vec<ScriptPrompt>,
     pub completions: Vec<ScriptCompletion>,
+    /// Words of the operator.
+    pub settings: ProjectSettings,
     /// Hooks that the project has, by their paths.
     pub hooks: Vec<&'static str>,
     /// Mistakes that cost an entry or a field.
@@ -96,10 +101,22 @@ impl Project {
     /// # Errors
     /// A directory that cannot be used, or a mistake after which a list would be another than the author's.
     pub fn read(directory: &Path) -> Result<Self, ProjectError> {
+        Self::registering(directory, None)
+    }
+
+    /// Reads a project with the lists that its `register.sh` made.
+    ///
+    /// # Errors
+    /// As of [`Project::read`].
+    pub fn registering(
+        directory: &Path,
+        lists: Option<Map<String, Value>>,
+    ) -> Result<Self, ProjectError> {
         let tree = Tree::open(directory)?;
         let mut mistakes = Vec::new();
         let server = server::identity(&tree, &mut mistakes);
-        let register = register::read(&tree)?;
+        let register = register::read(&tree, lists)?;
+        let pages = ui::pages(&tree, &server.name, &mut mistakes)?;
         let mut project = Self {
             server,
             tools: match &register.tools {
@@ -116,9 +133,15 @@ impl Project {
                 None => prompts::discovered(&tree, &mut mistakes)?,
             },
             completions: Vec::new(),
-            hooks: HOOKS.into_iter().filter(|hook| tree.has(hook)).collect(),
+            settings: ProjectSettings::default(),
+            hooks: hooks(&tree)?,
             mistakes: Vec::new(),
         };
+        ui::link(&mut project.tools, &pages);
+        let is_new =
+            |page: &ScriptResource| project.resources.iter().all(|one| one.uri != page.uri);
+        let pages: Vec<ScriptResource> = pages.into_iter().filter(is_new).collect();
+        project.resources.extend(pages);
         project.completions = completions::read(
             &tree,
             register.completions.as_deref(),
@@ -126,10 +149,24 @@ impl Project {
             &mut mistakes,
         )?;
         // A register.json takes the place of register.sh.
-        project.hooks.retain(|hook| !(register.exists && hook.ends_with("register.sh")));
+        project.hooks.retain(|hook| !(register.exists && *hook == hooks::REGISTER));
         project.mistakes = mistakes;
         Ok(project)
     }
+}
+
+/// Finds the hooks of a project.
+///
+/// # Errors
+/// One that others may write to: it could not be trusted, and without it the project is another.
+fn hooks(tree: &Tree) -> Result<Vec<&'static str>, ProjectMistake> {
+    let mut found = Vec::new();
+    for hook in HOOKS.into_iter().filter(|hook| tree.has(hook)) {
+        if tree.found(hook)?.is_some() {
+            found.push(hook);
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The reading of a resource: which one is asked for, and what its provider's output is.
 
+use serde_json::{Map, Value};
+
 use crate::Project;
 use crate::launch::ScriptLaunch;
 use crate::resources::provider;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
-use crate::stream::OUTPUT_BYTES;
+use crate::ui::PageSource;
 
 /// Codes of JSON-RPC errors.
 const INTERNAL: i64 = -32603;
@@ -24,6 +26,11 @@ pub struct AskedResource {
     /// Name of the program that reads it.
     pub provider: String,
     pub mime_type: String,
+    /// File of a page, in the project; empty for all others.
+    pub(crate) file: String,
+    /// HTML of a page that was made when the project was read.
+    pub html: Option<String>,
+    pub meta: Option<Map<String, Value>>,
 }
 
 /// Content of a resource.
@@ -38,14 +45,22 @@ impl Project {
     pub fn resource(&self, asked: &str) -> Option<AskedResource> {
         let mut resources = self.resources.iter();
         if let Some(one) = resources.find(|one| one.uri == asked || one.name == asked) {
-            let (provider, mime_type) = (one.provider.clone(), one.mime_type.clone());
-            return Some(AskedResource { uri: one.uri.clone(), provider, mime_type })
+            let (file, html) = match &one.page {
+                Some(PageSource::File(file)) => (file.clone(), None),
+                Some(PageSource::Made(html)) => (String::new(), Some(html.clone())),
+                None => (String::new(), None),
+            };
+            let (uri, provider) = (one.uri.clone(), one.provider.clone());
+            let (mime_type, meta) = (one.mime_type.clone(), one.meta.clone());
+            return Some(AskedResource { uri, provider, mime_type, file, html, meta })
                 .filter(is_named);
         }
         let mut templates = self.templates.iter();
         let template = templates.find(|one| describes(&one.uri_template, asked))?;
         let mime_type = template.mime_type.clone().unwrap_or_else(|| "text/plain".to_owned());
-        let asked = AskedResource { uri: asked.to_owned(), provider: provider(asked), mime_type };
+        let (uri, provider) = (asked.to_owned(), provider(asked));
+        let (file, html, meta) = (String::new(), None, None);
+        let asked = AskedResource { uri, provider, mime_type, file, html, meta };
         Some(asked).filter(is_named)
     }
 
@@ -61,7 +76,7 @@ impl Project {
         let failed = |code, message: String| ScriptError { code, message, data: None };
         match &output.end {
             ScriptEnd::Exited => {}
-            ScriptEnd::TimedOut | ScriptEnd::Idle => {
+            ScriptEnd::TimedOut => {
                 return Err(failed(INTERNAL, "Resource was not read in its time".to_owned()));
             }
             ScriptEnd::Cancelled => {
@@ -69,15 +84,15 @@ impl Project {
             }
             ScriptEnd::Stopped(how) => return Err(failed(INTERNAL, how.clone())),
         }
-        let too_long = || Err(failed(INTERNAL, format!("Resource exceeded {OUTPUT_BYTES} bytes")));
-        let Some(report) = &output.report else { return too_long() };
-        let Some(report) = launch.report(report) else {
+        let Some(stdout) = &output.stdout else {
+            return Err(failed(INTERNAL, "Resource exceeded 1048576 bytes".to_owned()));
+        };
+        let Some(report) = launch.report(stdout) else {
             return Err(failed(INTERNAL, "Resource could not be read".to_owned()));
         };
         let said = String::from_utf8_lossy(&output.stderr);
         let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         match report.exit_code {
-            0 if report.output.len() > OUTPUT_BYTES => too_long(),
             0 => Ok(content(&asked.mime_type, report.output)),
             2 => Err(failed(INTERNAL, "Resource outside allowed roots".to_owned())),
             3 => Err(failed(NOT_FOUND, "Resource not found".to_owned())),

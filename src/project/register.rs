@@ -51,12 +51,22 @@ impl Entry {
     }
 }
 
-/// Reads the file, if there is one.
+/// Reads the file, if there is one, else the `lists` that the project's hook made.
 ///
 /// # Errors
 /// Anything in it that is not as the format has it: no list falls back to discovery then.
-pub(crate) fn read(tree: &Tree) -> Result<Register, ProjectMistake> {
-    let Some(mut object) = json_object(tree, FILE)? else { return Ok(Register::default()) };
+pub(crate) fn read(
+    tree: &Tree,
+    lists: Option<Map<String, Value>>,
+) -> Result<Register, ProjectMistake> {
+    let (mut object, exists) = match (json_object(tree, FILE)?, lists) {
+        (Some(object), _) => (object, true),
+        (None, Some(mut lists)) => {
+            lists.entry("version").or_insert_with(|| Value::from(1));
+            (lists, false)
+        }
+        (None, None) => return Ok(Register::default()),
+    };
     if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
         return Err(ProjectMistake::new(FILE, format!("`{}` is no key", key.escape_default())));
     }
@@ -67,7 +77,7 @@ pub(crate) fn read(tree: &Tree) -> Result<Register, ProjectMistake> {
         return Err(ProjectMistake::new(FILE, "`_meta` is no object"));
     }
     Ok(Register {
-        exists: true,
+        exists,
         tools: list(&mut object, "tools")?,
         resources: list(&mut object, "resources")?,
         templates: list(&mut object, "resourceTemplates")?,

@@ -10,6 +10,7 @@ use crate::fields::{Fields, json_object};
 use crate::metadata::{self, META};
 use crate::register::Entry;
 use crate::tree::{FoundFile, Tree};
+use crate::ui::PageSource;
 
 /// Folder of the resources.
 const FOLDER: &str = "resources";
@@ -27,6 +28,9 @@ pub struct ScriptResource {
     pub provider: String,
     pub icons: Option<Vec<Value>>,
     pub annotations: Option<Map<String, Value>>,
+    pub meta: Option<Map<String, Value>>,
+    /// Source of its HTML, if it is a page.
+    pub(crate) page: Option<PageSource>,
 }
 
 /// A template of resources.
@@ -93,6 +97,8 @@ fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
         provider: fields.text("provider").unwrap_or_else(|| provider(&uri)),
         icons: fields.list("icons").filter(|icons| !icons.is_empty()),
         annotations: fields.object("annotations").filter(|one| !one.is_empty()),
+        meta: None,
+        page: None,
         uri,
     }
 }

@@ -179,6 +179,22 @@ impl Tree {
         Ok(found)
     }
 
+    /// Lists the folders in a folder, sorted, without hidden ones.
+    ///
+    /// # Errors
+    /// A name with a line break.
+    pub(crate) fn folders(
+        &self,
+        folder: &str,
+        mistakes: &mut Vec<ProjectMistake>,
+    ) -> Result<Vec<String>, ProjectMistake> {
+        let entries = self.entries(folder, mistakes)?.into_iter();
+        let folders = entries.filter(|(_, kind)| *kind == FileType::Directory);
+        let mut folders: Vec<String> = folders.map(|(path, _)| path).collect();
+        folders.sort();
+        Ok(folders)
+    }
+
     /// Reads one folder.
     fn entries(
         &self,

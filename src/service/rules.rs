@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use model::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::{GIB, KIB, MIB};
+use model::egress::{Egress, NetworkClass};
 use model::job::Access;
-use model::profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
+use model::profile::{Exec, Family, ProcView, Profile, SOCKETS_DIRECTORY};
 use model::receipt::{MemoryHold, Tier};
 
 /// The rules in force for `bash`, and the calculator's time.
@@ -91,10 +92,7 @@ impl Rules {
             description: profile.description.clone(),
             tier,
             memory_held_by: memory,
-            network: match profile.network {
-                Network::None => "none".to_owned(),
-                Network::Loopback => "its own loopback; nothing outside the cell".to_owned(),
-            },
+            network: network(&profile.egress),
             workspace: if profile.workspace {
                 workspace_text(granted).to_owned()
             } else {
@@ -119,6 +117,27 @@ impl Rules {
             limits: RuleLimits::of(profile, calculator),
             to_change: "only the operator can, by configuration; no call can".to_owned(),
         }
+    }
+}
+
+/// Describes the network of a cell in one line for an agent: class, and what its rules reach.
+fn network(egress: &Egress) -> String {
+    let beyond = match egress.class {
+        NetworkClass::None => return "none".to_owned(),
+        NetworkClass::Loopback => return "its own loopback; nothing outside the cell".to_owned(),
+        NetworkClass::AllowList => "its own loopback",
+        NetworkClass::Private => "its own loopback, addresses of private networks",
+        NetworkClass::Any => {
+            "its own loopback, and every address but the host's own and clouds' metadata"
+        }
+    };
+    let rules: Vec<String> = egress.rules.iter().map(ToString::to_string).collect();
+    match (egress.class, rules.is_empty()) {
+        (NetworkClass::AllowList, true) => {
+            format!("{beyond}; no rule names anything outside the cell")
+        }
+        (_, true) => beyond.to_owned(),
+        (_, false) => format!("{beyond}, and by a gateway only: {}", rules.join("; ")),
     }
 }
 

@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 
 use cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
 use machine::{Call, run};
+use model::egress::{Egress, NetworkClass};
 use model::profile::condition::Verdict;
-use model::profile::{Family, Network, Profile};
+use model::profile::{Family, Profile};
 use model::receipt::MemoryHold;
 use plain::{Answer, Plain};
 use profile::{Profiles, shipped};
@@ -57,9 +58,15 @@ fn cases() -> Vec<Case> {
             for families in families(profile) {
                 let profile = Profile { families: families.clone(), ..profile.clone() };
                 let program = compiled(&profile, hold);
-                for network in [Network::None, Network::Loopback] {
+                for network in [NetworkClass::None, NetworkClass::Loopback] {
                     // The network namespace decides about a loopback, not the filter.
-                    let other = compiled(&Profile { network, ..profile.clone() }, hold);
+                    let other = compiled(
+                        &Profile {
+                            egress: Egress { class: network, ..Egress::default() },
+                            ..profile.clone()
+                        },
+                        hold,
+                    );
                     assert!(other == program, "{} with {network:?}", profile.name);
                 }
                 let name = format!("{} {hold:?} {families:?}", profile.name);

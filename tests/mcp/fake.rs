@@ -8,10 +8,11 @@ use std::time::Duration;
 use calc::plot::{Drawn, Plot};
 use mcp::lines::Ends;
 use mcp::serve::{ServeError, connection};
+use model::egress::{Egress, NetworkClass};
 use model::job::{Limits, ProfileName};
 use model::outcome::{Outcome, Timings, Usage};
 use model::profile::{
-    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
+    Exec, Family, HostPath, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
 };
 use model::receipt::{MemoryHold, Tier};
 use serde_json::{Value, json};
@@ -261,7 +262,7 @@ pub(crate) fn profile() -> Profile {
         ahead: None,
         workspace: true,
         proc: ProcView::Own,
-        network: Network::Loopback,
+        egress: Egress { class: NetworkClass::Loopback, ..Egress::default() },
         families: BTreeSet::from([Family::Unix, Family::Inet]),
         unix_sockets: UnixSockets::None,
         granted_sockets: Vec::new(),

@@ -19,8 +19,12 @@ fn kinds() -> [Kind; 3] {
         "policy/group.rs",
         "audit/lib.rs",
     ]);
-    let profile =
-        Sources::new(&["profile/schema.rs", "model/profile/mod.rs", "model/profile/sockets.rs"]);
+    let profile = Sources::new(&[
+        "profile/schema.rs",
+        "model/profile/mod.rs",
+        "model/egress/mod.rs",
+        "model/profile/sockets.rs",
+    ]);
     let policy = Sources::new(&[
         "policy/rules.rs",
         "policy/commands.rs",

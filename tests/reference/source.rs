@@ -89,9 +89,14 @@ impl Sources {
         if let Item::Enum(item) = item
             && item.ident == name
         {
-            assert_eq!(serde(&item.attrs, "rename_all").as_deref(), Some("lowercase"), "`{name}`");
+            let case = serde(&item.attrs, "rename_all");
+            let spelled: fn(&str) -> String = match case.as_deref() {
+                Some("lowercase") => str::to_lowercase,
+                Some("kebab-case") => kebab,
+                _ => panic!("`{name}` is spelled as in Rust"),
+            };
             let word = |variant: &syn::Variant| {
-                (variant.ident.to_string().to_lowercase(), comment(&variant.attrs))
+                (spelled(&variant.ident.to_string()), comment(&variant.attrs))
             };
             return Some(Form::Choice(item.variants.iter().map(word).collect()));
         }
@@ -133,6 +138,7 @@ impl Sources {
             "bool" => Form::Plain("`true` or `false`"),
             "u8" | "u32" | "u64" | "usize" | "i64" => Form::Plain("whole number"),
             "String" | "ToolchainChoice" | "CacheSize" => Form::Plain("text"),
+            "WrittenPorts" => Form::Plain("port, or text"),
             "PathBuf" => Form::Plain("path"),
             "Time" => Form::Plain("time"),
             "Size" => Form::Plain("size"),
@@ -209,4 +215,16 @@ fn parts(comment: &str) -> (String, Option<String>, Option<String>) {
         None => (rest, None),
     };
     (text.to_owned(), default.map(str::to_owned), example.map(str::to_owned))
+}
+
+/// Returns a name of Rust as serde's `kebab-case` has it: `AllowList` is `allow-list`.
+fn kebab(name: &str) -> String {
+    let mut all = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !all.is_empty() {
+            all.push('-');
+        }
+        all.extend(letter.to_lowercase());
+    }
+    all
 }

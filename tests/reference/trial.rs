@@ -15,6 +15,13 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("Profile", "", "exec = { program = \"any\", why = \"w\" }"),
     ("Profile", "ahead.", "extends = \"bc\"\nexec = { program = \"/usr/bin/bc\", why = \"w\" }"),
     ("Profile", "unix_sockets.", "sockets = { families = [\"unix\"], why = \"w\" }"),
+    (
+        "Profile",
+        "egress.",
+        "network = { class = \"allow-list\", why = \"w\" }\n\
+         sockets = { families = [\"inet\"], why = \"w\" }\n\
+         egress = [{ hosts = [\"a.b\"], nets = [\"10.0.0.0/8\"], ports = [443] }]",
+    ),
     ("Profile", "limits.", "workspace = { why = \"w\" }"),
     ("Policy", "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
     (

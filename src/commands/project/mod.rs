@@ -1,19 +1,21 @@
 //! `cofferdam project`: makes, checks and tries projects of script tools.
 
 mod create;
+mod hooks;
 mod run_tool;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use create::{NewArguments, ScaffoldArguments};
 use run_tool::RunToolArguments;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, plain, pretty};
-use project::{Project, ProjectError};
+use project::hooks::{ENV, POLICY, REGISTER};
+use project::{Project, ProjectError, ProjectSettings};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -69,7 +71,11 @@ fn validate(typed: &ValidateArguments) -> Result<u8, CliError> {
 /// # Errors
 /// The reason why it cannot be used.
 pub(in crate::commands) fn read(directory: &Path) -> Result<Project, CliError> {
-    Project::read(directory).map_err(|error| {
+    read_with(directory, None)
+}
+
+fn read_with(directory: &Path, lists: Option<Map<String, Value>>) -> Result<Project, CliError> {
+    Project::registering(directory, lists).map_err(|error| {
         let told = CliError::new(format!("project {}: {error}", directory.display()));
         match error {
             ProjectError::WritableByOthers => told.with_hint("chmod o-w, or copy the project"),
@@ -77,6 +83,44 @@ pub(in crate::commands) fn read(directory: &Path) -> Result<Project, CliError> {
             ProjectError::Open(_) | ProjectError::Mistake(_) => told,
         }
     })
+}
+
+/// Reads a project to be served: with the operator's settings, and with what its hooks say, if they are run.
+///
+/// # Errors
+/// A project or a setting that cannot be used, or a hook that failed.
+pub(in crate::commands) fn with_hooks(
+    directory: &str,
+    has_hooks: bool,
+    config: Option<&Path>,
+) -> Result<Project, CliError> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let mut settings =
+        ProjectSettings::of(variable).map_err(|error| CliError::new(plain(&error.to_string())))?;
+    settings.has_hooks |= has_hooks;
+    let directory = Path::new(directory);
+    let mut project = read(directory)?;
+    let at_start = |hook: &&&str| [REGISTER, ENV].contains(hook);
+    let to_run: Vec<&str> = project.hooks.iter().filter(at_start).copied().collect();
+    if settings.has_hooks && !to_run.is_empty() {
+        let results = hooks::run(directory, &to_run, config)?;
+        project = read_with(directory, results.register)?;
+        // The operator's word counts more than the project's.
+        let named = std::mem::take(&mut settings.env);
+        settings.env = results.env;
+        settings.env.extend(named);
+    } else {
+        for hook in to_run {
+            tracing::warn!("project: {hook} is not run: hooks are off (serve --project-hooks)");
+        }
+    }
+    if !settings.has_hooks && project.hooks.contains(&POLICY) {
+        tracing::warn!(
+            "project: every call is refused: {POLICY} decides, and hooks are off (serve --project-hooks)"
+        );
+    }
+    project.settings = settings;
+    Ok(project)
 }
 
 fn listed(project: &Project) -> Value {
@@ -138,7 +182,7 @@ fn text(project: &Project) -> String {
         rows.add(format!("completion {}", completion.name), &completion.path);
     }
     for hook in &project.hooks {
-        rows.add(format!("hook {hook}"), "never run");
+        rows.add(format!("hook {hook}"), "run only with serve --project-hooks");
     }
     let mistakes =
         project.mistakes.iter().map(|mistake| format!("{}\n", plain(&mistake.to_string())));

@@ -24,6 +24,7 @@ pub use arguments::HELD_DESCRIPTOR;
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
 use crate::call::{Argv, Cwd, Env};
+use crate::egress::{Egress, EgressRule, NetworkClass};
 use crate::job::{Limits, ProfileName};
 use crate::receipt::Tier;
 
@@ -40,7 +41,8 @@ pub struct Profile {
     /// True if the cell has a `/workspace`.
     pub workspace: bool,
     pub proc: ProcView,
-    pub network: Network,
+    /// Network of its cells, beyond their own loopback by the gateway.
+    pub egress: Egress,
     pub families: BTreeSet<Family>,
     /// Which sockets of the host a cell may connect to.
     pub unix_sockets: UnixSockets,
@@ -60,12 +62,12 @@ pub struct Profile {
     pub terminal: Option<TerminalSize>,
     /// Author of commits, in the cell's `/etc/gitconfig` beside a granted directory.
     pub git_identity: Option<GitIdentity>,
-    /// Functions for the scripts of a project, as [`SCRIPT_SDK`]; never a file's word.
-    pub script_sdk: Option<&'static str>,
+    /// Files with functions for the scripts of a project, below [`SCRIPTS`]; never a file's word.
+    pub script_sdk: &'static [(&'static str, &'static str)],
 }
 
-/// Place of the functions for a project's scripts in a cell.
-pub const SCRIPT_SDK: &str = "/etc/cofferdam/sdk/tool-sdk.sh";
+/// Directory of the functions for a project's scripts in a cell.
+pub const SCRIPTS: &str = "/etc/cofferdam";
 /// Directory of the programs that scripts of a project have beside the host's.
 pub const SCRIPT_PROGRAMS: &str = "/etc/cofferdam/bin";
 
@@ -90,6 +92,8 @@ pub struct ProfileAdditions {
     pub env: BTreeMap<String, String>,
     /// Bytes of memory of one cell, in place of the profile's.
     pub memory: Option<u64>,
+    /// Destinations outside of the cell, in addition to the profile's.
+    pub egress: Vec<EgressRule>,
 }
 
 /// The host name of every cell.
@@ -122,7 +126,18 @@ impl Profile {
         if self.workspace {
             self.env.extend(additions.env.clone());
             self.limits.memory = additions.memory.unwrap_or(self.limits.memory);
+            self.add_egress(&additions.egress);
         }
+    }
+
+    /// Adds rules of egress, and what the profile lacks for them to mean anything: the class, and sockets.
+    fn add_egress(&mut self, rules: &[EgressRule]) {
+        if rules.is_empty() {
+            return;
+        }
+        self.egress.class = self.egress.class.max(NetworkClass::AllowList);
+        self.egress.rules.extend_from_slice(rules);
+        self.families.extend([Family::Inet, Family::Inet6]);
     }
 
     /// Returns true if a session can use the profile: a shell starts programs.
@@ -140,7 +155,7 @@ impl Profile {
             ahead: None,
             workspace: false,
             proc: ProcView::None,
-            network: Network::None,
+            egress: Egress::default(),
             families: BTreeSet::new(),
             unix_sockets: UnixSockets::None,
             granted_sockets: Vec::new(),
@@ -152,7 +167,7 @@ impl Profile {
             tier: Tier::Full,
             terminal: None,
             git_identity: None,
-            script_sdk: None,
+            script_sdk: &[],
         }
     }
 }
@@ -216,32 +231,12 @@ pub enum ProcView {
     None,
 }
 
-/// Interfaces of the cell's own network namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    /// Nothing, not even loopback.
-    None,
-    /// Its own loopback, up: reaches the cell alone.
-    Loopback,
-}
-
 impl ProcView {
     /// Returns the word of the profile key `proc`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
             Self::None => "none",
-        }
-    }
-}
-
-impl Network {
-    /// Returns the word of the profile key `network`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Loopback => "loopback",
         }
     }
 }

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use super::arguments;
 use super::condition::{Op, Test, Verdict};
 use super::never::RefusedGroup;
-use super::{Family, Network, ProcView, Profile};
+use super::{Family, ProcView, Profile};
+use crate::egress::Egress;
 use crate::receipt::{MemoryHold, Tier};
 
 /// The lowest Landlock ABI of the tier [`Tier::Bare`]: from 6 on (Linux 6.12) signals are held, by
@@ -153,7 +154,11 @@ impl Profile {
     pub fn in_tier(self, tier: Tier) -> Self {
         match tier {
             Tier::Full => Self { tier, ..self },
-            Tier::Bare => Self { tier, proc: ProcView::None, network: Network::None, ..self },
+            // One with rules is refused there, and not run without them.
+            Tier::Bare if self.egress.class.has_egress() => {
+                Self { tier, proc: ProcView::None, ..self }
+            }
+            Tier::Bare => Self { tier, proc: ProcView::None, egress: Egress::default(), ..self },
         }
     }
 }

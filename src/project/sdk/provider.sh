@@ -11,7 +11,11 @@ reads() {
             file) reads_file "$1" ;;
             echo) printf %s "${1#echo://}" ;;
             git | https) echo "cells have no network: $PROVIDER resources are not read" >&2; return 5 ;;
-            ui) echo "ui resources are not served" >&2; return 5 ;;
+            ui)
+                # Only pages that were found when the project was read have a file.
+                [[ -n $PAGE ]] || return 3
+                reads_file "file://./${PAGE//%/%25}"
+                ;;
             *) echo "there is no provider providers/$PROVIDER.sh" >&2; return 5 ;;
         esac
     fi

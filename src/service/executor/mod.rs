@@ -335,10 +335,8 @@ impl Backend for Scope {
         args: ScriptArgs,
         caller: Caller,
     ) -> Result<CallReport, Refused> {
-        let mut call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
-        call.stdin = call.stdin.open();
-        // The reader of the tap has the output.
-        Ok(self.workbench.call_keeping(call, 0, &caller).await?)
+        let call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
+        Ok(self.workbench.call(call, &caller).await?)
     }
 
     async fn file(

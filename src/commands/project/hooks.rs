@@ -1,0 +1,69 @@
+//! Runs the hooks of a project before it is served: in a cell of `cofferdam run`, without a network, with the project
+//! read-only.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::commands::error::CliError;
+use crate::commands::format::plain;
+use model::outcome::in_words;
+use project::hooks::{self, HookResults};
+
+/// Time limit of all hooks of a project.
+const TIME: &str = "20s";
+/// Bytes that hooks may print.
+const OUTPUT: &str = "1M";
+
+/// Runs these hooks, by their paths in the project.
+///
+/// # Errors
+/// Hooks that failed: a project without what they set up would be another one.
+pub(in crate::commands) fn run(
+    directory: &Path,
+    hooks: &[&str],
+    config: Option<&Path>,
+) -> Result<HookResults, CliError> {
+    let failed = |why: String| {
+        CliError::new(format!("project {}: {why}", directory.display()))
+            .with_hint("what a hook says is above; cofferdam project doctor runs them too")
+    };
+    let mark = mark().map_err(|error| failed(in_words(&error)))?;
+    let program = std::env::current_exe().map_err(|error| failed(in_words(&error)))?;
+    let absolute = std::path::absolute(directory).map_err(|error| failed(in_words(&error)))?;
+    let mut granted = absolute.into_os_string();
+    granted.push(":/workspace");
+    let mut command = Command::new(program);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    command.args([
+        "run",
+        "--no-tty",
+        "--toolchains",
+        "none",
+        "--timeout",
+        TIME,
+        "--output",
+        OUTPUT,
+    ]);
+    command.arg("--ro").arg(granted).args(["--", "bash", "-c"]);
+    command.arg(OsString::from(hooks::script(hooks, &mark)));
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| failed(in_words(&error)))?;
+    if !output.status.success() {
+        let code = output.status.code().unwrap_or(-1);
+        return Err(failed(format!("its hooks could not be run (exit code {code})")));
+    }
+    hooks::read(&output.stdout, &mark).map_err(|error| failed(plain(&error.to_string())))
+}
+
+/// Makes a word that no hook knows.
+fn mark() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

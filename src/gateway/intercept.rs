@@ -1,0 +1,141 @@
+//! Requests of a cell that are judged one by one: methods, paths and secrets.
+//!
+//! A connection whose rule has HTTP rules or a secret comes here, once it is open. TLS ends here: the cell sees a
+//! certificate of the run's own authority ([`authority`]), the server's is verified against the host's roots. Then
+//! each request is judged ([`request`]), written anew and sent; its answer is scrubbed of secrets ([`body`]).
+//! [`connection`] joins the two ends; [`trust`] makes the files by which cells trust the authority.
+//!
+//! *Architecture Invariant:* a request reaches a server only as hyper wrote it out of judged parts, and a secret only
+//! a server whose certificate was verified for the name of the rule.
+
+mod authority;
+mod body;
+mod connection;
+mod grants;
+mod request;
+mod scan;
+mod secrets;
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "an index that is not there fails the test")]
+mod tests;
+mod tls;
+pub mod trust;
+
+use std::sync::Arc;
+
+pub use authority::InterceptAuthority;
+pub use connection::ByteStream;
+pub use grants::RequestRule;
+pub use secrets::{SecretError, SecretSource, SecretValue};
+
+use request::{CellSeed, Destination};
+use scan::Needles;
+use tls::Handshakes;
+
+/// The reasons for which an intercepted connection ends before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum InterceptError {
+    #[error("the cell's handshake failed")]
+    Handshake(#[source] std::io::Error),
+    #[error("no certificate could be made for the host")]
+    Certificate(#[from] rcgen::Error),
+    #[error("TLS cannot be configured")]
+    Tls(#[from] rustls::Error),
+    #[error("the connection to the server failed")]
+    Server(#[source] hyper::Error),
+    #[error("the cell's connection failed")]
+    Cell(#[source] hyper::Error),
+    /// It has been told to [`RequestEvents`].
+    #[error("the handshake names a host that the address was not resolved for")]
+    Denied,
+}
+
+/// Receives what happens to requests. `request` is the method and the URL, without the query.
+pub trait RequestEvents: Send + Sync {
+    /// A request was refused.
+    fn denied(&self, request: &str, why: &str, grant: Option<&str>);
+    /// A request was answered with this status.
+    fn answered(&self, request: &str, status: u16);
+}
+
+/// A connection of the cell that is to be intercepted.
+#[derive(Debug)]
+pub struct Intercepted {
+    /// Names of the rules for which the cell was given this address. The connection must be for one of them.
+    pub names: Vec<String>,
+    pub port: u16,
+    /// Rules that match these names and this port.
+    pub rules: Vec<RequestRule>,
+}
+
+/// The means of interception, which all cells share.
+#[derive(Debug, Clone)]
+pub struct Interception(Arc<Handshakes>);
+
+/// The interception of one cell's connections.
+#[derive(Debug, Clone)]
+pub struct CellInterception {
+    handshakes: Arc<Handshakes>,
+    cell: CellSeed,
+}
+
+impl Interception {
+    /// Prepares interception. `roots` are the certificates, in PEM, by which servers are verified.
+    ///
+    /// # Errors
+    /// When `roots` holds no certificate.
+    pub fn new(authority: InterceptAuthority, roots: &[u8]) -> Result<Self, InterceptError> {
+        Ok(Self(Arc::new(Handshakes::new(authority, roots)?)))
+    }
+
+    /// Returns the authority's certificate in DER, which cells are told to trust.
+    pub fn certificate(&self) -> &[u8] {
+        self.0.authority.certificate()
+    }
+
+    /// Returns the interception for the cell whose placeholders are made of `seed`.
+    pub fn of_cell(&self, seed: [u8; 16]) -> CellInterception {
+        let mark = model::egress::placeholder_mark(&seed);
+        let cell = CellSeed { seed, marks: Needles::new([mark.as_bytes()]) };
+        CellInterception { handshakes: Arc::clone(&self.0), cell }
+    }
+}
+
+impl CellInterception {
+    /// Serves a connection of the cell whose connection to the server stands. Both streams are unread.
+    ///
+    /// # Errors
+    /// When either side broke off, or spoke neither TLS nor HTTP.
+    pub async fn serve(
+        &self,
+        to: Intercepted,
+        client: impl ByteStream,
+        server: impl ByteStream,
+        events: Arc<dyn RequestEvents>,
+    ) -> Result<(), InterceptError> {
+        let Intercepted { names, port, rules } = to;
+        let mut destination = Destination { names, port, is_verified: false, rules };
+        let client = match tls::begin(client).await.map_err(InterceptError::Handshake)? {
+            tls::Begun::Plain(client) => {
+                let version = hyper::Version::HTTP_11;
+                let upstream = connection::Upstream::new(server, version).await?;
+                let cell = self.cell.clone();
+                return connection::exchange(client, version, upstream, destination, cell, events)
+                    .await;
+            }
+            tls::Begun::Tls(hello) => hello,
+        };
+        let Some(name) = client.name().filter(|name| destination.names.contains(name)) else {
+            let name = client.name().unwrap_or_else(|| "no name".to_owned());
+            let why = format!("the address was resolved for {}", destination.names.join(", "));
+            events.denied(&format!("TLS for {name}"), &why, None);
+            return Err(InterceptError::Denied);
+        };
+        let (version, upstream) = self.handshakes.connect(&name, &client, server).await?;
+        let client = self.handshakes.accept(&name, *client, version).await?;
+        destination.names = vec![name];
+        destination.is_verified = true;
+        connection::exchange(client, version, upstream, destination, self.cell.clone(), events)
+            .await
+    }
+}

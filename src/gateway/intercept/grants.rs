@@ -1,0 +1,149 @@
+//! The requests that a rule grants, and why others are refused.
+
+use model::egress::{EgressRule, PathPattern, RequestPath};
+
+use super::secrets::{Injection, SecretValue};
+
+/// Characters of a path in a denial.
+const SHOWN: usize = 200;
+
+/// The reason for which a request is answered by the gateway and not by its server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    /// The keys that would allow it; nothing where none can.
+    pub(crate) grant: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), grant: None }
+    }
+}
+
+/// A rule of a profile, ready to judge requests.
+#[derive(Debug, Clone)]
+pub struct RequestRule {
+    id: String,
+    /// Methods with paths that are granted; nothing stands for all.
+    granted: Option<Vec<(Vec<String>, Vec<PathPattern>)>>,
+    pub(super) injection: Option<Injection>,
+}
+
+impl RequestRule {
+    /// Prepares a rule; `secret` is the value of the secret that it uses.
+    ///
+    /// # Errors
+    /// When a path is no glob, or a header no name of one.
+    pub fn new(rule: &EgressRule, secret: Option<SecretValue>) -> Result<Self, String> {
+        let mut granted = Vec::new();
+        for http in &rule.http {
+            let globs = http.paths.iter().map(|path| PathPattern::parse(path));
+            granted.push((http.methods.clone(), globs.collect::<Result<Vec<_>, _>>()?));
+        }
+        let injection = match (&rule.secret, secret) {
+            (Some(place), Some(value)) => {
+                let injection = Injection::new(place, value);
+                Some(
+                    injection
+                        .ok_or_else(|| format!("`{}` is no name of a header", place.header))?,
+                )
+            }
+            (Some(place), None) => return Err(format!("there is no secret `{}`", place.name)),
+            (None, _) => None,
+        };
+        let granted = (!granted.is_empty()).then_some(granted);
+        Ok(Self { id: rule.id.clone(), granted, injection })
+    }
+
+    /// Judges a method with a path.
+    fn judge(&self, method: &str, path: &RequestPath) -> Result<(), String> {
+        let Some(granted) = &self.granted else { return Ok(()) };
+        let with_method =
+            || granted.iter().filter(|(methods, _)| methods.iter().any(|it| it == method));
+        let patterns: Vec<_> = with_method().flat_map(|(_, patterns)| patterns).cloned().collect();
+        if path.is_taken_by(&patterns) {
+            return Ok(());
+        }
+        if with_method().next().is_some() {
+            return Err(format!("rule {} takes {method} for other paths", self.id));
+        }
+        let mut methods: Vec<_> =
+            granted.iter().flat_map(|(methods, _)| methods).map(String::as_str).collect();
+        methods.dedup();
+        Err(format!("rule {} takes {}", self.id, methods.join(", ")))
+    }
+}
+
+/// Returns the first rule that grants a method with a path.
+pub(super) fn granting<'a>(
+    rules: &'a [RequestRule],
+    method: &str,
+    raw: &str,
+) -> Result<&'a RequestRule, Refusal> {
+    let path = RequestPath::parse(raw).map_err(Refusal::new)?;
+    let mut refused = None;
+    for rule in rules {
+        match rule.judge(method, &path) {
+            Ok(()) => return Ok(rule),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    let shown: String = raw.chars().take(SHOWN).collect();
+    let grant = format!("http = [{{ methods = [\"{method}\"], paths = [\"{shown}\"] }}]");
+    let why = refused.unwrap_or_else(|| "no rule".to_owned());
+    // A glob is of a decoded path, so that an encoded one is not to be copied.
+    Err(Refusal { why, grant: (!raw.contains(['%', ';'])).then_some(grant) })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::egress::{HttpRule, Protocols};
+
+    use super::*;
+
+    fn rule(id: &str, http: &[(&[&str], &[&str])]) -> RequestRule {
+        let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect();
+        let http = http
+            .iter()
+            .map(|(methods, paths)| HttpRule { methods: words(methods), paths: words(paths) });
+        let rule = EgressRule {
+            id: id.into(),
+            hosts: Vec::new(),
+            nets: Vec::new(),
+            ports: Vec::new(),
+            protocols: Protocols::TCP,
+            http: http.collect(),
+            secret: None,
+            why: String::new(),
+        };
+        RequestRule::new(&rule, None).expect("a rule")
+    }
+
+    #[test]
+    fn a_request_needs_a_rule_with_its_method_and_its_path() {
+        let pypi = [rule("pypi", &[(&["GET", "HEAD"], &["/simple/**", "/packages/**"])])];
+        assert!(granting(&pypi, "GET", "/simple/x/").is_ok());
+        let refusal = granting(&pypi, "POST", "/legacy/").expect_err("refused");
+        assert_eq!(refusal.why, "rule pypi takes GET, HEAD");
+        assert_eq!(
+            refusal.grant.as_deref(),
+            Some(r#"http = [{ methods = ["POST"], paths = ["/legacy/"] }]"#)
+        );
+        let refusal = granting(&pypi, "GET", "/legacy/").expect_err("refused");
+        assert_eq!(refusal.why, "rule pypi takes GET for other paths");
+        for method in ["get", "Get", "GETX", ""] {
+            assert!(granting(&pypi, method, "/simple/x").is_err(), "{method}");
+        }
+        let clone = [
+            rule("clone", &[(&["GET"], &["/**"]), (&["POST"], &["/*/*/git-upload-pack"])]),
+            rule("any", &[]),
+        ];
+        assert!(granting(&clone[..1], "POST", "/o/r/git-upload-pack").is_ok());
+        assert!(granting(&clone[..1], "POST", "/o/r/git-receive-pack").is_err());
+        // Another rule for the same host adds to it, but no rule takes a path that is ambiguous.
+        assert!(granting(&clone, "POST", "/o/r/git-receive-pack").is_ok());
+        assert!(granting(&clone, "GET", "/a/%2e%2e/b").is_err());
+        assert!(granting(&[], "GET", "/").is_err());
+    }
+}

@@ -1,0 +1,304 @@
+//! The judgement of one request, and the one that is sent in its place.
+//!
+//! Nothing of a request is passed on as it was written: hyper has parsed it, and writes a new one of the parts that
+//! are kept here. Framing, the target and what belongs to one hop are made anew.
+
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::http::uri::{Authority, Scheme};
+use hyper::{Method, Request, Uri, Version};
+
+use super::grants::{Refusal, RequestRule, granting};
+use super::scan::Needles;
+
+/// Headers by which some servers take a request for one of another method.
+const METHOD_OVERRIDES: [&str; 3] =
+    ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Headers by which some servers take a request for one of another path or host.
+const TARGET_OVERRIDES: [&str; 8] = [
+    "x-original-url",
+    "x-rewrite-url",
+    "x-original-host",
+    "x-forwarded-host",
+    "x-forwarded-server",
+    "x-http-host-override",
+    "x-host",
+    "forwarded",
+];
+/// Headers of one hop, and those whose meaning this end of the connection has: they are written anew or left out.
+const HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::PROXY_AUTHORIZATION,
+    header::PROXY_AUTHENTICATE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// The place that a connection leads to.
+#[derive(Debug)]
+pub(super) struct Destination {
+    /// With TLS one name: that of the handshake.
+    pub(super) names: Vec<String>,
+    pub(super) port: u16,
+    /// True where TLS was ended here, and the server's certificate has been verified.
+    pub(super) is_verified: bool,
+    pub(super) rules: Vec<RequestRule>,
+}
+
+/// The random text of a cell, and the marks by which placeholders made of it are found.
+#[derive(Debug, Clone)]
+pub(super) struct CellSeed {
+    pub(super) seed: [u8; 16],
+    pub(super) marks: Needles,
+}
+
+impl Destination {
+    fn scheme(&self) -> Scheme {
+        if self.is_verified { Scheme::HTTPS } else { Scheme::HTTP }
+    }
+
+    fn default_port(&self) -> u16 {
+        if self.is_verified { 443 } else { 80 }
+    }
+
+    /// Returns true if answers have to be searched for secrets.
+    pub(super) fn has_secrets(&self) -> bool {
+        self.is_verified && self.rules.iter().any(|rule| rule.injection.is_some())
+    }
+
+    /// Returns the values of the secrets that requests to it may carry.
+    pub(super) fn secrets(&self) -> Needles {
+        let rules = self.rules.iter().filter(|_| self.is_verified);
+        let injections = rules.filter_map(|rule| rule.injection.as_ref());
+        Needles::new(injections.map(|injection| injection.value.bytes()))
+    }
+
+    /// Names a request for denials and for the audit log: the method and the URL, without the query.
+    pub(super) fn told(&self, parts: &Parts) -> String {
+        let host =
+            self.host(parts).unwrap_or_else(|_| self.names.first().map_or("", String::as_str));
+        let port = self.port_text();
+        let path: String = parts.uri.path().chars().take(400).collect();
+        let method: String = parts.method.as_str().chars().take(40).collect();
+        format!("{method} {}://{host}{port}{path}", self.scheme())
+    }
+
+    fn port_text(&self) -> String {
+        if self.port == self.default_port() { String::new() } else { format!(":{}", self.port) }
+    }
+
+    /// Returns the host that a request is for: the one that the connection leads to, by each name that it gives.
+    fn host(&self, parts: &Parts) -> Result<&str, Refusal> {
+        let mut hosts = parts.headers.get_all(header::HOST).iter();
+        let host = hosts.next().map(|host| Authority::try_from(host.as_bytes()));
+        let host = host.transpose().map_err(|_| Refusal::new("the header Host is no host"))?;
+        if hosts.next().is_some() {
+            return Err(Refusal::new("the header Host is there more than once"));
+        }
+        if parts.uri.scheme().is_some_and(|scheme| *scheme != self.scheme()) {
+            return Err(Refusal::new("the URL has another scheme than the connection"));
+        }
+        let target = parts.uri.authority();
+        let Some(first) = host.as_ref().or(target) else {
+            return Err(Refusal::new("the request names no host"));
+        };
+        let name = self.names.iter().find(|name| self.is_named(first, name));
+        match name.filter(|name| target.is_none_or(|target| self.is_named(target, name))) {
+            Some(name) => Ok(name),
+            None => {
+                let other = target.unwrap_or(first);
+                let other: String = other.as_str().chars().take(100).collect();
+                Err(Refusal::new(format!(
+                    "the request is for {other}, the connection for {}",
+                    self.names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Says whether an authority is the host `name` on this port, without a user.
+    fn is_named(&self, authority: &Authority, name: &str) -> bool {
+        let port = authority.port_u16().unwrap_or(self.default_port());
+        let is_plain = !authority.as_str().contains('@');
+        // Spelt as it is: no other port text, no brackets.
+        let text = authority.as_str();
+        let is_spelt = text.len() == authority.host().len() || authority.port_u16().is_some();
+        is_plain && is_spelt && port == self.port && authority.host().eq_ignore_ascii_case(name)
+    }
+
+    /// Judges a request; makes of its head the one to send over `version`, with the secret if the rule has one.
+    pub(super) fn judge(
+        &self,
+        mut parts: Parts,
+        cell: &CellSeed,
+        version: Version,
+    ) -> Result<Outgoing, Refusal> {
+        let host = self.host(&parts)?.to_owned();
+        check_method(&parts)?;
+        check_overrides(&parts.headers)?;
+        let rule = granting(&self.rules, parts.method.as_str(), parts.uri.path())?;
+        for method in overriding(&parts.headers) {
+            granting(&self.rules, method, parts.uri.path())?;
+        }
+        let injection = rule.injection.as_ref().filter(|_| self.is_verified);
+        let has_secret = match injection {
+            Some(injection) => injection.put(&mut parts.headers, &cell.seed, &cell.marks)?,
+            None => false,
+        };
+        check_placeholders(&parts, cell)?;
+        let takes_trailers = parts.headers.get_all(header::TE).iter().any(|it| it == "trailers");
+        let mut headers = end_to_end(parts.headers);
+        for name in [header::HOST, header::CONTENT_LENGTH, header::EXPECT] {
+            headers.remove(name);
+        }
+        headers.remove("http2-settings");
+        if self.has_secrets() {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        if has_secret {
+            // Parts of an answer could each hold a part of the secret.
+            headers.remove(header::RANGE);
+        }
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        let authority = format!("{host}{}", self.port_text());
+        let uri = target(&self.scheme(), &authority, path, version)?;
+        if version == Version::HTTP_2 {
+            // gRPC needs them.
+            takes_trailers
+                .then(|| headers.insert(header::TE, HeaderValue::from_static("trailers")));
+        } else {
+            let host = HeaderValue::try_from(authority);
+            headers.insert(header::HOST, host.map_err(|_| Refusal::new("the name is no host"))?);
+        }
+        Ok(Outgoing { method: parts.method, uri, headers })
+    }
+}
+
+/// The head of the request that is sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Outgoing {
+    /// Makes the request, of nothing but this head and a body.
+    pub(super) fn with<B>(self, body: B) -> Request<B> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        *request.headers_mut() = self.headers;
+        request
+    }
+}
+
+/// Writes the target: whole for HTTP/2, whose pseudo-headers it becomes, else the path.
+fn target(scheme: &Scheme, authority: &str, path: &str, version: Version) -> Result<Uri, Refusal> {
+    let uri = Uri::builder().path_and_query(path);
+    let uri = match version == Version::HTTP_2 {
+        true => uri.scheme(scheme.clone()).authority(authority),
+        false => uri,
+    };
+    uri.build().map_err(|_| Refusal::new("the URL cannot be written"))
+}
+
+/// Refuses what would turn the connection into a tunnel, and what returns a request's headers.
+fn check_method(parts: &Parts) -> Result<(), Refusal> {
+    if parts.method == Method::CONNECT {
+        return Err(Refusal::new("CONNECT is never allowed where requests are read"));
+    }
+    if parts.method == Method::TRACE {
+        return Err(Refusal::new("TRACE is never allowed: it returns credentials"));
+    }
+    let upgrades = parts.headers.get_all(header::UPGRADE).iter();
+    // A client offers h2c to any server; not taking it up is an answer.
+    let is_other =
+        |value: &HeaderValue| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"h2c");
+    if upgrades.into_iter().any(is_other) {
+        return Err(Refusal::new(
+            "an upgrade, as of WebSocket, is never allowed where requests are read",
+        ));
+    }
+    Ok(())
+}
+
+/// Spells a header's name as programs see it that get it as a variable.
+fn folded(name: &HeaderName) -> String {
+    name.as_str().replace('_', "-")
+}
+
+/// Refuses headers by which a request could be taken for one of another target.
+fn check_overrides(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.keys().find(|name| TARGET_OVERRIDES.contains(&folded(name).as_str())) {
+        Some(name) => Err(Refusal::new(format!("the header {name} could name another target"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the methods that headers put in the place of the request's; one that is no text is none that a rule has.
+fn overriding(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let overrides = |name: &HeaderName| METHOD_OVERRIDES.contains(&folded(name).as_str());
+    let values = headers.iter().filter(move |(name, _)| overrides(name));
+    values.map(|(_, value)| value.to_str().unwrap_or("?"))
+}
+
+/// Refuses a request with a placeholder in its target or in a header. The secret's own has been replaced by now.
+fn check_placeholders(parts: &Parts, cell: &CellSeed) -> Result<(), Refusal> {
+    let target = parts.uri.to_string();
+    if cell.marks.are_in(target.as_bytes()) || cell.marks.are_in(&percent_decoded(&target)) {
+        return Err(misplaced("the URL"));
+    }
+    check_fields(&parts.headers, cell)
+}
+
+/// Refuses headers or trailers with a placeholder.
+pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), Refusal> {
+    let holds = |name: &HeaderName, value: &HeaderValue| {
+        let texts = [name.as_str().as_bytes(), value.as_bytes()];
+        texts.iter().any(|text| cell.marks.are_in(text))
+            || cell.marks.are_in(&percent_decoded(value))
+    };
+    match fields.iter().find(|(name, value)| holds(name, value)) {
+        Some(_) => Err(misplaced("a header")),
+        None => Ok(()),
+    }
+}
+
+/// Says that a placeholder is where no secret is put.
+pub(super) fn misplaced(place: &str) -> Refusal {
+    Refusal::new(format!(
+        "{place} holds the placeholder of a secret, which only its rule's header may over verified TLS"
+    ))
+}
+
+/// Decodes what is percent-encoded, and leaves the rest.
+fn percent_decoded(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.as_ref().len());
+    let mut rest = text.as_ref();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| *first == b'%');
+        let byte = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => (decoded.push(byte), rest = after.get(2..).unwrap_or_default()).0,
+            None => (decoded.push(*first), rest = after).0,
+        }
+    }
+    decoded
+}
+
+/// Leaves out the headers of one hop: the known ones, and those that `Connection` names.
+pub(super) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    let connection = headers.get_all(header::CONNECTION).iter();
+    let named = connection.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let named: Vec<_> =
+        named.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
+    for name in named.iter().chain(&HOP) {
+        headers.remove(name);
+    }
+    headers
+}

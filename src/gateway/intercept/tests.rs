@@ -1,0 +1,6 @@
+//! Requests through interception, against servers with an authority of the tests' own.
+
+mod clients;
+mod hostile;
+mod lab;
+mod secret_use;

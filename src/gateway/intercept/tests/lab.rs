@@ -1,0 +1,277 @@
+//! A server with an authority of its own, interception in front of it, and what both saw.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use model::egress::{EgressRule, HostPattern, HttpRule, Protocols, SecretForm, SecretUse};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::intercept::{
+    ByteStream, CellInterception, InterceptAuthority, Intercepted, Interception, RequestEvents,
+    RequestRule, SecretSource, SecretValue,
+};
+
+pub(super) const SEED: [u8; 16] = *b"0123456789abcdef";
+pub(super) const SECRET: &str = "ghp_Real/Value+42";
+pub(super) const HOST: &str = "api.example.test";
+
+/// A request as the server saw it.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// Method, target and version.
+    pub(super) line: String,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// Keeps what is told of requests.
+#[derive(Debug, Default)]
+pub(super) struct Told(pub(super) Mutex<Vec<String>>);
+
+impl RequestEvents for Told {
+    fn denied(&self, request: &str, why: &str, _: Option<&str>) {
+        self.0.lock().expect("no panic").push(format!("{request}; {why}"));
+    }
+
+    fn answered(&self, request: &str, status: u16) {
+        self.0.lock().expect("no panic").push(format!("{request} {status}"));
+    }
+}
+
+type Answer = Arc<dyn Fn(&Seen) -> Response<Full<Bytes>> + Send + Sync>;
+
+/// The server: its configuration of TLS, its answers, and the requests that it saw.
+#[derive(Clone)]
+pub(super) struct Origin {
+    tls: Option<ServerConfig>,
+    answer: Answer,
+    pub(super) seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Origin {
+    /// Returns the server's side of its TLS.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::new(self.tls.clone().expect("a server with TLS")))
+    }
+
+    /// Serves one connection.
+    pub(super) async fn serve(self, stream: impl ByteStream) {
+        let Some(config) = self.tls.clone() else { return self.http(stream, false).await };
+        let Ok(stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await else { return };
+        let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.http(stream, is_h2).await;
+    }
+
+    async fn http(self, stream: impl ByteStream, is_h2: bool) {
+        let service = service_fn(move |request: Request<Incoming>| {
+            let this = self.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let line = format!("{} {} {:?}", parts.method, parts.uri, parts.version);
+                let seen = Seen { line, headers: parts.headers, body };
+                let answer = (this.answer)(&seen);
+                this.seen.lock().expect("no panic").push(seen);
+                Ok::<_, hyper::Error>(answer)
+            }
+        });
+        let io = TokioIo::new(stream);
+        drop(match is_h2 {
+            true => {
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                builder.serve_connection(io, service).await
+            }
+            false => hyper::server::conn::http1::Builder::new().serve_connection(io, service).await,
+        });
+    }
+}
+
+/// A cell's interception with a server behind it.
+pub(super) struct Lab {
+    pub(super) origin: Origin,
+    pub(super) told: Arc<Told>,
+    pub(super) cell: CellInterception,
+    pub(super) authority: Vec<u8>,
+    pub(super) rules: Vec<RequestRule>,
+    pub(super) names: Vec<String>,
+}
+
+/// A rule for [`HOST`]; a form gives it the secret in `authorization`.
+pub(super) fn rule(http: &[(&[&str], &[&str])], form: Option<SecretForm>) -> RequestRule {
+    let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect();
+    let http = http
+        .iter()
+        .map(|(methods, paths)| HttpRule { methods: words(methods), paths: words(paths) });
+    let secret = form.map(|form| SecretUse {
+        name: "token".into(),
+        header: "authorization".into(),
+        form,
+        env: "TOKEN".into(),
+    });
+    let rule = EgressRule {
+        id: "api".into(),
+        hosts: vec![HOST.parse().expect("a host")],
+        nets: Vec::new(),
+        ports: Vec::new(),
+        protocols: Protocols::TCP,
+        http: http.collect(),
+        secret,
+        why: String::new(),
+    };
+    RequestRule::new(&rule, form.map(|_| secret_value())).expect("a rule")
+}
+
+fn secret_value() -> SecretValue {
+    use std::os::unix::fs::PermissionsExt;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), SECRET).expect("a file");
+    std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o600)).expect("a mode");
+    SecretValue::read("token", &SecretSource::File(file.path().into())).expect("a secret")
+}
+
+/// The placeholder of the secret in the lab's cell.
+pub(super) fn placeholder() -> String {
+    model::egress::placeholder("token", &SEED)
+}
+
+impl Lab {
+    /// Makes a lab whose server takes the protocols of `alpn` over TLS with a certificate for `certified`.
+    pub(super) fn tls(rules: Vec<RequestRule>, alpn: &[&str], certified: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
+            .expect("a root");
+        let key = KeyPair::generate().expect("a key");
+        let leaf = CertificateParams::new([certified.to_owned()]).expect("a name");
+        let leaf = CertificateDer::from(leaf.signed_by(&key, &issuer).expect("a leaf"));
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().expect("versions");
+        let mut config =
+            config.with_no_client_auth().with_single_cert(vec![leaf], key).expect("a key");
+        config.alpn_protocols = alpn.iter().map(|it| it.as_bytes().to_vec()).collect();
+        Self::new(
+            rules,
+            Some(config),
+            &String::from_utf8(super::super::trust::TrustFiles::new(b"", issuer.der()).authority)
+                .expect("text"),
+        )
+    }
+
+    /// Makes a lab whose server speaks plain HTTP.
+    pub(super) fn plain(rules: Vec<RequestRule>) -> Self {
+        let mut lab = Self::tls(rules, &[], HOST);
+        lab.origin.tls = None;
+        lab
+    }
+
+    fn new(rules: Vec<RequestRule>, tls: Option<ServerConfig>, roots: &str) -> Self {
+        let hosts: Vec<HostPattern> =
+            vec![HOST.parse().expect("a host"), "*.example.test".parse().expect("hosts")];
+        let authority = InterceptAuthority::generate(&hosts).expect("an authority");
+        let interception = Interception::new(authority, roots.as_bytes()).expect("roots");
+        let answer: Answer = Arc::new(|_| Response::new(Full::from("hello\n")));
+        Self {
+            origin: Origin { tls, answer, seen: Arc::default() },
+            told: Arc::default(),
+            authority: interception.certificate().to_vec(),
+            cell: interception.of_cell(SEED),
+            rules,
+            names: vec![HOST.into()],
+        }
+    }
+
+    /// Sets how the server answers.
+    pub(super) fn answering(
+        mut self,
+        answer: impl Fn(&Seen) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    ) -> Self {
+        self.origin.answer = Arc::new(answer);
+        self
+    }
+
+    /// Opens a connection through interception to the server, on `port` as the cell sees it.
+    pub(super) fn open(&self, port: u16) -> DuplexStream {
+        let (server, far) = tokio::io::duplex(64 * 1024);
+        tokio::spawn(self.origin.clone().serve(far));
+        self.open_to(port, server)
+    }
+
+    /// Opens a connection through interception to `server`.
+    pub(super) fn open_to(&self, port: u16, server: DuplexStream) -> DuplexStream {
+        let (client, near) = tokio::io::duplex(64 * 1024);
+        let to = Intercepted { names: self.names.clone(), port, rules: self.rules.clone() };
+        let (cell, told) = (self.cell.clone(), Arc::clone(&self.told));
+        tokio::spawn(async move {
+            // Its end is seen by the client.
+            drop(cell.serve(to, near, server, told).await);
+        });
+        client
+    }
+
+    /// Opens a TLS connection with this name and these protocols, trusting the authority alone.
+    pub(super) async fn open_tls(
+        &self,
+        name: &str,
+        alpn: &[&str],
+    ) -> std::io::Result<tokio_rustls::client::TlsStream<DuplexStream>> {
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        self.connector(alpn).connect(name, self.open(443)).await
+    }
+
+    /// Makes TLS for HTTP/1.1 over a connection that was opened.
+    pub(super) async fn tls_over(&self, stream: DuplexStream) -> impl ByteStream {
+        let name = ServerName::try_from(HOST).expect("a name");
+        self.connector(&["http/1.1"]).connect(name, stream).await.expect("a handshake")
+    }
+
+    fn connector(&self, alpn: &[&str]) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(self.authority.clone())).expect("a root");
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().expect("versions");
+        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|it| it.as_bytes().to_vec()).collect();
+        TlsConnector::from(Arc::new(config))
+    }
+
+    /// Sends bytes over TLS as HTTP/1.1; returns all that comes back.
+    pub(super) async fn raw_tls(&self, request: &str) -> String {
+        let stream = self.open_tls(HOST, &["http/1.1"]).await.expect("a handshake");
+        all(stream, request.as_bytes()).await
+    }
+
+    /// Sends bytes without TLS; returns all that comes back.
+    pub(super) async fn raw(&self, request: &str) -> String {
+        all(self.open(80), request.as_bytes()).await
+    }
+
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        self.origin.seen.lock().expect("no panic").clone()
+    }
+
+    pub(super) fn told(&self) -> Vec<String> {
+        self.told.0.lock().expect("no panic").clone()
+    }
+}
+
+/// Sends bytes, ends the sending side and reads until the other ends its own.
+pub(super) async fn all(mut stream: impl ByteStream, bytes: &[u8]) -> String {
+    stream.write_all(bytes).await.expect("it is read");
+    stream.flush().await.expect("it is read");
+    stream.shutdown().await.expect("it is read");
+    let mut answer = Vec::new();
+    // A connection that was cut ends in an error; what came before counts.
+    drop(stream.read_to_end(&mut answer).await);
+    String::from_utf8_lossy(&answer).into_owned()
+}

@@ -1,0 +1,145 @@
+//! The files by which programs of a cell trust the run's authority beside the host's own.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+/// Name of the authority's file in a directory of certificates: OpenSSL's hash of the authority's name.
+const HASHED_NAME: &str = "6df93a24.0";
+/// Password of Java's stores, which everybody knows: the store holds nothing secret.
+const JAVA_PASSWORD: &str = "changeit";
+
+/// Variables by which programs find the merged bundle where they do not look for it in /etc.
+const BUNDLE_VARIABLES: [&str; 6] = [
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "GIT_SSL_CAINFO",
+];
+
+/// Contents of the files by which a cell trusts the authority, and how programs find them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustFiles {
+    /// The host's bundle with the authority, in PEM: for the variables, and in place of the system's bundle.
+    pub bundle: Vec<u8>,
+    /// The authority alone, in PEM: the file `hashed_name` beside the others of a directory.
+    pub authority: Vec<u8>,
+    pub hashed_name: &'static str,
+    /// Variables whose value is the path of the bundle.
+    pub variables: [&'static str; 6],
+    /// All of the bundle for Java, which reads neither: its file `cacerts`.
+    pub java: Vec<u8>,
+}
+
+impl TrustFiles {
+    /// Makes them of the host's bundle and the authority's certificate.
+    pub fn new(bundle: &[u8], authority: &[u8]) -> Self {
+        let pem = pem(authority);
+        let mut merged = bundle.to_vec();
+        if !merged.is_empty() && !merged.ends_with(b"\n") {
+            merged.push(b'\n');
+        }
+        merged.extend_from_slice(pem.as_bytes());
+        let java = java_store(&merged);
+        Self {
+            bundle: merged,
+            authority: pem.into_bytes(),
+            hashed_name: HASHED_NAME,
+            variables: BUNDLE_VARIABLES,
+            java,
+        }
+    }
+}
+
+/// Writes a certificate in PEM (RFC 7468).
+fn pem(certificate: &[u8]) -> String {
+    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
+    for (at, letter) in STANDARD.encode(certificate).chars().enumerate() {
+        if at > 0 && at % 64 == 0 {
+            text.push('\n');
+        }
+        text.push(letter);
+    }
+    text + "\n-----END CERTIFICATE-----\n"
+}
+
+/// Writes the certificates of a bundle as a store of the kind JKS, version 2, which each Java reads, and for which
+/// no library for ASN.1 and old ciphers is needed as it would be for PKCS#12.
+fn java_store(bundle: &[u8]) -> Vec<u8> {
+    let mut entries = Vec::new();
+    let mut count = 0_u32;
+    for certificate in CertificateDer::pem_slice_iter(bundle).flatten() {
+        count += 1;
+        // An entry that is trusted, its alias, a time of creation, and the certificate.
+        entries.extend(2_u32.to_be_bytes());
+        entries.extend(java_text(&format!("ca{count}")));
+        entries.extend(0_u64.to_be_bytes());
+        entries.extend(java_text("X.509"));
+        entries.extend(u32::try_from(certificate.len()).unwrap_or(0).to_be_bytes());
+        entries.extend_from_slice(&certificate);
+    }
+    let mut store = 0xfeed_feed_u32.to_be_bytes().to_vec();
+    store.extend(2_u32.to_be_bytes());
+    store.extend(count.to_be_bytes());
+    store.extend(entries);
+    // A sum against accidents, which the format has always had.
+    let mut sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    let password: Vec<u8> = JAVA_PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for part in [password.as_slice(), b"Mighty Aphrodite", &store] {
+        sum.update(part);
+    }
+    store.extend_from_slice(sum.finish().as_ref());
+    store
+}
+
+/// Writes a text as Java's `DataOutput.writeUTF` does.
+fn java_text(text: &str) -> Vec<u8> {
+    let mut bytes = u16::try_from(text.len()).unwrap_or(0).to_be_bytes().to_vec();
+    bytes.extend_from_slice(text.as_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use model::egress::HostPattern;
+
+    use super::*;
+    use crate::intercept::InterceptAuthority;
+
+    fn authority() -> Vec<u8> {
+        let hosts: [HostPattern; 1] = ["a.example.test".parse().expect("a host")];
+        InterceptAuthority::generate(&hosts).expect("an authority").certificate().to_vec()
+    }
+
+    #[test]
+    fn a_bundle_has_what_the_host_had_and_the_authority() {
+        let (first, second) = (authority(), authority());
+        // The host's may end without a line's end.
+        let host = pem(&first);
+        let files = TrustFiles::new(host.trim_end().as_bytes(), &second);
+        let found: Vec<_> = CertificateDer::pem_slice_iter(&files.bundle).flatten().collect();
+        assert_eq!(found, [CertificateDer::from(first), CertificateDer::from(second.clone())]);
+        let alone: Vec<_> = CertificateDer::pem_slice_iter(&files.authority).flatten().collect();
+        assert_eq!(alone, [CertificateDer::from(second)]);
+    }
+
+    #[test]
+    fn openssl_finds_the_authority_by_the_name_of_its_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("it.pem");
+        std::fs::write(&path, TrustFiles::new(b"", &authority()).authority).expect("a file");
+        let hashed =
+            Command::new("openssl").args(["x509", "-hash", "-noout", "-in"]).arg(path).output();
+        let Ok(hashed) = hashed else {
+            assert!(std::env::var_os("COFFERDAM_MUST_RUN").is_none(), "openssl is not there");
+            return;
+        };
+        assert_eq!(format!("{}.0", String::from_utf8_lossy(&hashed.stdout).trim()), HASHED_NAME);
+    }
+}

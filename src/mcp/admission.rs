@@ -1,0 +1,53 @@
+//! Admission of calls of a project's tools: the operator's list, then the project's own hook in a cell.
+
+use rmcp::ErrorData;
+use rmcp::model::ErrorCode;
+
+use super::projects::{error, mark, output};
+use super::server::Server;
+use super::tools::Context;
+use project::{Project, ScriptLaunch, ScriptTool, hooks};
+use service::Backend;
+
+/// Name that rules know the asking of the hook by, behind `project:`.
+const ASKS: &str = "hooks/policy";
+
+/// Code of parameters that are refused (JSON-RPC).
+const REFUSED: ErrorCode = ErrorCode(-32602);
+
+impl<B: Backend> Server<B> {
+    /// Returns if a tool of the project may be called.
+    ///
+    /// # Errors
+    /// The reason against it. A hook that is not run, that fails or that does not answer in its time is one.
+    pub(super) async fn admit_call(
+        &self,
+        project: &Project,
+        tool: &ScriptTool,
+        context: &Context,
+    ) -> Result<(), ErrorData> {
+        if !project.settings.tools.admits(&tool.name) {
+            let why = format!(
+                "Tool '{}' blocked by policy. Set MCPBASH_TOOL_ALLOWLIST in your MCP client config.",
+                tool.name
+            );
+            return Err(ErrorData::new(REFUSED, why, None));
+        }
+        if !project.hooks.contains(&hooks::POLICY) {
+            return Ok(());
+        }
+        if !project.settings.has_hooks {
+            let why = "the project decides about calls in server.d/policy.sh, and hooks are off: start with serve --project-hooks";
+            return Err(ErrorData::new(REFUSED, why, None));
+        }
+        let launch = ScriptLaunch::policy(project, tool, mark());
+        let report = self.run_launch(ASKS, &launch, context).await.map_err(|refused| {
+            ErrorData::new(
+                REFUSED,
+                format!("server.d/policy.sh was not asked: {}", refused.message),
+                None,
+            )
+        })?;
+        launch.allows(tool, &output(&report)).map_err(error)
+    }
+}

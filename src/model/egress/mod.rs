@@ -1,0 +1,211 @@
+//! The network that a profile grants its cells, and the frames by which the supervisor and the gateway speak of it.
+//!
+//! `host` and `net` are the spellings of rules, `never` has the addresses and names that no rule reaches, `frames`
+//! the messages. *Invariant:* plain data and rules over it: nothing here does I/O or reads TOML.
+
+pub mod frames;
+mod host;
+mod net;
+pub mod never;
+mod path;
+mod placeholder;
+mod tally;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use host::{HostPattern, InvalidHost};
+pub use net::{InvalidNet, InvalidPorts, Net, PortRange};
+pub use path::{PathPattern, RequestPath};
+pub use placeholder::{placeholder, placeholder_mark};
+pub use tally::{Connection, ConnectionEnd, Denied, Protocol, TALLY_ROWS, Tally, TallyRow, grant};
+
+/// The network class of a profile: the key `network.class`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkClass {
+    /// Nothing, not even loopback.
+    #[default]
+    None,
+    /// The cell's own loopback, up: reaches the cell alone.
+    Loopback,
+    /// Loopback, and what the profile's rules name.
+    AllowList,
+    /// Loopback, addresses of private networks (RFC 1918, RFC 4193), and what the rules name.
+    Private,
+    /// Loopback, and every address that is not on the list of [`mod@never`].
+    Any,
+}
+
+impl NetworkClass {
+    /// Returns the word of the profile key `network.class`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Loopback => "loopback",
+            Self::AllowList => "allow-list",
+            Self::Private => "private",
+            Self::Any => "any",
+        }
+    }
+
+    /// Returns true if cells of this class have a loopback interface.
+    pub fn has_loopback(self) -> bool {
+        self != Self::None
+    }
+
+    /// Returns true if cells of this class reach a network through the gateway.
+    pub fn has_egress(self) -> bool {
+        match self {
+            Self::None | Self::Loopback => false,
+            Self::AllowList | Self::Private | Self::Any => true,
+        }
+    }
+}
+
+/// The network of a profile: its class, rules and limits. The gateway is started with one for each profile.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Egress {
+    pub class: NetworkClass,
+    pub rules: Vec<EgressRule>,
+    pub limits: EgressLimits,
+}
+
+/// One `[[egress]]` table of a profile: who may be reached, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressRule {
+    /// Name of the rule in replies, in the audit log and in policies.
+    pub id: String,
+    /// Names that cells may resolve and reach.
+    pub hosts: Vec<HostPattern>,
+    /// Networks whose addresses cells may reach.
+    pub nets: Vec<Net>,
+    /// Ports of TCP and UDP. Empty only where the rule is for ICMP alone.
+    pub ports: Vec<PortRange>,
+    pub protocols: Protocols,
+    /// Requests that are allowed; empty means that connections are relayed unread.
+    pub http: Vec<HttpRule>,
+    /// Credential that the gateway puts in requests to these hosts.
+    pub secret: Option<SecretUse>,
+    pub why: String,
+}
+
+impl EgressRule {
+    /// Returns true if the gateway reads the requests to these hosts, which ends their TLS.
+    pub fn intercepts(&self) -> bool {
+        !self.http.is_empty() || self.secret.is_some()
+    }
+}
+
+/// As a line: `pypi.org, files.pythonhosted.org port 443`.
+impl fmt::Display for EgressRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = self.hosts.iter().map(ToString::to_string);
+        let to: Vec<String> = hosts.chain(self.nets.iter().map(ToString::to_string)).collect();
+        write!(f, "{}", to.join(", "))?;
+        if !self.ports.is_empty() {
+            let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+            write!(f, " port {}", ports.join(", "))?;
+        }
+        if self.protocols != Protocols::TCP {
+            write!(f, " ({})", self.protocols.names().join(", "))?;
+        }
+        if self.intercepts() { f.write_str(", whose requests are read") } else { Ok(()) }
+    }
+}
+
+/// Protocols that a rule allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protocols {
+    pub tcp: bool,
+    pub udp: bool,
+    /// Echo requests and their answers, of ICMP and ICMPv6.
+    pub icmp: bool,
+}
+
+impl Protocols {
+    pub const TCP: Self = Self { tcp: true, udp: false, icmp: false };
+    pub const ALL: Self = Self { tcp: true, udp: true, icmp: true };
+
+    /// Returns true if one of them has ports.
+    pub fn has_ports(self) -> bool {
+        self.tcp || self.udp
+    }
+
+    /// Returns the words of the key `protocols`.
+    pub fn names(self) -> Vec<&'static str> {
+        let all = [(self.tcp, "tcp"), (self.udp, "udp"), (self.icmp, "icmp")];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
+    }
+}
+
+/// HTTP requests that a rule allows: one of the methods with one of the paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpRule {
+    /// Upper case, as in the request line.
+    pub methods: Vec<String>,
+    /// Each begins with `/`; `*` stands for one segment, `**` for any number of them.
+    pub paths: Vec<String>,
+}
+
+/// Use of a secret by a rule: the cell has a placeholder, and the gateway replaces it on the way out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretUse {
+    /// Name of a `[[secret]]` of the server.
+    pub name: String,
+    /// Name of the header whose value is replaced, in lower case.
+    pub header: String,
+    pub form: SecretForm,
+    /// Variable of the cell that holds the placeholder.
+    pub env: String,
+}
+
+/// The form of a header's value around a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SecretForm {
+    /// `Basic`, with the secret as the password (RFC 7617).
+    Basic,
+    /// `Bearer`, then the secret (RFC 6750).
+    Bearer,
+    /// The secret alone.
+    Plain,
+}
+
+/// EgressLimits on the network of a call: `[egress_limits]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressLimits {
+    /// Connections and flows that are open at the same time.
+    pub connections: u32,
+    /// Bytes that a call may send; `None` is without limit.
+    pub sent: Option<u64>,
+    /// Bytes that a call may receive; `None` is without limit.
+    pub received: Option<u64>,
+    /// Bytes per second, both ways together; `None` is without limit.
+    pub rate: Option<u64>,
+}
+
+impl Default for EgressLimits {
+    fn default() -> Self {
+        Self { connections: Self::CONNECTIONS, sent: None, received: None, rate: None }
+    }
+}
+
+impl EgressLimits {
+    /// Most connections that a profile may allow at the same time, and the value unless it says otherwise.
+    pub const CONNECTIONS: u32 = 256;
+}
+
+/// The narrowing of one call: of what the profile allows, only this. Each list that is not empty must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Only {
+    /// Rules of the profile, by their ids.
+    pub rules: Vec<String>,
+    /// Hosts and networks of which one must match the destination.
+    pub hosts: Vec<HostPattern>,
+    pub nets: Vec<Net>,
+    pub ports: Vec<PortRange>,
+}

@@ -1,0 +1,129 @@
+//! What a call did with its network, as the gateway counted it.
+
+use serde::{Deserialize, Serialize};
+
+/// Most rows of a tally, and most of its denials: what is left out is counted.
+pub const TALLY_ROWS: usize = 100;
+
+/// The connections of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Connections and flows that were opened.
+    pub connections: u64,
+    /// Bytes of payload that the cell sent.
+    pub sent: u64,
+    /// Bytes of payload that it received.
+    pub received: u64,
+    /// At most [`TALLY_ROWS`].
+    pub rows: Vec<TallyRow>,
+    /// At most [`TALLY_ROWS`].
+    pub denied: Vec<Denied>,
+    /// Destinations, allowed and denied, that have no row.
+    pub more: u64,
+    /// True if the gateway did not answer in time: the numbers are too low.
+    pub incomplete: bool,
+}
+
+impl Tally {
+    /// Returns true if the call did nothing with its network.
+    pub fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+}
+
+/// The connections to one destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TallyRow {
+    /// Name or address with the port, as `pypi.org:443`, `[fd12::1]:22`; an address alone for ICMP.
+    pub to: String,
+    /// Id of the rule; the class's name where the class allowed it.
+    pub rule: String,
+    pub connections: u64,
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// Attempts that were refused for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denied {
+    /// As in [`TallyRow::to`]; a name alone where it was not resolved; a method and URL for a request.
+    pub to: String,
+    pub why: String,
+    pub count: u64,
+    /// The rule that would allow it, as [`grant`] writes it; `None` where none can.
+    pub grant: Option<String>,
+}
+
+/// One connection or flow, told when it closes: a line of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    pub protocol: Protocol,
+    /// Name that the cell resolved, if it reached the address by one.
+    pub name: Option<String>,
+    pub address: std::net::SocketAddr,
+    /// Id of the rule; the class's name where the class allowed it, nothing where nothing did.
+    pub rule: Option<String>,
+    pub sent: u64,
+    pub received: u64,
+    pub milliseconds: u64,
+    pub end: ConnectionEnd,
+    /// Method and path, without the query, of a request that was read.
+    pub request: Option<String>,
+}
+
+/// The protocol of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Icmp,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionEnd {
+    /// It was opened, and closed by either side.
+    Relayed,
+    /// No rule allows it.
+    Denied,
+    /// The remote side refused it.
+    Refused,
+    /// No route leads there.
+    Unreachable,
+    /// Nobody answered.
+    Timeout,
+    /// A limit of the profile ended it.
+    Limit,
+}
+
+/// Writes the rule that would allow a host, or a network, on some port; `port` is nothing for ICMP.
+pub fn grant(to: &str, port: Option<u16>) -> String {
+    let (key, to) = match to.parse::<std::net::IpAddr>() {
+        Ok(_) => ("nets", to),
+        Err(_) => ("hosts", to),
+    };
+    match port {
+        Some(port) => format!("[[egress]] {key} = [\"{to}\"], ports = [{port}]"),
+        None => format!("[[egress]] {key} = [\"{to}\"], protocols = [\"icmp\"]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grant;
+
+    #[test]
+    fn a_grant_names_a_host_or_an_address() {
+        assert_eq!(
+            grant("pypi.org", Some(443)),
+            "[[egress]] hosts = [\"pypi.org\"], ports = [443]"
+        );
+        assert_eq!(grant("10.0.0.1", Some(22)), "[[egress]] nets = [\"10.0.0.1\"], ports = [22]");
+        assert_eq!(
+            grant("fd12::1", None),
+            "[[egress]] nets = [\"fd12::1\"], protocols = [\"icmp\"]"
+        );
+    }
+}

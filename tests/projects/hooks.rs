@@ -1,0 +1,154 @@
+//! Hooks of a project: run in cells, only if the operator says so, and one that does not say yes refuses.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::server::{PROGRAM, Server};
+
+/// Makes a project with one tool and these files.
+pub fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let held = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(held.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let tool = (
+        "tools/t/tool.sh",
+        "# mcp: {\"name\": \"t\"}\n{ echo >server.d/policy.sh; } 2>/dev/null && echo rewritten\necho \"${KEY:-} ${FROM_HOOK:-} ${MCPBASH_REMOTE_TOKEN:-}\"\n",
+    );
+    for (path, text) in files.iter().chain([&tool]) {
+        let place = held.path().join(path);
+        for parent in place.ancestors().skip(1).take_while(|parent| *parent != held.path()) {
+            fs::create_dir_all(parent).expect("a folder");
+            fs::set_permissions(parent, fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        fs::write(&place, text).expect("a file");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("a mode");
+    }
+    held
+}
+
+fn command(directory: &Path, more: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--project"]).arg(directory).args(more).envs(env.iter().copied());
+    command
+}
+
+/// Answers one call of a tool by a client with these capabilities.
+pub fn called_in(held: &tempfile::TempDir, tool: &str, capabilities: Value) -> Value {
+    let mut server = Server::of_client(command(held.path(), &[], &[]), capabilities);
+    let id = server.call(tool, json!({}));
+    server.answer(id)
+}
+
+/// Answers one call of the tool.
+fn called(held: &tempfile::TempDir, more: &[&str], env: &[(&str, &str)]) -> Value {
+    let mut server = Server::of(command(held.path(), more, env));
+    let id = server.call("t", json!({}));
+    server.answer(id)
+}
+
+const ON: &[&str] = &["--project-hooks"];
+const ALLOWS: &str =
+    "mcp_tools_policy_check() { [[ $1 == t && $(jq -r .name <<<\"$2\") == t ]]; }\n";
+
+#[test]
+fn a_policy_that_is_not_run_refuses_every_call() {
+    let held = project(&[("server.d/policy.sh", ALLOWS)]);
+    let answer = called(&held, &[], &[]);
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap_or_default().contains("--project-hooks"));
+}
+
+#[test]
+fn a_policy_allows_or_gives_its_own_reason() {
+    let held = project(&[("server.d/policy.sh", ALLOWS)]);
+    assert_eq!(called(&held, ON, &[])["result"]["isError"], false);
+    let told =
+        "mcp_tools_policy_check() { mcp_tools_error -32099 \"not $1\" '{\"a\":1}'; return 1; }\n";
+    let held = project(&[("server.d/policy.sh", told)]);
+    let expected = json!({"code": -32099, "message": "not t", "data": {"a": 1}});
+    assert_eq!(called(&held, ON, &[])["error"], expected);
+}
+
+#[test]
+fn a_policy_that_fails_hangs_or_leaves_early_refuses() {
+    for text in [
+        "exit 0\n",
+        "mcp_tools_policy_check() { exit 0; }\n",
+        "mcp_tools_policy_check() { false; }\n",
+        "mcp_tools_policy_check() { sleep 60; }\n",
+        "mcp_tools_policy_check() { kill -9 $PPID $$; }\n",
+        "echo allow; exit 0\n",
+        "a ( b\n",
+    ] {
+        let held = project(&[("server.d/policy.sh", text)]);
+        let answer = called(&held, ON, &[]);
+        assert_eq!(answer["error"]["code"], -32602, "{text}: {answer}");
+    }
+}
+
+#[test]
+fn a_script_that_may_write_to_its_project_cannot_change_its_policy() {
+    let held = project(&[("server.d/policy.sh", ALLOWS)]);
+    let place = format!("{}:rw", held.path().display());
+    let mut server = Server::start(&["--project", &place, "--project-hooks"]);
+    let text = server.result("t", json!({}))["content"][0]["text"].clone();
+    assert_eq!(text, "  \n");
+    assert_eq!(
+        fs::read_to_string(held.path().join("server.d/policy.sh")).ok().as_deref(),
+        Some(ALLOWS)
+    );
+}
+
+#[test]
+fn hooks_set_variables_and_register_entries() {
+    let register = "mcp_completion_manual_begin\nmcp_completion_register_manual '{\"name\": \"c\", \"path\": \"tools/t/tool.sh\"}'\n\
+        mcp_resources_templates_register_manual '{\"name\": \"r\", \"uriTemplate\": \"x://{a}\"}'\nmcp_completion_manual_finalize\n";
+    let env = "export FROM_HOOK='a  b' MCPBASH_REMOTE_TOKEN=x\n";
+    let held = project(&[("server.d/register.sh", register), ("server.d/env.sh", env)]);
+    let mut server =
+        Server::of(command(held.path(), &[], &[("MCPBASH_ALLOW_PROJECT_HOOKS", "true")]));
+    assert_eq!(server.result("t", json!({}))["content"][0]["text"], " a  b \n");
+    let id = server.request("resources/templates/list", json!({}));
+    assert_eq!(server.answer(id)["result"]["resourceTemplates"][0]["uriTemplate"], "x://{a}");
+    // Without the word of the operator nothing of them is run.
+    let mut server = Server::of(command(held.path(), &[], &[]));
+    assert_eq!(server.result("t", json!({}))["content"][0]["text"], "  \n");
+    let id = server.request("resources/templates/list", json!({}));
+    assert_eq!(server.answer(id)["result"]["resourceTemplates"], json!([]));
+}
+
+#[test]
+fn a_hook_that_fails_ends_the_start() {
+    for text in [
+        "exit 3\n",
+        "mcp_tools_register_manual '{'\n",
+        "mcp_tools_register_manual '{\"name\":\"x\",\"path\":\"../x\"}'\n",
+    ] {
+        let held = project(&[("server.d/register.sh", text)]);
+        let output = command(held.path(), ON, &[]).stdin(Stdio::null()).output().expect("it ends");
+        assert_eq!(output.status.code(), Some(125), "{text}");
+    }
+}
+
+#[test]
+fn variables_are_settings_and_reach_scripts_by_name_alone() {
+    let held = project(&[]);
+    let token = ("MCPBASH_REMOTE_TOKEN", "0123456789abcdef0123456789abcdef");
+    let named = [
+        ("MCPBASH_TOOL_ENV_MODE", "allowlist"),
+        ("MCPBASH_TOOL_ENV_ALLOWLIST", "KEY"),
+        ("KEY", "k"),
+    ];
+    let text =
+        |env: &[(&str, &str)]| called(&held, &[], env)["result"]["content"][0]["text"].clone();
+    assert_eq!(text(&named), "k  \n");
+    assert_eq!(text(&[("KEY", "k")]), "  \n");
+    let refused = called(&held, &[], &[("MCPBASH_TOOL_ALLOWLIST", "other")]);
+    assert_eq!(refused["error"]["code"], -32602);
+    let bad = [("MCPBASH_TOOL_ENV_MODE", "inherit"), token];
+    let output = command(held.path(), &[], &bad).stdin(Stdio::null()).output().expect("it ends");
+    assert_eq!(output.status.code(), Some(125));
+}

@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# Says nothing.
-sleep 60
