@@ -43,6 +43,9 @@
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `tools` has a row for each tool: how it is listed and what a call of it does.
 //! *Architecture Invariant:* nothing here starts a process; what runs is behind [`service::Backend`].
 //!
+//! [`http`]: the same over a listener: whose a request is, bounds on it, and a door for each client.
+//! *Architecture Invariant:* a request reaches no door but its own client's.
+//!
 //! [`service`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
 //! (`src/helpers/clerk/`), a program of its own in the cell.
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
@@ -84,7 +87,7 @@
 //! *Architecture Invariant:* beside `helpers`, which are programs of their own, the only place with `unsafe`, one call a
 //! block, and no decisions.
 //!
-//! Arrows go one way: `commands → mcp → service → policy → profile → model → sys`; `supervisor → cell → profile`.
+//! Arrows go one way: `commands → http → mcp → service → policy → profile → model → sys`; `supervisor → cell → profile`.
 //!
 //! # Invariants
 //!

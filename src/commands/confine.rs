@@ -18,7 +18,7 @@ use sys::process;
 
 /// System calls of a front end: for streams, the link, its runtime, memory, time. `execve`,
 /// `mount`, `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
-const ALLOWED: [Sysno; 61] = [
+const ALLOWED: [Sysno; 60] = [
     Sysno::read,
     Sysno::write,
     Sysno::readv,
@@ -34,8 +34,6 @@ const ALLOWED: [Sysno; 61] = [
     Sysno::splice,
     Sysno::recvmsg,
     Sysno::recvfrom,
-    // The address is behind a pointer; of the sockets that can be had, none sends to an address.
-    Sysno::sendmsg,
     Sysno::shutdown,
     Sysno::getsockopt,
     Sysno::setsockopt,
@@ -95,6 +93,10 @@ const OLDER: [Sysno; 0] = [];
 const LOG: [Sysno; 5] =
     [Sysno::flock, Sysno::fdatasync, Sysno::renameat, Sysno::renameat2, Sysno::unlinkat];
 
+/// Further call for a listener of `serve --http`. It was bound before; `socket`, `bind`, `listen` and `connect` stay
+/// absent.
+const LISTENER: [Sysno; 1] = [Sysno::accept4];
+
 /// Requests of `ioctl` on a descriptor: terminal or not, bytes to read, two flags of its own.
 /// TIOCSTI is absent on purpose: it types commands into the operator's terminal.
 const IOCTLS: [u64; 6] =
@@ -131,7 +133,7 @@ pub(super) fn calls() -> impl Iterator<Item = Sysno> {
 }
 
 /// Returns the calls whose arguments are checked.
-fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 8] {
+fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 9] {
     let unsigned = |value: i32| u64::from(value.unsigned_abs());
     let test = |argument, op, value| Test { argument, width: Width::Low32, op, value };
     let only = |argument, value| Verdict::AllowIf(vec![vec![test(argument, Op::Eq, value)]]);
@@ -160,17 +162,34 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 8] {
                 test(1, Op::MaskedEq(flags), unsigned(libc::SOCK_STREAM)),
             ]]),
         ),
+        // The address is behind a pointer; of the sockets that can be had, none sends to an address but a TCP socket
+        // that is connected no more, by this flag (tcp(7)): it would connect anew, past Landlock.
+        (
+            Sysno::sendmsg,
+            Verdict::AllowIf(vec![vec![test(2, Op::MaskedEq(unsigned(libc::MSG_FASTOPEN)), 0)]]),
+        ),
         (Sysno::sendto, Verdict::AllowIf(vec![vec![Test::full(4, Op::Eq, 0)]])),
         (Sysno::ioctl, one_of(&ioctls)),
         (Sysno::fcntl, one_of(&FCNTLS.map(unsigned))),
     ]
 }
 
+/// Things that a front end does besides serving streams, for which it keeps further system calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Duties {
+    /// It keeps a log in a held directory.
+    pub logs: bool,
+    /// It has the operator's terminal.
+    pub terminal: bool,
+    /// It takes connections from a socket that listens.
+    pub listens: bool,
+}
+
 /// Confines the calling process, which must have one thread.
 ///
 /// # Errors
 /// The part of the confinement that failed; the process must not go on then.
-pub fn confine(held: Option<BorrowedFd<'_>>, at_terminal: bool) -> Result<(), CliError> {
+pub fn confine(held: Option<BorrowedFd<'_>>, duties: Duties) -> Result<(), CliError> {
     let wall = |what: &str, errno: Errno| {
         CliError::new(format!("the front end could not be confined: {what}: {errno}"))
     };
@@ -192,21 +211,22 @@ pub fn confine(held: Option<BorrowedFd<'_>>, at_terminal: bool) -> Result<(), Cl
             .and_then(|ruleset| ruleset.restrict())
             .map_err(|errno| wall("Landlock", errno))?;
     }
-    program(held.is_some(), at_terminal)
+    program(Duties { logs: held.is_some(), ..duties })
         .and_then(|program| bpf::load(&program))
         .map_err(|errno| wall("system call filter", errno))
 }
 
-/// Compiles the filter of a front end, which may keep a log, and may have the operator's terminal.
+/// Compiles the filter of a front end.
 ///
 /// # Errors
 /// E2BIG: the filter itself is wrong.
-pub fn program(logs: bool, at_terminal: bool) -> Result<Vec<Instruction>, Errno> {
-    let log = LOG.into_iter().filter(|_| logs);
-    let plain = ALLOWED.into_iter().chain(OLDER).chain(log);
+pub fn program(duties: Duties) -> Result<Vec<Instruction>, Errno> {
+    let log = LOG.into_iter().filter(|_| duties.logs);
+    let listener = LISTENER.into_iter().filter(|_| duties.listens);
+    let plain = ALLOWED.into_iter().chain(OLDER).chain(log).chain(listener);
     let mut verdicts: BTreeMap<u32, Verdict> =
         plain.map(|call| (number(call), Verdict::Allow)).collect();
-    verdicts.extend(conditional(at_terminal).map(|(call, verdict)| (number(call), verdict)));
+    verdicts.extend(conditional(duties.terminal).map(|(call, verdict)| (number(call), verdict)));
     // The flags of clone3 are behind a pointer, where no filter sees them: ENOSYS makes the C
     // library use clone.
     verdicts.insert(number(Sysno::clone3), Verdict::Errno(libc::ENOSYS));

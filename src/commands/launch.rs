@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use super::confine::Duties;
 use super::error::CliError;
+use super::listener::{HttpPlan, Opened};
 use super::streams::Streams;
 use super::wiring::Settings;
 use super::{confine, tier};
@@ -22,6 +24,8 @@ pub struct Launched {
     pub link: OwnedFd,
     pub audit: Audit,
     pub streams: Streams,
+    /// Listener, if one was planned.
+    pub http: Option<Opened>,
 }
 
 /// Starts as [`unrecorded`] does, with the configured log, for a process that makes calls on behalf
@@ -30,6 +34,14 @@ pub struct Launched {
 /// # Errors
 /// The same as of [`unrecorded`], or a log that cannot be used.
 pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
+    listening(settings, None)
+}
+
+/// Starts as [`recorded`] does, and opens a listener.
+///
+/// # Errors
+/// The same as of [`recorded`], or a listener that cannot be opened.
+pub fn listening(settings: Settings, http: Option<HttpPlan>) -> Result<Launched, CliError> {
     let config = &settings.loaded.config;
     let options = config.audit_file.value.clone().map(|file| audit::Options {
         file,
@@ -37,7 +49,7 @@ pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
         keep: config.audit_keep.value,
         on_error: config.audit_on_error.value,
     });
-    with(settings, options.as_ref(), None)
+    with(settings, options.as_ref(), None, http)
 }
 
 /// Starts the supervisor, then confines this process. Called while there is one thread. Returns the
@@ -46,7 +58,7 @@ pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
 /// # Errors
 /// The reason why there is no supervisor, or the part of the front end's confinement that failed.
 pub fn unrecorded(settings: Settings) -> Result<OwnedFd, CliError> {
-    with(settings, None, None).map(|launched| launched.link)
+    with(settings, None, None, None).map(|launched| launched.link)
 }
 
 /// Starts as [`unrecorded`] does, and records in `record` the paths that commands name.
@@ -54,7 +66,7 @@ pub fn unrecorded(settings: Settings) -> Result<OwnedFd, CliError> {
 /// # Errors
 /// The same as of [`unrecorded`].
 pub fn recording_paths(settings: Settings, record: Arc<OwnedFd>) -> Result<OwnedFd, CliError> {
-    with(settings, None, Some(record)).map(|launched| launched.link)
+    with(settings, None, Some(record), None).map(|launched| launched.link)
 }
 
 /// Returns the range of host ids that is configured for root's instances, with the share of one.
@@ -66,6 +78,7 @@ fn with(
     settings: Settings,
     log: Option<&audit::Options>,
     record: Option<Arc<OwnedFd>>,
+    http: Option<HttpPlan>,
 ) -> Result<Launched, CliError> {
     let at_terminal = settings.profiles.iter().any(|profile| profile.terminal.is_some());
     let config = &settings.loaded.config;
@@ -107,8 +120,11 @@ fn with(
     let held =
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     let streams = Streams::found();
-    confine::confine(held.as_ref().map(AsFd::as_fd), at_terminal)?;
+    // After the supervisor as well, which must hold neither the socket nor a token.
+    let http = http.map(HttpPlan::open).transpose()?;
+    let duties = Duties { terminal: at_terminal, listens: http.is_some(), ..Duties::default() };
+    confine::confine(held.as_ref().map(AsFd::as_fd), duties)?;
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
-    Ok(Launched { link: started.link, audit, streams })
+    Ok(Launched { link: started.link, audit, streams, http })
 }

@@ -11,14 +11,20 @@ use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
 use super::format::plain;
 use super::launch::{self, Launched};
+use super::listener::{self, HttpFlags, HttpPlan, Opened};
 use super::run_arguments::{self, MountRequest};
+use super::streams::Streams;
 use super::toolchains::FoundToolchains;
+use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{metrics, project, start, wiring};
+use http::Scopes;
+use http::serve::Front;
 use link::Link;
-use mcp::serve::{self, Offer};
+use mcp::lines::Ends;
+use mcp::serve::{self, Offer, ServeError, Watch};
 use model::accounts;
-use model::job::Access;
+use model::job::{Access, Workspace};
 use model::outcome::{Failure, in_words};
 use model::profile::ProfileAdditions;
 use model::receipt::Tier;
@@ -94,15 +100,64 @@ pub struct ServeArguments {
     pub tools: Option<Vec<ToolGroup>>,
     #[command(flatten)]
     pub exec: ExecFlags,
+    #[command(flatten)]
+    pub listener: HttpFlags,
 }
 
 /// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let home = accounts::home();
-    if std::io::stdin().is_terminal() {
+    // With a listener, a terminal is no client.
+    let at_terminal = std::io::stdin().is_terminal();
+    if at_terminal && typed.listener.http.is_none() {
         eprintln!("{ON_A_TERMINAL}");
     }
     let offer = offer(typed, config)?;
+    let (settings, workspace, _cache) = granted(typed, config)?;
+    let plan = HttpPlan::of(&typed.listener, &settings.loaded.config.http, settings.host_grants())?;
+    let serving = settings.for_the_front_end();
+    let host_programs = settings.host_programs();
+    let Launched { link, audit, streams, http } = launch::listening(settings, plan)?;
+    start::conducted(link, async |socket| {
+        let link = Link::attach(socket).map_err(|error| {
+            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
+        })?;
+        let executor =
+            Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
+        let executor = Arc::new(executor);
+        let supervisor = link.clone();
+        let metrics = tokio::spawn(metrics::at_signal(link.clone()));
+        let gone = async move {
+            // Each call reports a supervisor that failed to start, with the remedy.
+            match link.ready().await {
+                Ok(_) => {
+                    started();
+                    link.closed().await;
+                }
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let streams = (!at_terminal || http.is_none()).then_some(streams);
+        let served = doors(executor, offer, http, streams, gone).await;
+        served.map_err(|error| CliError::new(format!("serve: {error}")))?;
+        metrics.abort();
+        tracing::info!(metrics = ?supervisor.metrics(), "calls");
+        // Without a supervisor no call could run: the client may start the server again.
+        match supervisor.greeted().is_some() && supervisor.is_closed() {
+            true => Err(Failure::Supervisor.into()),
+            false => Ok(0),
+        }
+    })
+}
+
+/// Reads the configuration, and adds what is granted and set on the command line. The cache is held while it is used.
+///
+/// # Errors
+/// A file that cannot be used, or the flag, with a hint.
+fn granted(
+    typed: &ServeArguments,
+    config: Option<&Path>,
+) -> Result<(Settings, Workspace, Option<WorkspaceCache>), CliError> {
+    let home = accounts::home();
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
     let settings = wiring::load(config)?.in_tier(typed.tier).serving();
     let configured = &settings.loaded.config.toolchains.value;
@@ -118,44 +173,53 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
+    let files = listener::files(&typed.listener, &settings.loaded.config.http);
+    let settings = settings.with_files(files);
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
     let settings = settings.with_script_sdk(typed.project.as_ref())?.with_git_identity();
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
-    let serving = settings.for_the_front_end();
-    let host_programs = settings.host_programs();
-    let Launched { link, audit, streams } = launch::recorded(settings)?;
-    start::conducted(link, async |socket| {
-        let link = Link::attach(socket).map_err(|error| {
-            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
-        })?;
-        let executor =
-            Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
-        let backend = Arc::new(executor).scope(Principal::local());
-        let supervisor = link.clone();
-        let metrics = tokio::spawn(metrics::at_signal(link.clone()));
-        let gone = async move {
-            // Each call reports a supervisor that failed to start, with the remedy.
-            match link.ready().await {
-                Ok(_) => {
-                    started();
-                    link.closed().await;
-                }
-                Err(_) => std::future::pending().await,
-            }
-        };
+    Ok((settings, workspace, cache))
+}
+
+/// Serves at each door: standard input and output, a listener, or both. The end of standard input ends its own door
+/// only, where there is another.
+async fn doors(
+    executor: Arc<Executor>,
+    offer: Offer,
+    http: Option<Opened>,
+    streams: Option<Streams>,
+    gone: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let ends = Ends::default();
+    let watch = Watch::begin(&ends, gone)?;
+    let local = streams.map(|streams| {
         let (reader, writer) = streams.opened();
-        let quiet = reader.quiet();
-        serve::stdio((backend, offer), (reader, quiet), writer, gone)
-            .await
-            .map_err(|error| CliError::new(format!("serve: {}", error)))?;
-        metrics.abort();
-        tracing::info!(metrics = ?supervisor.metrics(), "calls");
-        // Without a supervisor no call could run: the client may start the server again.
-        match supervisor.greeted().is_some() && supervisor.is_closed() {
-            true => Err(Failure::Supervisor.into()),
-            false => Ok(0),
+        let ends = match &http {
+            Some(_) => ends.of_a_connection(reader.quiet()),
+            None => Ends { quiet: reader.quiet(), ..ends.clone() },
+        };
+        let backend = executor.scope(Principal::local());
+        serve::streams((backend, offer.clone()), reader, writer, ends)
+    });
+    let listened = http.map(|Opened { access, listener, tls, limits }| {
+        let handlers = Scopes { executor: Arc::clone(&executor), offer, kill: ends.kill.clone() };
+        http::serve::serve(Front { handlers, access, listener, tls, limits }, ends.clone())
+    });
+    let local = async {
+        match local {
+            Some(local) => local.await,
+            None => Ok(()),
         }
-    })
+    };
+    let listened = async {
+        match listened {
+            Some(listened) => listened.await.map_err(ServeError::Listener),
+            None => Ok(()),
+        }
+    };
+    let (local, listened) = tokio::join!(local, listened);
+    drop(watch);
+    local.and(listened)
 }
 
 /// Reads the project that is to be served, and says on standard error what of it is not.
@@ -165,7 +229,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
 fn offer(typed: &ServeArguments, config: Option<&Path>) -> Result<Offer, CliError> {
     let Some(asked) = &typed.project else { return Ok(Offer::BuiltIn) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
-    let project = Box::new(project::with_hooks(directory, typed.project_hooks, config)?);
+    let project = Arc::new(project::with_hooks(directory, typed.project_hooks, config)?);
     for mistake in &project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }

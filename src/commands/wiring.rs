@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
 use super::grant_lookup::{self, Asked, Flag, Found};
+use super::listener::HostGrants;
 use super::run_arguments::MountRequest;
 use super::tier;
 use super::{git_identity, host_programs};
@@ -14,6 +15,7 @@ use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
 use model::call::Call;
 use model::defaults;
+use model::egress::NetworkClass;
 use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::in_words;
@@ -54,6 +56,8 @@ pub struct Settings {
     pub(super) scope: ScopeWish,
     /// A `config.json` that was named.
     pub json: Option<ConfigJson>,
+    /// True if cells have variables that the operator typed: one can hold a secret.
+    has_own_env: bool,
 }
 
 impl Settings {
@@ -75,12 +79,20 @@ impl Settings {
             scope,
             json,
             asked,
+            has_own_env: false,
         }
     }
 
     /// Adds the directory of configuration that was named.
     fn named(mut self, directory: Option<&Path>) -> Self {
         self.asked.extend(directory.map(Path::to_owned));
+        self
+    }
+
+    /// Adds further files that decide who may do what: nothing that holds one is granted for writing.
+    #[must_use]
+    pub fn with_files(mut self, files: Vec<PathBuf>) -> Self {
+        self.asked.extend(files);
         self
     }
 
@@ -145,6 +157,7 @@ impl Settings {
     /// what all cells may use together, unless the configuration says that.
     #[must_use]
     pub fn adding(mut self, additions: &ProfileAdditions) -> Self {
+        self.has_own_env |= !additions.env.is_empty();
         self.loaded.profiles.add(additions);
         self.profiles.iter_mut().for_each(|profile| profile.add(additions));
         let all = &mut self.loaded.config.memory;
@@ -231,6 +244,20 @@ impl Settings {
         let json = config::json::read(file, &HostContext::of_this_process())
             .map_err(|error| CliError::new(format!("--config-json: {error}")))?;
         Ok(Self { json: Some(json), ..self }.named(Some(file)))
+    }
+
+    /// Tells whether cells have anything of the host's that a stranger must not reach.
+    #[must_use]
+    pub fn host_grants(&self) -> HostGrants {
+        let inside = |profile: &Profile| {
+            let is_closed = profile.egress.class <= NetworkClass::Loopback;
+            is_closed && profile.script_sdk.is_none()
+        };
+        let none = self.granted.is_empty() && self.sockets.is_empty() && !self.has_own_env;
+        match none && self.profiles.iter().all(inside) {
+            true => HostGrants::None,
+            false => HostGrants::Some,
+        }
     }
 
     /// Returns what an executor needs of them.

@@ -14,6 +14,8 @@ use profile::document::Document;
 const FILE_BYTES: u64 = 1 << 20;
 /// Write permission for the group and for others.
 const OTHERS_WRITE: u32 = 0o022;
+/// Any permission for the group or for others.
+const OTHERS: u32 = 0o077;
 /// Only owners can rename or remove what is in such a directory.
 const STICKY: u32 = 0o1000;
 
@@ -87,6 +89,17 @@ pub(super) fn single(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     let path = fs::canonicalize(path).map_err(read)?;
     check_ancestors(&path, euid)?;
     file(&path, euid)
+}
+
+/// Reads one file that holds a secret, which nobody else may read.
+pub(super) fn secret(path: &Path, euid: u32) -> Result<Document, ConfigError> {
+    let document = single(path, euid)?;
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let mode = fs::metadata(path).map_err(read)?.mode();
+    match mode & OTHERS {
+        0 => Ok(document),
+        _ => Err(ConfigError::Readable { path: path.to_owned() }),
+    }
 }
 
 /// Returns the `.toml` files of one directory, by name; none when it does not exist.

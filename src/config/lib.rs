@@ -11,6 +11,7 @@
 
 mod directory;
 pub mod exec;
+pub mod http;
 pub mod json;
 pub mod nested;
 pub mod server;
@@ -120,6 +121,11 @@ pub enum ConfigError {
         path = .path.display()
     )]
     Owner { path: PathBuf, owner: u32 },
+    #[error(
+        "others can read {path}, which holds a secret\nhint: chmod 600 {path}",
+        path = .path.display()
+    )]
+    Readable { path: PathBuf },
     #[error("{path}: {why}\nhint: {hint}", path = .path.display())]
     Json { path: PathBuf, why: String, hint: String },
     #[error(

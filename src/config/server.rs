@@ -10,6 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::exec::{ExecSettings, WrittenExec};
+use super::http::{self, HttpSettings};
 use super::nested;
 use audit::OnError;
 use audit::read::NUMBERS as AUDIT_FILES;
@@ -119,6 +120,8 @@ pub struct Config {
     pub audit_on_error: Setting<OnError>,
     /// Sockets of the host, by the names that cells have them under.
     pub nested_sockets: Setting<nested::SocketSettings>,
+    /// Listener of `serve --http`.
+    pub http: HttpSettings,
 }
 
 /// One line of `cofferdam config show`.
@@ -167,6 +170,9 @@ struct Written {
     /// Sockets of the host that cells may connect to.
     #[serde(default)]
     nested: nested::Written,
+    /// Listener of `serve --http`.
+    #[serde(default)]
+    http: http::Written,
 }
 
 /// Calls at once, and the host uids of their cells.
@@ -368,7 +374,11 @@ impl Reader<'_> {
     }
 
     /// Reads a count that must be above zero.
-    fn count(&self, written: Option<&Spanned<u32>>, default: u32) -> Result<Setting<u32>, Mistake> {
+    pub(super) fn count(
+        &self,
+        written: Option<&Spanned<u32>>,
+        default: u32,
+    ) -> Result<Setting<u32>, Mistake> {
         match written.filter(|written| *written.get_ref() == 0) {
             Some(zero) => Err(self.document.mistake(zero.span(), "must be above zero")),
             None => Ok(self.set(written, default, |count| count)),
@@ -433,6 +443,7 @@ impl Config {
             audit_keep: audit_keep(&reader, audit)?,
             audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
             nested_sockets: nested::sockets(&reader, &written.nested)?,
+            http: HttpSettings::parse(&reader, &written.http)?,
             concurrency,
         })
     }
@@ -486,6 +497,7 @@ impl Config {
             }),
             shown("nested.sockets", &self.nested_sockets, nested::text),
         ]);
+        all.extend(self.http.shown());
         all
     }
 }

@@ -54,8 +54,16 @@ impl Default for Ends {
 }
 
 impl Ends {
+    /// Makes switches for one of several connections: tripping them is of no concern to others, and those of the
+    /// server trip them too.
+    #[must_use]
+    pub fn of_a_connection(&self, quiet: Duration) -> Self {
+        let (stop, lost) = (self.stop.child_token(), self.lost.child_token());
+        Self { quiet, stop, lost, kill: self.kill.child_token() }
+    }
+
     /// Resolves when no more requests are taken.
-    async fn ending(&self) {
+    pub async fn ending(&self) {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = self.lost.cancelled() => {}

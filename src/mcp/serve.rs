@@ -2,27 +2,28 @@
 //! flight.
 
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use super::lines::{Ends, Lines};
-use super::server::Server;
+use super::server::{Continuity, Server};
 use project::Project;
 use service::Backend;
 
 /// Tools of a server, besides those that the operator declared.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Offer {
     /// The built-in ones.
     BuiltIn,
     /// The scripts of a project, and nothing else.
-    Project(Box<Project>),
+    Project(Arc<Project>),
     /// Both; a script is called where names collide.
-    Both(Box<Project>),
+    Both(Arc<Project>),
 }
 
 /// Failures that end serving.
@@ -32,39 +33,57 @@ pub enum ServeError {
     Signals(#[source] io::Error),
     #[error("the session could not be opened: {0}")]
     Open(#[source] Box<ServerInitializeError>),
+    #[error("the listener cannot be served: {0}")]
+    Listener(#[source] io::Error),
     #[error("the connection ended by a fault")]
     Fault(#[source] tokio::task::JoinError),
 }
 
-/// Serves on the process's streams until end of input, SIGTERM or SIGINT, or until `gone` resolves:
-/// then calls in flight are answered and no others are accepted.
-///
-/// A pause of `quiet` without a line means that no earlier line is still unread.
-pub async fn stdio<B, R, W>(
+/// Serves one client on a pair of streams, until its input ends or `ends` says so.
+pub async fn streams<B, R, W>(
     (backend, offer): (B, Offer),
-    (reader, quiet): (R, Duration),
+    reader: R,
     writer: W,
-    gone: impl Future<Output = ()> + Send + 'static,
+    ends: Ends,
 ) -> Result<(), ServeError>
 where
     B: Backend,
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let ends = Ends { quiet, ..Ends::default() };
-    let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
-    let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let watch = tokio::spawn(watch_signals(terminate, interrupt, ends.clone()));
-    let lost = ends.lost.clone();
-    let end = tokio::spawn(async move {
-        gone.await;
-        lost.cancel();
-    });
-    let server = Server::offering(backend, ends.kill.clone(), offer);
-    let served = connected(server, reader, writer, ends).await;
-    watch.abort();
-    end.abort();
-    served
+    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Session);
+    connected(server, reader, writer, ends).await
+}
+
+/// Trips the switches of a server at a signal, or when no call can run any more. Dropping this ends the watch.
+#[derive(Debug)]
+pub struct Watch([JoinHandle<()>; 2]);
+
+impl Watch {
+    /// Begins to heed SIGTERM, SIGINT, and `gone`.
+    ///
+    /// # Errors
+    /// Signals that cannot be watched.
+    pub fn begin(
+        ends: &Ends,
+        gone: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Self, ServeError> {
+        let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+        let watch = tokio::spawn(watch_signals(terminate, interrupt, ends.clone()));
+        let lost = ends.lost.clone();
+        let end = tokio::spawn(async move {
+            gone.await;
+            lost.cancel();
+        });
+        Ok(Self([watch, end]))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
 }
 
 /// Stops at the first signal, and kills at the second.

@@ -54,7 +54,17 @@ pub(super) struct Shared<B: 'static> {
     pub(super) project: Option<Arc<Project>>,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
+    pub(crate) continuity: Continuity,
     kill: CancellationToken,
+}
+
+/// Continuity between the requests that a server gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Continuity {
+    /// They are of one session, which was opened.
+    Session,
+    /// Each stands alone: a setting for later ones has none that it could be for.
+    Requests,
 }
 
 impl<B: 'static> Clone for Server<B> {
@@ -77,19 +87,25 @@ impl<B: Backend> Server<B> {
             project: None,
             watching: resources::Watching::default(),
             logs: Logs::default(),
+            continuity: Continuity::Session,
             kill,
         }))
     }
 
-    /// Serves as [`Server::new`] does, what `offer` says.
-    pub(super) fn offering(backend: B, kill: CancellationToken, offer: Offer) -> Self {
+    /// Serves as [`Server::new`] does, what `offer` says, to requests that belong together or not.
+    pub fn offering(
+        backend: B,
+        kill: CancellationToken,
+        offer: Offer,
+        continuity: Continuity,
+    ) -> Self {
         let (tools, project): (&'static [ToolEntry<B>], _) = match offer {
             Offer::BuiltIn => (ToolEntry::ALL, None),
-            Offer::Project(project) => (&[], Some(Arc::from(project))),
-            Offer::Both(project) => (ToolEntry::ALL, Some(Arc::from(project))),
+            Offer::Project(project) => (&[], Some(project)),
+            Offer::Both(project) => (ToolEntry::ALL, Some(project)),
         };
         let (watching, logs) = (resources::Watching::default(), Logs::default());
-        Self(Arc::new(Shared { backend, tools, project, watching, logs, kill }))
+        Self(Arc::new(Shared { backend, tools, project, watching, logs, continuity, kill }))
     }
 
     /// Returns the project's tool of this name.

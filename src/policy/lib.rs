@@ -35,6 +35,12 @@ impl Principal {
         Self("local".to_owned())
     }
 
+    /// Returns a client that the operator gave a name.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
     pub fn name(&self) -> &str {
         &self.0
     }

@@ -15,6 +15,7 @@ fn kinds() -> [Kind; 3] {
     let server = Sources::new(&[
         "config/server.rs",
         "config/exec.rs",
+        "config/http.rs",
         "config/nested.rs",
         "policy/group.rs",
         "audit/lib.rs",

@@ -10,9 +10,10 @@ use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_sc
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named, Seconds};
 use crate::reply::{self, calculations};
-use crate::server::Server;
 use crate::server::calculator::within;
+use crate::server::{Continuity, Server};
 use service::Backend;
+use service::refused::Refused;
 use service::request::Precision;
 
 /// Arguments of `calculate`.
@@ -152,6 +153,10 @@ impl BuiltIn for SetPrecisionArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        if server.0.continuity == Continuity::Requests {
+            let alone = "requests of this client stand alone: pass precision per call";
+            return Err(Refused::failed(alone));
+        }
         server.0.backend.client().precision.set(self.precision);
         Ok(reply::precision_set(self.precision.places()))
     }

@@ -1,0 +1,406 @@
+//! `serve --http`: the conditions under which the listener may start, and what is opened for it before this process is
+//! confined.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use ipnet::IpNet;
+use nix::sys::stat::{Mode, umask};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::error::CliError;
+use config::HostContext;
+use config::http::{HttpSettings, TokenSetting, net, secret};
+use http::Limits;
+use http::access::browser::{Names, Reach};
+use http::access::tokens::{Role, Token};
+use http::access::{AccessRules, WithoutToken};
+use http::serve::Listener;
+use model::outcome::in_words;
+use policy::Principal;
+
+/// Variable with the token of a server whose configuration has none.
+const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
+/// Client of that token, of a token that is made, and of requests without any.
+const CLIENT: &str = "http";
+/// Random bytes of a token that is made.
+const RANDOM: usize = 32;
+
+/// As typed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct HttpFlags {
+    /// Serve MCP over HTTP at /mcp as well: 127.0.0.1:PORT, [::1]:PORT, another address of this machine (with a token,
+    /// and TLS or --behind-proxy), or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// Let this proxy of yours, and nobody else, connect to --http: it speaks TLS with clients
+    #[arg(long, value_name = "IP|SUBNET", requires = "http")]
+    pub behind_proxy: Option<String>,
+}
+
+/// Grants of host things to cells of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostGrants {
+    None,
+    Some,
+}
+
+/// Place to listen at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Endpoint {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// A listener that may start: every condition was checked.
+#[derive(Debug)]
+pub struct HttpPlan {
+    endpoint: Endpoint,
+    names: Names,
+    allowed: Vec<IpNet>,
+    tokens: Vec<TokenSetting>,
+    /// Token from the environment.
+    given: Option<String>,
+    /// Place of a token that is to be made, where one is needed and none is configured.
+    made: Option<PathBuf>,
+    without_token: WithoutToken,
+    tls: Option<(PathBuf, PathBuf)>,
+    limits: Limits,
+}
+
+/// What was opened for the listener.
+#[derive(Debug)]
+pub struct Opened {
+    pub access: AccessRules,
+    pub listener: Listener,
+    pub tls: Option<Arc<ServerConfig>>,
+    pub limits: Limits,
+}
+
+impl HttpPlan {
+    /// Checks the conditions. Returns `None` where no listener is asked for.
+    ///
+    /// # Errors
+    /// An address that cannot be, or one that others reach, without a token or without TLS.
+    pub fn of(
+        flags: &HttpFlags,
+        settings: &HttpSettings,
+        grants: HostGrants,
+    ) -> Result<Option<Self>, CliError> {
+        let Some(asked) = &flags.http else { return Ok(None) };
+        let endpoint = endpoint(asked)?;
+        let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
+        let given = std::env::var(VARIABLE).ok().filter(|token| !token.is_empty());
+        let has_token = given.is_some() || !settings.tokens.value.is_empty();
+        let reach = match &endpoint {
+            Endpoint::Unix(_) => Reach::Socket,
+            Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => Reach::Loopback,
+            Endpoint::Tcp(_) => Reach::Network,
+        };
+        let tls = settings.certificate.value.clone().zip(settings.key.value.clone());
+        if reach == Reach::Network {
+            off_loopback(asked, has_token, tls.is_some() || proxy.is_some())?;
+        }
+        let needs_token = has_token || grants == HostGrants::Some;
+        let (without_token, made) = match reach {
+            Reach::Socket => (WithoutToken::One(Principal::local()), None),
+            Reach::Loopback if !needs_token => {
+                (WithoutToken::Strangers(Principal::named(CLIENT)), None)
+            }
+            Reach::Loopback if !has_token => (WithoutToken::Refused, Some(token_file()?)),
+            Reach::Loopback | Reach::Network => (WithoutToken::Refused, None),
+        };
+        let limits = Limits {
+            sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
+            streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
+            drain: settings.drain.value,
+            ..Limits::default()
+        };
+        Ok(Some(Self {
+            endpoint,
+            names: Names {
+                reach,
+                hosts: settings.hosts.value.iter().cloned().collect(),
+                origins: settings.origins.value.iter().cloned().collect(),
+            },
+            allowed: proxy.map_or_else(|| settings.allowed.value.clone(), |proxy| vec![proxy]),
+            tokens: settings.tokens.value.clone(),
+            given,
+            made,
+            without_token,
+            tls,
+            limits,
+        }))
+    }
+
+    /// Binds the socket and reads the secrets; says on standard error where the server is.
+    ///
+    /// # Errors
+    /// The file or the address, with the reason.
+    pub fn open(self) -> Result<Opened, CliError> {
+        random()?;
+        let tls = self.tls.as_ref().map(|(certificate, key)| tls(certificate, key)).transpose()?;
+        let tokens = self.secrets()?;
+        let listener = self.endpoint.listener()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        match (&listener, &self.endpoint) {
+            (Listener::Tcp(socket), _) => {
+                let at = socket.local_addr().map_err(|error| bad(&in_words(&error)))?;
+                eprintln!("cofferdam: MCP at {scheme}://{at}/mcp");
+            }
+            (Listener::Unix(_), Endpoint::Unix(path)) => {
+                eprintln!("cofferdam: MCP at unix:{}, path /mcp", path.display());
+            }
+            (Listener::Unix(_), Endpoint::Tcp(_)) => {}
+        }
+        if let Some(path) = &self.made {
+            eprintln!("cofferdam: clients need the token in {}", path.display());
+        }
+        let Self { names, allowed, without_token, limits, .. } = self;
+        let access = AccessRules { allowed, ..AccessRules::new(names, tokens, without_token) };
+        Ok(Opened { access, listener, tls, limits })
+    }
+
+    fn secrets(&self) -> Result<Vec<Token>, CliError> {
+        let host = HostContext::of_this_process();
+        let read = |path: &Path| {
+            secret(path, &host).map_err(|error| CliError::new(format!("http: token: {error}")))
+        };
+        let mut tokens = Vec::new();
+        for TokenSetting { client, file, operator } in &self.tokens {
+            let role = if *operator { Role::Operator } else { Role::Client };
+            tokens.push(token(&read(file)?, client, role, &file.display().to_string())?);
+        }
+        if let Some(given) = &self.given {
+            tokens.push(token(given, CLIENT, Role::Client, VARIABLE)?);
+        }
+        if let Some(path) = &self.made {
+            make_token(path)?;
+            tokens.push(token(&read(path)?, CLIENT, Role::Client, &path.display().to_string())?);
+        }
+        Ok(tokens)
+    }
+}
+
+fn bad(why: &impl std::fmt::Display) -> CliError {
+    CliError::new(format!("--http: {why}"))
+}
+
+fn endpoint(asked: &str) -> Result<Endpoint, CliError> {
+    if let Some(path) = asked.strip_prefix("unix:") {
+        let path = std::path::absolute(path).map_err(|error| bad(&in_words(&error)))?;
+        return Ok(Endpoint::Unix(path));
+    }
+    let local = asked.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    let address = match local {
+        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        None => asked.parse().ok(),
+    };
+    address.map(Endpoint::Tcp).ok_or_else(|| {
+        bad(&format!("`{}` is no address", asked.escape_default()))
+            .with_hint("write IP:PORT as 127.0.0.1:8080 or [::1]:8080, or unix:PATH")
+    })
+}
+
+fn proxy(asked: &str) -> Result<IpNet, CliError> {
+    net(asked).ok_or_else(|| {
+        let shown = asked.escape_default();
+        CliError::new(format!("--behind-proxy: `{shown}` is no address"))
+            .with_hint("name the proxy's own address or subnet: 127.0.0.1, 10.0.0.0/24")
+    })
+}
+
+/// Checks what other machines can reach.
+fn off_loopback(asked: &str, has_token: bool, is_private: bool) -> Result<(), CliError> {
+    let told = |why: &str| bad(&format!("{asked} can be reached from elsewhere, {why}"));
+    if !has_token {
+        let hint = format!("set {VARIABLE}, or name a file under `[[http.tokens]]`");
+        return Err(told("and no token is configured").with_hint(hint));
+    }
+    if !is_private {
+        let hint = "set `[http] certificate` and `key`, or name your proxy with --behind-proxy";
+        return Err(told("and a token would pass in clear").with_hint(hint));
+    }
+    Ok(())
+}
+
+fn token(secret: &str, client: &str, role: Role, place: &str) -> Result<Token, CliError> {
+    Token::new(secret.trim(), Principal::named(client), role).map_err(|fault| {
+        CliError::new(format!("http: {place}: {fault}")).with_hint("make one: openssl rand -hex 32")
+    })
+}
+
+/// Returns the place of a token that cofferdam makes.
+fn token_file() -> Result<PathBuf, CliError> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || model::accounts::home().map(|home| home.join(".local/state"));
+    let state = set("XDG_STATE_HOME").or_else(home).ok_or_else(|| {
+        bad(&"a token is needed, and there is no home to keep one in")
+            .with_hint(format!("set {VARIABLE}, or XDG_STATE_HOME"))
+    })?;
+    Ok(state.join("cofferdam/http-token"))
+}
+
+/// Returns the files that decide who may use a listener: no cell may write to them.
+pub(super) fn files(flags: &HttpFlags, settings: &HttpSettings) -> Vec<PathBuf> {
+    if flags.http.is_none() {
+        return Vec::new();
+    }
+    let configured = settings.tokens.value.iter().map(|token| token.file.clone());
+    let tls = [&settings.certificate.value, &settings.key.value].into_iter().flatten().cloned();
+    configured.chain(tls).chain(token_file().ok()).collect()
+}
+
+/// Makes the token, unless it is there already: clients keep it from start to start.
+fn make_token(path: &Path) -> Result<(), CliError> {
+    let failed = |error: io::Error| bad(&format!("{}: {}", path.display(), in_words(&error)));
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = match made {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let random = random()?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    writeln!(file, "{text}").map_err(failed)
+}
+
+/// Returns random bytes. A binary without a dynamic linker has them from a file, which is opened at the first use: that
+/// must come before this process is confined, for ids of sessions are made of such bytes.
+fn random() -> Result<[u8; RANDOM], CliError> {
+    let mut bytes = [0; RANDOM];
+    getrandom::fill(&mut bytes).map_err(|error| bad(&format!("no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+impl Endpoint {
+    fn listener(&self) -> Result<Listener, CliError> {
+        let told = |at: &dyn std::fmt::Display, error: &io::Error| {
+            bad(&format!("{at}: {}", in_words(error)))
+                .with_hint("another program may have it: name another one")
+        };
+        match self {
+            Self::Tcp(at) => {
+                TcpListener::bind(at).map(Listener::Tcp).map_err(|error| told(at, &error))
+            }
+            Self::Unix(path) => {
+                unix(path).map(Listener::Unix).map_err(|error| told(&path.display(), &error))
+            }
+        }
+    }
+}
+
+/// Listens at a path that only this user can connect to. A socket that nobody listens to any more makes way.
+fn unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let nobody = || {
+        UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    if is_socket && nobody() {
+        fs::remove_file(path)?;
+    }
+    // The mode is the socket's from its first moment. This process has one thread.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    umask(before);
+    listener
+}
+
+fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CliError> {
+    let told = |path: &Path, why: &dyn std::fmt::Display| {
+        CliError::new(format!("http: {}: {why}", path.display()))
+    };
+    let host = HostContext::of_this_process();
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| told(certificate, &error))?;
+    let text = secret(key, &host).map_err(|error| told(key, &error))?;
+    let private =
+        PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| told(key, &error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
+        .map_err(|error| told(certificate, &error))?;
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use config::Config;
+    use profile::document::Document;
+
+    fn settings(text: &str) -> HttpSettings {
+        let document = Document::new("f", &format!("schema = 1\n{text}"));
+        Config::parse(Some(&document), 2).expect("it is right").http
+    }
+
+    fn plan(address: &str, proxy: Option<&str>, config: &str) -> Result<HttpPlan, String> {
+        let behind_proxy = proxy.map(str::to_owned);
+        let flags = HttpFlags { http: Some(address.to_owned()), behind_proxy };
+        let made = HttpPlan::of(&flags, &settings(config), HostGrants::None);
+        made.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
+    }
+
+    const TOKEN: &str = "[[http.tokens]]\nclient = \"ci\"\nfile = \"/t\"\n";
+    const TLS: &str = "[http]\ncertificate = \"/c\"\nkey = \"/k\"\n";
+
+    #[test]
+    fn without_a_token_only_loopback_and_sockets_start() {
+        let open = plan("127.0.0.1:0", None, "").expect("nothing is granted");
+        assert_eq!(open.without_token, WithoutToken::Strangers(Principal::named(CLIENT)));
+        let owner = plan("unix:/tmp/s", None, "").expect("the owner's");
+        assert_eq!(owner.without_token, WithoutToken::One(Principal::local()));
+        for (address, proxy) in
+            [("0.0.0.0:0", None), ("[::]:0", None), ("127.0.0.1:0", Some("10.0.0.1"))]
+        {
+            let refused = plan(address, proxy, TLS).expect_err(address);
+            assert!(refused.contains("no token is configured"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_configured_token_is_needed_everywhere_but_on_a_socket() {
+        let loopback = plan("127.0.0.1:0", None, TOKEN).expect("it has a token");
+        assert_eq!(loopback.without_token, WithoutToken::Refused);
+        assert_eq!(loopback.made, None);
+        let refused = plan("0.0.0.0:0", None, TOKEN).expect_err("no TLS");
+        assert!(refused.contains("in clear"), "{refused}");
+        let tls = plan("0.0.0.0:0", None, &format!("{TLS}{TOKEN}")).expect("TLS");
+        assert_eq!((tls.without_token, tls.names.reach), (WithoutToken::Refused, Reach::Network));
+        let proxied = plan("0.0.0.0:0", Some("10.0.0.7"), TOKEN).expect("a proxy");
+        let own = IpAddr::from([10, 0, 0, 7]);
+        assert_eq!(proxied.allowed, vec![IpNet::from(own)], "nobody but the proxy");
+    }
+
+    #[test]
+    fn a_grant_of_the_host_asks_for_a_token() {
+        let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), behind_proxy: None };
+        let made = HttpPlan::of(&flags, &settings(""), HostGrants::Some);
+        let plan = made.ok().flatten().expect("a token is made");
+        assert_eq!(plan.without_token, WithoutToken::Refused);
+        assert!(plan.made.is_some());
+    }
+
+    #[test]
+    fn names_are_no_addresses() {
+        for asked in ["example.com:80", "8080", "", "127.0.0.1", "::1:80"] {
+            assert!(plan(asked, None, "").is_err(), "{asked}");
+        }
+        assert!(plan("localhost:0", None, "").is_ok() && plan("[::1]:0", None, "").is_ok());
+    }
+}

@@ -1,0 +1,136 @@
+//! Bearer tokens: each names a client, and is compared in constant time.
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use policy::Principal;
+
+/// Characters of the shortest token.
+pub const SHORTEST: usize = 32;
+/// Characters of the longest token that is looked at.
+const LONGEST: usize = 1024;
+
+/// Fault in a token as it was configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadToken {
+    #[error("a token has {SHORTEST} characters at least")]
+    Short,
+    #[error("a token has {LONGEST} characters at most")]
+    Long,
+    #[error("a token has visible ASCII characters and no spaces")]
+    Characters,
+}
+
+/// Rights of a client beside those that the policy gives its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Calls tools.
+    Client,
+    /// Also switches tools on and off for everybody.
+    Operator,
+}
+
+/// A token's hash, and the client that it stands for.
+#[derive(Clone)]
+pub struct Token {
+    digest: [u8; 32],
+    pub principal: Principal,
+    pub role: Role,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not even the hash: a log of it could be searched for.
+        f.debug_struct("Token").field("principal", &self.principal).finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// Makes the token of a client; only its hash is kept.
+    ///
+    /// # Errors
+    /// A token that is too short, too long, or not of visible ASCII characters.
+    pub fn new(secret: &str, principal: Principal, role: Role) -> Result<Self, BadToken> {
+        if !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(BadToken::Characters);
+        }
+        match secret.len() {
+            short if short < SHORTEST => Err(BadToken::Short),
+            long if long > LONGEST => Err(BadToken::Long),
+            _ => Ok(Self { digest: digest(secret.as_bytes()), principal, role }),
+        }
+    }
+}
+
+fn digest(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+/// Returns the token that a header `Authorization` presents: those of one client are compared with all that there
+/// are, so that the time tells nothing.
+pub(crate) fn presented<'t>(tokens: &'t [Token], header: &[u8]) -> Option<&'t Token> {
+    let secret = bearer(header)?;
+    let presented = digest(secret);
+    let mut found = None;
+    for token in tokens {
+        if bool::from(token.digest.ct_eq(&presented)) {
+            found = Some(token);
+        }
+    }
+    found
+}
+
+/// Returns the credentials of the scheme Bearer (RFC 6750), whose name has no case.
+pub fn bearer(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = header.split_at_checked(7)?;
+    let secret = rest.trim_ascii();
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
+    (is_bearer && !secret.is_empty() && secret.len() <= LONGEST).then_some(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+    fn token(secret: &str) -> Result<Token, BadToken> {
+        Token::new(secret, Principal::named("alice"), Role::Client)
+    }
+
+    #[test]
+    fn a_token_is_long_enough_and_visible() {
+        assert!(token(SECRET).is_ok());
+        let told = |secret: &str| token(secret).err();
+        assert_eq!(told(&SECRET[1..]), Some(BadToken::Short));
+        assert_eq!(told(&SECRET.repeat(33)), Some(BadToken::Long));
+        assert_eq!(told(&format!("{SECRET} x")), Some(BadToken::Characters));
+        assert_eq!(told(&format!("{SECRET}\u{e9}")), Some(BadToken::Characters));
+    }
+
+    #[test]
+    fn only_the_whole_token_is_known() {
+        let tokens = [token(SECRET).expect("long enough")];
+        let known = |header: &str| presented(&tokens, header.as_bytes()).is_some();
+        assert!(known(&format!("Bearer {SECRET}")));
+        assert!(known(&format!("bearer   {SECRET} ")), "the scheme has no case");
+        for not in [
+            String::new(),
+            "Bearer".to_owned(),
+            "Bearer ".to_owned(),
+            SECRET.to_owned(),
+            format!("Basic {SECRET}"),
+            format!("Bearer {SECRET}0"),
+            format!("Bearer {}", &SECRET[1..]),
+            format!("Bearer {}", SECRET.to_uppercase()),
+        ] {
+            assert!(!known(&not), "{not}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        let shown = format!("{:?}", token(SECRET).expect("long enough"));
+        assert!(!shown.contains(SECRET) && shown.contains("alice"), "{shown}");
+    }
+}

@@ -1,0 +1,161 @@
+//! What one client reaches: MCP by rmcp, with sessions that are this client's alone.
+//!
+//! Each client has its own table of sessions. The id of another client's session is no id here, however it was come
+//! by, and is answered as any unknown one.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::response::Response;
+use http_body_util::Full;
+use rmcp::ServerHandler;
+use rmcp::model::ProtocolVersion;
+use rmcp::transport::streamable_http_server::session::SessionManager;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::access::{Client, Standing};
+use crate::body::busy;
+use crate::limits::Limits;
+use crate::respond::Refusal;
+use mcp::server::Continuity;
+use policy::Principal;
+
+/// Header that names an MCP session.
+const SESSION: &str = "mcp-session-id";
+/// Header that names the revision of MCP.
+const REVISION: &str = "mcp-protocol-version";
+
+/// Makes what serves a client over MCP.
+pub trait MakeHandler: Send + Sync + 'static {
+    type Handler: ServerHandler + Clone + Send + Sync + 'static;
+
+    /// Makes the handler of one session of a client, or of its requests without one.
+    fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler;
+}
+
+/// MCP as rmcp serves it.
+type Service<H> = StreamableHttpService<H, LocalSessionManager>;
+
+/// Place of one client.
+pub struct Door<H> {
+    /// Revisions with sessions.
+    sessions: Service<H>,
+    table: Arc<LocalSessionManager>,
+    /// The revision without: each request stands alone.
+    requests: Service<H>,
+    most: usize,
+    streams: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+impl<H> std::fmt::Debug for Door<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
+    /// Makes the door of a client. Tripping `end` ends its sessions and its requests.
+    pub fn new<M: MakeHandler<Handler = H>>(
+        handlers: &Arc<M>,
+        client: &Client,
+        limits: &Limits,
+        end: &CancellationToken,
+    ) -> Self {
+        let mut table = LocalSessionManager::default();
+        table.session_config.keep_alive = Some(limits.session_idle);
+        let table = Arc::new(table);
+        // Names, origins and sizes are checked before a request comes here.
+        let mut config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_json_response(true)
+            .with_cancellation_token(end.clone());
+        config.max_request_body_bytes = limits.body;
+        let stateless = config.clone().with_legacy_session_mode(false);
+        let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
+        let of_session = move || Ok(made_by.handler(&of, Continuity::Session));
+        Self {
+            sessions: Service::new(of_session, Arc::clone(&table), config),
+            table,
+            requests: Service::new(of_requests(handlers, client), Arc::default(), stateless),
+            most: limits.sessions,
+            streams: Arc::new(Semaphore::new(limits.streams)),
+            waiting: Arc::new(Semaphore::new(limits.requests)),
+        }
+    }
+
+    /// Takes a place among the client's requests that wait for their answer.
+    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let message = "too many requests of this client wait for their answer";
+        Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| busy(message))
+    }
+
+    /// Takes a place among the client's open streams.
+    pub(crate) fn stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let message = "this client has too many open streams";
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| busy(message))
+    }
+
+    /// Returns the number of the client's MCP sessions.
+    pub(crate) async fn open_sessions(&self) -> usize {
+        self.table.sessions.read().await.len()
+    }
+
+    /// Serves a request of MCP.
+    pub(crate) async fn mcp(&self, request: Request<Bytes>) -> Result<Response, Refusal> {
+        let service = match is_stateless(request.headers()) {
+            true => &self.requests,
+            false => {
+                self.check_session(&request).await?;
+                &self.sessions
+            }
+        };
+        let answer = service.clone().oneshot(request.map(Full::new)).await;
+        let answer = answer.unwrap_or_else(|never| match never {});
+        Ok(answer.map(Body::new))
+    }
+
+    /// Checks what rmcp leaves open: the number of sessions, and the end of one that there is not.
+    async fn check_session(&self, request: &Request<Bytes>) -> Result<(), Refusal> {
+        let named = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+        match (request.method(), named) {
+            (&Method::POST, None) if self.open_sessions().await >= self.most => {
+                Err(busy("this client has too many sessions: end one with DELETE").after(30))
+            }
+            (&Method::DELETE, Some(id)) if !self.has(id).await => {
+                let message = "there is no such session";
+                Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn has(&self, id: &str) -> bool {
+        self.table.has_session(&id.into()).await.unwrap_or(false)
+    }
+}
+
+/// Returns what makes the handler of a request without a session: the same one for all of a client, which has its
+/// state; one of its own where nobody can tell clients apart.
+fn of_requests<M: MakeHandler>(
+    handlers: &Arc<M>,
+    client: &Client,
+) -> impl Fn() -> io::Result<M::Handler> + Send + Sync + 'static {
+    let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
+    let make = move || made_by.handler(&of, Continuity::Requests);
+    let kept = (client.standing == Standing::Known).then(&make);
+    move || Ok(kept.clone().unwrap_or_else(&make))
+}
+
+/// Returns true for the revision that has no sessions, which has its name in a header of each request.
+fn is_stateless(headers: &HeaderMap) -> bool {
+    let revision = headers.get(REVISION).and_then(|value| value.to_str().ok());
+    revision.is_some_and(|revision| revision >= ProtocolVersion::V_2026_07_28.as_str())
+}

@@ -1,0 +1,23 @@
+//! The front door over HTTP: MCP at `/mcp`, on one listener of TCP or of a Unix socket.
+//!
+//! [`serve`] has the life of the server, [`connections`] that of one connection. Each request passes [`guard`]
+//! before anything looks at what it asks for: [`access`] says whose it is, [`body`] reads it within bounds. Then the
+//! [`door`] of that client serves it: MCP by rmcp, with the handler that standard input and output have.
+//!
+//! *Architecture Invariant:* no client finds anything of another's: a door, with its sessions, belongs to one client,
+//! and a request reaches no door but its own client's.
+
+#![deny(unreachable_pub)]
+
+pub mod access;
+pub mod body;
+pub mod connections;
+pub mod door;
+pub mod guard;
+mod limits;
+mod respond;
+mod scopes;
+pub mod serve;
+
+pub use limits::Limits;
+pub use scopes::Scopes;

@@ -1,0 +1,53 @@
+//! Bounds on what clients may hold and how long they may take.
+
+use std::time::Duration;
+
+/// Bounds of one server. What a client sends is bounded before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once; one more closes the longest idle one.
+    pub connections: usize,
+    /// MCP sessions of one client.
+    pub sessions: usize,
+    /// Open streams of one client, which last until the client closes them.
+    pub streams: usize,
+    /// Requests of one client that wait for their answer.
+    pub requests: usize,
+    /// Bytes of one body.
+    pub body: usize,
+    /// Bytes of all bodies that are being read or served.
+    pub bodies: usize,
+    /// Time for the head of a request, and for the handshake of TLS.
+    pub head_time: Duration,
+    /// Time for a body.
+    pub body_time: Duration,
+    /// Time without progress in which a client may leave an answer unread.
+    pub write_time: Duration,
+    /// Time after which an unused MCP session is ended.
+    pub session_idle: Duration,
+    /// Time for requests in flight when the server ends.
+    pub drain: Duration,
+}
+
+/// Headers of one request.
+pub(crate) const HEADERS: usize = 100;
+/// Bytes of the head of one request.
+pub(crate) const HEAD_BYTES: usize = 64 << 10;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 512,
+            sessions: 64,
+            streams: 64,
+            requests: 256,
+            body: mcp::lines::LINE_BYTES,
+            bodies: 64 << 20,
+            head_time: Duration::from_secs(10),
+            body_time: Duration::from_secs(60),
+            write_time: Duration::from_secs(30),
+            session_idle: Duration::from_secs(300),
+            drain: Duration::from_secs(5),
+        }
+    }
+}

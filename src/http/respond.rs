@@ -1,0 +1,73 @@
+//! Answers to requests that are not served: a status, and JSON that says why and what to do.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Reason why a request is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) error: &'static str,
+    pub(crate) message: String,
+    /// Time after which the client may ask again.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
+        Self { status, error, message: message.into(), retry_after: None }
+    }
+
+    pub(crate) fn after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(Duration::from_secs(seconds));
+        self
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut body = json!({ "error": self.error, "message": self.message });
+        if let (Some(wait), Some(object)) = (self.retry_after, body.as_object_mut()) {
+            object.insert("retry_after".to_owned(), wait.as_secs().into());
+        }
+        let mut response = json_response(self.status, &body);
+        if let Some(wait) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().into());
+        }
+        // Nothing more is read of a sender whose request was refused for what it is.
+        if self.status.is_client_error() && self.status != StatusCode::NOT_FOUND {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"cofferdam\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        response
+    }
+}
+
+/// Makes an answer of JSON.
+pub(crate) fn json_response(status: StatusCode, body: &serde_json::Value) -> Response {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Adds what keeps browsers and caches from using an answer elsewhere.
+pub(crate) fn harden(headers: &mut HeaderMap) {
+    let fixed: [(HeaderName, &'static str); 3] = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}

@@ -1,0 +1,29 @@
+//! MakeHandler of the product: each session of MCP has a scope of its own over the one executor.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::door::MakeHandler;
+use mcp::serve::Offer;
+use mcp::server::{Continuity, Server};
+use policy::Principal;
+use service::{Executor, Scope};
+
+/// The executor, and what of it is served.
+#[derive(Debug)]
+pub struct Scopes {
+    pub executor: Arc<Executor>,
+    pub offer: Offer,
+    /// Tripped to end every call in flight.
+    pub kill: CancellationToken,
+}
+
+impl MakeHandler for Scopes {
+    type Handler = Server<Scope>;
+
+    fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
+        let scope = self.executor.scope(client.clone());
+        Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
+    }
+}

@@ -1,0 +1,191 @@
+//! The life of the server: connections taken, requests served, and the end of both.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Extension, Request};
+use axum::http::StatusCode;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use http_body_util::BodyExt;
+use rmcp::ServerHandler;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::{AccessRules, Peer};
+use crate::connections::{self, Connections, Place};
+use crate::door::{Door, MakeHandler};
+use crate::guard::{Guard, guard};
+use crate::limits::Limits;
+use crate::respond::Refusal;
+use mcp::lines::Ends;
+
+/// Time for killed calls to be answered, and for the answers to leave.
+const KILL_GRACE: Duration = Duration::from_secs(3);
+/// Pause after a connection could not be taken: descriptors may be short for a while.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that listens, made before the process is confined.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// All that a server is given.
+#[derive(Debug)]
+pub struct Front<M> {
+    pub handlers: M,
+    pub access: AccessRules,
+    pub listener: Listener,
+    pub tls: Option<Arc<ServerConfig>>,
+    pub limits: Limits,
+}
+
+/// Serves until `ends` says so: then no request is taken any more, those in flight have their time, and are killed
+/// after it.
+///
+/// # Errors
+/// A socket that cannot be listened to.
+pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()> {
+    let Front { handlers, access, listener, tls, limits } = front;
+    let end = CancellationToken::new();
+    let guarded = Arc::new(Guard::new(handlers, access, &limits, ends.clone(), &end));
+    let router = Router::new()
+        .route("/mcp", any(mcp::<M::Handler>))
+        .fallback(async || {
+            Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing of this name")
+        })
+        .layer(middleware::from_fn_with_state(Arc::clone(&guarded), guard::<M::Handler>));
+    let all = TaskTracker::new();
+    let taking = Taking {
+        router,
+        tls: tls.map(TlsAcceptor::from),
+        connections: Arc::new(Connections::new(limits.connections)),
+        limits,
+        stop: ends.stop.clone(),
+        all: all.clone(),
+    };
+    match listener {
+        Listener::Tcp(listener) => taking.tcp(listener, &guarded, &ends).await?,
+        Listener::Unix(listener) => taking.unix(listener, &ends).await?,
+    }
+    guarded.busy.close();
+    if timeout(limits.drain, guarded.busy.wait()).await.is_err() {
+        tracing::warn!("requests in flight are ended: their time is over");
+    }
+    ends.kill.cancel();
+    let answered = timeout(KILL_GRACE, guarded.busy.wait()).await;
+    end.cancel();
+    all.close();
+    if answered.is_err() || timeout(KILL_GRACE, all.wait()).await.is_err() {
+        tracing::warn!("connections are closed: a client did not take its answer");
+    }
+    Ok(())
+}
+
+/// Serves MCP at the door of the request's client.
+async fn mcp<H: ServerHandler + Clone + Send + Sync + 'static>(
+    Extension(door): Extension<Arc<Door<H>>>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    // It was read whole before; it cannot fail any more.
+    let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let request = Request::from_parts(parts, bytes);
+    door.mcp(request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// What each connection is given.
+struct Taking {
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    connections: Arc<Connections>,
+    limits: Limits,
+    stop: CancellationToken,
+    all: TaskTracker,
+}
+
+impl Taking {
+    async fn tcp<H>(
+        &self,
+        listener: std::net::TcpListener,
+        guard: &Guard<H>,
+        ends: &Ends,
+    ) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        loop {
+            let taken = tokio::select! {
+                taken = listener.accept() => taken,
+                () = ends.ending() => return Ok(()),
+            };
+            match taken {
+                Ok((stream, from)) => {
+                    let peer = Peer::Address(from);
+                    if !guard.access.admits(peer) {
+                        tracing::warn!(address = %from.ip(), "an address that is not allowed");
+                        continue;
+                    }
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "small answers may be slow");
+                    }
+                    self.begin(stream, peer);
+                }
+                Err(error) => pause(&error).await,
+            }
+        }
+    }
+
+    async fn unix(
+        &self,
+        listener: std::os::unix::net::UnixListener,
+        ends: &Ends,
+    ) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        let own = nix::unistd::geteuid().as_raw();
+        loop {
+            let taken = tokio::select! {
+                taken = listener.accept() => taken,
+                () = ends.ending() => return Ok(()),
+            };
+            match taken {
+                // The socket's mode says the same; a descriptor may have been handed on.
+                Ok((stream, _)) => match stream.peer_cred() {
+                    Ok(peer) if peer.uid() == own || peer.uid() == 0 => {
+                        self.begin(stream, Peer::Owner);
+                    }
+                    Ok(peer) => tracing::warn!(uid = peer.uid(), "a user who is not allowed"),
+                    Err(error) => tracing::warn!(%error, "a client that cannot be told"),
+                },
+                Err(error) => pause(&error).await,
+            }
+        }
+    }
+
+    fn begin<S>(&self, stream: S, peer: Peer)
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    {
+        let Some(place): Option<Place> = self.connections.place() else {
+            return tracing::warn!("a connection was refused: all of them are being served");
+        };
+        let (tls, router) = (self.tls.clone(), self.router.clone());
+        let bounds = (self.limits, self.stop.clone());
+        let served = connections::connection(stream, tls, peer, router, place, bounds);
+        self.all.spawn(served);
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::warn!(%error, "a connection could not be taken");
+    sleep(PAUSE).await;
+}

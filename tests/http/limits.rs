@@ -1,0 +1,125 @@
+//! Bounds: what is too large, too slow, too many or unclear, while others are served.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::client::{Server, call, initialize, patience, request};
+
+#[test]
+fn what_is_too_large_is_refused_unread() {
+    let server = Server::start(&[]);
+    let mut connection = server.connect();
+    connection.send("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 67108864\r\n\r\n");
+    let begun = Instant::now();
+    assert_eq!(connection.answer().status, 413);
+    assert!(begun.elapsed() < patience(), "it waited for no byte of the body");
+    // The same without a length, as far as it is taken.
+    let mut connection = server.connect();
+    connection.send("POST /mcp HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+    let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+    for _ in 0..64 {
+        connection.send(&chunk);
+    }
+    assert!([413, 0].contains(&connection.answer().status), "refused, or cut off meanwhile");
+    let headers: Vec<(String, String)> =
+        (0..20_000).map(|number| (format!("x-{number}"), "y".to_owned())).collect();
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let many = server.ask("GET", "/health", &headers, "");
+    assert!([431, 0].contains(&many.status), "{many:?}");
+    assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
+}
+
+#[test]
+fn a_body_whose_length_is_unclear_is_refused() {
+    let server = Server::start(&[]);
+    let smuggled = "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for unclear in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        "content-length: 5\r\ncontent-length: 6\r\n",
+        "transfer-encoding: identity, chunked\r\n",
+        "transfer-encoding: chunked, identity\r\n",
+        "transfer-encoding: xchunked\r\n",
+        "transfer-encoding : chunked\r\n",
+        "content-length: +5\r\n",
+        "content-length: 0x5\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        " folded: 1\r\n",
+    ] {
+        let mut connection = server.connect();
+        let head =
+            format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{unclear}\r\n0\r\n\r\n{smuggled}");
+        connection.send(&head);
+        let mut all = String::new();
+        connection.0.read_to_string(&mut all).map(|_| ()).unwrap_or_default();
+        let answers: Vec<&str> = all.split("HTTP/1.1 ").skip(1).collect();
+        // One answer at most, which serves nothing; what follows is not taken for a request.
+        assert!(answers.len() <= 1 && !all.contains("healthy"), "{unclear:?}: {all}");
+        assert!(answers.iter().all(|answer| answer.starts_with('4')), "{unclear:?}: {all}");
+    }
+}
+
+#[test]
+fn slow_heads_are_cut_off_while_others_are_served() {
+    let server = Server::start(&[]);
+    let slow: Vec<_> = (0..200)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.send("POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-a: ");
+            connection
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
+    }
+    let begun = Instant::now();
+    for mut connection in slow {
+        let mut all = Vec::new();
+        // An answer 408 or none: the connection ends.
+        connection.0.read_to_end(&mut all).map(|_| ()).unwrap_or_default();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10) + patience(), "they were cut off");
+}
+
+#[test]
+fn more_connections_than_there_may_be_close_the_longest_idle_one() {
+    let server = Server::start(&[]);
+    let idle: Vec<_> = (0..600).map(|_| server.connect()).collect();
+    for _ in 0..5 {
+        assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
+    }
+    drop(idle);
+}
+
+#[test]
+fn a_client_has_so_many_sessions_and_streams_and_is_told() {
+    let server = Server::configured("[http]\nsessions = 3\nstreams = 2\n", &[]);
+    let ids: Vec<String> = (0..3).map(|_| server.session(&[])).collect();
+    let refused = server.mcp(&[], &initialize());
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.header("retry-after").is_some());
+    let of = [("mcp-session-id", ids[0].as_str())];
+    assert_eq!(server.mcp(&of, &call("bash", json!({"command": "echo on"}))).stdout(), "on\n");
+    assert_eq!(server.ask("DELETE", "/mcp", &of, "").status, 202);
+    assert_eq!(server.mcp(&[], &initialize()).status, 200, "one has made room");
+    let stream = |id: &str| {
+        let mut connection = server.connect();
+        let headers = [("mcp-session-id", id), ("accept", "text/event-stream")];
+        connection.send(&request("GET", "/mcp", &headers, ""));
+        let mut first = [0; 12];
+        connection.0.read_exact(&mut first).expect("an answer");
+        (connection, String::from_utf8_lossy(&first).into_owned())
+    };
+    let open = [stream(&ids[1]), stream(&ids[2])];
+    assert!(open.iter().all(|(_, first)| first.ends_with("200")), "{:?}", open[0].1);
+    assert!(stream(&ids[1]).1.ends_with("503"), "a third is refused");
+    drop(open);
+    let end = Instant::now() + patience();
+    while !stream(&ids[1]).1.ends_with("200") {
+        assert!(Instant::now() < end, "a stream that was closed makes room");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

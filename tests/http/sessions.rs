@@ -1,0 +1,101 @@
+//! MCP over HTTP in both eras, and the end of the server.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::client::{Server, call, modern, modern_call};
+
+fn borrowed<'h>(headers: &'h [(&'static str, String)]) -> Vec<(&'h str, &'h str)> {
+    headers.iter().map(|(name, value)| (*name, value.as_str())).collect()
+}
+
+#[test]
+fn a_session_keeps_its_shell_until_it_is_deleted_and_is_unknown_then() {
+    let server = Server::start(&[]);
+    let (one, two) = (server.session(&[]), server.session(&[]));
+    let of_one = [("mcp-session-id", one.as_str())];
+    let set = server.mcp(&of_one, &call("bash", json!({"command": "x=5; echo set"})));
+    assert_eq!(set.stdout(), "set\n", "{set:?}");
+    let kept = server.mcp(&of_one, &call("bash", json!({"command": "echo \"<$x>\""})));
+    assert_eq!(kept.stdout(), "<5>\n");
+    let of_two = [("mcp-session-id", two.as_str())];
+    let other = server.mcp(&of_two, &call("bash", json!({"command": "echo \"<$x>\""})));
+    assert_eq!(other.stdout(), "<>\n", "another session has a shell of its own");
+    assert_eq!(server.ask("DELETE", "/mcp", &of_one, "").status, 202);
+    for _ in 0..2 {
+        assert_eq!(server.ask("DELETE", "/mcp", &of_one, "").status, 404);
+        assert_eq!(server.mcp(&of_one, &call("bash", json!({"command": "echo"}))).status, 404);
+    }
+    let left = server.mcp(&of_two, &call("bash", json!({"command": "echo there"})));
+    assert_eq!(left.stdout(), "there\n");
+}
+
+#[test]
+fn requests_of_strangers_without_a_session_share_nothing() {
+    let server = Server::start(&[]);
+    let headers = modern("bash");
+    let run = |command: &str| {
+        let message = modern_call("bash", json!({"command": command}));
+        server.mcp(&borrowed(&headers), &message)
+    };
+    let first = run("echo one > /tmp/f; cat /tmp/f");
+    assert_eq!(first.stdout(), "one\n", "{first:?}");
+    assert_eq!(first.header("content-type"), Some("application/json"));
+    assert_eq!(run("cat /tmp/f 2>/dev/null; echo none").stdout(), "none\n");
+    let precision = modern("set_precision");
+    let message = modern_call("set_precision", json!({"precision": 3}));
+    let refused = server.mcp(&borrowed(&precision), &message);
+    assert_eq!(refused.message()["result"]["isError"], true, "{refused:?}");
+    assert!(refused.body.contains("pass precision per call"), "{refused:?}");
+}
+
+#[test]
+fn the_end_of_standard_input_ends_its_own_door_only() {
+    let mut server = Server::start(&[]);
+    drop(server.child.stdin.take());
+    std::thread::sleep(Duration::from_millis(1500));
+    let id = server.session(&[]);
+    let of = [("mcp-session-id", id.as_str())];
+    assert_eq!(server.mcp(&of, &call("bash", json!({"command": "echo on"}))).stdout(), "on\n");
+    server.terminate();
+    assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
+fn a_signal_lets_calls_in_flight_finish_and_takes_no_more() {
+    let mut server = Server::start(&[]);
+    let id = server.session(&[]);
+    let of = [("mcp-session-id", id.as_str())];
+    // The shell is up, so the call below runs at once.
+    assert_eq!(server.mcp(&of, &call("bash", json!({"command": "echo up"}))).stdout(), "up\n");
+    let message = call("bash", json!({"command": "echo begun; sleep 2; echo done"}));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| server.mcp(&of, &message));
+        std::thread::sleep(Duration::from_millis(800));
+        server.terminate();
+        assert_eq!(running.join().expect("answered").stdout(), "begun\ndone\n");
+    });
+    assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
+fn a_signal_kills_what_takes_longer_than_the_time_for_it() {
+    let mut server = Server::configured("[http]\ndrain = \"1s\"\n", &[]);
+    let id = server.session(&[]);
+    let of = [("mcp-session-id", id.as_str())];
+    assert_eq!(server.mcp(&of, &call("bash", json!({"command": "echo up"}))).stdout(), "up\n");
+    let message = call("bash", json!({"command": "echo begun; sleep 600"}));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| server.mcp(&of, &message));
+        std::thread::sleep(Duration::from_millis(800));
+        server.terminate();
+        let answer = running.join().expect("answered");
+        assert_eq!(
+            answer.message()["result"]["structuredContent"]["outcome"],
+            "cancelled",
+            "{answer:?}"
+        );
+    });
+    assert_eq!(server.ended(), Some(0));
+}
