@@ -17,7 +17,7 @@ CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uid
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
 KERNELS      ?= 6.1 6.12
 
-.PHONY: test-all test-clients test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
+.PHONY: test-all test-clients test-conformance test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
 	@echo 'make test-containers  every function in containers of podman, by root and rootless (root; Debian)'
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
+	@echo 'make test-conformance  the official MCP conformance suite, both eras, over HTTP (needs npm and a network)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
@@ -73,6 +74,10 @@ test-clients:
 test-containers:
 	@scripts/setup $(RUN_NEEDS) $(CONTAINER_NEEDS)
 	tests/containers/run
+
+test-conformance:
+	@scripts/setup node:nodejs npm:npm
+	tests/conformance/run
 
 test-systemd:
 	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)
