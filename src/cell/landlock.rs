@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
@@ -242,6 +242,34 @@ pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
     let wanted = wanted | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let rule = PathBeneath::new(directory, wanted & AccessFs::from_all(abi));
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
+}
+
+/// Returns a ruleset for a process that needs no file and listens nowhere: from ABI 4 on it connects by TCP to
+/// `ports` alone, or to any where there is no list.
+pub fn network_client(abi: u32, ports: Option<&[u16]>) -> Result<PreparedRules> {
+    let abi = known(abi);
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))
+        .map_err(|error| errno_behind(&error))?;
+    if abi >= ABI::V4 {
+        let network = match ports {
+            Some(_) => AccessNet::BindTcp | AccessNet::ConnectTcp,
+            None => AccessNet::BindTcp.into(),
+        };
+        ruleset = ruleset.handle_access(network).map_err(|error| errno_behind(&error))?;
+    }
+    if abi >= ABI::V6 {
+        let scope = Scope::AbstractUnixSocket | Scope::Signal;
+        ruleset = ruleset.scope(scope).map_err(|error| errno_behind(&error))?;
+    }
+    let mut ruleset =
+        ruleset.create().map_err(|error| errno_behind(&error))?.no_new_privs(false);
+    for port in ports.into_iter().flatten().filter(|_| abi >= ABI::V4) {
+        let rule = NetPort::new(*port, AccessNet::ConnectTcp);
+        ruleset = ruleset.add_rule(rule).map_err(|error| errno_behind(&error))?;
+    }
+    Ok(PreparedRules(ruleset))
 }
 
 impl PreparedRules {
