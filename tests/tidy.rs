@@ -21,7 +21,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("model", &["sys"]),
     ("profile", &["model"]),
     ("cell", &["model", "sys"]),
-    ("gateway", &["model"]),
+    ("gateway", &["cell", "model", "sys"]),
     ("supervisor", &["cell", "helpers", "model", "sys"]),
     // For the numbers of system calls, and those that the profile `bash` lists.
     ("selftest", &["helpers", "model", "profile"]),

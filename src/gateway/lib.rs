@@ -1,5 +1,56 @@
-//! The network of a cell: names, ports and requests that its profile grants.
+//! The gateway: the network of cells, in processes of its own.
+//!
+//! [`start`] clones the gateway from main; `gateway` keeps the cells that have a network and forks a worker at a cell's
+//! first packet; `worker` is a TCP/IP stack in user mode with the judge, the resolver and the relays of one cell.
+//! `confine` has the walls around both. [`host`] reads what the host says of names.
+//!
+//! *Invariants:* nothing of the host's network namespace is ever in a cell. What no rule allows goes nowhere, not even
+//! as a question of a name. A gateway or worker that dies is told, and nothing takes its place.
 
 #![deny(unreachable_pub)]
 
+mod confine;
+mod gateway;
+pub mod host;
 pub mod intercept;
+mod start;
+mod worker;
+
+use std::net::{IpAddr, SocketAddr};
+
+use model::egress::Egress;
+
+pub use start::{StartError, Started, start};
+
+/// Everything that a gateway is made with.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// One for each profile, by the index that frames name.
+    pub profiles: Vec<Egress>,
+    /// Resolvers that questions are forwarded to.
+    pub resolvers: Vec<SocketAddr>,
+    /// Names that the host knows by itself, in lower case, with their addresses.
+    pub hosts: Vec<(String, IpAddr)>,
+    /// The id that the gateway has on the host where root starts it; an ordinary user's gateway has the user's.
+    pub id: Option<u32>,
+}
+
+/// Readers of hostile bytes, for the fuzz targets.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads a frame of a packet socket as a worker does.
+    pub fn packet(bytes: &[u8]) {
+        if let Some(packet) = crate::worker::packet::parse(bytes) {
+            let ip = bytes.get(packet.ip.clone()).unwrap_or_default();
+            let mut copy = ip.to_vec();
+            std::hint::black_box(crate::worker::packet::reset(ip, &packet));
+            let to = std::net::SocketAddr::new(packet.destination, 7);
+            std::hint::black_box(crate::worker::packet::rewrite(&mut copy, None, Some(to)));
+        }
+    }
+
+    /// Reads the first bytes of a connection as a worker does.
+    pub fn first_flight(bytes: &[u8]) {
+        std::hint::black_box(crate::worker::first_flight::read(bytes));
+    }
+}

@@ -1,0 +1,263 @@
+//! The walls around gateway and workers: an empty root, no capability, Landlock, and filters of system calls.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+use model::egress::{Egress, NetworkClass};
+use model::profile::condition::{Op, Test, Verdict, Width};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rlimit::Resource;
+use syscalls::Sysno;
+
+use cell::seccomp::{Action, compile_for_ours, number};
+use cell::{caps, landlock};
+use sys::bpf::{self, Instruction};
+use sys::mount::{attach, attribute, new_filesystem, pivot_here};
+use sys::process::{self, Dumpable};
+
+/// Most memory of a worker's own, in bytes: buffers of all the connections it can have.
+const WORKER_BYTES: u64 = 256 << 20;
+/// Steps of priority by which a worker gives way to others.
+const NICE: i32 = 5;
+/// Most ports for which Landlock gets a rule each; a profile with more is held by the judge alone.
+const PORTS: usize = 4_096;
+
+/// Calls of both: waiting, packets and frames, memory, time, the runtime.
+const COMMON: [Sysno; 44] = [
+    Sysno::ppoll,
+    Sysno::read,
+    Sysno::write,
+    Sysno::readv,
+    Sysno::writev,
+    Sysno::recvmsg,
+    Sysno::recvfrom,
+    Sysno::sendmsg,
+    Sysno::sendto,
+    Sysno::close,
+    Sysno::shutdown,
+    Sysno::connect,
+    Sysno::getsockopt,
+    Sysno::getsockname,
+    Sysno::getpeername,
+    Sysno::epoll_create1,
+    Sysno::epoll_ctl,
+    Sysno::epoll_pwait,
+    Sysno::epoll_pwait2,
+    Sysno::eventfd2,
+    Sysno::futex,
+    Sysno::mmap,
+    Sysno::munmap,
+    Sysno::mremap,
+    Sysno::madvise,
+    Sysno::brk,
+    Sysno::rt_sigaction,
+    Sysno::rt_sigprocmask,
+    Sysno::rt_sigreturn,
+    Sysno::sigaltstack,
+    Sysno::set_robust_list,
+    Sysno::rseq,
+    Sysno::sched_getaffinity,
+    Sysno::sched_yield,
+    Sysno::getrandom,
+    Sysno::clock_gettime,
+    Sysno::clock_nanosleep,
+    Sysno::getpid,
+    Sysno::gettid,
+    Sysno::restart_syscall,
+    Sysno::exit,
+    Sysno::exit_group,
+    Sysno::fcntl,
+    Sysno::ioctl,
+];
+
+/// Older names of the same calls.
+#[cfg(target_arch = "x86_64")]
+const OLDER: [Sysno; 2] = [Sysno::epoll_wait, Sysno::poll];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: [Sysno; 0] = [];
+
+/// Calls of the gateway alone: forking and reaping workers, and what a worker does before its own filter.
+const GATEWAY: [Sysno; 10] = [
+    Sysno::close_range,
+    Sysno::socketpair,
+    Sysno::waitid,
+    Sysno::pidfd_send_signal,
+    Sysno::prctl,
+    Sysno::prlimit64,
+    Sysno::setpriority,
+    Sysno::getpriority,
+    Sysno::seccomp,
+    Sysno::landlock_restrict_self,
+];
+
+/// Calls that make a Landlock ruleset, which a worker's ports need.
+const LANDLOCK: [Sysno; 2] = [Sysno::landlock_create_ruleset, Sysno::landlock_add_rule];
+
+fn unsigned(value: i32) -> u64 {
+    u64::from(value.unsigned_abs())
+}
+
+fn test(argument: u8, op: Op, value: u64) -> Test {
+    Test { argument, width: Width::Low32, op, value }
+}
+
+/// Verdict that allows the sockets of `domains`, as streams and datagrams of the protocols of the Internet.
+fn sockets(domains: &[(i32, &[i32])]) -> Verdict {
+    let flags = u64::from(u32::MAX) & !unsigned(nix::libc::SOCK_CLOEXEC | nix::libc::SOCK_NONBLOCK);
+    let one = |(domain, kinds): &(i32, &[i32])| {
+        let domain = unsigned(*domain);
+        let of_kind = move |kind: &i32| {
+            vec![test(0, Op::Eq, domain), test(1, Op::MaskedEq(flags), unsigned(*kind))]
+        };
+        kinds.iter().map(of_kind).collect::<Vec<_>>()
+    };
+    Verdict::AllowIf(domains.iter().flat_map(one).collect())
+}
+
+/// Options of sockets that a worker sets, by level: what the runtime and flows need.
+fn options() -> Verdict {
+    use nix::libc;
+    let all = [
+        (libc::SOL_SOCKET, libc::SO_LINGER),
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::IPPROTO_IP, libc::IP_TTL),
+        (libc::IPPROTO_IP, libc::IP_RECVERR),
+        (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    ];
+    let one = |(level, name): (i32, i32)| {
+        vec![test(1, Op::Eq, unsigned(level)), test(2, Op::Eq, unsigned(name))]
+    };
+    Verdict::AllowIf(all.map(one).into_iter().collect())
+}
+
+/// Verdicts that both filters have on calls with arguments.
+fn conditional() -> [(Sysno, Verdict); 4] {
+    use nix::libc;
+    let fcntls =
+        [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
+    let fcntl = fcntls.map(|operation| vec![test(1, Op::Eq, unsigned(operation))]);
+    [
+        (Sysno::fcntl, Verdict::AllowIf(fcntl.into_iter().collect())),
+        (Sysno::ioctl, Verdict::AllowIf(vec![vec![test(1, Op::Eq, libc::FIONBIO)]])),
+        (Sysno::setsockopt, options()),
+        // The flags of clone3 are behind a pointer, where no filter sees them.
+        (Sysno::clone3, Verdict::Errno(libc::ENOSYS)),
+    ]
+}
+
+/// Compiles the filter of the gateway, which its workers inherit.
+///
+/// # Errors
+/// E2BIG: the filter itself is wrong.
+pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
+    use nix::libc;
+    let plain = COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK);
+    let mut verdicts: BTreeMap<u32, Verdict> =
+        plain.map(|call| (number(call), Verdict::Allow)).collect();
+    verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
+    let fork = unsigned(libc::CLONE_PIDFD | libc::SIGCHLD);
+    let internet: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
+    let domains = [
+        (libc::AF_INET, internet),
+        (libc::AF_INET6, internet),
+        // For the routes, which only tell.
+        (libc::AF_NETLINK, &[libc::SOCK_RAW]),
+    ];
+    verdicts
+        .insert(number(Sysno::clone), Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]]));
+    verdicts.insert(number(Sysno::socket), sockets(&domains));
+    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+}
+
+/// Compiles the filter of a worker: no process, no thread, no listener, no file.
+///
+/// # Errors
+/// E2BIG: the filter itself is wrong.
+pub(crate) fn worker_filter() -> Result<Vec<Instruction>, Errno> {
+    use nix::libc;
+    let plain = COMMON.into_iter().chain(OLDER);
+    let mut verdicts: BTreeMap<u32, Verdict> =
+        plain.map(|call| (number(call), Verdict::Allow)).collect();
+    verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
+    let internet: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
+    verdicts.insert(
+        number(Sysno::socket),
+        sockets(&[(libc::AF_INET, internet), (libc::AF_INET6, internet)]),
+    );
+    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+}
+
+/// Confines the gateway, in namespaces of its own and with one thread. The ids are taken already.
+///
+/// # Errors
+/// The errno of the step that failed; the process must not go on then.
+pub(crate) fn gateway() -> Result<(), Errno> {
+    process::set_dumpable(Dumpable::No)?;
+    process::set_no_new_privs()?;
+    empty_root()?;
+    limit(Resource::CORE, 0)?;
+    limit(Resource::FSIZE, 0)?;
+    caps::drop_bounding(&[])?;
+    process::lock_securebits()?;
+    caps::clear_current()?;
+    let abi = landlock::kernel_abi();
+    if abi > 0 {
+        landlock::network_client(abi, None)?.restrict()?;
+    }
+    bpf::load(&gateway_filter()?)
+}
+
+/// Confines a worker further, to the ports of its profile. Its runtime exists, and it has one thread.
+///
+/// # Errors
+/// As [`gateway`].
+pub(crate) fn worker(ports: Option<&[u16]>) -> Result<(), Errno> {
+    process::give_way(NICE)?;
+    limit(Resource::DATA, WORKER_BYTES)?;
+    let abi = landlock::kernel_abi();
+    if abi > 0 {
+        landlock::network_client(abi, ports)?.restrict()?;
+    }
+    bpf::load(&worker_filter()?)
+}
+
+fn limit(resource: Resource, value: u64) -> Result<(), Errno> {
+    resource.set(value, value).map_err(|error| cell::errno_of(&error))
+}
+
+/// Makes an empty file system the root, which nothing can be written to.
+fn empty_root() -> Result<(), Errno> {
+    const NONE: Option<&str> = None;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
+    let attributes = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC | attribute::RDONLY;
+    let root = new_filesystem(c"tmpfs", attributes)?;
+    attach(root.as_fd(), c"/proc")?;
+    nix::unistd::fchdir(&root)?;
+    pivot_here()?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    nix::unistd::chdir("/")
+}
+
+/// Returns the TCP ports that a worker of the profile may connect to: those of its rules, and its resolvers'.
+/// Nothing where the class reaches every port, or there are too many.
+pub(crate) fn ports(egress: &Egress, resolvers: &[std::net::SocketAddr]) -> Option<Vec<u16>> {
+    match egress.class {
+        NetworkClass::Any | NetworkClass::Private => return None,
+        NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => {}
+    }
+    let rules = egress.rules.iter().filter(|rule| rule.protocols.tcp);
+    let ranges = rules.flat_map(|rule| &rule.ports);
+    let mut ports: Vec<u16> = resolvers.iter().map(std::net::SocketAddr::port).collect();
+    for range in ranges {
+        ports.extend(range.first..=range.last);
+        ports.sort_unstable();
+        ports.dedup();
+        if ports.len() > PORTS {
+            return None;
+        }
+    }
+    Some(ports)
+}

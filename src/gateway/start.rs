@@ -1,0 +1,128 @@
+//! Main's side of starting the gateway, and the gateway's way in.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use model::egress::frames::{FromGateway, encode};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::stat::Mode;
+
+use cell::fds;
+use cell::ids::{Supplementary, become_id, write_map};
+use sys::process::{self, Dumpable, Side};
+use sys::signals;
+use sys::socket::{PacketWait, receive, send};
+
+use crate::{Spec, confine, gateway};
+
+/// Reasons why there is no gateway.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the gateway's namespaces cannot be made: {0}")]
+    Clone(Errno),
+    #[error("the gateway's ids cannot be mapped: {0}")]
+    Maps(Errno),
+}
+
+/// A gateway on its way up. Its first frame on the link says if it came up.
+#[derive(Debug)]
+pub struct Started {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+}
+
+/// Not that of the network, whose connections it makes, and not that of control groups.
+const NAMESPACES: nix::libc::c_int = nix::libc::CLONE_NEWUSER
+    | nix::libc::CLONE_NEWNS
+    | nix::libc::CLONE_NEWPID
+    | nix::libc::CLONE_NEWIPC
+    | nix::libc::CLONE_NEWUTS;
+
+/// Starts the gateway, with `link` as its end of the link. Call it from `main` while there is one thread, before the
+/// supervisor is cloned. It ends when main does, or the other end of the link closes.
+///
+/// # Errors
+/// The step of main's that failed; a step of the gateway's arrives as the first frame on the link.
+pub fn start(link: OwnedFd, spec: Spec) -> Result<Started, StartError> {
+    let (go, wait) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(StartError::Clone)?;
+    match process::clone3(NAMESPACES, None).map_err(StartError::Clone)? {
+        Side::Child => {
+            drop(go);
+            run(link, &wait, spec)
+        }
+        Side::Parent(child) => {
+            drop((wait, link));
+            map(child.pid, spec.id).map_err(StartError::Maps)?;
+            send(&go, b"go", &[]).map_err(StartError::Maps)?;
+            Ok(Started { pid: child.pid, pidfd: child.pidfd })
+        }
+    }
+}
+
+/// Writes the maps: one id, which is 0 within.
+fn map(pid: i32, id: Option<u32>) -> Result<(), Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let directory = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
+    let own = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let (uid, gid) = id.map_or(own, |id| (id, id));
+    if id.is_none() {
+        // Without this an ordinary user may not write a gid map (user_namespaces(7)).
+        write_map(directory.as_fd(), "setgroups", "deny")?;
+    }
+    write_map(directory.as_fd(), "gid_map", &format!("0 {gid} 1"))?;
+    write_map(directory.as_fd(), "uid_map", &format!("0 {uid} 1"))
+}
+
+/// Runs the gateway. Never returns.
+fn run(link: OwnedFd, wait: &OwnedFd, spec: Spec) -> ! {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        match enter(&link, wait, spec.id.is_some()) {
+            Ok(()) => gateway::serve(&link, &spec),
+            Err((step, errno)) => {
+                let why = format!("{step}: {}", errno.desc());
+                let frame = encode(&FromGateway::Failed { cell: None, why }).unwrap_or_default();
+                // Where nobody reads it, the end of the link tells as much.
+                send(&link, &frame, &[]).unwrap_or_default();
+            }
+        }
+    }));
+    process::exit_now(i32::from(outcome.is_err()));
+}
+
+/// Takes the gateway from the clone to its confinement.
+fn enter(link: &OwnedFd, wait: &OwnedFd, by_root: bool) -> Result<(), (&'static str, Errno)> {
+    let at = |step: &'static str| move |errno: Errno| (step, errno);
+    let mut go = [0; 8];
+    let received = receive(wait, &mut go, PacketWait::Yes).map_err(at("waiting for main"))?;
+    if received.bytes == 0 {
+        return Err(("waiting for main", Errno::EPIPE));
+    }
+    // No signal from the operator's terminal reaches it.
+    nix::unistd::setsid().map(drop).map_err(at("starting a session"))?;
+    // Only root's gateway leaves root's groups; an ordinary user's may not.
+    let groups = if by_root { Supplementary::Dropped } else { Supplementary::Kept };
+    become_id(0, groups).map_err(at("changing ids"))?;
+    // After the last change of ids, which resets both.
+    process::set_death_signal(Signal::SIGKILL).map_err(at("tying its life to main"))?;
+    process::set_dumpable(Dumpable::No).map_err(at("becoming untraceable"))?;
+    if !process::is_open(link).map_err(at("looking at the link"))? {
+        return Err(("looking at the link", Errno::EPIPE));
+    }
+    silence().map_err(at("letting the operator's streams go"))?;
+    fds::keep_only([link.as_fd()].into_iter()).map_err(at("closing descriptors"))?;
+    signals::default_signals().map_err(at("giving signals their default effect"))?;
+    confine::gateway().map_err(at("confining the gateway"))
+}
+
+/// Puts /dev/null on the three streams.
+fn silence() -> Result<(), Errno> {
+    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    for number in 0..3 {
+        process::duplicate_inheritable(&null, number)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,483 @@
+//! What the gateway claims, each shown with real programs.
+
+use model::egress::Only;
+use model::egress::frames::{FromGateway, ToGateway};
+
+use super::world::{ANY, LIMITED, LIST, Lab, PRIVATE};
+
+type Claim = (&'static str, fn(&Lab));
+
+pub(crate) const ALL: &[Claim] = &[
+    ("curl_reaches_a_named_host_by_v4_v6_and_tls", curl_reaches_a_named_host),
+    ("a_connection_gets_the_servers_own_answer", true_answers),
+    ("an_upload_and_a_download_arrive_whole", bulk),
+    ("a_half_closed_connection_still_carries_the_answer", half_closed),
+    ("names_without_a_rule_are_not_forwarded", names_by_rule),
+    ("answers_of_the_host_itself_or_of_a_tenants_private_network_are_dropped", rebinding),
+    ("dig_sees_truncation_and_asks_by_tcp", dns_by_tcp),
+    ("an_address_of_a_named_host_is_reached_only_by_its_name", pinned),
+    ("the_server_name_must_be_one_that_was_resolved", server_name),
+    ("the_host_of_a_request_must_be_one_that_was_resolved", host_header),
+    ("a_server_that_speaks_first_is_relayed_but_not_where_tls_is_expected", server_first),
+    ("the_never_list_holds_in_every_class_and_spelling", never),
+    ("ports_of_mail_and_dns_need_a_rule_that_names_them", named_ports),
+    ("class_private_reaches_private_networks_and_no_others", private),
+    ("datagrams_go_both_ways_and_their_errors_come_back", datagrams),
+    ("ping_gets_its_echo_and_traceroute_its_hops", echo),
+    ("a_call_is_narrowed_to_its_target_and_never_widened", narrowed),
+    ("limits_end_connections_and_are_told", limits),
+    ("a_tally_counts_connections_bytes_and_denials", tallies),
+    ("nmap_sees_the_same_states_as_bare", nmap),
+    ("a_killed_worker_is_told_and_nothing_takes_its_place", killed_worker),
+    ("frames_of_another_cell_change_nothing", other_cells),
+    ("gateway_and_worker_hold_no_capability_no_file_and_a_filter", confined),
+    ("a_window_of_one_byte_and_floods_leave_other_connections_alone", hostile_windows),
+];
+
+fn curl_reaches_a_named_host(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    assert_eq!(cell.run("curl -sS -4 http://web.test/"), "hello web.test 0\n");
+    assert_eq!(cell.run("curl -sS -6 http://web.test/"), "hello web.test 0\n");
+    assert_eq!(cell.run("curl -sSk https://web.test/"), "hello web.test 0\n");
+    let tally = cell.tally(1);
+    assert_eq!((tally.connections, tally.denied.len()), (3, 0), "{tally:?}");
+}
+
+fn true_answers(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    assert_eq!(cell.connect("203.0.113.20", 7), "ok");
+    assert_eq!(cell.connect("2001:db8::20", 7), "ok");
+    assert_eq!(cell.connect("203.0.113.20", 9), "ECONNREFUSED");
+    assert_eq!(cell.connect("2001:db8::20", 9), "ECONNREFUSED");
+    assert_eq!(cell.connect("203.0.113.99", 7), "timeout");
+    assert_eq!(cell.connect("198.51.100.14", 7), "EHOSTUNREACH");
+    assert_eq!(cell.connect("2001:db8:1::9", 7), "ENETUNREACH");
+    // Denied: by no rule.
+    assert_eq!(cell.connect("203.0.113.10", 7), "EHOSTUNREACH");
+    assert_eq!(cell.connect("2001:db8::10", 7), "EACCES");
+}
+
+fn bulk(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    for address in ["203.0.113.20", "2001:db8::20"] {
+        let sent = cell.python(&format!(
+            "s=socket.create_connection(('{address}',9001))\n\
+             b=bytes(1<<20)\nfor _ in range(40): s.sendall(b)\ns.shutdown(1)\nprint(s.recv(100).decode())"
+        ));
+        assert_eq!(sent, (40 << 20).to_string());
+        let received = cell.python(&format!(
+            "s=socket.create_connection(('{address}',9000))\ns.sendall(b'41943040'.ljust(20))\nn=0\n\
+             while d:=s.recv(1<<20): n+=len(d)\nprint(n)"
+        ));
+        assert_eq!(received, (40 << 20).to_string());
+    }
+}
+
+fn half_closed(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let echoed = cell.python(
+        "s=socket.create_connection(('203.0.113.20',7))\ns.sendall(b'x'*300000)\ns.shutdown(1)\nn=0\n\
+         while d:=s.recv(65536): n+=len(d)\nprint(n)",
+    );
+    assert_eq!(echoed, "300000");
+}
+
+fn names_by_rule(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let answer = cell.run("dig +noall +comments +answer secret-data.other.test");
+    assert!(answer.contains("NXDOMAIN") && answer.contains("EDE: 18"), "{answer}");
+    assert!(answer.contains("secret-data.other.test"), "{answer}");
+    assert!(cell.run("dig +short web.test").contains("203.0.113.10"));
+    assert_eq!(cell.run("dig +short known.test"), "");
+    let answer = cell.run("dig +noall +comments HTTPS web.test");
+    assert!(answer.contains("NOERROR") && answer.contains("ANSWER: 0"), "{answer}");
+    assert!(cell.run("dig +noall +comments localhost").contains("NXDOMAIN"));
+    let asked = lab.asked();
+    assert!(asked.contains("web.test 1"), "{asked}");
+    assert!(!asked.contains("secret-data") && !asked.contains("web.test 65"), "{asked}");
+    // The letters' case could carry data.
+    cell.run("dig +short wEb.tEsT");
+    assert!(!lab.asked().contains("wEb"), "{}", lab.asked());
+    let denied = cell.tally(1).denied;
+    let told = denied.iter().find(|denied| denied.to == "secret-data.other.test");
+    assert!(told.is_some_and(|told| told.grant.is_some()), "{denied:?}");
+}
+
+fn rebinding(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    for name in ["loop.test", "host.test", "tenant.wild.test"] {
+        assert_eq!(cell.run(&format!("dig +short {name} A")), "", "{name}");
+        assert_eq!(cell.run(&format!("dig +short {name} AAAA")), "", "{name}");
+    }
+    assert_eq!(cell.run("dig +short mixed.test"), "203.0.113.10\n");
+    assert_eq!(cell.run("dig +short inside.test"), "10.77.0.10\n");
+    assert_eq!(cell.run("curl -sS http://inside.test/"), "hello inside.test 0\n");
+}
+
+fn dns_by_tcp(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let answer = cell.run("dig +noall +answer +ignore +bufsize=512 big.test TXT");
+    assert_eq!(answer, "");
+    let answer = cell.run("dig +noall +answer +tcp big.test TXT");
+    assert_eq!(answer.lines().count(), 20, "{answer}");
+    let answer = cell.run("dig +noall +answer +tcp @fd00::3 web.test AAAA");
+    assert!(answer.contains("2001:db8::10"), "{answer}");
+}
+
+fn pinned(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    // Another name of the same address, which no rule has.
+    assert_eq!(cell.connect("203.0.113.10", 80), "EHOSTUNREACH");
+    assert!(cell.run("dig +short web.test").contains("203.0.113.10"));
+    assert_eq!(cell.connect("203.0.113.10", 80), "ok");
+    // Not on a port that the rule does not have.
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+}
+
+fn server_name(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let tls = |name: &str| {
+        cell.python(&format!(
+            "socket.getaddrinfo('web.test',443)\nc=ssl._create_unverified_context()\n\
+             s=socket.create_connection(('203.0.113.10',443))\ntry:\n \
+             t=c.wrap_socket(s,server_hostname={name}); t.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); print(t.recv(15).decode())\n\
+             except OSError as e: print(name(e))"
+        ))
+    };
+    assert_eq!(tls("'web.test'"), "HTTP/1.1 200 OK");
+    assert_eq!(tls("'other.test'"), "ECONNRESET");
+    assert_eq!(tls("None"), "ECONNRESET");
+    let hello = "c=ssl._create_unverified_context()\ni,o=ssl.MemoryBIO(),ssl.MemoryBIO()\n\
+        b=c.wrap_bio(i,o,server_hostname='NAME')\ntry: b.do_handshake()\nexcept ssl.SSLWantReadError: pass\n\
+        h=o.read()[5:]\n";
+    let split = |name: &str| {
+        cell.python(&format!(
+            "socket.getaddrinfo('web.test',443)\n{}\
+             s=socket.create_connection(('203.0.113.10',443)); s.setsockopt(6,1,1)\ntry:\n \
+             [(s.sendall(b'\\x16\\x03\\x01'+struct.pack('>H',len(h[k:k+20]))+h[k:k+20]),time.sleep(.002)) for k in range(0,len(h),20)]\n \
+             print(s.recv(1)[0])\nexcept OSError as e: print(name(e))",
+            hello.replace("NAME", name)
+        ))
+    };
+    // A name over many records and segments is read whole: the server answers with a handshake.
+    assert_eq!(split("web.test"), "22");
+    assert_eq!(split("other.test"), "ECONNRESET");
+}
+
+fn host_header(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let to = "http://web.test/";
+    assert_eq!(cell.run(&format!("curl -sS -H Host:web.test {to}")), "hello web.test 0\n");
+    let refused = cell.run(&format!("curl -sS -H Host:other.test {to}"));
+    assert!(refused.contains("reset"), "{refused}");
+    let none = cell.run(&format!("curl -sS -H Host: {to}"));
+    assert!(none.contains("reset"), "{none}");
+    let prior = cell.run(&format!("curl -sS --http2-prior-knowledge {to}"));
+    assert!(!prior.contains("hello"), "{prior}");
+    // A second request on one connection may name another host, so it goes nowhere.
+    let second = cell.python(
+        "s=socket.create_connection(('web.test',80))\n\
+         s.sendall(b'POST / HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: 3\\r\\n\\r\\nabcGET / HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n')\n\
+         d=b''\ntry:\n while x:=s.recv(999): d+=x\nexcept OSError as e: d+=name(e).encode()\nprint(b'other' in d)",
+    );
+    assert_eq!(second, "False");
+}
+
+fn server_first(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let first = |port: u16| {
+        cell.python(&format!(
+            "socket.getaddrinfo('web.test',80)\ns=socket.create_connection(('203.0.113.10',{port}))\ns.settimeout(3)\n\
+             try: print(s.recv(20).decode().strip())\nexcept OSError as e: print(name(e))"
+        ))
+    };
+    assert_eq!(first(22), "SSH-2.0-lab");
+    let other = cell.python(
+        "socket.getaddrinfo('web.test',80)\ns=socket.create_connection(('203.0.113.10',443))\ns.sendall(b'\\0\\0\\0\\x08')\n\
+         try: print(s.recv(20))\nexcept OSError as e: print(name(e))",
+    );
+    assert_eq!(other, "ECONNRESET");
+}
+
+fn never(lab: &Lab) {
+    let any = lab.cell(ANY);
+    assert_eq!(any.connect("203.0.113.20", 7), "ok");
+    for address in [
+        "169.254.169.254",
+        "203.0.113.1",
+        "10.77.0.1",
+        "100.100.100.200",
+        "168.63.129.16",
+        "240.0.0.1",
+        "10.0.2.2",
+        "198.18.0.1",
+    ] {
+        assert_eq!(any.connect(address, 80), "EHOSTUNREACH", "{address}");
+    }
+    for address in [
+        "2001:db8::1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::1",
+        "2001:0:7f00:1::1",
+        "fd00:ec2::254",
+        "::ffff:0:7f00:1",
+        "fd00::2",
+    ] {
+        assert_eq!(any.connect(address, 80), "EACCES", "{address}");
+    }
+    let denied = any.tally(1).denied;
+    assert!(
+        denied.iter().all(|denied| denied.grant.is_none() || denied.to.starts_with("198.18")),
+        "{denied:?}"
+    );
+}
+
+fn named_ports(lab: &Lab) {
+    let any = lab.cell(ANY);
+    for port in [25, 53, 853] {
+        assert_eq!(any.connect("203.0.113.53", port), "EHOSTUNREACH", "{port}");
+    }
+    let list = lab.cell(LIST);
+    // A range does not name it.
+    assert_eq!(list.connect("203.0.113.20", 53), "EHOSTUNREACH");
+    assert_eq!(list.connect("203.0.113.20", 54), "ECONNREFUSED");
+}
+
+fn private(lab: &Lab) {
+    let cell = lab.cell(PRIVATE);
+    assert_eq!(cell.connect("10.77.0.10", 80), "ok");
+    assert_eq!(cell.connect("203.0.113.20", 7), "EHOSTUNREACH");
+    assert_eq!(cell.run("dig +short web.test"), "");
+}
+
+fn datagrams(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let udp = |address: &str, port: u16, size: usize| {
+        let family = if address.contains(':') { "socket.AF_INET6" } else { "socket.AF_INET" };
+        cell.python(&format!(
+            "s=socket.socket({family},socket.SOCK_DGRAM)\ns.settimeout(3)\ns.connect(('{address}',{port}))\n\
+             try:\n s.send(b'x'*{size}); print(len(s.recv(65536)))\nexcept socket.timeout: print('timeout')\n\
+             except OSError as e: print(name(e))"
+        ))
+    };
+    assert_eq!(udp("203.0.113.20", 7, 10), "10");
+    assert_eq!(udp("203.0.113.20", 7, 0), "0");
+    assert_eq!(udp("203.0.113.20", 7, 20_000), "20000");
+    assert_eq!(udp("2001:db8::20", 7, 10), "10");
+    assert_eq!(udp("203.0.113.20", 8, 10), "ECONNREFUSED");
+    assert_eq!(udp("2001:db8::20", 8, 10), "ECONNREFUSED");
+    // A rule for TCP alone, and none.
+    cell.run("dig +short web.test");
+    assert_eq!(udp("203.0.113.10", 7, 10), "EHOSTUNREACH");
+    assert_eq!(udp("2001:db8::30", 7, 10), "EACCES");
+    // Another resolver than the gateway's.
+    assert_eq!(udp("203.0.113.53", 53, 30), "EHOSTUNREACH");
+}
+
+fn echo(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let ping = cell.run("ping -c 2 -i 0.2 -W 2 203.0.113.20");
+    assert!(ping.contains("2 received"), "{ping}");
+    let ping = cell.run("ping -c 1 -W 2 2001:db8::20");
+    assert!(ping.contains("1 received"), "{ping}");
+    let ping = cell.run("ping -c 1 -W 2 203.0.113.10");
+    assert!(ping.contains("Packet filtered"), "{ping}");
+    let hop = cell.run("ping -c 1 -W 2 -t 1 198.51.100.20");
+    assert!(hop.contains("203.0.113.10") && hop.contains("Time to live exceeded"), "{hop}");
+    let far = cell.run("ping -c 1 -W 2 198.51.100.14");
+    assert!(far.contains("Destination Host Unreachable"), "{far}");
+    if super::world::installed("traceroute") {
+        let hops = cell.run("traceroute -n -q 1 -w 1 -m 3 198.51.100.20");
+        assert!(hops.contains(" 1  203.0.113.10"), "{hops}");
+    }
+}
+
+fn narrowed(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let only = |hosts: &[&str], nets: &[&str], ports: &[&str]| {
+        Some(Only {
+            rules: Vec::new(),
+            hosts: hosts.iter().map(|host| host.parse().expect("a host")).collect(),
+            nets: nets.iter().map(|net| net.parse().expect("a net")).collect(),
+            ports: ports.iter().map(|ports| ports.parse().expect("ports")).collect(),
+        })
+    };
+    cell.begin(2, only(&[], &["203.0.113.20"], &["7"]));
+    assert_eq!(cell.connect("203.0.113.20", 7), "ok");
+    assert_eq!(cell.connect("203.0.113.20", 80), "EHOSTUNREACH");
+    assert_eq!(cell.connect("2001:db8::20", 7), "EACCES");
+    cell.begin(3, only(&["web.test"], &[], &[]));
+    assert_eq!(cell.run("curl -sS http://web.test/"), "hello web.test 0\n");
+    assert_eq!(cell.connect("203.0.113.20", 7), "EHOSTUNREACH");
+    assert_eq!(cell.run("dig +short a.wild.test"), "");
+    // What the profile does not allow stays so.
+    cell.begin(4, only(&["other.test"], &["203.0.113.10"], &[]));
+    assert_eq!(cell.run("dig +short other.test"), "");
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+    cell.begin(5, None);
+    assert_eq!(cell.connect("203.0.113.20", 80), "ok");
+}
+
+fn limits(lab: &Lab) {
+    let cell = lab.cell(LIMITED);
+    let open = cell.python(
+        "a=[]\nfor _ in range(3):\n try: a.append(socket.create_connection(('203.0.113.20',9002),3))\n except OSError as e: print(name(e))\nprint(len(a))",
+    );
+    assert_eq!(open, "EHOSTUNREACH\n2");
+    let sent = cell.python(
+        "s=socket.create_connection(('203.0.113.20',9001))\n\
+         try:\n for _ in range(100): s.sendall(bytes(100000)); time.sleep(.01)\nexcept OSError as e: print(name(e))",
+    );
+    assert!(["ECONNRESET", "EPIPE"].contains(&sent.as_str()), "{sent}");
+    let tally = cell.tally(1);
+    assert_eq!(tally.sent, 100_000, "{tally:?}");
+    assert!(
+        tally.denied.iter().any(|denied| denied.why.contains("egress_limits.connections")),
+        "{tally:?}"
+    );
+    cell.begin(2, None);
+    let received = cell.python(
+        "s=socket.create_connection(('203.0.113.20',9000))\ns.sendall(b'4000000'.ljust(20))\nn=0\n\
+         try:\n while d:=s.recv(65536): n+=len(d)\nexcept OSError as e: print(name(e))",
+    );
+    assert_eq!(received, "ECONNRESET");
+    assert_eq!(cell.tally(2).received, 300_000);
+}
+
+fn tallies(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    cell.run("curl -sS http://web.test/");
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+    let tally = cell.tally(1);
+    let row = tally.rows.iter().find(|row| row.to == "web.test:80").expect("a row");
+    assert_eq!((row.rule.as_str(), row.connections), ("web", 1));
+    assert!(row.sent > 50 && row.received > 50, "{row:?}");
+    let denied = tally.denied.first().expect("a denial");
+    assert_eq!(
+        (denied.to.as_str(), denied.why.as_str(), denied.count),
+        ("web.test:9000", "no rule", 2)
+    );
+    let grant = "[[egress]] hosts = [\"web.test\"], ports = [9000]";
+    assert_eq!(denied.grant.as_deref(), Some(grant));
+    cell.begin(2, None);
+    assert!(cell.tally(2).is_empty());
+    // An answer to a question about a call that is over.
+    assert!(cell.tally(1).incomplete);
+}
+
+fn nmap(lab: &Lab) {
+    if !super::world::installed("nmap") {
+        return;
+    }
+    let cell = lab.cell(LIST);
+    let ports = |text: &str| {
+        let lines = text.lines().filter(|line| line.contains("/tcp"));
+        lines
+            .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let inside = cell.run("nmap -n -Pn -sT -p 1-1000 203.0.113.20");
+    // Of the ports of the range, 25 and 53 need a rule of their own.
+    assert_eq!(
+        ports(&inside),
+        [
+            "7/tcp open",
+            "22/tcp open",
+            "25/tcp filtered",
+            "53/tcp filtered",
+            "80/tcp open",
+            "443/tcp open",
+            "853/tcp filtered"
+        ],
+        "{inside}"
+    );
+    assert!(
+        inside.contains("993 closed tcp ports") || inside.contains("Not shown: 993 closed"),
+        "{inside}"
+    );
+}
+
+fn killed_worker(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    assert_eq!(cell.connect("203.0.113.20", 7), "ok");
+    while lab.waiting() {
+        lab.frame();
+    }
+    let workers = lab.workers();
+    let worker = *workers.last().expect("a worker");
+    let pid = nix::unistd::Pid::from_raw(worker);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    let told = std::iter::from_fn(|| lab.frame()).take(50).find_map(|frame| {
+        let FromGateway::Failed { cell: Some(failed), why } = frame else { return None };
+        (failed == cell.key).then_some(why)
+    });
+    assert_eq!(told.as_deref(), Some("the worker of the cell's network has died"));
+    assert_eq!(cell.connect("203.0.113.20", 7), "timeout");
+    assert!(cell.tally(1).incomplete);
+    // Others go on.
+    assert_eq!(lab.cell(LIST).connect("203.0.113.20", 7), "ok");
+}
+
+fn other_cells(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    assert_eq!(cell.connect("203.0.113.20", 7), "ok");
+    let late = model::egress::frames::CellKey { generation: cell.key.generation - 1, ..cell.key };
+    lab.tell(&ToGateway::Close { cell: late });
+    lab.tell(&ToGateway::Begin {
+        cell: late,
+        call: 9,
+        only: Some(Only { ports: vec!["1".parse().expect("a port")], ..Only::default() }),
+    });
+    assert_eq!(cell.connect("203.0.113.20", 7), "ok");
+    assert_eq!(cell.tally(1).connections, 2);
+}
+
+fn confined(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    assert_eq!(cell.connect("203.0.113.20", 7), "ok");
+    let worker = *lab.workers().last().expect("a worker");
+    for pid in [lab.gateway, worker] {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+        let line = |key: &str| {
+            let found = status.lines().find_map(|line| line.strip_prefix(key));
+            found.map(str::trim).unwrap_or_default().to_owned()
+        };
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(line(set), "0000000000000000", "{set}");
+        }
+        assert_eq!((line("NoNewPrivs:").as_str(), line("Seccomp:").as_str()), ("1", "2"));
+        let filters: u32 = line("Seccomp_filters:").parse().expect("a number");
+        assert_eq!(filters, if pid == worker { 2 } else { 1 });
+        if std::env::var_os("GATEWAY_LAB_ROOT").is_some() {
+            assert_eq!(line("Uid:"), "60000\t60000\t60000\t60000");
+        }
+        let root = std::fs::read_dir(format!("/proc/{pid}/root/")).map(std::iter::Iterator::count);
+        assert_eq!(root.map_err(|error| error.kind()), Ok(0));
+        for space in ["user", "mnt", "pid", "ipc", "uts"] {
+            let of = |pid: &str| {
+                std::fs::read_link(format!("/proc/{pid}/ns/{space}")).expect("a namespace")
+            };
+            assert_ne!(of(&pid.to_string()), of("self"), "{space}");
+        }
+    }
+}
+
+fn hostile_windows(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let slow = cell.python(
+        "import threading\n\
+         a=[socket.socket() for _ in range(60)]\n\
+         [x.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,1) for x in a]\n\
+         [x.connect(('203.0.113.20',9000)) for x in a]\n[x.sendall(b'9000000'.ljust(20)) for x in a]\ntime.sleep(.3)\n\
+         [x.recv(1) for x in a]\n\
+         u=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+         [u.sendto(b'x',('203.0.113.20',7)) for _ in range(5000)]\n\
+         b=[]\n\
+         for _ in range(700):\n x=socket.socket(); x.setblocking(False); x.connect_ex(('203.0.113.99',7)); b.append(x)\n\
+         try: s=socket.create_connection(('203.0.113.20',22),4); print(s.recv(5).decode())\nexcept OSError: print('timed out')",
+    );
+    // 512 are on their way, so one more waits for its turn: the first segment is lost and sent again.
+    assert!(slow.contains("SSH-2") || slow.contains("timed out"), "{slow}");
+    assert_eq!(lab.cell(LIST).connect("203.0.113.20", 7), "ok");
+}

@@ -1,0 +1,38 @@
+//! The gateway in a lab: real programs in a cell's network namespace, real servers in another, the gateway between.
+//!
+//! The test enters namespaces of its own first, so that nothing of it touches the machine's network.
+
+mod claims;
+mod world;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Programs that the lab is made with.
+const NEEDED: [&str; 8] = ["unshare", "nsenter", "ip", "python3", "openssl", "curl", "dig", "ping"];
+
+fn main() {
+    if std::env::var_os("GATEWAY_LAB").is_none() {
+        let missing: Vec<_> = NEEDED.into_iter().filter(|name| !world::installed(name)).collect();
+        let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
+        if missing.is_empty() {
+            std::process::exit(world::reenter());
+        }
+        println!("not run: {} missing", missing.join(", "));
+        std::process::exit(i32::from(must));
+    }
+    let lab = std::sync::Arc::new(world::Lab::build());
+    let trial = |(name, claim): &(&'static str, fn(&world::Lab))| {
+        let (lab, claim) = (std::sync::Arc::clone(&lab), *claim);
+        Trial::test(*name, move || {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| claim(&lab)))
+                .map_err(|_| Failed::without_message())
+        })
+    };
+    let trials = claims::ALL.iter().map(trial).collect();
+    let mut arguments = Arguments::from_args();
+    // One gateway serves all cells of the lab.
+    arguments.test_threads = Some(1);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(lab);
+    conclusion.exit();
+}

@@ -1,0 +1,417 @@
+//! One TCP connection, from the segment that opens it to its end.
+//!
+//! The cell gets its answer only once the host has one: what is refused, unreachable or silent to the host is so to
+//! the cell.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::egress::{ConnectionEnd, Protocol};
+use nix::errno::Errno;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use super::Worker;
+use super::account::{Allowance, Entry, Way};
+use super::first_flight::{self, FirstFlight};
+use super::judge::{Allowed, Decision, Named, Refusal};
+use super::packet::{self, Packet, Undelivered};
+use super::stack::{CellStream, Ends, Ready, hold};
+
+/// Time after which a connection that the host could not make is forgotten: as long as Linux tries by default.
+const CONNECT: Duration = Duration::from_secs(130);
+/// Time in which the cell or the server must say the first word where the host's name is to be read.
+const FIRST_WORD: Duration = Duration::from_secs(120);
+/// Ports on which rules by name expect TLS or HTTP: no server speaks first there.
+const NAMED_FIRST: [u16; 4] = [80, 443, 8_080, 8_443];
+
+/// The packet that opens a connection.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub ends: Ends,
+    /// The IP packet.
+    pub syn: Vec<u8>,
+    pub packet: Packet,
+}
+
+/// A connection as it is told when it closes.
+struct Told {
+    entry: Entry,
+    name: Option<String>,
+    since: Instant,
+    sent: u64,
+    received: u64,
+}
+
+impl Worker {
+    /// Judges, connects, answers and relays.
+    pub(crate) async fn connection(self: Arc<Self>, opening: Opening) {
+        let ends = opening.ends;
+        let (to, since) = (ends.remote, Instant::now());
+        let decision = hold(&self.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
+        let allowed = match decision {
+            Decision::Allowed(allowed) => allowed,
+            Decision::Refused(refusal) => {
+                self.deny(Protocol::Tcp, to, None, refusal);
+                return self.undelivered(&opening, Undelivered::Denied);
+            }
+            Decision::Unreachable(errno) => {
+                self.told(Protocol::Tcp, to, &allowed_by_nothing(to), ConnectionEnd::Unreachable);
+                return self.undelivered(&opening, unreachable(errno));
+            }
+        };
+        let shown = allowed.name().map(|name| format!("{name}:{}", to.port()));
+        let rule = allowed.rule().to_owned();
+        let entry = Entry { to: shown.unwrap_or_else(|| to.to_string()), rule };
+        let mut told =
+            Told { entry, name: allowed.name().map(str::to_owned), since, sent: 0, received: 0 };
+        let opened = hold(&self.account).opens(&told.entry);
+        if let Err(refusal) = opened {
+            self.deny(Protocol::Tcp, to, None, refusal);
+            return self.undelivered(&opening, Undelivered::Denied);
+        }
+        let verdict = self.connected(&opening, &allowed, &mut told).await;
+        hold(&self.account).closes();
+        self.closed(Protocol::Tcp, to, told, verdict);
+    }
+
+    /// Connects on the host and answers the cell accordingly. Returns how it ended.
+    async fn connected(
+        &self,
+        opening: &Opening,
+        allowed: &Allowed,
+        told: &mut Told,
+    ) -> ConnectionEnd {
+        let to = opening.ends.remote;
+        let host = match timeout(CONNECT, connect(to)).await {
+            Ok(Ok(host)) => host,
+            // Silence, as the program would have it from the network.
+            Err(_) => return ConnectionEnd::Timeout,
+            Ok(Err(error)) => return self.not_connected(opening, &error),
+        };
+        self.connecting_is_over(&opening.ends);
+        let accepted = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
+        let Some(cell) = accepted else { return ConnectionEnd::Limit };
+        if cell.established().await.is_err() {
+            return ConnectionEnd::Relayed;
+        }
+        let spoken = match self.spoken(&cell, &host, allowed, to).await {
+            Ok(spoken) => spoken,
+            Err(refusal) => {
+                self.deny(Protocol::Tcp, to, told.name.clone(), refusal);
+                cell.abort();
+                return ConnectionEnd::Denied;
+            }
+        };
+        if let Some((rule, name)) = spoken {
+            told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
+            told.name = Some(name);
+        }
+        self.relayed(&cell, &host, told).await
+    }
+
+    /// Answers a segment whose connection the host could not make.
+    fn not_connected(&self, opening: &Opening, error: &io::Error) -> ConnectionEnd {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        if matches!(errno, Errno::ECONNREFUSED | Errno::ECONNRESET) {
+            self.link.send(packet::reset(&opening.syn, &opening.packet));
+            return ConnectionEnd::Refused;
+        }
+        if errno == Errno::ETIMEDOUT {
+            return ConnectionEnd::Timeout;
+        }
+        if matches!(errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) {
+            self.undelivered(opening, unreachable(errno));
+            return ConnectionEnd::Unreachable;
+        }
+        // By a firewall of the host, by Landlock, or for want of ports or descriptors.
+        let why = format!("the host refuses to connect: {}", errno.desc());
+        let refusal = Refusal { why, grant: None };
+        self.deny(Protocol::Tcp, opening.ends.remote, None, refusal);
+        self.undelivered(opening, Undelivered::Denied);
+        ConnectionEnd::Denied
+    }
+
+    fn undelivered(&self, opening: &Opening, why: Undelivered) {
+        self.link.send(packet::undelivered(&opening.syn, opening.ends.cell.ip(), why));
+    }
+
+    /// Reads for which host the connection is, where only rules by name allow it. Returns the rule and the name, if
+    /// one was read.
+    async fn spoken(
+        &self,
+        cell: &CellStream,
+        host: &TcpStream,
+        allowed: &Allowed,
+        to: SocketAddr,
+    ) -> Result<Option<(String, String)>, Refusal> {
+        let reads = allowed.named.iter().any(|named| self.intercepts(named));
+        if allowed.open.is_some() && !reads {
+            return Ok(None);
+        }
+        let first = timeout(FIRST_WORD, first_word(cell, host)).await;
+        let first = first.map_err(|_| refusal("nothing was said that names a host"))?;
+        let strict = NAMED_FIRST.contains(&to.port()) || reads;
+        let name = match first {
+            First::Server if strict => {
+                return Err(refusal("the server spoke first on a port of TLS or HTTP"));
+            }
+            First::Flight(FirstFlight::Other) if strict => {
+                return Err(refusal("neither TLS nor HTTP on a port of TLS or HTTP"));
+            }
+            First::Server | First::Flight(FirstFlight::Other) => return Ok(None),
+            First::Flight(FirstFlight::Tls(name)) => {
+                name.ok_or_else(|| refusal("TLS without a server name"))?
+            }
+            First::Flight(FirstFlight::Http(name)) => {
+                name.ok_or_else(|| refusal("a request without one plain Host"))?
+            }
+            First::Flight(FirstFlight::Http2) => {
+                return Err(refusal("HTTP/2 without TLS is not read"));
+            }
+            First::Flight(FirstFlight::More | FirstFlight::Malformed) => {
+                return Err(refusal("TLS or HTTP that cannot be read"));
+            }
+        };
+        let is = |named: &&Named| named.names.contains(&name);
+        match (allowed.named.iter().find(is), &allowed.open) {
+            (Some(named), _) if self.intercepts(named) => {
+                Err(refusal("requests of this rule are not read yet"))
+            }
+            (Some(named), _) => Ok(Some((named.id.clone(), name))),
+            (None, Some(open)) => Ok(Some((open.clone(), name))),
+            (None, None) => {
+                let why =
+                    format!("the connection is for {name}, which was not resolved to {}", to.ip());
+                Err(refusal(&why))
+            }
+        }
+    }
+
+    fn intercepts(&self, named: &Named) -> bool {
+        let judge = hold(&self.judge);
+        judge.rule(named.rule).is_none_or(model::egress::EgressRule::intercepts)
+    }
+
+    /// Moves bytes both ways until both are closed, or a limit is reached.
+    async fn relayed(&self, cell: &CellStream, host: &TcpStream, told: &mut Told) -> ConnectionEnd {
+        let entry = told.entry.clone();
+        let (mut sent, mut received) = (0, 0);
+        let both = async {
+            tokio::try_join!(
+                self.to_host(cell, host, &entry, &mut sent),
+                self.to_cell(cell, host, &entry, &mut received)
+            )
+        };
+        let result = both.await;
+        (told.sent, told.received) = (sent, received);
+        match result {
+            Ok(_) => ConnectionEnd::Relayed,
+            Err(Broken::Limit) => {
+                cut(cell, host);
+                ConnectionEnd::Limit
+            }
+            Err(Broken::Reset) => {
+                cut(cell, host);
+                ConnectionEnd::Relayed
+            }
+        }
+    }
+
+    async fn to_host(
+        &self,
+        cell: &CellStream,
+        host: &TcpStream,
+        entry: &Entry,
+        count: &mut u64,
+    ) -> Result<(), Broken> {
+        while cell.readable().await? == Ready::Yes {
+            let most = self.allowance(Way::Sent).await?;
+            host.writable().await?;
+            let wrote = cell.receive(|bytes| {
+                let length = bytes.len().min(most);
+                let result = host.try_write(bytes.get(..length).unwrap_or_default());
+                (*result.as_ref().unwrap_or(&0), result)
+            })?;
+            *count = count.saturating_add(self.moved(entry, Way::Sent, wrote)?);
+        }
+        shut_down(host);
+        Ok(())
+    }
+
+    async fn to_cell(
+        &self,
+        cell: &CellStream,
+        host: &TcpStream,
+        entry: &Entry,
+        count: &mut u64,
+    ) -> Result<(), Broken> {
+        loop {
+            let most = self.allowance(Way::Received).await?;
+            host.readable().await?;
+            tokio::select! {
+                writable = cell.writable() => writable?,
+                // The cell may reset a connection whose window it never opens.
+                () = cell.gone() => return Err(Broken::Reset),
+            }
+            let read = cell.send(|room| {
+                let length = room.len().min(most);
+                let result = host.try_read(room.get_mut(..length).unwrap_or_default());
+                (*result.as_ref().unwrap_or(&0), result)
+            })?;
+            if matches!(read, Ok(0)) {
+                break;
+            }
+            *count = count.saturating_add(self.moved(entry, Way::Received, read)?);
+        }
+        cell.finish();
+        // Half closed: the cell may go on sending for as long as it does.
+        Ok(())
+    }
+
+    /// Counts what one read or write moved; one that would block moved nothing.
+    fn moved(&self, entry: &Entry, way: Way, result: io::Result<usize>) -> Result<u64, Broken> {
+        match result {
+            Ok(bytes) => {
+                hold(&self.account).moved(entry, way, bytes);
+                Ok(u64::try_from(bytes).unwrap_or(u64::MAX))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(_) => Err(Broken::Reset),
+        }
+    }
+
+    /// Waits until bytes may be moved.
+    async fn allowance(&self, way: Way) -> Result<usize, Broken> {
+        loop {
+            let allowance = hold(&self.account).allowance(way);
+            match allowance {
+                Allowance::Bytes(bytes) => return Ok(bytes),
+                Allowance::Wait(time) => tokio::time::sleep(time).await,
+                Allowance::Over => return Err(Broken::Limit),
+            }
+        }
+    }
+
+    /// Tells of the end of a connection.
+    fn closed(&self, protocol: Protocol, address: SocketAddr, told: Told, verdict: ConnectionEnd) {
+        let milliseconds = u64::try_from(told.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.audit(model::egress::Connection {
+            protocol,
+            name: told.name,
+            address,
+            rule: Some(told.entry.rule),
+            sent: told.sent,
+            received: told.received,
+            milliseconds,
+            end: verdict,
+            request: None,
+        });
+    }
+
+    /// Tells of an attempt that came to nothing.
+    pub(crate) fn told(
+        &self,
+        protocol: Protocol,
+        to: SocketAddr,
+        entry: &Entry,
+        verdict: ConnectionEnd,
+    ) {
+        let entry = entry.clone();
+        let told = Told { entry, name: None, since: Instant::now(), sent: 0, received: 0 };
+        self.closed(protocol, to, told, verdict);
+    }
+}
+
+/// Reason why a relay ended before both sides closed.
+#[derive(Debug)]
+enum Broken {
+    Reset,
+    Limit,
+}
+
+impl From<io::Error> for Broken {
+    fn from(_: io::Error) -> Self {
+        Self::Reset
+    }
+}
+
+/// The side that spoke first.
+#[derive(Debug)]
+enum First {
+    Server,
+    Flight(FirstFlight),
+}
+
+/// Waits for the server's first byte, or for as much of the cell's as names a host.
+async fn first_word(cell: &CellStream, host: &TcpStream) -> First {
+    let mut seen = 0;
+    loop {
+        let more = std::future::poll_fn(|context| {
+            let length = cell.peek(<[u8]>::len);
+            if length > seen {
+                return std::task::Poll::Ready(true);
+            }
+            // A waker for more than there is: `poll_readable` returns at once for what was seen already.
+            cell.poll_more(context)
+        });
+        tokio::select! {
+            biased;
+            more = more => {
+                let (length, flight) = cell.peek(|bytes| {
+                    let most = bytes.get(..first_flight::MOST).unwrap_or(bytes);
+                    (bytes.len(), first_flight::read(most))
+                });
+                if flight != FirstFlight::More {
+                    return First::Flight(flight);
+                }
+                if !more {
+                    return First::Flight(FirstFlight::Malformed);
+                }
+                seen = length;
+            }
+            _ = host.readable() => return First::Server,
+        }
+    }
+}
+
+/// Connects without bind(2): the kernel chooses the address and the port.
+async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_nodelay(true)?;
+    socket.connect(to).await
+}
+
+/// Closes both sides with a reset.
+fn cut(cell: &CellStream, host: &TcpStream) {
+    cell.abort();
+    // Where it fails, closing sends FIN or RST by itself.
+    nix::sys::socket::setsockopt(
+        host,
+        nix::sys::socket::sockopt::Linger,
+        &nix::libc::linger { l_onoff: 1, l_linger: 0 },
+    )
+    .unwrap_or_default();
+}
+
+/// Tells the server that there is nothing more to come. A server that has closed already needs no telling.
+fn shut_down(host: &TcpStream) {
+    use std::os::fd::AsRawFd;
+    nix::sys::socket::shutdown(host.as_raw_fd(), nix::sys::socket::Shutdown::Write)
+        .unwrap_or_default();
+}
+
+fn refusal(why: &str) -> Refusal {
+    Refusal { why: why.to_owned(), grant: None }
+}
+
+/// Returns the error by which the kernel would tell of a missing route.
+pub(crate) fn unreachable(errno: Errno) -> Undelivered {
+    if errno == Errno::ENETUNREACH { Undelivered::NoNetwork } else { Undelivered::NoHost }
+}
+
+fn allowed_by_nothing(to: SocketAddr) -> Entry {
+    Entry { to: to.to_string(), rule: String::new() }
+}

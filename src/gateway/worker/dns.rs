@@ -1,0 +1,292 @@
+//! The resolver that cells have, at 10.0.2.3 and fd00::3: names by rule, forwarded in questions of its own.
+//!
+//! A name that no rule has is answered here and goes nowhere: a question can carry data out. Addresses that are told
+//! are remembered, so that connections can be judged by the name that they were made for.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::opt::EdnsOption;
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, UdpSocket};
+use tokio::time::timeout;
+
+use super::Worker;
+use super::judge::Refusal;
+use super::packet::{self, MTU};
+use super::stack::{CellStream, hold};
+
+/// The port of resolvers.
+pub(crate) const PORT: u16 = 53;
+/// Code of the option "Extended DNS Error", and of its error "Prohibited" (RFC 8914).
+const EDE: u16 = 15;
+const PROHIBITED: u16 = 18;
+/// Bytes of an answer by UDP to a client that says nothing of it (RFC 1035), and the most to one that does.
+const PLAIN_BYTES: u16 = 512;
+const MOST_BYTES: u16 = 4_096;
+/// Bytes of answers that are asked for by UDP: such are not fragmented (RFC 9715).
+const ASKED_BYTES: u16 = 1_232;
+/// Time for one resolver's answer, and rounds of asking them all.
+const PATIENCE: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 2;
+/// Most questions over one TCP connection, and the time between two.
+const QUESTIONS: usize = 1_000;
+const IDLE: Duration = Duration::from_secs(30);
+/// Longest time for which an answer of ours may be kept, in seconds.
+const LONGEST: u32 = 3_600;
+
+/// The way by which a question came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Udp,
+    Tcp,
+}
+
+impl Worker {
+    /// Answers a datagram to the resolver.
+    pub(crate) async fn asked(
+        self: Arc<Self>,
+        from: SocketAddr,
+        resolver: SocketAddr,
+        bytes: Vec<u8>,
+    ) {
+        if let Some(answer) = self.answer(&bytes, Transport::Udp).await {
+            self.link.send(packet::datagram(resolver, from, &answer));
+        }
+        self.questions.add_permits(1);
+    }
+
+    /// Answers questions over a connection to the resolver (RFC 7766).
+    pub(crate) async fn asked_by_stream(self: Arc<Self>, mut cell: CellStream) {
+        for _ in 0..QUESTIONS {
+            let Ok(Ok(length)) = timeout(IDLE, cell.read_u16()).await else { break };
+            let mut question = vec![0; usize::from(length)];
+            match timeout(IDLE, cell.read_exact(&mut question)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) | Err(_) => break,
+            }
+            let Some(answer) = self.answer(&question, Transport::Tcp).await else { break };
+            let Ok(length) = u16::try_from(answer.len()) else { break };
+            let mut message = length.to_be_bytes().to_vec();
+            message.extend_from_slice(&answer);
+            match timeout(IDLE, cell.write_all(&message)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+        cell.finish();
+    }
+
+    /// Returns the answer to a message; nothing to one that is no question.
+    async fn answer(&self, bytes: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        let asked = Message::from_vec(bytes).ok()?;
+        if asked.metadata.message_type != MessageType::Query {
+            return None;
+        }
+        let mut answer = self.answered(&asked).await;
+        answer.metadata.id = asked.metadata.id;
+        answer.metadata.recursion_desired = asked.metadata.recursion_desired;
+        answer.metadata.recursion_available = true;
+        answer.queries.clone_from(&asked.queries);
+        if asked.edns.is_none() {
+            answer.edns = None;
+        }
+        let whole = answer.to_vec().ok()?;
+        let most = match (transport, &asked.edns) {
+            (Transport::Tcp, _) => u16::MAX,
+            (Transport::Udp, None) => PLAIN_BYTES,
+            (Transport::Udp, Some(edns)) => edns.max_payload().clamp(PLAIN_BYTES, MOST_BYTES),
+        };
+        if whole.len() <= usize::from(most) { Some(whole) } else { answer.truncate().to_vec().ok() }
+    }
+
+    /// Answers the one question of a message.
+    async fn answered(&self, asked: &Message) -> Message {
+        let [question] = asked.queries.as_slice() else {
+            return failure(ResponseCode::FormErr);
+        };
+        if asked.metadata.op_code != OpCode::Query || question.query_class != DNSClass::IN {
+            return failure(ResponseCode::NotImp);
+        }
+        let Some(name) = plain_name(&question.name) else {
+            return failure(ResponseCode::NXDomain);
+        };
+        let resolves = hold(&self.judge).resolves(&name);
+        if let Err(refusal) = resolves {
+            return self.prohibited(&name, refusal, ResponseCode::NXDomain);
+        }
+        // They hold the keys by which a client hides the name in its ClientHello.
+        if matches!(question.query_type, RecordType::HTTPS | RecordType::SVCB) {
+            return failure(ResponseCode::NoError);
+        }
+        if matches!(question.query_type, RecordType::ANY | RecordType::AXFR | RecordType::IXFR) {
+            return failure(ResponseCode::NotImp);
+        }
+        if let Some(local) = self.local(&name, question) {
+            return self.told_addresses(&name, question, local);
+        }
+        match self.forwarded(&name, question.query_type).await {
+            Some(answer) => self.told_addresses(&name, question, answer),
+            None => failure(ResponseCode::ServFail),
+        }
+    }
+
+    /// Returns the answer of the host's own table of names, where it has the name.
+    fn local(&self, name: &str, question: &Query) -> Option<Message> {
+        let known = self.hosts.iter().filter(|(known, _)| known == name);
+        let addresses: Vec<IpAddr> = known.map(|(_, address)| *address).collect();
+        if addresses.is_empty() {
+            return None;
+        }
+        let mut answer = failure(ResponseCode::NoError);
+        let kind = |address: &IpAddr| match address {
+            IpAddr::V4(_) => RecordType::A,
+            IpAddr::V6(_) => RecordType::AAAA,
+        };
+        let wanted = addresses.into_iter().filter(|address| kind(address) == question.query_type);
+        for address in wanted {
+            let data = match address {
+                IpAddr::V4(v4) => RData::A(v4.into()),
+                IpAddr::V6(v6) => RData::AAAA(v6.into()),
+            };
+            answer.add_answer(Record::from_rdata(question.name.clone(), 60, data));
+        }
+        Some(answer)
+    }
+
+    /// Returns of an upstream answer what the cell may be told, and remembers its addresses.
+    fn told_addresses(&self, name: &str, question: &Query, upstream: Message) -> Message {
+        let mut told = failure(upstream.metadata.response_code);
+        let mut kept = 0_usize;
+        let mut dropped = 0_usize;
+        for mut record in upstream.answers {
+            let kind = record.record_type();
+            if kind != question.query_type && kind != RecordType::CNAME {
+                continue;
+            }
+            let address = record.data.ip_addr();
+            if let Some(address) = address {
+                let mut judge = hold(&self.judge);
+                if !judge.tells(name, address) {
+                    dropped = dropped.saturating_add(1);
+                    continue;
+                }
+                judge.pin(address, name);
+                kept = kept.saturating_add(1);
+            }
+            record.ttl = record.ttl.min(LONGEST);
+            told.add_answer(record);
+        }
+        if kept == 0 && dropped > 0 {
+            let why = "its addresses are never reached, or private".to_owned();
+            let grant = Some(format!("[[egress]] hosts = [\"{name}\"], nets = [its network]"));
+            return self.prohibited(name, Refusal { why, grant }, ResponseCode::NoError);
+        }
+        // For how long a name's absence may be kept.
+        let absences = upstream.authorities.into_iter();
+        for record in absences.filter(|record| record.record_type() == RecordType::SOA) {
+            told.add_authority(record);
+        }
+        told
+    }
+
+    /// Counts a refusal and returns the answer that tells it (RFC 8914).
+    fn prohibited(&self, name: &str, refusal: Refusal, code: ResponseCode) -> Message {
+        let text = match &refusal.grant {
+            Some(grant) => format!("{}; {grant}", refusal.why),
+            None => refusal.why.clone(),
+        };
+        let mut data = PROHIBITED.to_be_bytes().to_vec();
+        data.extend_from_slice(text.as_bytes());
+        let mut edns = Edns::new();
+        edns.set_max_payload(ASKED_BYTES);
+        edns.options_mut().insert(EdnsOption::Unknown(EDE, data));
+        let mut answer = failure(code);
+        answer.set_edns(edns);
+        hold(&self.account).denied(name.to_owned(), refusal);
+        answer
+    }
+
+    /// Asks the host's resolvers, in a question made anew: nothing of the cell's but name and type.
+    async fn forwarded(&self, name: &str, kind: RecordType) -> Option<Message> {
+        let mut question = Message::query();
+        question.metadata.recursion_desired = true;
+        question.add_query(Query::query(Name::from_ascii(format!("{name}.")).ok()?, kind));
+        let mut edns = Edns::new();
+        edns.set_max_payload(ASKED_BYTES);
+        question.set_edns(edns);
+        let bytes = question.to_vec().ok()?;
+        for _ in 0..ROUNDS {
+            for resolver in &self.resolvers {
+                match timeout(PATIENCE, exchange(*resolver, &question, &bytes)).await {
+                    Ok(Ok(answer)) if answers(&answer) => return Some(answer),
+                    Ok(Ok(_) | Err(_)) | Err(_) => {}
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Returns true for an answer that says something of the name.
+fn answers(answer: &Message) -> bool {
+    matches!(answer.metadata.response_code, ResponseCode::NoError | ResponseCode::NXDomain)
+}
+
+/// Asks one resolver: by UDP, and by TCP where the answer is longer.
+async fn exchange(resolver: SocketAddr, question: &Message, bytes: &[u8]) -> io::Result<Message> {
+    let socket = UdpSocket::from_std(super::flows::connected(resolver)?)?;
+    socket.send(bytes).await?;
+    let mut buffer = vec![0; MTU];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        let Some(answer) = read(buffer.get(..length).unwrap_or_default(), question) else {
+            continue;
+        };
+        if !answer.metadata.truncation {
+            return Ok(answer);
+        }
+        let socket = if resolver.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        let mut stream = socket.connect(resolver).await?;
+        let length = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        stream.write_u16(length).await?;
+        stream.write_all(bytes).await?;
+        let mut buffer = vec![0; usize::from(stream.read_u16().await?)];
+        stream.read_exact(&mut buffer).await?;
+        return read(&buffer, question).ok_or_else(|| io::ErrorKind::InvalidData.into());
+    }
+}
+
+/// Reads an answer to this very question.
+fn read(bytes: &[u8], question: &Message) -> Option<Message> {
+    let answer = Message::from_vec(bytes).ok()?;
+    let same = |one: &Query, other: &Query| {
+        one.query_type == other.query_type && one.name.to_lowercase() == other.name.to_lowercase()
+    };
+    let matches = answer.metadata.message_type == MessageType::Response
+        && answer.metadata.id == question.metadata.id
+        && answer.queries.len() == question.queries.len()
+        && answer.queries.iter().zip(&question.queries).all(|(one, other)| same(one, other));
+    matches.then_some(answer)
+}
+
+/// Returns an empty answer.
+fn failure(code: ResponseCode) -> Message {
+    Message::error_msg(0, OpCode::Query, code)
+}
+
+/// Returns a name in lower case without the dot at its end; nothing if it is not made of plain labels.
+fn plain_name(name: &Name) -> Option<String> {
+    let plain = |label: &[u8]| {
+        label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    if name.is_root() || !name.iter().all(plain) {
+        return None;
+    }
+    let text = name.to_ascii().to_ascii_lowercase();
+    Some(text.strip_suffix('.').unwrap_or(&text).to_owned())
+}

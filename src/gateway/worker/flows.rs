@@ -1,0 +1,382 @@
+//! Datagrams and echo requests: a connected socket of the host for each flow, whose errors go back to the cell.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::egress::{ConnectionEnd, Protocol};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn,
+    SockaddrIn6, SockaddrStorage, connect, recv, recvmsg, send, setsockopt, socket, sockopt,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use super::Worker;
+use super::account::{Allowance, Entry, Way};
+use super::connection::unreachable;
+use super::judge::Decision;
+use super::packet::{self, MTU, Undelivered};
+use super::stack::{self, hold};
+
+/// Most flows of a cell.
+pub(crate) const MOST: usize = 256;
+/// Time without a packet after which a flow ends.
+const IDLE: Duration = Duration::from_secs(60);
+/// Packets that wait for a flow; more are dropped, as by a network.
+pub(crate) const WAITING: usize = 32;
+
+/// A flow: of UDP with both ports, or of echo requests with their identifier as the cell's port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Flow {
+    pub echo: bool,
+    pub cell: SocketAddr,
+    pub remote: SocketAddr,
+}
+
+/// A packet of the cell on its way out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub payload: Vec<u8>,
+    pub hops: u8,
+    /// Of an echo request.
+    pub sequence: u16,
+}
+
+impl Flow {
+    fn protocol(&self) -> Protocol {
+        if self.echo { Protocol::Icmp } else { Protocol::Udp }
+    }
+
+    fn port(&self) -> Option<u16> {
+        (!self.echo).then_some(self.remote.port())
+    }
+
+    /// Returns the packet as the cell sent it, from its IP header on.
+    fn as_sent(&self, payload: &[u8], sequence: u16) -> Vec<u8> {
+        let frame = if self.echo {
+            let kind = if self.cell.is_ipv4() { 8 } else { 128 };
+            let message = packet::echo_message(kind, self.cell.port(), sequence, payload);
+            packet::icmp(self.cell.ip(), self.remote.ip(), &message)
+        } else {
+            packet::datagram(self.cell, self.remote, payload)
+        };
+        frame.unwrap_or_default().split_off(packet::HEAD)
+    }
+}
+
+impl Worker {
+    /// Judges a flow, and carries it until it is idle.
+    pub(crate) async fn flow(self: Arc<Self>, flow: Flow, mut packets: mpsc::Receiver<Outgoing>) {
+        let since = Instant::now();
+        if let Some((socket, entry)) = self.opened(&flow, &mut packets).await {
+            let mut carried = Carried { flow, socket, entry, sent: 0, received: 0, hops: 0 };
+            let verdict = self.carried(&mut carried, &mut packets).await;
+            hold(&self.account).closes();
+            let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.audit(model::egress::Connection {
+                protocol: flow.protocol(),
+                name: None,
+                address: flow.remote,
+                rule: Some(carried.entry.rule),
+                sent: carried.sent,
+                received: carried.received,
+                milliseconds,
+                end: verdict,
+                request: None,
+            });
+        }
+        hold(&self.flows).remove(&flow);
+    }
+
+    /// Judges the first packet of a flow. Returns its socket; what is refused is told to the cell.
+    async fn opened(
+        &self,
+        flow: &Flow,
+        packets: &mut mpsc::Receiver<Outgoing>,
+    ) -> Option<(AsyncFd<OwnedFd>, Entry)> {
+        let to = flow.remote;
+        let decision = hold(&self.judge).decide(flow.protocol(), to.ip(), flow.port());
+        let why = match decision {
+            Decision::Allowed(allowed) => {
+                let name = allowed.name().map_or_else(|| to.ip().to_string(), str::to_owned);
+                let to_entry = match (flow.echo, allowed.name()) {
+                    (true, _) => name,
+                    (false, Some(name)) => format!("{name}:{}", to.port()),
+                    (false, None) => to.to_string(),
+                };
+                let entry = Entry { to: to_entry, rule: allowed.rule().to_owned() };
+                let opened = hold(&self.account).opens(&entry);
+                match opened {
+                    Ok(()) => match self.socket(flow) {
+                        Ok(socket) => return Some((socket, entry)),
+                        Err(errno) => {
+                            hold(&self.account).closes();
+                            self.not_opened(flow, errno)
+                        }
+                    },
+                    Err(refusal) => {
+                        self.deny(flow.protocol(), to, None, refusal);
+                        Undelivered::Denied
+                    }
+                }
+            }
+            Decision::Refused(refusal) => {
+                self.deny(flow.protocol(), to, None, refusal);
+                Undelivered::Denied
+            }
+            Decision::Unreachable(errno) => unreachable(errno),
+        };
+        let first = packets.recv().await?;
+        let quoted = flow.as_sent(&first.payload, first.sequence);
+        self.link.send(packet::undelivered(&quoted, flow.cell.ip(), why));
+        None
+    }
+
+    fn not_opened(&self, flow: &Flow, errno: Errno) -> Undelivered {
+        if matches!(errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) {
+            return unreachable(errno);
+        }
+        let why = if flow.echo && matches!(errno, Errno::EACCES | Errno::EPERM) {
+            "the host lets no program send echo requests (net.ipv4.ping_group_range)".to_owned()
+        } else {
+            format!("the host refuses to send: {}", errno.desc())
+        };
+        let refusal = super::judge::Refusal { why, grant: None };
+        self.deny(flow.protocol(), flow.remote, None, refusal);
+        Undelivered::Denied
+    }
+
+    fn socket(&self, flow: &Flow) -> Result<AsyncFd<OwnedFd>, Errno> {
+        let protocol = match (flow.echo, flow.remote) {
+            (false, _) => SockProtocol::Udp,
+            (true, SocketAddr::V4(_)) => SockProtocol::Icmp,
+            (true, SocketAddr::V6(_)) => SockProtocol::IcmpV6,
+        };
+        let socket = open(flow.remote, protocol)?;
+        let interest = Interest::READABLE.add(Interest::ERROR);
+        stack::waited(socket, interest)
+    }
+
+    /// Carries packets both ways until the flow is idle or over a limit.
+    async fn carried(
+        &self,
+        carried: &mut Carried,
+        packets: &mut mpsc::Receiver<Outgoing>,
+    ) -> ConnectionEnd {
+        let mut buffer = vec![0; MTU];
+        loop {
+            let interest = Interest::READABLE.add(Interest::ERROR);
+            tokio::select! {
+                outgoing = packets.recv() => match outgoing {
+                    Some(outgoing) => if !self.sent(carried, &outgoing).await {
+                        return ConnectionEnd::Limit;
+                    },
+                    None => return ConnectionEnd::Relayed,
+                },
+                ready = carried.socket.ready(interest) => {
+                    let Ok(mut ready) = ready else { return ConnectionEnd::Relayed };
+                    ready.clear_ready();
+                    drop(ready);
+                    self.errors(carried);
+                    if !self.received(carried, &mut buffer) {
+                        return ConnectionEnd::Limit;
+                    }
+                }
+                () = tokio::time::sleep(IDLE) => return ConnectionEnd::Relayed,
+            }
+        }
+    }
+
+    /// Sends a packet of the cell. Returns false where a limit of the call is reached.
+    async fn sent(&self, carried: &mut Carried, outgoing: &Outgoing) -> bool {
+        loop {
+            let allowance = hold(&self.account).allowance(Way::Sent);
+            match allowance {
+                Allowance::Bytes(_) => break,
+                Allowance::Wait(time) => tokio::time::sleep(time).await,
+                Allowance::Over => return false,
+            }
+        }
+        if carried.hops != outgoing.hops && carried.set_hops(outgoing.hops).is_ok() {
+            carried.hops = outgoing.hops;
+        }
+        let bytes = outgoing.payload.len();
+        let request = if carried.flow.cell.is_ipv4() { 8 } else { 128 };
+        let message = match carried.flow.echo {
+            // The kernel puts in its own identifier and the checksum.
+            true => packet::echo_message(request, 0, outgoing.sequence, &outgoing.payload),
+            false => outgoing.payload.clone(),
+        };
+        // An error of an earlier packet is told once by any call; this packet is then sent by the second.
+        for _ in 0..2 {
+            match send(carried.socket.get_ref().as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT) {
+                Ok(_) => {
+                    carried.sent = carried.sent.saturating_add(u64::try_from(bytes).unwrap_or(0));
+                    hold(&self.account).moved(&carried.entry, Way::Sent, bytes);
+                    break;
+                }
+                Err(_) => self.errors(carried),
+            }
+        }
+        true
+    }
+
+    /// Passes on what has come. Returns false where a limit of the call is reached.
+    fn received(&self, carried: &mut Carried, buffer: &mut [u8]) -> bool {
+        loop {
+            let socket = carried.socket.get_ref().as_raw_fd();
+            let length = match recv(socket, buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => length,
+                // The error queue has it.
+                Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => continue,
+                Err(_) => return true,
+            };
+            if hold(&self.account).allowance(Way::Received) == Allowance::Over {
+                return false;
+            }
+            let message = buffer.get(..length).unwrap_or_default();
+            let flow = carried.flow;
+            let payload = if flow.echo { length.saturating_sub(8) } else { length };
+            let frame = if flow.echo {
+                let reply = if flow.cell.is_ipv4() { 0 } else { 129 };
+                let (Some(sequence), Some(data)) = (sequence_of(message), message.get(8..)) else {
+                    continue;
+                };
+                let message = packet::echo_message(reply, flow.cell.port(), sequence, data);
+                packet::icmp(flow.remote.ip(), flow.cell.ip(), &message)
+            } else {
+                packet::datagram(flow.remote, flow.cell, message)
+            };
+            carried.received = carried.received.saturating_add(u64::try_from(payload).unwrap_or(0));
+            hold(&self.account).moved(&carried.entry, Way::Received, payload);
+            self.link.send(frame);
+        }
+    }
+
+    /// Passes on the errors that routers and the destination sent.
+    fn errors(&self, carried: &Carried) {
+        let mut buffer = vec![0; 2_048];
+        for _ in 0..WAITING {
+            let Ok(Some(error)) = carried.next_error(&mut buffer) else { return };
+            let flow = carried.flow;
+            let quoted = buffer.get(..error.quoted).unwrap_or_default();
+            let quoted = match flow.echo {
+                true => {
+                    let sequence = sequence_of(quoted).unwrap_or_default();
+                    flow.as_sent(quoted.get(8..).unwrap_or_default(), sequence)
+                }
+                false => flow.as_sent(quoted, 0),
+            };
+            let start = [error.kind, error.code, 0, 0, 0, 0, 0, 0];
+            self.link.send(packet::error(error.from, flow.cell.ip(), start, &quoted));
+        }
+    }
+}
+
+/// Returns the sequence number of an echo message.
+fn sequence_of(message: &[u8]) -> Option<u16> {
+    Some(u16::from_be_bytes(message.get(6..8)?.try_into().ok()?))
+}
+
+/// A flow with its socket.
+#[derive(Debug)]
+struct Carried {
+    flow: Flow,
+    socket: AsyncFd<OwnedFd>,
+    entry: Entry,
+    sent: u64,
+    received: u64,
+    /// Time to live that the socket has; 0 at first.
+    hops: u8,
+}
+
+/// An error from the network.
+#[derive(Debug)]
+struct NetworkError {
+    from: IpAddr,
+    kind: u8,
+    code: u8,
+    /// Bytes of the packet that it is about.
+    quoted: usize,
+}
+
+impl Carried {
+    fn set_hops(&self, hops: u8) -> Result<(), Errno> {
+        let hops = i32::from(hops);
+        match self.flow.remote {
+            SocketAddr::V4(_) => setsockopt(self.socket.get_ref(), sockopt::Ipv4Ttl, &hops),
+            SocketAddr::V6(_) => setsockopt(self.socket.get_ref(), sockopt::Ipv6Ttl, &hops),
+        }
+    }
+
+    /// Takes the next error off the queue of the socket (ip(7), IP_RECVERR). Returns nothing for one of this
+    /// machine.
+    fn next_error(&self, buffer: &mut [u8]) -> Result<Option<NetworkError>, Errno> {
+        loop {
+            let mut room = nix::cmsg_space!(nix::libc::sock_extended_err, nix::libc::sockaddr_in6);
+            let mut parts = [io::IoSliceMut::new(buffer)];
+            let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+            let raw = self.socket.get_ref().as_raw_fd();
+            let message = recvmsg::<SockaddrStorage>(raw, &mut parts, Some(&mut room), flags)?;
+            let quoted = message.bytes;
+            for control in message.cmsgs()? {
+                let Some((error, from)) = offender(&control) else { continue };
+                let from_network = [2, 3].contains(&error.ee_origin);
+                // Unreachable, and time exceeded; what concerns sizes is between the host and the network.
+                let passes = match from {
+                    IpAddr::V4(_) => {
+                        matches!((error.ee_type, error.ee_code), (3, 0..=3 | 5..=15) | (11, _))
+                    }
+                    IpAddr::V6(_) => matches!(error.ee_type, 1 | 3),
+                };
+                if from_network && passes {
+                    let (kind, code) = (error.ee_type, error.ee_code);
+                    return Ok(Some(NetworkError { from, kind, code, quoted }));
+                }
+            }
+        }
+    }
+}
+
+/// Returns an error of the network, and who sent it.
+fn offender(control: &ControlMessageOwned) -> Option<(nix::libc::sock_extended_err, IpAddr)> {
+    if let ControlMessageOwned::Ipv4RecvErr(error, Some(from)) = control {
+        let bits = u32::from_be(from.sin_addr.s_addr);
+        return Some((*error, IpAddr::from(bits.to_be_bytes())));
+    }
+    if let ControlMessageOwned::Ipv6RecvErr(error, Some(from)) = control {
+        return Some((*error, IpAddr::from(from.sin6_addr.s6_addr)));
+    }
+    None
+}
+
+/// Opens a socket that is connected, without bind(2), and tells of errors.
+fn open(to: SocketAddr, protocol: SockProtocol) -> Result<OwnedFd, Errno> {
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, SockType::Datagram, flags, protocol)?;
+    match to {
+        SocketAddr::V4(to) => {
+            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
+            connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
+        }
+        SocketAddr::V6(to) => {
+            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
+            connect(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
+        }
+    }
+    Ok(socket)
+}
+
+/// Returns a datagram socket to a resolver.
+///
+/// # Errors
+/// The error of the call that failed.
+pub(crate) fn connected(to: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    open(to, SockProtocol::Udp).map(Into::into).map_err(Into::into)
+}

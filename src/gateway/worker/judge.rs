@@ -1,0 +1,287 @@
+//! The judge: which destinations a cell may reach, and by which rule.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use model::egress::never::{self, NAMED_PORTS};
+use model::egress::{Egress, EgressRule, NetworkClass, Only, Protocol, grant};
+use nix::errno::Errno;
+
+use super::packet::{CELL, GATEWAY, RESOLVER};
+use super::routes::{Route, Routes};
+
+/// Most addresses whose names are remembered.
+pub(crate) const PINS: usize = 4_096;
+/// Most names of one address.
+const NAMES: usize = 64;
+
+/// A destination that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub why: String,
+    /// The rule that would allow it.
+    pub grant: Option<String>,
+}
+
+/// A destination that may be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    /// Rules that name the address by names that the cell resolved.
+    pub named: Vec<Named>,
+    /// Id of the rule by address, or name of the class, that allows it whatever name is used.
+    pub open: Option<String>,
+}
+
+/// A rule, and the names of it that stand for the address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// Index of the rule in the profile.
+    pub rule: usize,
+    pub id: String,
+    pub names: Vec<String>,
+}
+
+impl Allowed {
+    /// Returns the id of the rule, for tallies, before any name was read.
+    pub(crate) fn rule(&self) -> &str {
+        let named = self.named.first().map(|named| named.id.as_str());
+        named.or(self.open.as_deref()).unwrap_or_default()
+    }
+
+    /// Returns the name that the cell most likely used.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.named.first()?.names.first().map(String::as_str)
+    }
+}
+
+/// A decision on a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Allowed(Allowed),
+    Refused(Refusal),
+    /// The host has no route there.
+    Unreachable(Errno),
+}
+
+/// Rules of a profile, the narrowing of a call, and the names that the cell resolved.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    egress: Arc<Egress>,
+    pub(crate) only: Option<Only>,
+    routes: Routes,
+    pins: Pins,
+}
+
+impl Judge {
+    pub(crate) fn new(egress: Arc<Egress>, routes: Routes) -> Self {
+        Self { egress, only: None, routes, pins: Pins::default() }
+    }
+
+    /// Decides on a destination; `port` is nothing for an echo request.
+    pub(crate) fn decide(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Decision {
+        if let Some(why) = never::never(to) {
+            return refused(format!("never reached: {why}"), None);
+        }
+        if CELL.contains(&to) || GATEWAY.contains(&to) || RESOLVER.contains(&to) {
+            return refused("the gateway itself".to_owned(), None);
+        }
+        let Some(allowed) = self.allowed(protocol, to, port) else { return self.no_rule(to, port) };
+        // After the rules: only whoever may reach an address learns that it is the host's.
+        match self.routes.to(to) {
+            Ok(Route::Onwards) => Decision::Allowed(allowed),
+            Ok(Route::Own) => refused("never reached: an address of this host".to_owned(), None),
+            Ok(Route::None(errno)) => Decision::Unreachable(errno),
+            // A route that cannot be told may lead to the host.
+            Err(_) => refused("the host's routes cannot be read".to_owned(), None),
+        }
+    }
+
+    fn no_rule(&self, to: IpAddr, port: Option<u16>) -> Decision {
+        let name = self.pins.names(to).first().cloned();
+        let why = match self.only {
+            Some(_) => "no rule, or not the target of this call",
+            None => "no rule",
+        };
+        refused(why.to_owned(), Some(grant(&name.unwrap_or_else(|| to.to_string()), port)))
+    }
+
+    fn allowed(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Option<Allowed> {
+        let only = self.only.as_ref();
+        let port_in_call = match (only, port) {
+            (Some(only), Some(port)) if !only.ports.is_empty() => {
+                only.ports.iter().any(|range| range.contains(port))
+            }
+            _ => true,
+        };
+        if !port_in_call {
+            return None;
+        }
+        let rules = self.egress.rules.iter().enumerate();
+        let usable =
+            rules.filter(|(_, rule)| in_call(only, &rule.id) && takes(rule, protocol, port));
+        let usable: Vec<_> = usable.collect();
+        let named = if never::only_by_net(to) { Vec::new() } else { self.named(&usable, to) };
+        let by_address = address_in_call(only, to);
+        let net = usable.iter().find(|(_, rule)| rule.nets.iter().any(|net| net.contains(to)));
+        let open = net.map(|(_, rule)| rule.id.clone()).or_else(|| self.by_class(to, port));
+        let open = open.filter(|_| by_address);
+        (open.is_some() || !named.is_empty()).then_some(Allowed { named, open })
+    }
+
+    /// Returns the rules that have a name of the address, with those names that the call may use.
+    fn named(&self, usable: &[(usize, &EgressRule)], to: IpAddr) -> Vec<Named> {
+        let only = self.only.as_ref();
+        let names = self.pins.names(to);
+        let of_rule = |(index, rule): &(usize, &EgressRule)| {
+            let matches = |name: &&String| rule.hosts.iter().any(|host| host.matches(name));
+            let names = names.iter().filter(matches);
+            let names: Vec<_> = names
+                .filter(|name| name_in_call(only, name) || listed(only, to))
+                .cloned()
+                .collect();
+            (!names.is_empty()).then(|| Named { rule: *index, id: rule.id.clone(), names })
+        };
+        usable.iter().filter_map(of_rule).collect()
+    }
+
+    fn by_class(&self, to: IpAddr, port: Option<u16>) -> Option<String> {
+        let class = self.egress.class;
+        let rules_only = self.only.as_ref().is_some_and(|only| !only.rules.is_empty());
+        let needs_rule = port.is_some_and(|port| NAMED_PORTS.contains(&port));
+        if rules_only || needs_rule || never::only_by_net(to) {
+            return None;
+        }
+        let reaches = match class {
+            NetworkClass::Any => true,
+            NetworkClass::Private => never::is_private(to),
+            NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => false,
+        };
+        reaches.then(|| class.name().to_owned())
+    }
+
+    /// Decides if a name may be resolved: it is in lower case, without a dot at its end.
+    pub(crate) fn resolves(&self, name: &str) -> Result<(), Refusal> {
+        if let Some(why) = never::name(name) {
+            return Err(Refusal { why: format!("never reached: {why}"), grant: None });
+        }
+        let only = self.only.as_ref();
+        let usable = self.egress.rules.iter().filter(|rule| in_call(only, &rule.id));
+        let by_rule = usable.clone().any(|rule| rule.hosts.iter().any(|host| host.matches(name)));
+        let any =
+            self.egress.class == NetworkClass::Any && only.is_none_or(|only| only.rules.is_empty());
+        // Nets of a call may be the target of any of its names; the answers are judged by address.
+        let in_call =
+            name_in_call(only, name) || only.is_some_and(|only| by_rule && !only.nets.is_empty());
+        if (by_rule || any) && in_call {
+            return Ok(());
+        }
+        let port = Some(443);
+        Err(Refusal { why: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })
+    }
+
+    /// Decides if an address may be told as an answer for a name that resolves.
+    ///
+    /// A private address is told for a name that a rule spells out, whose owner the operator chose; below a
+    /// wildcard it may be a tenant's, who could point the cell at the operator's network.
+    pub(crate) fn tells(&self, name: &str, address: IpAddr) -> bool {
+        let own = || !matches!(self.routes.to(address), Ok(Route::Onwards | Route::None(_)));
+        if never::never(address).is_some() || own() {
+            return false;
+        }
+        let mut rules = self.egress.rules.iter();
+        if rules.any(|rule| rule.nets.iter().any(|net| net.contains(address))) {
+            return true;
+        }
+        if never::only_by_net(address) {
+            return false;
+        }
+        let mut hosts = self.egress.rules.iter().flat_map(|rule| &rule.hosts);
+        let exact = hosts.any(|host| host.exact().is_some_and(|exact| exact == name));
+        match self.egress.class {
+            NetworkClass::Any | NetworkClass::Private => true,
+            NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => {
+                exact || !never::is_private(address)
+            }
+        }
+    }
+
+    /// Remembers that the cell was told this address for a name.
+    pub(crate) fn pin(&mut self, address: IpAddr, name: &str) {
+        self.pins.add(address, name);
+    }
+
+    /// Returns the name that is shown for an address.
+    pub(crate) fn shown(&self, to: SocketAddr) -> String {
+        match self.pins.names(to.ip()).first() {
+            Some(name) => format!("{name}:{}", to.port()),
+            None => to.to_string(),
+        }
+    }
+
+    pub(crate) fn rule(&self, index: usize) -> Option<&EgressRule> {
+        self.egress.rules.get(index)
+    }
+}
+
+fn refused(why: String, grant: Option<String>) -> Decision {
+    Decision::Refused(Refusal { why, grant })
+}
+
+/// Returns true if the rule is for this protocol and port.
+fn takes(rule: &EgressRule, protocol: Protocol, port: Option<u16>) -> bool {
+    let protocol = match protocol {
+        Protocol::Tcp => rule.protocols.tcp,
+        Protocol::Udp => rule.protocols.udp,
+        Protocol::Icmp => rule.protocols.icmp,
+    };
+    protocol
+        && port.is_none_or(|port| {
+            rule.ports.iter().any(|range| {
+                if NAMED_PORTS.contains(&port) { range.names(port) } else { range.contains(port) }
+            })
+        })
+}
+
+/// Returns true if the call may use the rule.
+fn in_call(only: Option<&Only>, rule: &str) -> bool {
+    only.is_none_or(|only| only.rules.is_empty() || only.rules.iter().any(|id| id == rule))
+}
+
+/// Returns true if the call may reach this name, by itself.
+fn name_in_call(only: Option<&Only>, name: &str) -> bool {
+    only.is_none_or(|only| {
+        (only.hosts.is_empty() && only.nets.is_empty())
+            || only.hosts.iter().any(|host| host.matches(name))
+    })
+}
+
+/// Returns true if the call's networks have the address.
+fn listed(only: Option<&Only>, address: IpAddr) -> bool {
+    only.is_some_and(|only| only.nets.iter().any(|net| net.contains(address)))
+}
+
+/// Returns true if the call may reach this address, whatever its name.
+fn address_in_call(only: Option<&Only>, address: IpAddr) -> bool {
+    only.is_none_or(|only| only.hosts.is_empty() && only.nets.is_empty()) || listed(only, address)
+}
+
+/// Names that the cell resolved, by address, for as long as the cell lives.
+#[derive(Debug, Default)]
+struct Pins(HashMap<IpAddr, Vec<String>>);
+
+impl Pins {
+    fn add(&mut self, address: IpAddr, name: &str) {
+        if self.0.len() >= PINS && !self.0.contains_key(&address) {
+            return;
+        }
+        let names = self.0.entry(address).or_default();
+        if names.len() < NAMES && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+
+    fn names(&self, address: IpAddr) -> &[String] {
+        self.0.get(&address).map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,369 @@
+//! A worker: the network of one cell, in a process of its own.
+//!
+//! One thread and one runtime. [`Worker::drive`] reads the packets of the cell and the frames of the gateway; a task
+//! carries each connection, flow and question. Locks are never held across a wait.
+
+pub(crate) mod account;
+pub(crate) mod connection;
+pub(crate) mod dns;
+pub(crate) mod first_flight;
+pub(crate) mod flows;
+pub(crate) mod judge;
+pub(crate) mod packet;
+pub(crate) mod routes;
+pub(crate) mod stack;
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use model::egress::frames::{
+    CallId, CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
+};
+use model::egress::{Connection, ConnectionEnd, Egress, Only, Protocol};
+use nix::errno::Errno;
+use sys::socket::{PacketWait, receive, send_now};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use account::Account;
+use connection::Opening;
+use flows::{Flow, Outgoing};
+use judge::{Judge, Refusal};
+use packet::{Body, Packet, RESOLVER};
+use routes::Routes;
+use stack::{CellStream, Ends, Link, Stack, hold};
+
+/// Most connections on their way. The cell sends the first segment of any more again.
+const CONNECTING: usize = 512;
+/// Most questions that are being answered.
+const QUESTIONS: usize = 64;
+/// Packets that are read in a row, before connections have their turn.
+const IN_A_ROW: usize = 64;
+
+/// Everything that a worker is made with.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub cell: CellKey,
+    /// Packet socket on the cell's link.
+    pub packets: OwnedFd,
+    /// End of a pipe that hangs up when the cell's init has ended.
+    pub lifeline: OwnedFd,
+    /// Link to the gateway.
+    pub gateway: OwnedFd,
+    pub egress: Arc<Egress>,
+    pub resolvers: Vec<SocketAddr>,
+    pub hosts: Arc<Vec<(String, IpAddr)>>,
+    pub begun: Option<Begun>,
+}
+
+/// A call that has begun, and its narrowing.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub call: CallId,
+    pub only: Option<Only>,
+}
+
+/// The state that the tasks of a worker share.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    cell: CellKey,
+    stack: Arc<Mutex<Stack>>,
+    /// Wakes [`Worker::drive`], where the stack has something to send.
+    poke: Arc<Notify>,
+    link: Arc<Link>,
+    gateway: AsyncFd<OwnedFd>,
+    judge: Mutex<Judge>,
+    account: Mutex<Account>,
+    connecting: Mutex<HashSet<Ends>>,
+    flows: Mutex<HashMap<Flow, mpsc::Sender<Outgoing>>>,
+    questions: Semaphore,
+    resolvers: Vec<SocketAddr>,
+    hosts: Arc<Vec<(String, IpAddr)>>,
+}
+
+/// Opens what a worker needs besides its parts; done before it is confined.
+///
+/// # Errors
+/// The errno of the call that failed.
+pub(crate) fn prepare() -> Result<(Routes, u64), Errno> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+    Ok((Routes::open()?, u64::from_ne_bytes(seed)))
+}
+
+/// Serves a cell until it ends, or the gateway does. Must run inside the runtime.
+///
+/// # Errors
+/// The errno of a descriptor that cannot be waited for.
+pub(crate) async fn serve(parts: Parts, (routes, seed): (Routes, u64)) -> Result<(), Errno> {
+    let waited = |fd: OwnedFd| stack::waited(fd, Interest::READABLE);
+    let lifeline = waited(parts.lifeline)?;
+    let link = Arc::new(Link { socket: waited(parts.packets)?, mac: Mutex::default() });
+    let worker = Arc::new(Worker {
+        cell: parts.cell,
+        stack: Arc::new(Mutex::new(Stack::new(Arc::clone(&link), seed))),
+        poke: Arc::default(),
+        link,
+        gateway: waited(parts.gateway)?,
+        account: Mutex::new(Account::new(parts.egress.limits)),
+        judge: Mutex::new(Judge::new(parts.egress, routes)),
+        connecting: Mutex::default(),
+        flows: Mutex::default(),
+        questions: Semaphore::new(QUESTIONS),
+        resolvers: parts.resolvers,
+        hosts: parts.hosts,
+    });
+    if let Some(begun) = parts.begun {
+        worker.begin(begun);
+    }
+    worker.drive(lifeline).await;
+    Ok(())
+}
+
+impl Worker {
+    async fn drive(self: Arc<Self>, lifeline: AsyncFd<OwnedFd>) {
+        let mut next: Option<Duration> = None;
+        loop {
+            let timer = async {
+                match next {
+                    Some(time) => tokio::time::sleep(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // Frames come first: a call begins before its packets.
+                biased;
+                readable = self.gateway.readable() => {
+                    let Ok(mut readable) = readable else { return };
+                    match self.frame() {
+                        Ok(true) => {}
+                        Ok(false) => return,
+                        Err(Errno::EAGAIN) => readable.clear_ready(),
+                        Err(_) => return,
+                    }
+                }
+                // Nothing is ever written to it.
+                _ = lifeline.readable() => return,
+                readable = self.link.socket.readable() => {
+                    let Ok(mut readable) = readable else { return };
+                    match self.read() {
+                        Ok(()) => {}
+                        Err(Errno::EAGAIN) => readable.clear_ready(),
+                        // The link went down with the cell's namespace.
+                        Err(_) => return,
+                    }
+                }
+                () = self.poke.notified() => {}
+                () = timer => {}
+            }
+            next = hold(&self.stack).turn();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reads a frame of the gateway. Returns false once there are no more.
+    fn frame(&self) -> Result<bool, Errno> {
+        let mut buffer = vec![0; FRAME_BYTES];
+        let received = receive(self.gateway.get_ref(), &mut buffer, PacketWait::No)?;
+        if received.bytes == 0 {
+            return Ok(false);
+        }
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match decode::<ToGateway>(bytes) {
+            Ok(ToGateway::Begin { cell, call, only }) if cell == self.cell => {
+                self.begin(Begun { call, only });
+            }
+            Ok(ToGateway::Ask { cell, call }) if cell == self.cell => self.tell(call),
+            Ok(ToGateway::Close { cell }) if cell == self.cell => return Ok(false),
+            Ok(_) | Err(_) => {}
+        }
+        Ok(true)
+    }
+
+    fn begin(&self, begun: Begun) {
+        hold(&self.judge).only = begun.only;
+        hold(&self.account).begin(begun.call);
+    }
+
+    /// Sends the tally of a call. The supervisor waits for it, so it is the one frame that is not dropped.
+    fn tell(&self, call: CallId) {
+        let account = hold(&self.account);
+        let mut tally = account.tally();
+        if account.call != call {
+            tally = model::egress::Tally { incomplete: true, ..Default::default() };
+        }
+        drop(account);
+        if let Ok(frame) = encode_tally(self.cell, call, tally) {
+            // A link that is full of audit lines is one that nobody reads: the supervisor goes on without.
+            send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
+        }
+    }
+
+    /// Tells the audit log of a connection. Dropped where the link is full, as `Tally` tells the sums.
+    pub(crate) fn audit(&self, connection: Connection) {
+        let call = hold(&self.account).call;
+        let frame = encode(&FromGateway::Connection { cell: self.cell, call, connection });
+        if let Ok(frame) = frame {
+            send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
+        }
+    }
+
+    /// Counts and tells a refusal.
+    pub(crate) fn deny(
+        &self,
+        protocol: Protocol,
+        to: SocketAddr,
+        name: Option<String>,
+        refusal: Refusal,
+    ) {
+        let shown = match protocol {
+            Protocol::Icmp => to.ip().to_string(),
+            Protocol::Tcp | Protocol::Udp => hold(&self.judge).shown(to),
+        };
+        hold(&self.account).denied(shown, refusal);
+        self.audit(Connection {
+            protocol,
+            name,
+            address: to,
+            rule: None,
+            sent: 0,
+            received: 0,
+            milliseconds: 0,
+            end: ConnectionEnd::Denied,
+            request: None,
+        });
+    }
+
+    pub(crate) fn connecting_is_over(&self, ends: &Ends) {
+        hold(&self.connecting).remove(ends);
+    }
+
+    /// Reads packets of the cell.
+    fn read(self: &Arc<Self>) -> Result<(), Errno> {
+        let mut stack = hold(&self.stack);
+        for _ in 0..IN_A_ROW {
+            let length = stack.read()?;
+            let Some(packet) = packet::parse(stack.frame(length)) else { continue };
+            *hold(&self.link.mac) = packet.mac;
+            match packet.body {
+                Body::Tcp { source, destination, opens, resets } => {
+                    let ends = Ends {
+                        cell: SocketAddr::new(packet.source, source),
+                        remote: SocketAddr::new(packet.destination, destination),
+                    };
+                    self.segment(&mut stack, ends, packet, (opens, resets));
+                }
+                Body::Udp { .. } | Body::Echo { .. } => {
+                    let frame = stack.frame(length);
+                    self.datagram(frame, &packet);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a segment to its connection, or begins one.
+    fn segment(
+        self: &Arc<Self>,
+        stack: &mut Stack,
+        ends: Ends,
+        packet: Packet,
+        (opens, resets): (bool, bool),
+    ) {
+        if stack.has(&ends) && !(opens && stack.is_over(&ends)) {
+            return stack.segment(&ends, packet.ip);
+        }
+        let ip = stack.frame(packet.ip.end).get(packet.ip.start..).unwrap_or_default();
+        if !opens {
+            if !resets && !hold(&self.connecting).contains(&ends) {
+                self.link.send(packet::reset(ip, &packet));
+            }
+            return;
+        }
+        let mut connecting = hold(&self.connecting);
+        if connecting.len() >= CONNECTING || stack.connections() >= stack::MOST {
+            return;
+        }
+        // The first segment again, while the host still connects.
+        if !connecting.insert(ends) {
+            return;
+        }
+        drop(connecting);
+        let opening = Opening { ends, syn: ip.to_vec(), packet };
+        let worker = Arc::clone(self);
+        if RESOLVER.contains(&ends.remote.ip()) && ends.remote.port() == dns::PORT {
+            tokio::spawn(worker.resolver(opening));
+        } else {
+            tokio::spawn(async move {
+                worker.clone().connection(opening).await;
+                worker.connecting_is_over(&ends);
+            });
+        }
+    }
+
+    /// Accepts a connection to the resolver.
+    async fn resolver(self: Arc<Self>, opening: Opening) {
+        self.connecting_is_over(&opening.ends);
+        let cell = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
+        let Some(cell) = cell else { return };
+        if cell.established().await.is_ok() {
+            self.asked_by_stream(cell).await;
+        }
+    }
+
+    /// Gives a datagram or an echo request to its flow, or begins one.
+    fn datagram(self: &Arc<Self>, frame: &[u8], packet: &Packet) {
+        let (flow, payload, segment, sequence) = match &packet.body {
+            Body::Udp { source, destination, payload, segment } => {
+                let cell = SocketAddr::new(packet.source, *source);
+                let remote = SocketAddr::new(packet.destination, *destination);
+                (Flow { echo: false, cell, remote }, payload, *segment, 0)
+            }
+            Body::Echo { ident, sequence, payload } => {
+                let cell = SocketAddr::new(packet.source, *ident);
+                let remote = SocketAddr::new(packet.destination, 0);
+                (Flow { echo: true, cell, remote }, payload, payload.len(), *sequence)
+            }
+            Body::Tcp { .. } => return,
+        };
+        let payload = frame.get(payload.clone()).unwrap_or_default();
+        if RESOLVER.contains(&flow.remote.ip()) && flow.remote.port() == dns::PORT {
+            // A question that is not answered is asked again.
+            if let Ok(permit) = self.questions.try_acquire() {
+                permit.forget();
+                tokio::spawn(Arc::clone(self).asked(flow.cell, flow.remote, payload.to_vec()));
+            }
+            return;
+        }
+        // An empty datagram is one too.
+        let parts: Vec<&[u8]> = match payload.is_empty() {
+            true => vec![payload],
+            false => payload.chunks(segment.max(1)).collect(),
+        };
+        for part in parts {
+            let outgoing = Outgoing { payload: part.to_vec(), hops: packet.hops, sequence };
+            self.outgoing(flow, outgoing);
+        }
+    }
+
+    fn outgoing(self: &Arc<Self>, flow: Flow, outgoing: Outgoing) {
+        let mut flows = hold(&self.flows);
+        let full = flows.len() >= flows::MOST;
+        let sender = match flows.get(&flow) {
+            Some(sender) => sender,
+            None if full => return,
+            None => {
+                let (sender, packets) = mpsc::channel(flows::WAITING);
+                tokio::spawn(Arc::clone(self).flow(flow, packets));
+                flows.entry(flow).or_insert(sender)
+            }
+        };
+        // Dropped where too many wait, as by a network.
+        sender.try_send(outgoing).unwrap_or_default();
+    }
+}
