@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
-    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
@@ -263,8 +263,7 @@ pub fn network_client(abi: u32, ports: Option<&[u16]>) -> Result<PreparedRules> 
         let scope = Scope::AbstractUnixSocket | Scope::Signal;
         ruleset = ruleset.scope(scope).map_err(|error| errno_behind(&error))?;
     }
-    let mut ruleset =
-        ruleset.create().map_err(|error| errno_behind(&error))?.no_new_privs(false);
+    let mut ruleset = ruleset.create().map_err(|error| errno_behind(&error))?.no_new_privs(false);
     for port in ports.into_iter().flatten().filter(|_| abi >= ABI::V4) {
         let rule = NetPort::new(*port, AccessNet::ConnectTcp);
         ruleset = ruleset.add_rule(rule).map_err(|error| errno_behind(&error))?;
