@@ -11,6 +11,9 @@
 //! | `cells` | one cell and the job it serves; the pool of cells that wait for one |
 //! | `rootfs` | the root that the cells of one key share, and what of the host it shows |
 //!
+//! The gateway, where a profile has egress, answers it with tallies: `TALLY_ROWS` rows at most, and as many of them as
+//! `encode_tally` fits in a frame.
+//!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
 #![deny(unreachable_pub)]

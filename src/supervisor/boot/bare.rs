@@ -151,7 +151,7 @@ fn design(
             rules,
             // They are resolved. In a grant a cell of another server's may have put a link since.
             links: Follow::Nothing,
-            network: profile.network,
+            network: profile.egress.class,
         },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),

@@ -383,7 +383,7 @@ fn design(
         private: &plan.private(),
     };
     let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
-    let (abi, links, network) = (landlock_abi, Follow::Texts, profile.network);
+    let (abi, links, network) = (landlock_abi, Follow::Texts, profile.egress.class);
     let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
         profile: profile.clone(),

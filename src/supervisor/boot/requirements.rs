@@ -39,6 +39,15 @@ pub(crate) fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusabl
             "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}"
         ));
     }
+    if profile.egress.class.has_egress() {
+        let class = profile.egress.class.name();
+        return refuse(match profile.tier {
+            Tier::Full => format!("the network class `{class}` needs a gateway, and none runs"),
+            Tier::Bare => {
+                format!("the network class `{class}` needs namespaces, which this tier has not")
+            }
+        });
+    }
     let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
     if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {
         return refuse(format!(

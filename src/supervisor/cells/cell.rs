@@ -229,7 +229,7 @@ impl Maker<'_> {
             probed: measure::probes(probes, design)?,
             configured: Configured {
                 landlock_abi: self.shared.landlock_abi,
-                network: profile.network.name().to_owned(),
+                network: profile.egress.class.name().to_owned(),
                 proc: profile.proc.name().to_owned(),
                 memory: self.shared.memory,
                 memory_bytes: profile.limits.memory,

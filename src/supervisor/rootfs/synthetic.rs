@@ -9,7 +9,7 @@ use cell::mounts::{HIDDEN, Slot};
 use cell::{c_path, size};
 use model::defaults::processors;
 use model::job::Limits;
-use model::profile::{GitIdentity, SCRIPT_SDK};
+use model::profile::{GitIdentity, SCRIPTS};
 
 /// The host name of every cell.
 pub use model::profile::HOST_NAME;
@@ -65,10 +65,13 @@ pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io:
 ///
 /// # Errors
 /// As of mkdir(2), open(2) and write(2).
-pub(crate) fn script_sdk(text: &str) -> std::io::Result<()> {
-    let file = Path::new(SCRIPT_SDK.trim_start_matches('/'));
-    file.parent().map_or(Ok(()), directories)?;
-    write_file(file, text)
+pub(crate) fn script_sdk(files: &[(&str, &str)]) -> std::io::Result<()> {
+    let directory = Path::new(SCRIPTS.trim_start_matches('/'));
+    files.iter().try_for_each(|(name, text)| {
+        let file = directory.join(name);
+        file.parent().map_or(Ok(()), directories)?;
+        write_file(&file, text)
+    })
 }
 
 /// Writes what covers `/proc` into the hidden store.

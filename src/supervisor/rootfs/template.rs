@@ -132,9 +132,7 @@ impl TemplateBuilder<'_> {
         if let (Some(identity), false) = (&profile.git_identity, grant.directories.is_empty()) {
             synthetic::git_identity(Path::new("etc"), identity).during("writing /etc/gitconfig")?;
         }
-        if let Some(text) = profile.script_sdk {
-            synthetic::script_sdk(text).during("writing the functions for scripts")?;
-        }
+        synthetic::script_sdk(profile.script_sdk).during("writing the functions for scripts")?;
         synthetic::store(&hidden_here(), &profile.limits, self.cells)
             .during("writing the hidden store")?;
         self.proc_for_cells(profile.proc)?;
