@@ -251,7 +251,7 @@ impl Settings {
     pub fn host_grants(&self) -> HostGrants {
         let inside = |profile: &Profile| {
             let is_closed = profile.egress.class <= NetworkClass::Loopback;
-            is_closed && profile.script_sdk.is_none()
+            is_closed && profile.script_sdk.is_empty()
         };
         let none = self.granted.is_empty() && self.sockets.is_empty() && !self.has_own_env;
         match none && self.profiles.iter().all(inside) {

@@ -287,7 +287,7 @@ pub(crate) fn profile() -> Profile {
         tier: model::receipt::Tier::Full,
         terminal: None,
         git_identity: None,
-        script_sdk: None,
+        script_sdk: &[],
     }
 }
 
