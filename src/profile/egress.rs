@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::layer::Layer;
+use super::requests;
 use super::schema::{Written, WrittenEgress, WrittenPorts, WrittenProtocol};
 use crate::document::{Document, Mistake};
 use model::egress::{
@@ -50,6 +51,11 @@ pub(super) fn resolve(
         let hint = "add `inet` and `inet6` to `sockets = { families = […] }`";
         return Err(layer.document.mistake(network.class.span(), message).with_hint(hint));
     }
+    if let (Err((message, hint)), Some((layer, network))) =
+        (requests::check_all(&rules, class), network)
+    {
+        return Err(layer.document.mistake(network.class.span(), message).with_hint(hint));
+    }
     Ok(Egress { class, rules, limits: limits(chain)? })
 }
 
@@ -89,10 +95,11 @@ fn rule(document: &Document, written: &WrittenEgress) -> Result<EgressRule, Mist
         nets: nets.collect::<Result<_, _>>()?,
         ports: ports.collect::<Result<_, _>>()?,
         protocols: protocols(document, written)?,
-        http: Vec::new(),
-        secret: None,
+        http: requests::http(document, &written.http)?,
+        secret: written.secret.as_ref().map(|it| requests::secret(document, it)).transpose()?,
         why: written.why.get_ref().clone(),
     };
+    requests::check(document, written, &rule)?;
     match (rule.protocols.has_ports(), rule.ports.is_empty()) {
         (true, true) => {
             let message = format!("rule `{id}` names no port");

@@ -13,6 +13,7 @@ mod ahead;
 pub mod document;
 pub mod egress;
 mod layer;
+mod requests;
 mod resolve;
 mod schema;
 mod set;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use model::egress::NetworkClass;
+use model::egress::{NetworkClass, SecretForm};
 use model::profile::{Family, ProcView, UnixSockets};
 use model::units::{Processors, Size, Time};
 
@@ -151,8 +151,43 @@ pub(super) struct WrittenEgress {
     ///
     /// Default: `["tcp"]`. Example: `["tcp", "udp", "icmp"]`.
     pub protocols: Option<Spanned<Vec<WrittenProtocol>>>,
+    /// Requests that are allowed. With it the gateway ends TLS for these hosts, with an authority that cells are told
+    /// to trust, and judges each request by its method and path. Only under class `allow-list`.
+    ///
+    /// Default: none, which relays connections unread.
+    #[serde(default)]
+    pub http: Vec<WrittenHttp>,
+    /// Credential that the gateway puts in requests to these hosts, and that no cell ever holds. Needs `http`.
+    ///
+    /// Default: none.
+    pub secret: Option<WrittenSecretUse>,
     /// Reason for the grant. Example: `"install packages"`.
     pub why: Spanned<String>,
+}
+
+/// Requests that a rule allows: one of the methods with one of the paths.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenHttp {
+    /// Methods, in capitals. `CONNECT` and `TRACE` are never allowed. Example: `["GET", "HEAD"]`.
+    pub methods: Spanned<Vec<Spanned<String>>>,
+    /// Paths, decoded and without a query: `*` stands for any text within one segment, `**` for any number of
+    /// segments. Example: `["/simple/**", "/*/*/git-upload-pack"]`.
+    pub paths: Spanned<Vec<Spanned<String>>>,
+}
+
+/// Use of a secret: the cell's variable holds a placeholder, and the gateway replaces it in one header.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenSecretUse {
+    /// Name of a `[[secret]]` of the server. Example: `"github"`.
+    pub name: Spanned<String>,
+    /// Name of the only header in which the placeholder is replaced. Example: `"authorization"`.
+    pub header: Spanned<String>,
+    /// Form of the header's value. Example: `"basic"`.
+    pub form: Spanned<SecretForm>,
+    /// Variable of the cell that holds the placeholder. Example: `"GH_TOKEN"`.
+    pub env: Spanned<String>,
 }
 
 /// One port, or a range of them.

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use super::*;
 use model::defaults::MIB;
-use model::egress::{Egress, EgressLimits, EgressRule, NetworkClass, PortRange, Protocols};
+use model::egress::{
+    Egress, EgressLimits, EgressRule, HttpRule, NetworkClass, PortRange, Protocols, SecretForm,
+    SecretUse,
+};
 use model::job::Limits;
 use model::profile::calls::number;
 use model::profile::{Exec, Family, HostPath, PathKind, Presence, ProcView, Requires, UnixSockets};
@@ -469,4 +472,70 @@ fn egress_that_cannot_hold_is_refused_with_the_way_out() {
     assert!(alone.contains("is of no use without sockets of `inet`"), "{alone}");
     let limit = mistake(&format!("{NETWORKED}[egress_limits]\nconnections = 257\n"));
     assert!(limit.contains("from 1 to 256"), "{limit}");
+}
+
+/// A rule for `a.b` on port 443 with these keys.
+fn reading(keys: &str) -> String {
+    format!("[[egress]]\nid = \"r\"\nhosts = [\"a.b\"]\nports = [443]\nwhy = \"w\"\n{keys}")
+}
+
+const HTTP: &str = "http = [{ methods = [\"GET\"], paths = [\"/simple/**\"] }]\n";
+const SECRET: &str = "secret = { name = \"github\", header = \"Authorization\", form = \"basic\", env = \"GH_TOKEN\" }\n";
+
+#[test]
+fn requests_and_secrets_of_a_rule_are_read_whole() {
+    let text = format!("{HEAD}{EXEC}{NETWORKED}{}{HTTP}{SECRET}", reading(""));
+    let rules = profile(&[&text]).map(|profile| profile.egress.rules);
+    let rule = rules.as_ref().ok().and_then(|rules| rules.first()).expect("a rule");
+    let http = HttpRule { methods: vec!["GET".into()], paths: vec!["/simple/**".into()] };
+    assert_eq!(rule.http, [http]);
+    let secret = SecretUse {
+        name: "github".into(),
+        header: "authorization".into(),
+        form: SecretForm::Basic,
+        env: "GH_TOKEN".into(),
+    };
+    assert_eq!((&rule.secret, rule.intercepts()), (&Some(secret), true));
+}
+
+#[test]
+fn requests_and_secrets_that_cannot_hold_are_refused_with_the_way_out() {
+    let rule = |keys: &str| mistake(&format!("{NETWORKED}{}", reading(keys)));
+    let http = |methods: &str, paths: &str| {
+        rule(&format!("http = [{{ methods = [{methods}], paths = [{paths}] }}]\n"))
+    };
+    let secret = |from: &str, to: &str| rule(&format!("{HTTP}{}", SECRET.replace(from, to)));
+    for (told, said) in [
+        (http("", "\"/\""), "`methods` is empty"),
+        (http("\"GET\"", ""), "`paths` is empty"),
+        (http("\"get\"", "\"/\""), "write it in capitals"),
+        (http("\"*\"", "\"/\""), "is no method"),
+        (http("\"CONNECT\"", "\"/\""), "never allowed"),
+        (http("\"TRACE\"", "\"/\""), "never allowed"),
+        (http("\"GET\"", "\"simple\""), "begins with `/`"),
+        (http("\"GET\"", "\"/a/../b\""), "dot segment"),
+        (http("\"GET\"", "\"/a?b\""), "without a query"),
+        (rule(SECRET), "has a secret for every request"),
+        (secret("github", "Git Hub"), "lower-case letters"),
+        (secret("Authorization", "X Y"), "letters, digits and dashes"),
+        (secret("Authorization", "Host"), "which the gateway writes"),
+        (secret("\"basic\"", "\"digest\""), "unknown variant"),
+        (secret("GH_TOKEN", "LD_PRELOAD"), "changes what programs load"),
+        (secret("GH_TOKEN", "GH-TOKEN"), "GH-TOKEN"),
+        (rule(&format!("{HTTP}nets = [\"10.0.0.0/8\"]\n")), "no address has a certificate"),
+        (rule(&format!("{HTTP}protocols = [\"tcp\", \"udp\"]\n")), "for `tcp` alone"),
+        (
+            mistake(&format!("{NETWORKED}{}{HTTP}", reading("")).replace("allow-list", "any")),
+            "reaches its hosts without the rule",
+        ),
+    ] {
+        assert!(told.contains(said), "{said}: {told}");
+    }
+    let two = format!(
+        "{NETWORKED}{}{HTTP}{SECRET}{}{HTTP}{}",
+        reading(""),
+        reading("").replace("\"r\"", "\"s\""),
+        SECRET.replace("github", "gitlab")
+    );
+    assert!(mistake(&two).contains("GH_TOKEN is of two secrets"), "{}", mistake(&two));
 }

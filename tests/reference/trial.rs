@@ -22,6 +22,13 @@ const NEEDED: &[(&str, &str, &str)] = &[
          sockets = { families = [\"inet\"], why = \"w\" }\n\
          egress = [{ hosts = [\"a.b\"], nets = [\"10.0.0.0/8\"], ports = [443] }]",
     ),
+    // Requests are read for names alone.
+    ("Profile", "egress.http.", "egress = [{ nets = [] }]"),
+    (
+        "Profile",
+        "egress.secret.",
+        "egress = [{ nets = [], http = [{ methods = [\"GET\"], paths = [\"/\"] }] }]",
+    ),
     ("Profile", "limits.", "workspace = { why = \"w\" }"),
     ("Policy", "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
     (

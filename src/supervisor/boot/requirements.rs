@@ -39,6 +39,9 @@ pub(crate) fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusabl
             "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}"
         ));
     }
+    if let Some(rule) = profile.egress.rules.iter().find(|rule| rule.intercepts()) {
+        return refuse(format!("rule `{}` reads requests, which no gateway here does", rule.id));
+    }
     if profile.egress.class.has_egress() {
         let class = profile.egress.class.name();
         return refuse(match profile.tier {
