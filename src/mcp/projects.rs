@@ -201,6 +201,7 @@ impl<B: Backend> Server<B> {
             command: launch.script.clone(),
             stdin: launch.stdin.clone(),
             env: Some(launch.env.clone()),
+            profile: launch.profile.clone(),
             timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
             ..ScriptArgs::default()
         };

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use super::gate::Gate;
 use super::lines::{Ends, Lines};
 use super::server::{Continuity, Server};
 use project::Project;
@@ -124,7 +125,8 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let lines = Lines::new(reader, writer, ends);
-    let running = match server.serve(lines).await {
+    let token = server.0.project.as_ref().and_then(|project| project.settings.token.clone());
+    let running = match Gate::new(server, token).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::completions::{self, CompletionRequest, SUGGESTIONS, ScriptCompletion};
 use crate::reading::AskedResource;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::token::RemoteToken;
 use crate::{Project, ScriptTool};
 
 /// Place of the project in a cell.
@@ -27,8 +28,6 @@ const FIELDS: &str = "COFFERDAM_ARGS";
 const FIELDS_BYTES: usize = 8 << 10;
 /// Longest `_meta` of a request in bytes.
 const META_BYTES: usize = 16 << 10;
-/// Key of a request's `_meta` that no script is shown.
-const REMOTE_TOKEN: &str = "mcpbash/remoteToken";
 /// Time limit in seconds of the hook that decides about calls.
 const POLICY_SECONDS: u64 = 5;
 
@@ -59,6 +58,8 @@ pub struct ScriptLaunch {
     pub stdin: Vec<u8>,
     /// Time limit in seconds.
     pub seconds: u64,
+    /// Name of the profile that the tool's metadata asks for.
+    pub profile: Option<String>,
     /// Word that separates the output from the report.
     mark: String,
 }
@@ -99,7 +100,7 @@ impl ScriptLaunch {
         mark: String,
     ) -> Result<Self, Unlaunched> {
         let mut meta = meta.clone();
-        meta.remove(REMOTE_TOKEN);
+        RemoteToken::strip(&mut meta, project.settings.token.as_ref());
         let meta = Value::Object(meta).to_string();
         if meta.len() > META_BYTES {
             return Err(Unlaunched::LongMeta);
@@ -124,7 +125,8 @@ impl ScriptLaunch {
         let metadata = quoted(&metadata(tool).to_string());
         let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", given), ("METADATA", &metadata)];
         let script = format!("{EMBED}{}", script(&mark, run, &more));
-        Ok(Self { script, env, stdin, seconds: seconds(project, tool), mark })
+        let profile = profile(tool);
+        Ok(Self { script, env, stdin, seconds: seconds(project, tool), profile, mark })
     }
 
     /// Tells the script if the client shows pages.
@@ -141,7 +143,7 @@ impl ScriptLaunch {
         env.extend(named(&[("MCP_TOOL_NAME", &tool.name)]));
         let metadata = quoted(&metadata(tool).to_string());
         let script = format!("{POLICY}{}", script(&mark, "policy", &[("METADATA", &metadata)]));
-        Self { script, env, stdin: Vec::new(), seconds: POLICY_SECONDS, mark }
+        Self { script, env, stdin: Vec::new(), seconds: POLICY_SECONDS, profile: None, mark }
     }
 
     /// Prepares the reading of a resource.
@@ -155,7 +157,14 @@ impl ScriptLaunch {
             ("PAGE", &asked.file),
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
-        Self { script, env, stdin: Vec::new(), seconds: project.settings.default_seconds, mark }
+        Self {
+            script,
+            env,
+            stdin: Vec::new(),
+            seconds: project.settings.default_seconds,
+            profile: None,
+            mark,
+        }
     }
 
     /// Prepares a completion.
@@ -184,7 +193,7 @@ impl ScriptLaunch {
         let run = if completion.is_executable { "program" } else { "bash" };
         let script = script(&mark, run, &[("PROGRAM", "$PROGRAM_PATH")]);
         let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
-        Ok(Self { script, env, stdin: Vec::new(), seconds, mark })
+        Ok(Self { script, env, stdin: Vec::new(), seconds, profile: None, mark })
     }
 
     /// Reads the answer of the project's hook. Everything but a clear yes is a no.
@@ -249,6 +258,13 @@ fn fields(arguments: &Map<String, Value>) -> String {
         text.push_str(&format!("\n{name}{printed}"));
     }
     text
+}
+
+/// Returns the name of the profile that a tool's metadata asks for.
+fn profile(tool: &ScriptTool) -> Option<String> {
+    let name = tool.meta.as_ref()?.get("cofferdam/profile")?;
+    // Another value is no name, and refused where names are read.
+    Some(name.as_str().map_or_else(|| name.to_string(), str::to_owned))
 }
 
 /// Returns the time limit of a tool.

@@ -18,6 +18,7 @@ mod resources;
 mod result;
 mod server;
 mod settings;
+mod token;
 mod tools;
 mod tree;
 mod ui;
@@ -36,6 +37,7 @@ pub use resources::{ScriptResource, ScriptTemplate};
 pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use server::ServerIdentity;
 pub use settings::{ProjectSettings, SettingError, ToolFilter};
+pub use token::RemoteToken;
 pub use tools::ScriptTool;
 
 /// Files of a project that are programs, and that are run only if the operator says so.

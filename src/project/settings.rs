@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::token::RemoteToken;
+
 /// Beginning of the variables' names.
 const PREFIX: &str = "MCPBASH_";
 /// Words that mean yes.
@@ -27,6 +29,8 @@ pub struct ProjectSettings {
     pub text_bytes: u64,
     /// Variables of the server's environment that scripts are given by name.
     pub env: BTreeMap<String, String>,
+    /// Secret that each request shows.
+    pub token: Option<RemoteToken>,
 }
 
 /// Tools that are called, by the variables for it.
@@ -56,6 +60,7 @@ impl Default for ProjectSettings {
             max_seconds: MAX_SECONDS,
             text_bytes: TEXT_BYTES,
             env: BTreeMap::new(),
+            token: None,
         }
     }
 }
@@ -76,7 +81,9 @@ impl ProjectSettings {
         let has =
             |name: &str| text(name).is_some_and(|it| YES.contains(&it.to_lowercase().as_str()));
         let max_seconds = number("MCPBASH_MAX_TIMEOUT_SECS", MAX_SECONDS, (1, 86_400))?;
+        let token = RemoteToken::of(&get)?;
         Ok(Self {
+            token,
             has_hooks: has("MCPBASH_ALLOW_PROJECT_HOOKS"),
             instructions: text("MCPBASH_SERVER_INSTRUCTIONS"),
             tools: filter(text("MCPBASH_TOOL_ALLOWLIST"), text("MCPBASH_TOOL_ALLOW_DEFAULT"))?,

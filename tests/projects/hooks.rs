@@ -152,3 +152,47 @@ fn variables_are_settings_and_reach_scripts_by_name_alone() {
     let output = command(held.path(), &[], &bad).stdin(Stdio::null()).output().expect("it ends");
     assert_eq!(output.status.code(), Some(125));
 }
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+#[test]
+fn a_remote_token_is_shown_by_every_request_and_never_reaches_a_script() {
+    let look = "#!/usr/bin/env bash\n# mcp: {\"name\": \"t\"}\n\
+        { printf %s \"$MCP_TOOL_META_JSON\"; env; cat /proc/*/environ; } 2>/dev/null | grep -c -e 0123456789abcdef -e emoteToken\nexit 0\n";
+    let held = project(&[("tools/u/tool.sh", &look.replace("\"t\"", "\"u\""))]);
+    let set = [("MCPBASH_REMOTE_TOKEN", SECRET)];
+    let mut server = Server::of(command(held.path(), &[], &set));
+    let ask = |server: &mut Server, meta: Value| {
+        let id = server.request("tools/call", json!({"name": "u", "arguments": {}, "_meta": meta}));
+        server.answer(id)
+    };
+    let right = json!({"mcpbash/remoteToken": SECRET, "remoteToken": SECRET});
+    assert_eq!(ask(&mut server, right.clone())["result"]["content"][0]["text"], "0\n");
+    let refused = json!({"code": -32602, "message": "Remote token missing or invalid"});
+    for meta in [json!({}), json!({"mcpbash/remoteToken": &SECRET[1..]})] {
+        assert_eq!(ask(&mut server, meta)["error"], refused);
+    }
+    for method in ["tools/list", "resources/list", "prompts/list"] {
+        let id = server.request(method, json!({}));
+        assert_eq!(server.answer(id)["error"], refused, "{method}");
+    }
+    for _ in 0..5 {
+        assert_eq!(ask(&mut server, json!({}))["error"], refused);
+    }
+    let message = ask(&mut server, json!({}))["error"]["message"].clone();
+    assert_eq!(message, "Remote token missing or invalid (throttled)");
+    assert_eq!(ask(&mut server, right)["result"]["isError"], false);
+    let short = [("MCPBASH_REMOTE_TOKEN", &SECRET[1..])];
+    let output = command(held.path(), &[], &short).stdin(Stdio::null()).output().expect("it ends");
+    assert_eq!(output.status.code(), Some(125));
+}
+
+#[test]
+fn a_tool_has_another_profile_only_where_a_rule_leaves_the_choice() {
+    let text = "#!/usr/bin/env bash\n# mcp: {\"name\": \"p\", \"_meta\": {\"cofferdam/profile\": \"bc\"}}\necho\n";
+    let held = project(&[("tools/p/tool.sh", text)]);
+    let mut server = Server::of(command(held.path(), &[], &[]));
+    let id = server.call("p", json!({}));
+    let told = server.answer(id).to_string();
+    assert!(told.contains("it leaves no call of `project:p` the profile `bc`"), "{told}");
+}

@@ -37,6 +37,7 @@ pub(in crate::commands) fn run(
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }
+    command.env_remove("MCPBASH_REMOTE_TOKEN");
     command.args([
         "run",
         "--no-tty",
