@@ -52,7 +52,7 @@ const LOOP: [Sysno; 31] = [
 ];
 
 /// Making and ending cells.
-const CELLS: [Sysno; 8] = [
+const CELLS: [Sysno; 9] = [
     Sysno::clone3,
     Sysno::setns,
     // For containers in which the outer /proc must do, whose pids a pidfd tells (container that masks /proc).
@@ -62,6 +62,8 @@ const CELLS: [Sysno; 8] = [
     Sysno::prctl,
     Sysno::getpid,
     Sysno::futex,
+    // Output that a program can open anew.
+    Sysno::fchmod,
 ];
 
 /// The mailboxes and workspaces of sessions, which also take mount(2) and unshare(2) of the list below.
