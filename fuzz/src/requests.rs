@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gateway::intercept::{
-    InterceptAuthority, Intercepted, Interception, RequestEvents, RequestRule,
+    InterceptAuthority, Intercepted, Interception, PinnedRule, RequestEvents, RequestRule,
 };
 use model::egress::{EgressRule, HostPattern, HttpRule, PathPattern, Protocols, RequestPath};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -82,8 +82,9 @@ pub fn requests(bytes: &[u8]) {
         secret: None,
         why: String::new(),
     };
-    let rules = vec![RequestRule::new(&rule, None).expect("a rule")];
-    let to = Intercepted { names: vec![HOST.into()], port: 80, rules };
+    let rule = RequestRule::new(&rule, None).expect("a rule");
+    let rules = vec![PinnedRule { rule, names: vec![HOST.into()] }];
+    let to = Intercepted { port: 80, rules };
     blocking(async move {
         let (mut client, near) = tokio::io::duplex(4096);
         let (server, far) = tokio::io::duplex(4096);

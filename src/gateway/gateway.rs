@@ -16,6 +16,7 @@ use sys::fork::fork;
 use sys::process::{self, Side};
 use sys::socket::{PacketWait, receive, send_now};
 
+use crate::intercept::Prepared;
 use crate::worker::Begun;
 use crate::{Spec, confine, worker};
 
@@ -28,6 +29,9 @@ const PENDING: usize = 4 * CELLS;
 #[derive(Debug)]
 struct Cell {
     egress: Arc<Egress>,
+    /// Index of its profile, and the text of its placeholders.
+    profile: usize,
+    seed: [u8; 16],
     /// The call that runs, for a worker that is not there yet.
     begun: Option<Begun>,
     state: State,
@@ -65,6 +69,7 @@ struct Gateway<'a> {
     link: &'a OwnedFd,
     spec: &'a Spec,
     profiles: Vec<Arc<Egress>>,
+    prepared: Prepared,
     hosts: Arc<Vec<(String, std::net::IpAddr)>>,
     cells: HashMap<CellKey, Cell>,
     /// Takes packet sockets that nobody needs: closing one takes 10 ms.
@@ -74,9 +79,9 @@ struct Gateway<'a> {
 }
 
 /// Serves until the supervisor closes its end of the link.
-pub(crate) fn serve(link: &OwnedFd, spec: &Spec) {
+pub(crate) fn serve(link: &OwnedFd, spec: &Spec, prepared: Prepared) {
     let Ok(closer) = closer() else { return };
-    let Ok(up) = encode(&FromGateway::Up) else { return };
+    let Ok(up) = encode(&FromGateway::Up { authority: prepared.authority() }) else { return };
     if send_now(link, &up, &[]).is_err() {
         return;
     }
@@ -84,7 +89,7 @@ pub(crate) fn serve(link: &OwnedFd, spec: &Spec) {
     let hosts = Arc::new(spec.hosts.clone());
     let cells = HashMap::new();
     let mut gateway =
-        Gateway { link, spec, profiles, hosts, cells, closer, pending: VecDeque::new() };
+        Gateway { link, spec, profiles, prepared, hosts, cells, closer, pending: VecDeque::new() };
     while gateway.turn().is_ok() {}
 }
 
@@ -176,12 +181,12 @@ impl Gateway<'_> {
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         let frame = decode::<ToGateway>(bytes).map_err(|_| Errno::EPROTO)?;
         match frame {
-            ToGateway::Open { cell, profile } => {
+            ToGateway::Open { cell, profile, seed } => {
                 let fds = match &mut received.fds {
                     [packets, lifeline, ..] if !received.cut => packets.take().zip(lifeline.take()),
                     _ => None,
                 };
-                self.open(cell, profile, fds);
+                self.open(cell, (profile, seed), fds);
             }
             ToGateway::Begin { cell, call, only } => {
                 self.pass(cell, bytes);
@@ -207,15 +212,20 @@ impl Gateway<'_> {
         Ok(true)
     }
 
-    fn open(&mut self, key: CellKey, profile: u16, fds: Option<(OwnedFd, OwnedFd)>) {
-        let egress =
-            self.profiles.get(usize::from(profile)).filter(|egress| egress.class.has_egress());
+    fn open(
+        &mut self,
+        key: CellKey,
+        (profile, seed): (u16, [u8; 16]),
+        fds: Option<(OwnedFd, OwnedFd)>,
+    ) {
+        let profile = usize::from(profile);
+        let egress = self.profiles.get(profile).filter(|egress| egress.class.has_egress());
         let room = self.cells.len() < CELLS && !self.cells.contains_key(&key);
         match (egress, fds) {
             (Some(egress), Some((packets, lifeline))) if room => {
                 let state = State::Waiting { packets, lifeline };
                 let egress = Arc::clone(egress);
-                self.cells.insert(key, Cell { egress, begun: None, state });
+                self.cells.insert(key, Cell { egress, profile, seed, begun: None, state });
             }
             (_, fds) => {
                 if let Some((packets, _)) = fds {
@@ -246,7 +256,9 @@ impl Gateway<'_> {
             Ok(((link, theirs), Side::Child)) => {
                 drop(link);
                 let egress = Arc::clone(&cell.egress);
+                let requests = self.prepared.of_cell(cell.profile, cell.seed);
                 self.become_worker(worker::Parts {
+                    requests,
                     cell: key,
                     packets,
                     lifeline,

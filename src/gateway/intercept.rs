@@ -12,6 +12,7 @@ mod authority;
 mod body;
 mod connection;
 mod grants;
+mod prepared;
 mod request;
 mod scan;
 mod secrets;
@@ -25,11 +26,11 @@ use std::sync::Arc;
 
 pub use authority::InterceptAuthority;
 pub use connection::ByteStream;
-pub use grants::RequestRule;
-pub use secrets::{SecretError, SecretSource, SecretValue};
+pub use grants::{PinnedRule, RequestRule};
+pub(crate) use prepared::{CellRequests, Prepared};
+pub use secrets::SecretValue;
 
 use request::{CellSeed, Destination};
-use scan::Needles;
 use tls::Handshakes;
 
 /// The reasons for which an intercepted connection ends before its end.
@@ -61,11 +62,9 @@ pub trait RequestEvents: Send + Sync {
 /// A connection of the cell that is to be intercepted.
 #[derive(Debug)]
 pub struct Intercepted {
-    /// Names of the rules for which the cell was given this address. The connection must be for one of them.
-    pub names: Vec<String>,
     pub port: u16,
-    /// Rules that match these names and this port.
-    pub rules: Vec<RequestRule>,
+    /// Rules by name that have the port and names of the address. The connection must be for one of these names.
+    pub rules: Vec<PinnedRule>,
 }
 
 /// The means of interception, which all cells share.
@@ -75,7 +74,8 @@ pub struct Interception(Arc<Handshakes>);
 /// The interception of one cell's connections.
 #[derive(Debug, Clone)]
 pub struct CellInterception {
-    handshakes: Arc<Handshakes>,
+    /// Nothing where no rule needs TLS to be ended.
+    handshakes: Option<Arc<Handshakes>>,
     cell: CellSeed,
 }
 
@@ -95,13 +95,16 @@ impl Interception {
 
     /// Returns the interception for the cell whose placeholders are made of `seed`.
     pub fn of_cell(&self, seed: [u8; 16]) -> CellInterception {
-        let mark = model::egress::placeholder_mark(&seed);
-        let cell = CellSeed { seed, marks: Needles::new([mark.as_bytes()]) };
-        CellInterception { handshakes: Arc::clone(&self.0), cell }
+        CellInterception { handshakes: Some(Arc::clone(&self.0)), cell: CellSeed::new(seed) }
     }
 }
 
 impl CellInterception {
+    /// Returns the judgement of requests without TLS, for a cell none of whose rules needs more.
+    pub(crate) fn without_tls(seed: [u8; 16]) -> Self {
+        Self { handshakes: None, cell: CellSeed::new(seed) }
+    }
+
     /// Serves a connection of the cell whose connection to the server stands. Both streams are unread.
     ///
     /// # Errors
@@ -113,8 +116,7 @@ impl CellInterception {
         server: impl ByteStream,
         events: Arc<dyn RequestEvents>,
     ) -> Result<(), InterceptError> {
-        let Intercepted { names, port, rules } = to;
-        let mut destination = Destination { names, port, is_verified: false, rules };
+        let destination = Destination::plain(to.port, to.rules);
         let client = match tls::begin(client).await.map_err(InterceptError::Handshake)? {
             tls::Begun::Plain(client) => {
                 let version = hyper::Version::HTTP_11;
@@ -131,10 +133,10 @@ impl CellInterception {
             events.denied(&format!("TLS for {name}"), &why, None);
             return Err(InterceptError::Denied);
         };
-        let (version, upstream) = self.handshakes.connect(&name, &client, server).await?;
-        let client = self.handshakes.accept(&name, *client, version).await?;
-        destination.names = vec![name];
-        destination.is_verified = true;
+        let handshakes = self.handshakes.as_ref().ok_or(InterceptError::Denied)?;
+        let (version, upstream) = handshakes.connect(&name, &client, server).await?;
+        let client = handshakes.accept(&name, *client, version).await?;
+        let destination = destination.verified(name);
         connection::exchange(client, version, upstream, destination, self.cell.clone(), events)
             .await
     }

@@ -2,7 +2,8 @@
 //!
 //! [`start`] clones the gateway from main; `gateway` keeps the cells that have a network and forks a worker at a cell's
 //! first packet; `worker` is a TCP/IP stack in user mode with the judge, the resolver and the relays of one cell.
-//! `confine` has the walls around both. [`host`] reads what the host says of names.
+//! [`intercept`] judges requests one by one and puts in secrets. `confine` has the walls around all three. [`host`]
+//! reads what the host says of names.
 //!
 //! *Invariants:* nothing of the host's network namespace is ever in a cell. What no rule allows goes nowhere, not even
 //! as a question of a name. A gateway or worker that dies is told, and nothing takes its place.
@@ -18,7 +19,7 @@ mod worker;
 
 use std::net::{IpAddr, SocketAddr};
 
-use model::egress::Egress;
+use model::egress::{Egress, SecretSource};
 
 pub use start::{StartError, Started, start};
 
@@ -31,6 +32,10 @@ pub struct Spec {
     pub resolvers: Vec<SocketAddr>,
     /// Names that the host knows by itself, in lower case, with their addresses.
     pub hosts: Vec<(String, IpAddr)>,
+    /// Certificates of the host, in PEM, by which servers are verified where requests are read.
+    pub roots: Vec<u8>,
+    /// Secrets that rules may use, by their names.
+    pub secrets: Vec<(String, SecretSource)>,
     /// The id that the gateway has on the host where root starts it; an ordinary user's gateway has the user's.
     pub id: Option<u32>,
 }

@@ -15,6 +15,7 @@ use sys::process::{self, Dumpable, Side};
 use sys::signals;
 use sys::socket::{PacketWait, receive, send};
 
+use crate::intercept::Prepared;
 use crate::{Spec, confine, gateway};
 
 /// Reasons why there is no gateway.
@@ -80,10 +81,15 @@ fn map(pid: i32, id: Option<u32>) -> Result<(), Errno> {
 /// Runs the gateway. Never returns.
 fn run(link: OwnedFd, wait: &OwnedFd, spec: Spec) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        match enter(&link, wait, spec.id.is_some()) {
-            Ok(()) => gateway::serve(&link, &spec),
-            Err((step, errno)) => {
-                let why = format!("{step}: {}", errno.desc());
+        // Before it loses the ids and the root of the operator, who may read the secrets.
+        let prepared = Prepared::new(&spec).map_err(|error| error.to_string());
+        let entered = prepared.and_then(|prepared| {
+            let entered = enter(&link, wait, spec.id.is_some());
+            entered.map_err(|(step, errno)| format!("{step}: {}", errno.desc())).map(|()| prepared)
+        });
+        match entered {
+            Ok(prepared) => gateway::serve(&link, &spec, prepared),
+            Err(why) => {
                 let frame = encode(&FromGateway::Failed { cell: None, why }).unwrap_or_default();
                 // Where nobody reads it, the end of the link tells as much.
                 send(&link, &frame, &[]).unwrap_or_default();

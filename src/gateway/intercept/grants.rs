@@ -75,9 +75,17 @@ impl RequestRule {
     }
 }
 
+/// A rule, with the names of it for which the cell was given the address of a connection.
+#[derive(Debug, Clone)]
+pub struct PinnedRule {
+    pub rule: RequestRule,
+    /// In lower case.
+    pub names: Vec<String>,
+}
+
 /// Returns the first rule that grants a method with a path.
 pub(super) fn granting<'a>(
-    rules: &'a [RequestRule],
+    rules: impl IntoIterator<Item = &'a RequestRule>,
     method: &str,
     raw: &str,
 ) -> Result<&'a RequestRule, Refusal> {

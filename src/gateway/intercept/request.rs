@@ -8,7 +8,7 @@ use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri, Version};
 
-use super::grants::{Refusal, RequestRule, granting};
+use super::grants::{PinnedRule, Refusal, RequestRule, granting};
 use super::scan::Needles;
 
 /// Headers by which some servers take a request for one of another method.
@@ -46,7 +46,7 @@ pub(super) struct Destination {
     pub(super) port: u16,
     /// True where TLS was ended here, and the server's certificate has been verified.
     pub(super) is_verified: bool,
-    pub(super) rules: Vec<RequestRule>,
+    pub(super) rules: Vec<PinnedRule>,
 }
 
 /// The random text of a cell, and the marks by which placeholders made of it are found.
@@ -56,7 +56,35 @@ pub(super) struct CellSeed {
     pub(super) marks: Needles,
 }
 
+impl CellSeed {
+    pub(super) fn new(seed: [u8; 16]) -> Self {
+        let mark = model::egress::placeholder_mark(&seed);
+        Self { seed, marks: Needles::new([mark.as_bytes()]) }
+    }
+}
+
 impl Destination {
+    /// Makes the destination of a connection without TLS.
+    pub(super) fn plain(port: u16, rules: Vec<PinnedRule>) -> Self {
+        let mut names: Vec<_> = rules.iter().flat_map(|rule| &rule.names).cloned().collect();
+        names.sort();
+        names.dedup();
+        Self { names, port, is_verified: false, rules }
+    }
+
+    /// Makes the destination of a connection whose TLS names `name`, of the rules that have it.
+    pub(super) fn verified(self, name: String) -> Self {
+        let mut rules = self.rules;
+        rules.retain(|rule| rule.names.contains(&name));
+        Self { names: vec![name], port: self.port, is_verified: true, rules }
+    }
+
+    /// Returns the rules for requests to a host.
+    fn rules_of<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a RequestRule> {
+        let rules = self.rules.iter().filter(move |it| it.names.iter().any(|name| name == host));
+        rules.map(|it| &it.rule)
+    }
+
     fn scheme(&self) -> Scheme {
         if self.is_verified { Scheme::HTTPS } else { Scheme::HTTP }
     }
@@ -67,13 +95,13 @@ impl Destination {
 
     /// Returns true if answers have to be searched for secrets.
     pub(super) fn has_secrets(&self) -> bool {
-        self.is_verified && self.rules.iter().any(|rule| rule.injection.is_some())
+        self.is_verified && self.rules.iter().any(|it| it.rule.injection.is_some())
     }
 
     /// Returns the values of the secrets that requests to it may carry.
     pub(super) fn secrets(&self) -> Needles {
         let rules = self.rules.iter().filter(|_| self.is_verified);
-        let injections = rules.filter_map(|rule| rule.injection.as_ref());
+        let injections = rules.filter_map(|it| it.rule.injection.as_ref());
         Needles::new(injections.map(|injection| injection.value.bytes()))
     }
 
@@ -140,9 +168,9 @@ impl Destination {
         let host = self.host(&parts)?.to_owned();
         check_method(&parts)?;
         check_overrides(&parts.headers)?;
-        let rule = granting(&self.rules, parts.method.as_str(), parts.uri.path())?;
+        let rule = granting(self.rules_of(&host), parts.method.as_str(), parts.uri.path())?;
         for method in overriding(&parts.headers) {
-            granting(&self.rules, method, parts.uri.path())?;
+            granting(self.rules_of(&host), method, parts.uri.path())?;
         }
         let injection = rule.injection.as_ref().filter(|_| self.is_verified);
         let has_secret = match injection {

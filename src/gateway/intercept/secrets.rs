@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
-use model::egress::{SecretForm, SecretUse};
+use model::egress::{SecretForm, SecretSource, SecretUse};
 use zeroize::Zeroizing;
 
 use super::grants::Refusal;
@@ -18,19 +18,9 @@ use super::scan::Needles;
 /// Bytes of a secret: a shorter one would be found in texts by chance.
 const BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
 
-/// The place of a secret on the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SecretSource {
-    File(PathBuf),
-    /// A credential of systemd, by its name.
-    Credential(String),
-    /// A variable of the server's environment.
-    Env(String),
-}
-
 /// The reasons for which a secret cannot be had. Nothing here holds a part of its value.
 #[derive(Debug, thiserror::Error)]
-pub enum SecretError {
+pub(crate) enum SecretError {
     #[error("secret `{name}`: its file cannot be read")]
     Unreadable { name: String, source: std::io::Error },
     #[error("secret `{0}`: other users may read its file; chmod o-rwx")]
@@ -58,7 +48,7 @@ impl SecretValue {
     ///
     /// # Errors
     /// When it cannot be read, when others may read its file, or when it could not stand in a header.
-    pub fn read(name: &str, source: &SecretSource) -> Result<Self, SecretError> {
+    pub(crate) fn read(name: &str, source: &SecretSource) -> Result<Self, SecretError> {
         let named = || name.to_owned();
         let text = match source {
             SecretSource::File(path) => file(name, path)?,

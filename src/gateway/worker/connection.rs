@@ -27,6 +27,16 @@ const FIRST_WORD: Duration = Duration::from_secs(120);
 /// Ports on which rules by name expect TLS or HTTP: no server speaks first there.
 const NAMED_FIRST: [u16; 4] = [80, 443, 8_080, 8_443];
 
+/// The host that a connection is for, and how it goes on.
+enum Spoken {
+    /// It is relayed, and nothing was read.
+    Unread,
+    /// It is relayed, and is for this host by this rule.
+    Named { rule: String, name: String },
+    /// Each of its requests is judged.
+    Requests { rule: String, name: String },
+}
+
 /// The packet that opens a connection.
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -37,12 +47,12 @@ pub(crate) struct Opening {
 }
 
 /// A connection as it is told when it closes.
-struct Told {
-    entry: Entry,
-    name: Option<String>,
+pub(super) struct Told {
+    pub(super) entry: Entry,
+    pub(super) name: Option<String>,
     since: Instant,
-    sent: u64,
-    received: u64,
+    pub(super) sent: u64,
+    pub(super) received: u64,
 }
 
 impl Worker {
@@ -79,7 +89,7 @@ impl Worker {
 
     /// Connects on the host and answers the cell accordingly. Returns how it ended.
     async fn connected(
-        &self,
+        self: &Arc<Self>,
         opening: &Opening,
         allowed: &Allowed,
         told: &mut Told,
@@ -105,9 +115,17 @@ impl Worker {
                 return ConnectionEnd::Denied;
             }
         };
-        if let Some((rule, name)) = spoken {
-            told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
-            told.name = Some(name);
+        match spoken {
+            Spoken::Unread => {}
+            Spoken::Named { rule, name } => {
+                told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
+                told.name = Some(name);
+            }
+            Spoken::Requests { rule, name } => {
+                told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
+                told.name = Some(name);
+                return self.requested(cell, host, allowed, told, to).await;
+            }
         }
         self.relayed(&cell, &host, told).await
     }
@@ -138,22 +156,22 @@ impl Worker {
         self.link.send(packet::undelivered(&opening.syn, opening.ends.cell.ip(), why));
     }
 
-    /// Reads for which host the connection is, where only rules by name allow it. Returns the rule and the name, if
-    /// one was read.
+    /// Reads for which host the connection is, where only rules by name allow it.
     async fn spoken(
         &self,
         cell: &CellStream,
         host: &TcpStream,
         allowed: &Allowed,
         to: SocketAddr,
-    ) -> Result<Option<(String, String)>, Refusal> {
+    ) -> Result<Spoken, Refusal> {
         let reads = allowed.named.iter().any(|named| self.intercepts(named));
         if allowed.open.is_some() && !reads {
-            return Ok(None);
+            return Ok(Spoken::Unread);
         }
         let first = timeout(FIRST_WORD, first_word(cell, host)).await;
         let first = first.map_err(|_| refusal("nothing was said that names a host"))?;
         let strict = NAMED_FIRST.contains(&to.port()) || reads;
+        let is_http = matches!(first, First::Flight(FirstFlight::Http(_)));
         let name = match first {
             First::Server if strict => {
                 return Err(refusal("the server spoke first on a port of TLS or HTTP"));
@@ -161,7 +179,7 @@ impl Worker {
             First::Flight(FirstFlight::Other) if strict => {
                 return Err(refusal("neither TLS nor HTTP on a port of TLS or HTTP"));
             }
-            First::Server | First::Flight(FirstFlight::Other) => return Ok(None),
+            First::Server | First::Flight(FirstFlight::Other) => return Ok(Spoken::Unread),
             First::Flight(FirstFlight::Tls(name)) => {
                 name.ok_or_else(|| refusal("TLS without a server name"))?
             }
@@ -177,11 +195,13 @@ impl Worker {
         };
         let is = |named: &&Named| named.names.contains(&name);
         match (allowed.named.iter().find(is), &allowed.open) {
-            (Some(named), _) if self.intercepts(named) => {
-                Err(refusal("requests of this rule are not read yet"))
+            (Some(named), _)
+                if is_http || allowed.named.iter().filter(is).any(|it| self.intercepts(it)) =>
+            {
+                Ok(Spoken::Requests { rule: named.id.clone(), name })
             }
-            (Some(named), _) => Ok(Some((named.id.clone(), name))),
-            (None, Some(open)) => Ok(Some((open.clone(), name))),
+            (Some(named), _) => Ok(Spoken::Named { rule: named.id.clone(), name }),
+            (None, Some(open)) => Ok(Spoken::Named { rule: open.clone(), name }),
             (None, None) => {
                 let why =
                     format!("the connection is for {name}, which was not resolved to {}", to.ip());

@@ -10,6 +10,7 @@ pub(crate) mod first_flight;
 pub(crate) mod flows;
 pub(crate) mod judge;
 pub(crate) mod packet;
+pub(crate) mod requests;
 pub(crate) mod routes;
 pub(crate) mod stack;
 
@@ -29,6 +30,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
+use crate::intercept::CellRequests;
 use account::Account;
 use connection::Opening;
 use flows::{Flow, Outgoing};
@@ -58,6 +60,8 @@ pub(crate) struct Parts {
     pub resolvers: Vec<SocketAddr>,
     pub hosts: Arc<Vec<(String, IpAddr)>>,
     pub begun: Option<Begun>,
+    /// Judgement of requests.
+    pub requests: CellRequests,
 }
 
 /// A call that has begun, and its narrowing.
@@ -83,6 +87,7 @@ pub(crate) struct Worker {
     questions: Semaphore,
     resolvers: Vec<SocketAddr>,
     hosts: Arc<Vec<(String, IpAddr)>>,
+    requests: CellRequests,
 }
 
 /// Opens what a worker needs besides its parts; done before it is confined.
@@ -117,6 +122,7 @@ pub(crate) async fn serve(parts: Parts, (routes, seed): (Routes, u64)) -> Result
         questions: Semaphore::new(QUESTIONS),
         resolvers: parts.resolvers,
         hosts: parts.hosts,
+        requests: parts.requests,
     });
     if let Some(begun) = parts.begun {
         worker.begin(begun);

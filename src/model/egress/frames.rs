@@ -24,6 +24,8 @@ pub enum ToGateway {
         cell: CellKey,
         /// Index in the list of profiles that the gateway was started with.
         profile: u16,
+        /// Random text of the cell, of which the placeholders of its secrets are made: [`super::placeholder`].
+        seed: [u8; 16],
     },
     /// A call begins in the cell, and any before it is over. All that follows counts for it.
     Begin {
@@ -52,7 +54,11 @@ impl ToGateway {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGateway {
     /// The first frame: it is confined, and serves.
-    Up,
+    Up {
+        /// Certificate of the authority that cells of profiles with interception must trust, in DER; empty if no
+        /// profile has interception.
+        authority: Vec<u8>,
+    },
     /// A connection of the cell has closed, or was denied. Only for the audit log: the gateway drops it when the
     /// link is full.
     Connection { cell: CellKey, call: CallId, connection: Connection },
@@ -98,7 +104,7 @@ mod tests {
             ..Only::default()
         };
         for frame in [
-            ToGateway::Open { cell: CELL, profile: 2 },
+            ToGateway::Open { cell: CELL, profile: 2, seed: [7; 16] },
             ToGateway::Begin { cell: CELL, call: 9, only: Some(only) },
             ToGateway::Ask { cell: CELL, call: 9 },
             ToGateway::Close { cell: CELL },

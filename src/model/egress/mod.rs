@@ -163,6 +163,16 @@ pub struct SecretUse {
     pub env: String,
 }
 
+/// The place of a secret on the host, which the gateway alone reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretSource {
+    File(std::path::PathBuf),
+    /// A credential of systemd, by its name.
+    Credential(String),
+    /// A variable of the server's environment.
+    Env(String),
+}
+
 /// The form of a header's value around a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -8,7 +8,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use model::egress::{EgressRule, HostPattern, HttpRule, Protocols, SecretForm, SecretUse};
+use model::egress::{
+    EgressRule, HostPattern, HttpRule, Protocols, SecretForm, SecretSource, SecretUse,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -17,8 +19,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::intercept::{
-    ByteStream, CellInterception, InterceptAuthority, Intercepted, Interception, RequestEvents,
-    RequestRule, SecretSource, SecretValue,
+    ByteStream, CellInterception, InterceptAuthority, Intercepted, Interception, PinnedRule,
+    RequestEvents, RequestRule, SecretValue,
 };
 
 pub(super) const SEED: [u8; 16] = *b"0123456789abcdef";
@@ -210,7 +212,9 @@ impl Lab {
     /// Opens a connection through interception to `server`.
     pub(super) fn open_to(&self, port: u16, server: DuplexStream) -> DuplexStream {
         let (client, near) = tokio::io::duplex(64 * 1024);
-        let to = Intercepted { names: self.names.clone(), port, rules: self.rules.clone() };
+        let pinned =
+            |rule: &RequestRule| PinnedRule { rule: rule.clone(), names: self.names.clone() };
+        let to = Intercepted { port, rules: self.rules.iter().map(pinned).collect() };
         let (cell, told) = (self.cell.clone(), Arc::clone(&self.told));
         tokio::spawn(async move {
             // Its end is seen by the client.

@@ -3,7 +3,7 @@
 use model::egress::Only;
 use model::egress::frames::{FromGateway, ToGateway};
 
-use super::world::{ANY, LIMITED, LIST, Lab, PRIVATE};
+use super::world::{ANY, LIMITED, LIST, Lab, PRIVATE, READ, SECRET, SEED};
 
 type Claim = (&'static str, fn(&Lab));
 
@@ -31,6 +31,8 @@ pub(crate) const ALL: &[Claim] = &[
     ("a_killed_worker_is_told_and_nothing_takes_its_place", killed_worker),
     ("frames_of_another_cell_change_nothing", other_cells),
     ("gateway_and_worker_hold_no_capability_no_file_and_a_filter", confined),
+    ("requests_of_a_rule_are_judged_one_by_one", requests),
+    ("a_secret_is_put_in_on_the_way_out_and_is_nowhere_in_the_cell", secret),
     ("a_window_of_one_byte_and_floods_leave_other_connections_alone", hostile_windows),
 ];
 
@@ -41,6 +43,66 @@ fn curl_reaches_a_named_host(lab: &Lab) {
     assert_eq!(cell.run("curl -sSk https://web.test/"), "hello web.test 0\n");
     let tally = cell.tally(1);
     assert_eq!((tally.connections, tally.denied.len()), (3, 0), "{tally:?}");
+}
+
+fn requests(lab: &Lab) {
+    let cell = lab.cell(READ);
+    let curl =
+        |words: &str| cell.run(&format!("curl -sS --cacert {} {words}", lab.path("authority")));
+    assert_eq!(curl("https://web.test/ok/a"), "hello web.test 0\n");
+    assert_eq!(curl("-6 https://web.test/ok/a"), "hello web.test 0\n");
+    assert_eq!(curl("http://api.test/ok/a"), "hello api.test 0\n");
+    assert_eq!(
+        curl("-T /proc/self/environ https://web.test/ok/a").matches("hello web.test").count(),
+        1
+    );
+    for words in [
+        "https://web.test/no",
+        "-d x https://web.test/ok/a",
+        "http://web.test/no",
+        "-H Host:other.test https://web.test/ok/a",
+    ] {
+        let said = curl(&format!("-i {words}"));
+        assert!(said.contains(" 403 ") && said.contains("cofferdam: denied: "), "{words}: {said}");
+    }
+    // Of the same address, but not by a rule of the profile; and by none of the cell's authorities.
+    assert!(curl("https://other.test/ok/a").contains("Could not resolve"), "other.test");
+    let trusted = cell.run("curl -sS https://web.test/ok/a");
+    assert!(trusted.contains("certificate"), "{trusted}");
+    let tally = cell.tally(1);
+    let denied: Vec<_> = tally.denied.iter().map(|it| format!("{}; {}", it.to, it.why)).collect();
+    assert!(
+        denied.contains(&"POST https://web.test/ok/a; rule api takes GET, PUT".to_owned()),
+        "{denied:?}"
+    );
+    assert!(
+        denied.contains(&"GET http://web.test/no; rule api takes GET for other paths".to_owned()),
+        "{denied:?}"
+    );
+    assert!(tally.sent > 1_000 && tally.received > 1_000, "{tally:?}");
+}
+
+fn secret(lab: &Lab) {
+    let cell = lab.cell(READ);
+    let placeholder = model::egress::placeholder("token", &SEED);
+    let mut curl = cell.command("curl");
+    curl.args(["-sS", "--cacert", &lab.path("authority"), "https://api.test/ok/a"]);
+    let output =
+        curl.args(["-H", &format!("Authorization: Bearer {placeholder}")]).output().expect("curl");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains("welcome") && said.contains("Bearer *****") && !said.contains(SECRET),
+        "{said}"
+    );
+    let mut curl = cell.command("curl");
+    curl.args(["-sSi", "--cacert", &lab.path("authority")]);
+    let output =
+        curl.arg(format!("https://api.test/ok/a?token={placeholder}")).output().expect("curl");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(" 403 ") && said.contains("placeholder"), "{said}");
+    let tally = cell.tally(1);
+    assert_eq!(tally.denied.len(), 1, "{tally:?}");
+    assert!(!format!("{tally:?}").contains(SECRET), "{tally:?}");
 }
 
 fn true_answers(lab: &Lab) {

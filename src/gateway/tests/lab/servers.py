@@ -5,6 +5,7 @@ V4, V6 = ["203.0.113.10", "203.0.113.20"], ["2001:db8::10", "2001:db8::20"]
 ZONE = {
     "web.test": ["203.0.113.10", "2001:db8::10"],
     "other.test": ["203.0.113.10"],
+    "api.test": ["203.0.113.10"],
     "lab.test": ["203.0.113.20", "2001:db8::20"],
     "a.wild.test": ["203.0.113.10"],
     "tenant.wild.test": ["10.77.0.10"],
@@ -70,7 +71,10 @@ def http(c):
     left = (length[0] if length else 0) - len(rest)
     while left > 0:
         left -= len(c.recv(min(left, 65536)))
-    body = b"hello " + b",".join(host) + b" " + str(length[0] if length else 0).encode() + b"\n"
+    said = [l.split(b":", 1)[1].strip() for l in head.split(b"\r\n") if l.lower().startswith(b"authorization:")]
+    body = b"hello " + b",".join(host) + b" " + str(length[0] if length else 0).encode() + b"".join(b" " + s for s in said) + b"\n"
+    if said and said[0] == b"Bearer ghp_Real/Value+42":
+        body += b"welcome\n"
     c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
 
 

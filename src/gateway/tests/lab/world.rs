@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use cofferdam_gateway as gateway;
 use model::egress::frames::{CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode};
-use model::egress::{Egress, EgressLimits, EgressRule, NetworkClass, Only, Protocols, Tally};
+use model::egress::{
+    Egress, EgressLimits, EgressRule, HttpRule, NetworkClass, Only, Protocols, SecretForm,
+    SecretSource, SecretUse, Tally,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use sys::socket::{PacketWait, receive, send};
@@ -25,6 +28,11 @@ pub(crate) const LIST: u16 = 0;
 pub(crate) const ANY: u16 = 1;
 pub(crate) const PRIVATE: u16 = 2;
 pub(crate) const LIMITED: u16 = 3;
+pub(crate) const READ: u16 = 4;
+
+/// Text of the placeholders of all cells, and the secret in whose place they stand.
+pub(crate) const SEED: [u8; 16] = *b"0123456789abcdef";
+pub(crate) const SECRET: &str = "ghp_Real/Value+42";
 
 pub(crate) fn installed(name: &str) -> bool {
     let places = std::env::var_os("PATH").unwrap_or_default();
@@ -71,6 +79,20 @@ fn rule(
     }
 }
 
+/// A rule whose requests are read, with a secret.
+fn reading() -> EgressRule {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let http = HttpRule { methods: words(&["GET", "PUT"]), paths: words(&["/ok/**"]) };
+    let secret = SecretUse {
+        name: "token".to_owned(),
+        header: "authorization".to_owned(),
+        form: SecretForm::Bearer,
+        env: "TOKEN".to_owned(),
+    };
+    let rule = rule("api", &["web.test", "api.test"], &[], &["80", "443"], Protocols::TCP);
+    EgressRule { http: vec![http], secret: Some(secret), ..rule }
+}
+
 fn profiles() -> Vec<Egress> {
     let web = ["80", "443", "22", "7"];
     let named = [
@@ -100,6 +122,7 @@ fn profiles() -> Vec<Egress> {
         of(NetworkClass::Any, &[]),
         of(NetworkClass::Private, &[]),
         Egress { limits, ..of(NetworkClass::AllowList, &rules) },
+        of(NetworkClass::AllowList, &[reading()]),
     ]
 }
 
@@ -118,6 +141,7 @@ impl Lab {
         run("ip link set lo up");
         // As distributions have it; the kernel's own default lets nobody ping.
         std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").unwrap();
+        certify(directory.path());
         let (link, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .unwrap();
@@ -125,14 +149,23 @@ impl Lab {
         let spec = gateway::Spec {
             profiles: profiles(),
             resolvers: vec![resolver],
+            roots: std::fs::read(directory.path().join("cert")).unwrap(),
+            secrets: vec![("token".to_owned(), SecretSource::File(directory.path().join("token")))],
             hosts: vec![("known.test".to_owned(), "203.0.113.20".parse().unwrap())],
             id: (std::env::var_os("GATEWAY_LAB_ROOT").is_some()).then_some(60_000),
         };
         let started = gateway::start(theirs, spec).unwrap();
         let servers = vec![wire(directory.path())];
         let lab = Self { link, gateway: started.pid, directory, servers, next: Mutex::new(0) };
-        assert_eq!(lab.frame(), Some(FromGateway::Up));
+        let Some(FromGateway::Up { authority }) = lab.frame() else { panic!("no gateway") };
+        let trust = gateway::intercept::trust::TrustFiles::new(b"", &authority);
+        std::fs::write(lab.path("authority"), trust.bundle).unwrap();
         lab
+    }
+
+    /// The path of a file of the lab.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).to_string_lossy().into_owned()
     }
 
     /// Makes a cell of a profile.
@@ -154,7 +187,7 @@ impl Lab {
         let mut buffer = [0; 8];
         let mut received = receive(&ours, &mut buffer, PacketWait::Yes).unwrap();
         let packets = received.fds[0].take().expect("the packet socket");
-        let open = encode(&ToGateway::Open { cell: key, profile }).unwrap();
+        let open = encode(&ToGateway::Open { cell: key, profile, seed: SEED }).unwrap();
         send(&self.link, &open, &[packets.as_fd(), lifeline.as_fd()]).unwrap();
         let cell = Cell { lab: self, key, init, _link: ours };
         cell.begin(1, None);
@@ -204,14 +237,23 @@ impl Drop for Lab {
     }
 }
 
+/// Makes the servers' certificate, which is its own root, and the secret that one of them wants.
+fn certify(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=web.test \
+        -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:web.test,DNS:api.test";
+    let mut openssl = Command::new("openssl");
+    openssl.args(words.split_whitespace()).args(["-keyout", &at("key"), "-out", &at("cert")]);
+    assert!(openssl.stderr(Stdio::null()).status().unwrap().success());
+    std::fs::write(at("token"), SECRET).unwrap();
+    std::fs::set_permissions(at("token"), PermissionsExt::from_mode(0o600)).unwrap();
+}
+
 /// Starts the servers in a namespace of their own, joins it with this one, and puts a router behind it.
 fn wire(directory: &Path) -> Child {
     let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
-    let subject =
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=web.test";
-    let mut openssl = Command::new("openssl");
-    openssl.args(subject.split_whitespace()).args(["-keyout", &at("key"), "-out", &at("cert")]);
-    assert!(openssl.stderr(Stdio::null()).status().unwrap().success());
+
     let namespace = Command::new("unshare").args(["--net", "--", "sleep", "20"]).spawn().unwrap();
     let pid = namespace.id();
     std::thread::sleep(Duration::from_millis(300));

@@ -1,0 +1,99 @@
+//! Interception as the gateway holds it: made before it is confined, and given to each worker in part.
+
+use model::egress::{HostPattern, SecretSource};
+
+use super::grants::{PinnedRule, RequestRule};
+use super::secrets::{SecretError, SecretValue};
+use super::{CellInterception, InterceptAuthority, InterceptError, Intercepted, Interception};
+use crate::Spec;
+
+/// The reasons for which requests cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    #[error("rule `{rule}` uses secret `{name}`, which the server does not have")]
+    NoSecret { rule: String, name: String },
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("rule `{rule}`: {fault}")]
+    Rule { rule: String, fault: String },
+    #[error("the authority of this run cannot be made")]
+    Authority(#[from] rcgen::Error),
+    #[error("servers cannot be verified: {0}")]
+    Roots(#[from] InterceptError),
+}
+
+/// Authority, roots, and the rules of all profiles with their secrets.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Nothing where no rule of any profile needs it.
+    interception: Option<Interception>,
+    /// Rules by the index of their profile, and then their own.
+    rules: Vec<Vec<RequestRule>>,
+}
+
+impl Prepared {
+    /// Reads the secrets and makes the authority. Call it before the process gives up its ids and its root.
+    pub(crate) fn new(spec: &Spec) -> Result<Self, PrepareError> {
+        let all = || spec.profiles.iter().flat_map(|profile| &profile.rules);
+        let hosts: Vec<&HostPattern> =
+            all().filter(|rule| rule.intercepts()).flat_map(|rule| &rule.hosts).collect();
+        let interception = match hosts.is_empty() {
+            true => None,
+            false => Some(Interception::new(InterceptAuthority::generate(hosts)?, &spec.roots)?),
+        };
+        let rules = spec.profiles.iter().map(|profile| {
+            let rules = profile.rules.iter().map(|rule| {
+                let secret =
+                    rule.secret.as_ref().map(|it| secret(&spec.secrets, &rule.id, &it.name));
+                RequestRule::new(rule, secret.transpose()?)
+                    .map_err(|fault| PrepareError::Rule { rule: rule.id.clone(), fault })
+            });
+            rules.collect::<Result<Vec<_>, _>>()
+        });
+        let rules = rules.collect::<Result<_, _>>()?;
+        Ok(Self { interception, rules })
+    }
+
+    /// Returns the authority's certificate in DER; empty where there is none.
+    pub(crate) fn authority(&self) -> Vec<u8> {
+        self.interception.as_ref().map(|it| it.certificate().to_vec()).unwrap_or_default()
+    }
+
+    /// Takes out the part of one profile, for the worker of a cell; erases the secrets of all others.
+    pub(crate) fn of_cell(&mut self, profile: usize, seed: [u8; 16]) -> CellRequests {
+        let rules = self.rules.get_mut(profile).map(std::mem::take).unwrap_or_default();
+        self.rules.clear();
+        let cell = self.interception.take().map(|interception| interception.of_cell(seed));
+        CellRequests { cell: cell.unwrap_or_else(|| CellInterception::without_tls(seed)), rules }
+    }
+}
+
+/// Reads the secret of a rule.
+fn secret(
+    secrets: &[(String, SecretSource)],
+    rule: &str,
+    name: &str,
+) -> Result<SecretValue, PrepareError> {
+    let found = secrets.iter().find(|(known, _)| known == name);
+    let missing = || PrepareError::NoSecret { rule: rule.to_owned(), name: name.to_owned() };
+    let (_, source) = found.ok_or_else(missing)?;
+    Ok(SecretValue::read(name, source)?)
+}
+
+/// Interception in a worker: the rules of its profile, and the means.
+#[derive(Debug)]
+pub(crate) struct CellRequests {
+    pub(crate) cell: CellInterception,
+    rules: Vec<RequestRule>,
+}
+
+impl CellRequests {
+    /// Describes a connection by the rules that have names of its address, each by its index and with these names.
+    pub(crate) fn intercepted(&self, port: u16, named: &[(usize, Vec<String>)]) -> Intercepted {
+        let rules = named.iter().filter_map(|(index, names)| {
+            let rule = self.rules.get(*index)?.clone();
+            Some(PinnedRule { rule, names: names.clone() })
+        });
+        Intercepted { port, rules: rules.collect() }
+    }
+}

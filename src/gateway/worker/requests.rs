@@ -1,0 +1,186 @@
+//! A connection whose requests are judged one by one, and what is counted of it.
+
+use std::future::Future as _;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use model::egress::{ConnectionEnd, Protocol};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+use super::Worker;
+use super::account::{Allowance, Entry, Way};
+use super::connection::Told;
+use super::judge::{Allowed, Refusal};
+use super::stack::{CellStream, Ready, hold};
+use crate::intercept::RequestEvents;
+
+impl Worker {
+    /// Judges the requests of a connection until either side ends it.
+    pub(super) async fn requested(
+        self: &Arc<Self>,
+        cell: CellStream,
+        host: TcpStream,
+        allowed: &Allowed,
+        told: &mut Told,
+        to: SocketAddr,
+    ) -> ConnectionEnd {
+        let named: Vec<_> = allowed.named.iter().map(|it| (it.rule, it.names.clone())).collect();
+        let counts = Arc::new(Counts::default());
+        let stream = Counted {
+            inner: cell,
+            worker: Arc::clone(self),
+            entry: told.entry.clone(),
+            counts: Arc::clone(&counts),
+            wait: None,
+        };
+        let events = Events {
+            worker: Arc::clone(self),
+            to,
+            name: told.name.clone(),
+            rule: told.entry.rule.clone(),
+        };
+        let intercepted = self.requests.intercepted(to.port(), &named);
+        let served = self.requests.cell.serve(intercepted, stream, host, Arc::new(events)).await;
+        told.sent = counts.sent.load(Ordering::Relaxed);
+        told.received = counts.received.load(Ordering::Relaxed);
+        match served {
+            Err(crate::intercept::InterceptError::Denied) => ConnectionEnd::Denied,
+            _ if counts.over.load(Ordering::Relaxed) => ConnectionEnd::Limit,
+            Ok(()) | Err(_) => ConnectionEnd::Relayed,
+        }
+    }
+}
+
+/// Bytes of one connection, as the cell sent and received them.
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    /// True once a limit of the call has ended it.
+    over: AtomicBool,
+}
+
+/// The cell's stream, whose bytes count for the call and keep to its limits.
+struct Counted {
+    inner: CellStream,
+    worker: Arc<Worker>,
+    entry: Entry,
+    counts: Arc<Counts>,
+    wait: Option<Pin<Box<Sleep>>>,
+}
+
+impl Counted {
+    /// Waits until bytes may be moved; returns how many.
+    fn poll_allowance(&mut self, context: &mut Context<'_>, way: Way) -> Poll<io::Result<usize>> {
+        loop {
+            if let Some(wait) = &mut self.wait {
+                ready!(wait.as_mut().poll(context));
+                self.wait = None;
+            }
+            let allowance = hold(&self.worker.account).allowance(way);
+            match allowance {
+                Allowance::Bytes(bytes) => return Poll::Ready(Ok(bytes)),
+                Allowance::Wait(time) => self.wait = Some(Box::pin(tokio::time::sleep(time))),
+                Allowance::Over => {
+                    self.counts.over.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Err(io::Error::other("a limit of the call")));
+                }
+            }
+        }
+    }
+
+    fn moved(&self, way: Way, bytes: usize) {
+        hold(&self.worker.account).moved(&self.entry, way, bytes);
+        let count = match way {
+            Way::Sent => &self.counts.sent,
+            Way::Received => &self.counts.received,
+        };
+        count.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let most = ready!(self.poll_allowance(context, Way::Sent))?;
+        match ready!(self.inner.poll_readable(context))? {
+            Ready::Finished => Poll::Ready(Ok(())),
+            Ready::Yes => {
+                let read = self.inner.receive(|bytes| {
+                    let length = bytes.len().min(buffer.remaining()).min(most);
+                    buffer.put_slice(bytes.get(..length).unwrap_or_default());
+                    (length, length)
+                })?;
+                self.moved(Way::Sent, read);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let most = ready!(self.poll_allowance(context, Way::Received))?.min(bytes.len());
+        let bytes = bytes.get(..most).unwrap_or_default();
+        let wrote = ready!(Pin::new(&mut self.inner).poll_write(context, bytes))?;
+        self.moved(Way::Received, wrote);
+        Poll::Ready(Ok(wrote))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+/// Tells the tally and the audit log of requests.
+struct Events {
+    worker: Arc<Worker>,
+    to: SocketAddr,
+    name: Option<String>,
+    rule: String,
+}
+
+impl Events {
+    fn audit(&self, request: &str, end: ConnectionEnd) {
+        self.worker.audit(model::egress::Connection {
+            protocol: Protocol::Tcp,
+            name: self.name.clone(),
+            address: self.to,
+            rule: Some(self.rule.clone()),
+            sent: 0,
+            received: 0,
+            milliseconds: 0,
+            end,
+            request: Some(request.to_owned()),
+        });
+    }
+}
+
+impl RequestEvents for Events {
+    fn denied(&self, request: &str, why: &str, grant: Option<&str>) {
+        let refusal = Refusal { why: why.to_owned(), grant: grant.map(str::to_owned) };
+        hold(&self.worker.account).denied(request.to_owned(), refusal);
+        self.audit(request, ConnectionEnd::Denied);
+    }
+
+    fn answered(&self, request: &str, status: u16) {
+        self.audit(&format!("{request} {status}"), ConnectionEnd::Relayed);
+    }
+}
