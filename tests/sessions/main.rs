@@ -8,6 +8,7 @@
 mod background;
 mod beside;
 mod commands;
+mod forging;
 mod input;
 mod jobs;
 mod progress;
@@ -38,6 +39,12 @@ fn shells() -> Vec<Claim> {
         claim("an_ended_shell_is_told_and_the_next_call_has_a_new_one", ends),
         claim("restart_gives_a_new_shell_in_the_same_workspace", restart),
         claim("no_command_wedges_the_session_or_forges_its_end", tricks),
+        claim("no_process_left_behind_ends_a_later_call_of_bash", forging::bash),
+        claim("no_process_left_behind_ends_a_later_call_of_sh", forging::sh),
+        claim("no_process_left_behind_ends_a_later_call_of_zsh", forging::zsh).needs(&[Need::Zsh]),
+        claim("no_process_left_behind_ends_a_later_call_of_fish", forging::fish)
+            .needs(&[Need::Fish]),
+        claim("who_floods_the_report_of_a_call_ends_the_session_and_no_other", forging::flood),
         claim("both_streams_are_exact_at_a_megabyte_each", exact),
         claim("what_comes_after_the_end_is_not_in_the_next_reply", late),
         claim("nothing_is_written_to_a_call_before_it_begins", early),
@@ -363,8 +370,8 @@ fn apart(caller: &Caller) -> Check {
     for name in ["a", "b", "c"] {
         let command = "echo $x; cat /tmp/f f; pgrep -xc sleep; ls /dev/session | wc -l";
         let answer = server.with(&json!({ "command": command, "session": name }))?;
-        // Its own files of this call, the gate of the next, and the place of terminals.
-        let expected = format!("{name}\n{name}\n{name}\n1\n9\n");
+        // Its own files of this call, the gate of the next, the place of terminals, and two for each digit of exit codes.
+        let expected = format!("{name}\n{name}\n{name}\n1\n41\n");
         equal(name, story(&answer), (Some(0), expected))?;
     }
     Ok(())

@@ -5,12 +5,13 @@
 //! supervisor keeps the writable mount as a descriptor; no path of the host is opened.
 //!
 //! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it), `in.N`, `out.N`,
-//! `err.N` (its streams), `end.N` (its report), `fed.N` (a line before the command, where the input is a
+//! `err.N` (its streams), `end.N` (where the shell rings), `fed.N` (a line before the command, where the input is a
 //! pipe or a terminal) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of
-//! the call that started it. The names of the call that runs are open to every process of the session: one
-//! that an earlier call left behind can tell its end (docs/threat-model.md, "A session's own shell").
+//! the call that started it. The names of the call that runs are open to every process of the session, so what
+//! comes in `end.N` is believed of nobody: it has the supervisor look at the shell (`shell/shown.rs`). `sixteens.D`
+//! and `ones.D` are empty; which of them the shell holds is the exit code.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +24,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::loops::{self, CallLines};
+use super::loops::{self, CallLines, ONES, SIXTEENS};
 use super::terminal::Terminals;
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
@@ -38,7 +39,7 @@ use model::wire::StdinKind;
 use sys::mount::{attach, clone_tree};
 
 /// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
-const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
+const OPTIONS: &str = "size=24m,nr_inodes=288,mode=0755";
 /// Files of one call.
 const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
 /// Directory of the filesystem that the cell has. Beside it FIFOs are made: the cell may have the supervisor's uid, and
@@ -60,6 +61,8 @@ pub(crate) struct Mailbox {
     terminals: Option<Terminals>,
     /// Number of the next call. It goes on when the shell is another: no name is used twice.
     next: u64,
+    /// Files that stand for exit codes.
+    digits: Digits,
     /// Output of the next call, made while the session was idle.
     prepared: Option<Output>,
     /// A call that is over, whose files are still there. They are open as long as they have names: the shell may be
@@ -87,10 +90,54 @@ pub(crate) struct PendingCall {
     _held: Vec<OwnedFd>,
     /// Both ends of an input, until the shell has it open.
     input: Option<OwnedFd>,
+    /// Files by which the shell shows its end.
+    pub marks: Marks,
     /// The input that stays open.
     pub input_file: Option<InputFile>,
     /// The command's end of its terminal, which has not ended before the command has opened it.
     pub terminal: Option<OwnedFd>,
+}
+
+/// Inodes of the files that stand for the digits of an exit code, to the base 16.
+#[derive(Debug, Clone, Copy, Default)]
+struct Digits {
+    sixteens: [u64; 16],
+    ones: [u64; 16],
+}
+
+/// Inodes of the files by which a shell shows that a call is over, and with which exit code.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marks {
+    /// The lines around the command.
+    lines: u64,
+    digits: Digits,
+}
+
+/// Marks that were found.
+#[derive(Debug, Default)]
+pub(crate) struct FoundMarks {
+    is_over: bool,
+    sixteens: Option<u8>,
+    ones: Option<u8>,
+}
+
+impl FoundMarks {
+    /// Takes note of a file that is held.
+    pub(crate) fn add(&mut self, marks: &Marks, inode: u64) {
+        let place = |digits: &[u64]| {
+            let found = digits.iter().position(|digit| *digit == inode);
+            found.and_then(|place| u8::try_from(place).ok())
+        };
+        self.is_over |= inode == marks.lines;
+        self.sixteens = self.sixteens.or_else(|| place(&marks.digits.sixteens));
+        self.ones = self.ones.or_else(|| place(&marks.digits.ones));
+    }
+
+    /// Returns the exit code, if all are there.
+    pub(crate) fn status(&self) -> Option<u8> {
+        let (sixteens, ones) = (self.sixteens?, self.ones?);
+        self.is_over.then_some(sixteens * 16 + ones)
+    }
 }
 
 /// Why a call was not laid out; the shell saw nothing of it.
@@ -110,10 +157,14 @@ pub(crate) enum Waiting {
 }
 
 impl PendingCall {
-    /// Lets the input go, which the shell has open: from here on the caller ends it. Returns true if it
-    /// was not known before.
-    pub(crate) fn opened(&mut self) -> bool {
-        self.input.take().is_some()
+    /// Returns true until the shell is known to have its input open, if that is a pipe.
+    pub(crate) fn awaits_input(&self) -> bool {
+        self.input.is_some()
+    }
+
+    /// Lets the input go, which the shell has open: from here on the caller ends it.
+    pub(crate) fn opened(&mut self) {
+        self.input = None;
     }
 }
 
@@ -199,14 +250,27 @@ impl Mailbox {
             }
         };
         let shell = own_namespace(proc)?;
-        let mailbox = Self { directory, store, terminals, next: 1, prepared: None, over: None };
+        let digits = Digits::default();
+        let mut mailbox =
+            Self { directory, store, terminals, next: 1, digits, prepared: None, over: None };
         mailbox.gate(mailbox.next)?;
+        mailbox.digits =
+            Digits { sixteens: mailbox.make_digits(SIXTEENS)?, ones: mailbox.make_digits(ONES)? };
         Ok((mailbox, shell))
     }
 
     /// The number of the next call, whose gate is there.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Makes the files that stand for one digit of exit codes.
+    fn make_digits(&self, part: &str) -> Result<[u64; 16], Errno> {
+        let mut inodes = [0; 16];
+        for (digit, inode) in (0..).zip(&mut inodes) {
+            *inode = self.write(&name(part, digit), |_| Ok(()))?;
+        }
+        Ok(inodes)
     }
 
     fn gate(&self, number: u64) -> Result<(), Errno> {
@@ -260,8 +324,9 @@ impl Mailbox {
     fn input(&self, number: u64, order: &CallRequest<'_>) -> Result<Input, Errno> {
         let path = name("in", number);
         let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
-        let line =
-            |line: String| self.write(&name("fed", number), |file| file.write_all(line.as_bytes()));
+        let line = |line: String| {
+            self.write(&name("fed", number), |file| file.write_all(line.as_bytes())).map(|_| ())
+        };
         match order.stdin {
             StdinKind::Pipe => {
                 self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -336,7 +401,8 @@ impl Mailbox {
         let CallRequest { env, cwd, mode, .. } = *order;
         let call = CallLines { number, env, cwd, input: order.stdin, mode };
         let lines = loops::lines(order.shell, call);
-        self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
+        let lines = self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
+        let marks = Marks { lines, digits: self.digits };
         let (terminal, ends) = match terminal {
             Some(Terminal { master, slave, .. }) => {
                 let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);
@@ -353,7 +419,7 @@ impl Mailbox {
         let gate = name(GATE, number);
         self.mode(&gate, READABLE | Mode::S_IWUSR)?;
         held.push(self.open(&gate, OFlag::O_RDWR)?);
-        Ok((PendingCall { number, end, _held: held, input, input_file, terminal }, ends))
+        Ok((PendingCall { number, end, _held: held, input, marks, input_file, terminal }, ends))
     }
 
     /// Notes that a call is over: lets its terminal go. Its files go with [`Mailbox::tidy`].
@@ -418,16 +484,17 @@ impl Mailbox {
         openat(&self.directory, path, access | OPENED, Mode::empty())
     }
 
-    /// Writes a new file that the cell may read.
+    /// Writes a new file that the cell may read. Returns its inode.
     fn write(
         &self,
         path: &str,
         text: impl FnOnce(&mut File) -> std::io::Result<()>,
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&self.directory, path, flags, READABLE)?);
         text(&mut file).map_err(|error| errno_of(&error))?;
-        self.mode(path, READABLE)
+        self.mode(path, READABLE)?;
+        Ok(fstat(&file)?.st_ino)
     }
 }
 

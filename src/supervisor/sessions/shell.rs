@@ -3,6 +3,8 @@
 mod background;
 mod ending;
 mod input_query;
+mod reports;
+mod shown;
 mod stopping;
 
 use std::os::fd::OwnedFd;
@@ -10,10 +12,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::unistd::read;
 
 use super::cpu_time::CpuTime;
-use super::loops::{self, LoopReport};
+use super::loops;
 use super::mailbox::{CallRequest, Mailbox, PendingCall, Undelivered, Waiting};
 use crate::cells::cell::Cell;
 use crate::cells::cell::CellSocket;
@@ -37,6 +38,7 @@ use sys::socket::{self, PacketWait};
 
 use background::BackgroundJob;
 pub(crate) use background::MOST_JOBS;
+use shown::ShownEnd;
 
 /// The signal that ends what runs in a shell that is ended.
 const KILLED: u8 = 9;
@@ -51,7 +53,7 @@ enum ShellStage {
     Terminated,
     /// INT is sent to the shell; it comes back in time, or is killed.
     Interrupted,
-    /// The call's end is told by the shell; init is asked for its numbers.
+    /// The shell shows the call's end; init is asked for its numbers.
     Counting,
     /// Its cell is on its way out.
     Ending,
@@ -86,6 +88,8 @@ pub(crate) struct Shell {
     pub receipt: Receipt,
     /// The procfs directory of its shell.
     process: OwnedFd,
+    /// Number of the mount at which the shell has the mailbox.
+    mount: u64,
     /// Of its root, which each call is shown the age of.
     sizes: Rc<Sizes>,
     stage: ShellStage,
@@ -113,8 +117,12 @@ pub(crate) struct Shell {
 struct Current {
     call: CallId,
     pending: PendingCall,
+    /// Bytes of its report that have not come whole yet: of a background call alone.
     report: Vec<u8>,
-    reported: Option<LoopReport>,
+    /// Bytes of its report that were read.
+    rung: usize,
+    /// Its end, once the shell shows it.
+    reported: Option<ShownEnd>,
     /// How long it took until then; what init looks at after that is not the command's time.
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
@@ -157,6 +165,10 @@ impl Shell {
             Ok(root) => Rc::clone(&root.sizes),
             Err(errno) => return Err(Box::new((errno, cell))),
         };
+        let mount = match shown::mailbox_mount(&process) {
+            Ok(mount) => mount,
+            Err(errno) => return Err(Box::new((errno, cell))),
+        };
         let kind = ready.start.session.map_or_else(ShellKind::default, |within| within.shell);
         let begun =
             block(kind, first).and_then(|block| handover::shell(&cell, design, &block, ready));
@@ -169,6 +181,7 @@ impl Shell {
             limits: ready.limits,
             receipt,
             process,
+            mount,
             sizes,
             stage: ShellStage::Idle,
             deadline: None,
@@ -273,6 +286,7 @@ impl Shell {
             call: ready.start.call,
             pending,
             report: Vec::new(),
+            rung: 0,
             reported: None,
             took: None,
             stopped: None,
@@ -289,65 +303,6 @@ impl Shell {
             self.cell.crawl.begin(started, self.limits.memory);
         }
         Ok(begun)
-    }
-
-    /// Something from the shell about the call that runs.
-    pub(crate) fn read_report(&mut self, now: Instant) -> ShellEvent {
-        let Some(current) = &mut self.current else { return ShellEvent::None };
-        let mut buffer = [0; 4096];
-        let length = match read(&current.pending.end, &mut buffer) {
-            Ok(length) => length,
-            Err(Errno::EAGAIN | Errno::EINTR) => return ShellEvent::None,
-            // How the command ends cannot be known: it does not go on unwatched.
-            Err(errno) => {
-                let step = "reading how the command ended".to_owned();
-                let failure = Failure::Setup { step, errno: report::raw(errno) };
-                self.stop_current(Outcome::Failed(failure), now);
-                return ShellEvent::None;
-            }
-        };
-        if self.stage == ShellStage::Ending {
-            return ShellEvent::None;
-        }
-        current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
-        if current.report.first() == Some(&loops::OPEN) && current.pending.opened() {
-            current.report.remove(0);
-        }
-        if current.report.is_empty() {
-            return ShellEvent::None;
-        }
-        if !current.report.ends_with(&[0]) && current.report.len() < LoopReport::BYTES {
-            return ShellEvent::None;
-        }
-        if current.leaving.is_some()
-            && let Some(pid) = loops::started(&current.report)
-        {
-            return self.leave(pid, now);
-        }
-        match LoopReport::parse(&current.report) {
-            Some(reported) => {
-                current.reported.get_or_insert(reported);
-                current.took.get_or_insert(current.started.elapsed());
-                self.stage = ShellStage::Counting;
-                self.deadline = Some(now + LINGER);
-                // Init is gone: its pidfd tells.
-                let input = current.pending.input_file;
-                if let Err(errno) = self.cell.tell(&report::ToInit::Count { input }) {
-                    tracing::debug!(%errno, "a session's cell could not be asked");
-                }
-            }
-            None => {
-                let full = current.report.len() >= LoopReport::BYTES;
-                let why = "something else than its shell told how the command ended".to_owned();
-                self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
-                if full {
-                    // A process that writes there goes on, and a call that is being stopped already would
-                    // read on: nothing more is read than a report takes.
-                    self.kill(now);
-                }
-            }
-        }
-        ShellEvent::None
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.

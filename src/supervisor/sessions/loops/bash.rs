@@ -18,8 +18,8 @@
 //!   the command's runs for our lines too, and prints nothing there. The group has its input as it was:
 //!   with another, bash would leave that to commands in the background.
 
-use super::report::{OPEN, STARTED};
-use super::{SETSID, place};
+use super::report::{RING, STARTED};
+use super::{SETSID, place, shows};
 use cell::mounts::MAILBOX;
 use model::call::{Cwd, Env};
 use model::shells::ShellKind;
@@ -60,8 +60,7 @@ pub(super) fn program(first: u64) -> String {
 
 /// Returns the lines around the command of call `number`, which stands in a file of its own.
 ///
-/// `env` and `cwd` are of this call alone. At its end the shell reports the exit code and its
-/// directory, ended by NUL.
+/// `env` and `cwd` are of this call alone. At its end the shell shows the exit code by the files that it holds open.
 pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
@@ -156,11 +155,15 @@ fn source(env: &Env, text: &mut String) -> String {
     words
 }
 
-/// Returns the lines after the command, by which the shell lets the streams go, reports the end and goes on.
+/// Returns the lines after the command, by which the shell lets the streams go, shows the end and waits for the next
+/// call.
 ///
-/// If `silent`, an arithmetic expression, is true, somebody else reports the end.
+/// If `silent`, an arithmetic expression, is true, somebody else reports the end, and may have: the call's files are
+/// gone then.
 fn report(number: u64, silent: &str) -> String {
     let (end, next) = (place("end", number), number.saturating_add(1));
+    let shows = shows(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
+    let gate = place("go", next);
     // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
     let mut text = format!(
         "[[ -o functrace ]] || \\builtin trap - DEBUG\n\
@@ -175,9 +178,9 @@ fn report(number: u64, silent: &str) -> String {
          COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=0 \
          COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS)) && \
          \\builtin printf -v COFFERDAM_SURE {next}\n\
-         if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})) && \
-         {{ (({silent})) || \\builtin printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"${{PWD-}}\" >|{end} || \
-         [[ ! -p {end} ]]; }}; then COFFERDAM_CALL=-{next}; fi\n"
+         if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})); then \
+         if (({silent})) || [[ ! -p {end} ]]; then COFFERDAM_CALL=-{next}; else {{ \
+         \\builtin printf {RING} >|{end} && COFFERDAM_CALL=-{next} && 3<{gate}; }} {shows}; fi; fi\n"
     ));
     text
 }
@@ -186,7 +189,7 @@ fn report(number: u64, silent: &str) -> String {
 /// close it now, and before that the shell would wait for ever to open it.
 pub(super) fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
-    format!("\\builtin printf {} >|{end}; \\builtin . {command}\n", char::from(OPEN))
+    format!("\\builtin printf {RING} >|{end}; \\builtin . {command}\n")
 }
 
 /// Returns the line that runs a command at a terminal: in a bash of its own, the first process of a session of

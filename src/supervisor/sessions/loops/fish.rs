@@ -1,7 +1,7 @@
 //! The loop of fish.
 
-use super::report::OPEN;
-use super::{CallLines, place, turns};
+use super::report::RING;
+use super::{CallLines, place, shows, turns};
 use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
@@ -29,8 +29,8 @@ pub(super) fn program(first: u64) -> String {
     format!("exec /bin/sh -c {} {}", quoted(WITH_ERRORS), quoted(&text))
 }
 
-/// Returns the lines around the command of a call. At its end the shell reports the exit code and its directory, ended
-/// by NUL.
+/// Returns the lines around the command of a call. At its end the shell shows the exit code by the files that it holds
+/// open, and waits for the next call.
 pub(super) fn lines(call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
     let place = |name| place(name, number);
@@ -58,9 +58,13 @@ pub(super) fn lines(call: CallLines<'_>) -> String {
     ));
     text.push_str("if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; end\n");
     text.push_str(&format!(
-        "builtin printf '%s %s\\0' $COFFERDAM_STATUS $PWD >{}\n{}",
+        "set -g COFFERDAM_HIGH (builtin math \"floor($COFFERDAM_STATUS / 16)\")\n\
+         set -g COFFERDAM_LOW (builtin math \"$COFFERDAM_STATUS % 16\")\n\
+         begin\nbuiltin printf {RING} >{}\n{}builtin true <{}\nend {}\n",
         place("end"),
-        next(number)
+        next(number),
+        super::place("go", number.saturating_add(1)),
+        shows(number, "$COFFERDAM_HIGH", "$COFFERDAM_LOW"),
     ));
     text
 }
@@ -77,5 +81,5 @@ fn next(number: u64) -> String {
 
 pub(super) fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
-    format!("builtin printf {} >{end}; builtin source {command}\n", char::from(OPEN))
+    format!("builtin printf {RING} >{end}; builtin source {command}\n")
 }

@@ -18,7 +18,7 @@ use model::job::JobMode;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
 
-pub(crate) use report::{LoopReport, OPEN, started};
+pub(crate) use report::{MOST_RINGS, ONES, SIXTEENS, STARTED, started};
 
 /// The program that runs a command at a terminal of its own, or beside the shell.
 const SETSID: &str = "/usr/bin/setsid";
@@ -90,6 +90,13 @@ pub(crate) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
 /// Returns the path of a part of call `number` in the mailbox.
 fn place(name: &str, number: u64) -> String {
     format!("{MAILBOX}/{name}.{number}")
+}
+
+/// Returns the redirections by which a shell shows that call `number` is over: it holds these files open from before it
+/// rings until the next call. No other process can open a file in its place.
+fn shows(number: u64, sixteens: &str, ones: &str) -> String {
+    let lines = place("run", number);
+    format!("4<{lines} 5<\"{MAILBOX}/{SIXTEENS}.{sixteens}\" 6<\"{MAILBOX}/{ONES}.{ones}\"")
 }
 
 /// Returns words that a shell repeats a loop for, at most. A loop over words ends whatever the commands before have

@@ -1,7 +1,7 @@
 //! The loop of sh and of zsh, and the commands that run beside a shell other than bash.
 
-use super::report::{OPEN, STARTED};
-use super::{CallLines, SETSID, place, turns};
+use super::report::{RING, STARTED};
+use super::{CallLines, SETSID, place, shows, turns};
 use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
@@ -75,8 +75,8 @@ pub(super) fn program(dialect: Dialect, first: u64) -> String {
     )
 }
 
-/// Returns the lines around the command of a call. At its end the shell reports the exit code and its directory, ended
-/// by NUL.
+/// Returns the lines around the command of a call. At its end the shell shows the exit code by the files that it holds
+/// open, and waits for the next call. An INT that comes in between does nothing: the files would be closed by it.
 pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
     let place = |name| place(name, number);
@@ -87,7 +87,8 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
         StdinKind::Pipe | StdinKind::Terminal => place("fed"),
     };
     // A shell that cannot have the streams ends here.
-    let mut text = format!("\\exec <{stdin} >|{stdout} 2>|{stderr}\n");
+    let interrupt = dialect.on_interrupt();
+    let mut text = format!("{interrupt}\n\\exec <{stdin} >|{stdout} 2>|{stderr}\n");
     text.push_str("COFFERDAM_STATUS=130 COFFERDAM_HERE=1\n");
     let mut back = String::new();
     let own = dialect.own();
@@ -113,13 +114,13 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
         "for COFFERDAM_ONCE in $COFFERDAM_HERE; do {} {command}; done\nCOFFERDAM_STATUS=$?\n",
         dialect.reads()
     ));
-    let interrupt = dialect.on_interrupt();
+    let shows = shows(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
+    let (next, gate) = (next(number), super::place("go", number.saturating_add(1)));
     text.push_str(&format!(
         "{run}case $COFFERDAM_HERE in '') COFFERDAM_STATUS=1;; esac\n\
-         {interrupt}\n\\exec </dev/null >/dev/null 2>&1\n{back}\
-         {own} \\printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"$PWD\" >|{end}\n"
+         \\trap '' INT\n\\exec </dev/null >/dev/null 2>&1\n{back}\
+         {{ {own} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {shows}\n"
     ));
-    text.push_str(&next(number));
     text
 }
 
@@ -135,7 +136,7 @@ fn next(number: u64) -> String {
 
 pub(super) fn fed(dialect: Dialect, number: u64) -> String {
     let (end, command, own) = (place("end", number), place("cmd", number), dialect.own());
-    format!("{own} \\printf {} >|{end}; \\. {command}\n", char::from(OPEN))
+    format!("{own} \\printf {RING} >|{end}; \\. {command}\n")
 }
 
 /// Returns the words by which a shell starts [`SH`]. In zsh a function can have a name with a slash.
