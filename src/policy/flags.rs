@@ -98,7 +98,13 @@ pub enum BadWords {
     Flag { tool: String, word: String, why: &'static str, meant: String, taken: Vec<String> },
     /// A value has another form than its type.
     #[error("{tool}: {what} `{word}` {why}")]
-    Value { tool: String, what: String, word: String, why: String, too_large: Option<TooLarge> },
+    Value {
+        tool: String,
+        what: String,
+        word: String,
+        why: String,
+        too_large: Option<Box<TooLarge>>,
+    },
     #[error("{tool}: `{flag}` needs a value in the next word")]
     NoValue { tool: String, flag: String },
     #[error("{tool}: {what} is given {given} times; at most {most} are taken")]
@@ -263,7 +269,7 @@ impl DeclaredCommand {
             what: what.to_owned(),
             word: shown(word),
             why,
-            too_large: kind.too_large(word),
+            too_large: kind.too_large(word).map(Box::new),
         })
     }
 
