@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use base64::Engine as _;
@@ -23,6 +23,8 @@ const BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
 pub(crate) enum SecretError {
     #[error("secret `{name}`: its file cannot be read")]
     Unreadable { name: String, source: std::io::Error },
+    #[error("secret `{0}`: it is not in a regular file")]
+    NotAFile(String),
     #[error("secret `{0}`: other users may read its file; chmod o-rwx")]
     Readable(String),
     #[error("secret `{0}`: systemd gave this service no credentials directory")]
@@ -86,8 +88,15 @@ impl SecretValue {
 /// Reads the file of a secret, bounded.
 fn file(name: &str, path: &PathBuf) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { name: name.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.mode() & 0o007 != 0 {
+    // Without waiting: a FIFO that nobody writes to would hold up the start.
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY);
+    let file = file.open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(SecretError::NotAFile(name.to_owned()));
+    }
+    if metadata.mode() & 0o007 != 0 {
         return Err(SecretError::Readable(name.to_owned()));
     }
     // So that the buffer never grows: a copy that was left behind would not be erased.
@@ -292,6 +301,12 @@ mod tests {
             std::fs::write(&path, text).expect("a file");
             let refused = SecretValue::read("x", &source);
             assert!(matches!(refused, Err(SecretError::Form(_))), "{text:?}");
+        }
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("a fifo");
+        for path in [fifo, directory.path().to_owned()] {
+            let refused = SecretValue::read("x", &SecretSource::File(path));
+            assert!(matches!(refused, Err(SecretError::NotAFile(_))), "{refused:?}");
         }
         let missing = SecretValue::read("x", &SecretSource::File(directory.path().join("none")));
         assert!(matches!(missing, Err(SecretError::Unreadable { .. })));

@@ -40,7 +40,30 @@ async fn granted_requests_pass_and_others_are_answered_403() {
     );
 }
 
-/// What is sent has one framing and one target, whatever came.
+/// Two hosts of one address have a rule each.
+#[tokio::test]
+async fn a_request_is_judged_by_the_rules_of_its_own_host() {
+    let lab = Lab::plain(vec![
+        rule(&[(&["GET"], &["/one"])], None),
+        rule(&[(&["GET"], &["/two"])], None),
+    ])
+    .pinned(&[&["one.example.test"], &["two.example.test"]]);
+    for (host, path, is_granted) in [
+        ("one.example.test", "/one", true),
+        ("two.example.test", "/two", true),
+        ("one.example.test", "/two", false),
+        ("two.example.test", "/one", false),
+        (HOST, "/one", false),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let status = if is_granted { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
+        let answer = lab.raw(&request).await;
+        assert!(answer.starts_with(status), "{host} {path}: {answer}");
+    }
+    assert_eq!(lab.seen().len(), 2);
+}
+
+/// Checks that what is sent has one framing and one target, whatever came.
 #[tokio::test]
 async fn no_request_is_smuggled_in_another() {
     let smuggled = format!("GET /no HTTP/1.1\r\nHost: {HOST}\r\n\r\n");

@@ -105,7 +105,8 @@ pub(super) struct Lab {
     pub(super) cell: CellInterception,
     pub(super) authority: Vec<u8>,
     pub(super) rules: Vec<RequestRule>,
-    pub(super) names: Vec<String>,
+    /// Names of each rule that are pinned to the server's address.
+    pub(super) names: Vec<Vec<String>>,
 }
 
 /// A rule for [`HOST`]; a form gives it the secret in `authorization`.
@@ -188,8 +189,8 @@ impl Lab {
             told: Arc::default(),
             authority: interception.certificate().to_vec(),
             cell: interception.of_cell(SEED),
+            names: rules.iter().map(|_| vec![HOST.into()]).collect(),
             rules,
-            names: vec![HOST.into()],
         }
     }
 
@@ -199,6 +200,13 @@ impl Lab {
         answer: impl Fn(&Seen) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> Self {
         self.origin.answer = Arc::new(answer);
+        self
+    }
+
+    /// Sets which names of each rule are pinned to the server's address.
+    pub(super) fn pinned(mut self, names: &[&[&str]]) -> Self {
+        let words = |words: &&[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        self.names = names.iter().map(words).collect();
         self
     }
 
@@ -212,9 +220,9 @@ impl Lab {
     /// Opens a connection through interception to `server`.
     pub(super) fn open_to(&self, port: u16, server: DuplexStream) -> DuplexStream {
         let (client, near) = tokio::io::duplex(64 * 1024);
-        let pinned =
-            |rule: &RequestRule| PinnedRule { rule: rule.clone(), names: self.names.clone() };
-        let to = Intercepted { port, rules: self.rules.iter().map(pinned).collect() };
+        let rules = self.rules.iter().cloned().zip(self.names.iter().cloned());
+        let rules = rules.map(|(rule, names)| PinnedRule { rule, names }).collect();
+        let to = Intercepted { port, rules };
         let (cell, told) = (self.cell.clone(), Arc::clone(&self.told));
         tokio::spawn(async move {
             // Its end is seen by the client.
