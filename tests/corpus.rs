@@ -153,6 +153,21 @@ fn what_reaches_a_server_is_granted_requests_whatever_a_cell_sends() {
 }
 
 #[test]
+fn packets_of_a_cell_upset_no_stack_and_speak_for_no_other_address() {
+    holds("packets");
+}
+
+#[test]
+fn more_bytes_do_not_change_for_which_host_a_connection_is() {
+    holds("first_flight");
+}
+
+#[test]
+fn names_that_are_judged_are_made_of_plain_labels() {
+    holds("questions");
+}
+
+#[test]
 fn every_target_has_a_corpus_and_a_fuzzer() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");

@@ -3,6 +3,7 @@
 //! `fuzz_targets` runs these under libFuzzer, and `tests/corpus.rs` of the crate itself runs them on
 //! the corpora and on mutations of them, without any tool.
 
+mod network;
 mod requests;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,11 +27,13 @@ use mcp::tools::{
 };
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::defaults::INLINE_CHARACTERS;
+use model::egress::frames::{FromGateway, ToGateway};
 use model::job::Workspace;
 use model::profile::calls;
 use model::profile::condition::Verdict;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
+pub use network::{first_flight, packets, questions};
 use policy::flags::{DeclaredCommand, Input, Takes};
 use policy::{Policy, Principal};
 use profile::Profiles;
@@ -46,7 +49,7 @@ use supervisor::protect::grammar::{self, Whole};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; a corpus has the same name.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 15] = [
     ("frames", frames),
     ("profiles", profiles),
     ("policies", policies),
@@ -59,6 +62,9 @@ pub const TARGETS: [Target; 12] = [
     ("gitconfig", gitconfig),
     ("paths", paths),
     ("requests", requests),
+    ("packets", packets),
+    ("first_flight", first_flight),
+    ("questions", questions),
 ];
 
 /// Bytes of a hostile front end: a frame decodes or is refused, and what decodes encodes again.
@@ -69,6 +75,12 @@ pub fn frames(bytes: &[u8]) {
         assert_eq!(wire::decode::<Request>(&again).ok(), Some(request));
     }
     drop(wire::decode::<Event>(bytes));
+    if let Ok(frame) = wire::decode::<ToGateway>(bytes)
+        && let Ok(again) = wire::encode(&frame)
+    {
+        assert_eq!(wire::decode::<ToGateway>(&again).ok(), Some(frame));
+    }
+    drop(wire::decode::<FromGateway>(bytes));
 }
 
 /// Calls that no profile may ever get, whatever its text says.

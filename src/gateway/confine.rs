@@ -102,17 +102,32 @@ fn test(argument: u8, op: Op, value: u64) -> Test {
     Test { argument, width: Width::Low32, op, value }
 }
 
-/// Verdict that allows the sockets of `domains`, as streams and datagrams of the protocols of the Internet.
-fn sockets(domains: &[(i32, &[i32])]) -> Verdict {
-    let flags = u64::from(u32::MAX) & !unsigned(nix::libc::SOCK_CLOEXEC | nix::libc::SOCK_NONBLOCK);
-    let one = |(domain, kinds): &(i32, &[i32])| {
-        let domain = unsigned(*domain);
-        let of_kind = move |kind: &i32| {
-            vec![test(0, Op::Eq, domain), test(1, Op::MaskedEq(flags), unsigned(*kind))]
-        };
-        kinds.iter().map(of_kind).collect::<Vec<_>>()
-    };
-    Verdict::AllowIf(domains.iter().flat_map(one).collect())
+/// Protocols of sockets: the domain's own, TCP, UDP, and echo. Not SCTP or MPTCP, which Landlock does not know.
+const PROTOCOLS: [i32; 5] = [
+    0,
+    nix::libc::IPPROTO_TCP,
+    nix::libc::IPPROTO_UDP,
+    nix::libc::IPPROTO_ICMP,
+    nix::libc::IPPROTO_ICMPV6,
+];
+
+/// Alternatives that allow the sockets of the Internet's two domains, as streams and datagrams.
+fn internet() -> Vec<Vec<Test>> {
+    use nix::libc;
+    let flags = u64::from(u32::MAX) & !unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    let mut all = Vec::new();
+    for domain in [libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+            all.extend(PROTOCOLS.map(|protocol| {
+                vec![
+                    test(0, Op::Eq, unsigned(domain)),
+                    test(1, Op::MaskedEq(flags), unsigned(kind)),
+                    test(2, Op::Eq, unsigned(protocol)),
+                ]
+            }));
+        }
+    }
+    all
 }
 
 /// Options of sockets that a worker sets, by level: what the runtime and flows need.
@@ -159,16 +174,15 @@ pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
         plain.map(|call| (number(call), Verdict::Allow)).collect();
     verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
     let fork = unsigned(libc::CLONE_PIDFD | libc::SIGCHLD);
-    let internet: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
-    let domains = [
-        (libc::AF_INET, internet),
-        (libc::AF_INET6, internet),
-        // For the routes, which only tell.
-        (libc::AF_NETLINK, &[libc::SOCK_RAW]),
-    ];
+    let mut sockets = internet();
+    // For the routes, which only tell.
+    sockets.push(vec![
+        test(0, Op::Eq, unsigned(libc::AF_NETLINK)),
+        test(2, Op::Eq, unsigned(libc::NETLINK_ROUTE)),
+    ]);
     verdicts
         .insert(number(Sysno::clone), Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]]));
-    verdicts.insert(number(Sysno::socket), sockets(&domains));
+    verdicts.insert(number(Sysno::socket), Verdict::AllowIf(sockets));
     compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }
 
@@ -182,11 +196,7 @@ pub(crate) fn worker_filter() -> Result<Vec<Instruction>, Errno> {
     let mut verdicts: BTreeMap<u32, Verdict> =
         plain.map(|call| (number(call), Verdict::Allow)).collect();
     verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
-    let internet: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
-    verdicts.insert(
-        number(Sysno::socket),
-        sockets(&[(libc::AF_INET, internet), (libc::AF_INET6, internet)]),
-    );
+    verdicts.insert(number(Sysno::socket), Verdict::AllowIf(internet()));
     compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }
 

@@ -11,6 +11,8 @@
 #![deny(unreachable_pub)]
 
 mod confine;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 pub mod host;
 pub mod intercept;
@@ -38,24 +40,4 @@ pub struct Spec {
     pub secrets: Vec<(String, SecretSource)>,
     /// The id that the gateway has on the host where root starts it; an ordinary user's gateway has the user's.
     pub id: Option<u32>,
-}
-
-/// Readers of hostile bytes, for the fuzz targets.
-#[doc(hidden)]
-pub mod fuzzing {
-    /// Reads a frame of a packet socket as a worker does.
-    pub fn packet(bytes: &[u8]) {
-        if let Some(packet) = crate::worker::packet::parse(bytes) {
-            let ip = bytes.get(packet.ip.clone()).unwrap_or_default();
-            let mut copy = ip.to_vec();
-            std::hint::black_box(crate::worker::packet::reset(ip, &packet));
-            let to = std::net::SocketAddr::new(packet.destination, 7);
-            std::hint::black_box(crate::worker::packet::rewrite(&mut copy, None, Some(to)));
-        }
-    }
-
-    /// Reads the first bytes of a connection as a worker does.
-    pub fn first_flight(bytes: &[u8]) {
-        std::hint::black_box(crate::worker::first_flight::read(bytes));
-    }
 }

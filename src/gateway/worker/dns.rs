@@ -279,6 +279,12 @@ fn failure(code: ResponseCode) -> Message {
     Message::error_msg(0, OpCode::Query, code)
 }
 
+/// Returns the names that a message asks for and that can be judged.
+pub(crate) fn names(bytes: &[u8]) -> Vec<String> {
+    let queries = Message::from_vec(bytes).map(|message| message.queries).unwrap_or_default();
+    queries.iter().filter_map(|query| plain_name(&query.name)).collect()
+}
+
 /// Returns a name in lower case without the dot at its end; nothing if it is not made of plain labels.
 fn plain_name(name: &Name) -> Option<String> {
     let plain = |label: &[u8]| {
