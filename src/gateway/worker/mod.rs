@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::egress::frames::{
     CallId, CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
@@ -46,6 +46,11 @@ const QUESTIONS: usize = 64;
 /// Packets that are read in a row, before connections have their turn.
 const IN_A_ROW: usize = 64;
 
+/// Time in which connections of a cell that has ended may still send what its programs had written.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Time between two looks at such connections.
+const TICK: Duration = Duration::from_millis(10);
+
 /// Everything that a worker is made with.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -62,6 +67,21 @@ pub(crate) struct Parts {
     pub begun: Option<Begun>,
     /// Judgement of requests.
     pub requests: CellRequests,
+}
+
+/// Outcome of reading from the gateway's link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Frame {
+    Read,
+    /// The cell is gone.
+    Close,
+    /// The gateway is gone.
+    End,
+}
+
+/// Returns the time at which the worker of a cell that has just ended must end too.
+fn last_words() -> Option<Instant> {
+    Instant::now().checked_add(LAST_WORDS)
 }
 
 /// A call that has begun, and its narrowing.
@@ -134,7 +154,8 @@ pub(crate) async fn serve(parts: Parts, (routes, seed): (Routes, u64)) -> Result
 impl Worker {
     async fn drive(self: Arc<Self>, lifeline: AsyncFd<OwnedFd>) {
         let mut next: Option<Duration> = None;
-        loop {
+        let mut end: Option<Instant> = None;
+        while end.is_none_or(|end| Instant::now() < end && hold(&self.stack).connections() > 0) {
             let timer = async {
                 match next {
                     Some(time) => tokio::time::sleep(time).await,
@@ -147,14 +168,15 @@ impl Worker {
                 readable = self.gateway.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.frame() {
-                        Ok(true) => {}
-                        Ok(false) => return,
+                        Ok(Frame::Read) => {}
+                        Ok(Frame::Close) => end = end.or_else(last_words),
+                        Ok(Frame::End) => return,
                         Err(Errno::EAGAIN) => readable.clear_ready(),
                         Err(_) => return,
                     }
                 }
                 // Nothing is ever written to it.
-                _ = lifeline.readable() => return,
+                _ = lifeline.readable(), if end.is_none() => end = last_words(),
                 readable = self.link.socket.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.read() {
@@ -168,16 +190,19 @@ impl Worker {
                 () = timer => {}
             }
             next = hold(&self.stack).turn();
+            if end.is_some() {
+                next = Some(next.map_or(TICK, |next| next.min(TICK)));
+            }
             tokio::task::yield_now().await;
         }
     }
 
-    /// Reads a frame of the gateway. Returns false once there are no more.
-    fn frame(&self) -> Result<bool, Errno> {
+    /// Reads a frame of the gateway.
+    fn frame(&self) -> Result<Frame, Errno> {
         let mut buffer = vec![0; FRAME_BYTES];
         let received = receive(self.gateway.get_ref(), &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
-            return Ok(false);
+            return Ok(Frame::End);
         }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match decode::<ToGateway>(bytes) {
@@ -185,10 +210,10 @@ impl Worker {
                 self.begin(Begun { call, only });
             }
             Ok(ToGateway::Ask { cell, call }) if cell == self.cell => self.tell(call),
-            Ok(ToGateway::Close { cell }) if cell == self.cell => return Ok(false),
+            Ok(ToGateway::Close { cell }) if cell == self.cell => return Ok(Frame::Close),
             Ok(_) | Err(_) => {}
         }
-        Ok(true)
+        Ok(Frame::Read)
     }
 
     fn begin(&self, begun: Begun) {

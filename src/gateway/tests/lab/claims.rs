@@ -12,6 +12,7 @@ pub(crate) const ALL: &[Claim] = &[
     ("a_connection_gets_the_servers_own_answer", true_answers),
     ("an_upload_and_a_download_arrive_whole", bulk),
     ("a_half_closed_connection_still_carries_the_answer", half_closed),
+    ("what_a_program_wrote_before_its_cell_ended_arrives", last_words),
     ("names_without_a_rule_are_not_forwarded", names_by_rule),
     ("answers_of_the_host_itself_or_of_a_tenants_private_network_are_dropped", rebinding),
     ("dig_sees_truncation_and_asks_by_tcp", dns_by_tcp),
@@ -142,6 +143,20 @@ fn half_closed(lab: &Lab) {
          while d:=s.recv(65536): n+=len(d)\nprint(n)",
     );
     assert_eq!(echoed, "300000");
+}
+
+fn last_words(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    // It leaves with the bytes still in the kernel, and nothing waits for an answer.
+    cell.python(
+        "s=socket.create_connection(('203.0.113.20',9003))\ns.setsockopt(1,7,1<<22)\ns.sendall(bytes(1000000))",
+    );
+    drop(cell);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while !lab.asked().contains("kept 1000000") {
+        assert!(std::time::Instant::now() < end, "{}", lab.asked());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 fn names_by_rule(lab: &Lab) {

@@ -103,6 +103,13 @@ def sink(c):
     c.sendall(b"%d\n" % total)
 
 
+def keep(c):
+    total = 0
+    while data := c.recv(4096):
+        total += len(data)
+    asked.write(f"kept {total}\n")
+
+
 def mute(c):
     c.recv(1)
 
@@ -145,7 +152,7 @@ def udp_echo(address):
 work = [(dns_udp, ()), (listen, ("203.0.113.53", 53, dns_tcp)), (listen, ("10.77.0.10", 80, http))]
 for address in V4 + V6:
     work.append((udp_echo, (address,)))
-    for port, serve in [(80, http), (443, tls), (7, echo), (22, banner), (9000, source), (9001, sink), (9002, mute)]:
+    for port, serve in [(80, http), (443, tls), (7, echo), (22, banner), (9000, source), (9001, sink), (9002, mute), (9003, keep)]:
         work.append((listen, (address, port, serve)))
 threads = [threading.Thread(target=f, args=a, daemon=True) for f, a in work]
 for thread in threads:
