@@ -81,7 +81,7 @@ struct Gateway<'a> {
 /// Serves until the supervisor closes its end of the link.
 pub(crate) fn serve(link: &OwnedFd, spec: &Spec, prepared: Prepared) {
     let Ok(closer) = closer() else { return };
-    let Ok(up) = encode(&FromGateway::Up { authority: prepared.authority() }) else { return };
+    let Ok(up) = encode(&FromGateway::Up) else { return };
     if send_now(link, &up, &[]).is_err() {
         return;
     }

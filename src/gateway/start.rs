@@ -25,6 +25,9 @@ pub enum StartError {
     Clone(Errno),
     #[error("the gateway's ids cannot be mapped: {0}")]
     Maps(Errno),
+    /// Of its secrets, its authority or its roots.
+    #[error("requests cannot be read: {0}")]
+    Prepare(String),
 }
 
 /// A gateway on its way up. Its first frame on the link says if it came up.
@@ -32,7 +35,16 @@ pub enum StartError {
 pub struct Started {
     pub pid: i32,
     pub pidfd: OwnedFd,
+    /// Certificate in DER of the authority that cells of profiles with interception must trust; empty if no profile
+    /// has interception.
+    pub authority: Vec<u8>,
 }
+
+/// Most bytes of the authority's certificate, which has each intercepted name in it.
+const AUTHORITY_BYTES: usize = 64 << 10;
+/// First byte of what the gateway says of its preparation: the certificate follows, or a text.
+const PREPARED: u8 = b'+';
+const NOT_PREPARED: u8 = b'-';
 
 /// Not that of the network, whose connections it makes, and not that of control groups.
 const NAMESPACES: nix::libc::c_int = nix::libc::CLONE_NEWUSER
@@ -58,9 +70,22 @@ pub fn start(link: OwnedFd, spec: Spec) -> Result<Started, StartError> {
         Side::Parent(child) => {
             drop((wait, link));
             map(child.pid, spec.id).map_err(StartError::Maps)?;
+            let authority = prepared(&go)?;
             send(&go, b"go", &[]).map_err(StartError::Maps)?;
-            Ok(Started { pid: child.pid, pidfd: child.pidfd })
+            Ok(Started { pid: child.pid, pidfd: child.pidfd, authority })
         }
+    }
+}
+
+/// Waits until the gateway is prepared; returns its authority's certificate.
+fn prepared(go: &OwnedFd) -> Result<Vec<u8>, StartError> {
+    let mut buffer = vec![0; AUTHORITY_BYTES];
+    let received = receive(go, &mut buffer, PacketWait::Yes)
+        .map_err(|errno| StartError::Prepare(errno.desc().to_owned()))?;
+    match buffer.get(..received.bytes).and_then(<[u8]>::split_first) {
+        Some((&PREPARED, authority)) => Ok(authority.to_vec()),
+        Some((_, why)) => Err(StartError::Prepare(String::from_utf8_lossy(why).into_owned())),
+        None => Err(StartError::Prepare("the gateway has ended".to_owned())),
     }
 }
 
@@ -81,15 +106,11 @@ fn map(pid: i32, id: Option<u32>) -> Result<(), Errno> {
 /// Runs the gateway. Never returns.
 fn run(link: OwnedFd, wait: &OwnedFd, spec: Spec) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // Before it loses the ids and the root of the operator, who may read the secrets.
-        let prepared = Prepared::new(&spec).map_err(|error| error.to_string());
-        let entered = prepared.and_then(|prepared| {
-            let entered = enter(&link, wait, spec.id.is_some());
-            entered.map_err(|(step, errno)| format!("{step}: {}", errno.desc())).map(|()| prepared)
-        });
-        match entered {
-            Ok(prepared) => gateway::serve(&link, &spec, prepared),
-            Err(why) => {
+        let Some(prepared) = prepare(wait, &spec) else { return };
+        match enter(&link, wait, spec.id.is_some()) {
+            Ok(()) => gateway::serve(&link, &spec, prepared),
+            Err((step, errno)) => {
+                let why = format!("{step}: {}", errno.desc());
                 let frame = encode(&FromGateway::Failed { cell: None, why }).unwrap_or_default();
                 // Where nobody reads it, the end of the link tells as much.
                 send(&link, &frame, &[]).unwrap_or_default();
@@ -97,6 +118,28 @@ fn run(link: OwnedFd, wait: &OwnedFd, spec: Spec) -> ! {
         }
     }));
     process::exit_now(i32::from(outcome.is_err()));
+}
+
+/// Reads the secrets and makes the authority, and tells main. Before the gateway loses the ids and the root of the
+/// operator, who may read the secrets.
+fn prepare(wait: &OwnedFd, spec: &Spec) -> Option<Prepared> {
+    let (said, prepared) = match Prepared::new(spec) {
+        Ok(prepared) => ([vec![PREPARED], prepared.authority()].concat(), Some(prepared)),
+        Err(error) => ([vec![NOT_PREPARED], in_words(&error).into_bytes()].concat(), None),
+    };
+    // Main would get a part of it.
+    let (said, prepared) = match said.len() > AUTHORITY_BYTES {
+        true => ([&[NOT_PREPARED], "there are too many hosts".as_bytes()].concat(), None),
+        false => (said, prepared),
+    };
+    send(wait, &said, &[]).ok()?;
+    prepared
+}
+
+/// Returns an error with its causes.
+fn in_words(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Takes the gateway from the clone to its confinement.

@@ -16,9 +16,9 @@ pub(crate) enum PrepareError {
     Secret(#[from] SecretError),
     #[error("rule `{rule}`: {fault}")]
     Rule { rule: String, fault: String },
-    #[error("the authority of this run cannot be made")]
+    #[error("the authority of this run cannot be made: {0}")]
     Authority(#[from] rcgen::Error),
-    #[error("servers cannot be verified: {0}")]
+    #[error("servers cannot be verified")]
     Roots(#[from] InterceptError),
 }
 

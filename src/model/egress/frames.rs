@@ -54,11 +54,7 @@ impl ToGateway {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGateway {
     /// The first frame: it is confined, and serves.
-    Up {
-        /// Certificate of the authority that cells of profiles with interception must trust, in DER; empty if no
-        /// profile has interception.
-        authority: Vec<u8>,
-    },
+    Up,
     /// A connection of the cell has closed, or was denied. Only for the audit log: the gateway drops it when the
     /// link is full.
     Connection { cell: CellKey, call: CallId, connection: Connection },

@@ -157,8 +157,8 @@ impl Lab {
         let started = gateway::start(theirs, spec).unwrap();
         let servers = vec![wire(directory.path())];
         let lab = Self { link, gateway: started.pid, directory, servers, next: Mutex::new(0) };
-        let Some(FromGateway::Up { authority }) = lab.frame() else { panic!("no gateway") };
-        let trust = gateway::intercept::trust::TrustFiles::new(b"", &authority);
+        assert_eq!(lab.frame(), Some(FromGateway::Up));
+        let trust = gateway::intercept::trust::TrustFiles::new(b"", &started.authority);
         std::fs::write(lab.path("authority"), trust.bundle).unwrap();
         lab
     }
