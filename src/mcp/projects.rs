@@ -107,8 +107,16 @@ pub(crate) fn prompt(prompt: &ScriptPrompt) -> Prompt {
             None => argument,
         }
     };
-    let arguments = prompt.parameters().into_iter().map(argument).collect();
-    Prompt::new(&prompt.name, Some(&prompt.description), Some(arguments))
+    let arguments: Vec<PromptArgument> = prompt.parameters().into_iter().map(argument).collect();
+    let fixed = json!({
+        "name": prompt.name, "description": prompt.description, "arguments": arguments,
+    });
+    let more = [
+        ("icons", prompt.icons.clone().map(Value::Array)),
+        ("_meta", prompt.metadata.clone().map(Value::Object)),
+    ];
+    let plain = || Prompt::new(&prompt.name, Some(&prompt.description), Some(arguments.clone()));
+    entry(fixed, more).unwrap_or_else(plain)
 }
 
 /// Puts arguments into a prompt.

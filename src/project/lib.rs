@@ -29,7 +29,9 @@ use serde_json::{Map, Value};
 
 use tree::Tree;
 
-pub use completions::{AskedCompletion, CompletionRequest, ScriptCompletion, Suggestions};
+pub use completions::{
+    AskedCompletion, CompletionOf, CompletionRequest, ScriptCompletion, Suggestions,
+};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};

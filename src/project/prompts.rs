@@ -22,6 +22,9 @@ pub struct ScriptPrompt {
     pub description: String,
     /// Schema of the arguments, an object.
     pub arguments: Map<String, Value>,
+    pub icons: Option<Vec<Value>>,
+    /// Further words of the author's about it.
+    pub metadata: Option<Map<String, Value>>,
     /// Text with places for arguments: `{{name}}` or `${name}`.
     text: String,
 }
@@ -142,6 +145,8 @@ fn prompt(file: &FoundFile, text: String, fields: &mut Fields<'_>) -> ScriptProm
         path: path.to_owned(),
         description: fields.text("description").unwrap_or_default(),
         arguments: normalised(fields.object("arguments").unwrap_or_default()),
+        icons: fields.list("icons").filter(|icons| !icons.is_empty()),
+        metadata: fields.object("metadata").filter(|one| !one.is_empty()),
         text,
     }
 }

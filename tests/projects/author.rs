@@ -14,6 +14,61 @@ fn told(words: &[&str]) -> std::io::Result<(String, Option<i32>, String)> {
 }
 
 #[test]
+fn a_project_is_mended_looked_at_and_listed() -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let held = tempfile::tempdir()?;
+    let place = held.path().join("p");
+    let directory = place.to_str().unwrap_or_default();
+    assert_eq!(told(&["new", directory])?.1, Some(0));
+    for (kind, name) in [("ui", "hello"), ("ui", "board"), ("test", "hello")] {
+        let (text, code, error) = told(&["scaffold", kind, name, "--dir", directory])?;
+        assert_eq!(code, Some(0), "{kind}: {text}{error}");
+    }
+    let tool = place.join("tools/hello/tool.sh");
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o666))?;
+    assert_eq!(told(&["validate", directory])?.1, Some(1));
+    let (text, code, _) = told(&["validate", directory, "--fix", "--strict"])?;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("fixed tools/hello/tool.sh: mode 755"), "{text}");
+    let (text, code, _) = told(&["doctor", directory])?;
+    assert_eq!(code, Some(0), "{text}");
+    let lists = place.join("server.d/register.json");
+    let (text, code, _) = told(&["registry", directory])?;
+    assert_eq!(code, Some(0), "{text}");
+    std::fs::write(&lists, &text)?;
+    std::fs::set_permissions(&lists, std::fs::Permissions::from_mode(0o644))?;
+    assert_eq!(told(&["registry", directory])?.0, text, "it is read as it was written");
+    let call = ["run-tool", "hello", "--dir", directory];
+    let (text, code, _) = told(&[&call[..], &["--print-env"]].concat())?;
+    assert!(code == Some(0) && text.contains("MCP_TOOL_NAME=hello\n"), "{text}");
+    let (text, _, _) = told(&[&call[..], &["--dry-run", "--timeout", "5"]].concat())?;
+    assert_eq!(text, "would run tools/hello/tool.sh for at most 30 s\n");
+    std::fs::write(place.join("server.d/policy.sh"), "mcp_tools_policy_check() { return 1; }\n")?;
+    std::fs::write(
+        place.join("server.d/health-checks.sh"),
+        "mcp_health_check_command sh Shell\nmcp_health_check_command nosuch Nosuch\n",
+    )?;
+    for hook in ["policy.sh", "health-checks.sh"] {
+        std::fs::set_permissions(
+            place.join("server.d").join(hook),
+            std::fs::Permissions::from_mode(0o644),
+        )?;
+    }
+    let (text, code, _) = told(&["doctor", directory])?;
+    assert!(code == Some(2) && text.contains("every call is refused"), "{text}");
+    let (text, code, _) = told(&["doctor", directory, "--project-hooks"])?;
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("ok    Shell is there\n")
+            && text.contains("bad   Nosuch is absent in the cell\n"),
+        "{text}"
+    );
+    let (_, code, error) = told(&[&call[..], &["--project-hooks"]].concat())?;
+    assert!(code == Some(125) && error.contains("blocked by policy"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn a_new_project_runs_as_it_is_and_grows_by_entries() -> std::io::Result<()> {
     let held = tempfile::tempdir()?;
     let place = held.path().join("my tools");

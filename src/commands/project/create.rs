@@ -46,6 +46,10 @@ enum Kind {
     Resource,
     /// Suggestions for the arguments of a prompt
     Completion,
+    /// A page for clients that show them; for a tool of this name it is the tool's
+    Ui,
+    /// A script that calls a tool and looks at its result
+    Test,
 }
 
 /// A file of a template: its path, in which `NAME` stands for the entry, and its text.
@@ -79,6 +83,15 @@ const RESOURCE: [TemplateFile; 2] = [
 ];
 const COMPLETION: [TemplateFile; 1] =
     [program("prompts/NAME.completion.sh", include_str!("template/completion.sh"))];
+const UI: [TemplateFile; 2] = [
+    plain("ui/NAME/index.html", include_str!("template/ui.html")),
+    plain("ui/NAME/ui.meta.json", include_str!("template/ui.meta.json")),
+];
+const TOOL_UI: [TemplateFile; 2] = [
+    plain("tools/NAME/ui/index.html", include_str!("template/ui.html")),
+    plain("tools/NAME/ui/ui.meta.json", include_str!("template/ui.meta.json")),
+];
+const TEST: [TemplateFile; 1] = [program("test/NAME.sh", include_str!("template/test.sh"))];
 
 /// Makes a project with one tool.
 pub(super) fn new(typed: &NewArguments) -> Result<(), CliError> {
@@ -123,6 +136,9 @@ pub(super) fn scaffold(typed: &ScaffoldArguments) -> Result<(), CliError> {
         Kind::Prompt => &PROMPT,
         Kind::Resource => &RESOURCE,
         Kind::Completion => &COMPLETION,
+        Kind::Ui if dir.join("tools").join(name).is_dir() => &TOOL_UI,
+        Kind::Ui => &UI,
+        Kind::Test => &TEST,
     };
     let made = write(dir, name, files)?;
     print_out(&format!("made {}\n", made.join(", ")))

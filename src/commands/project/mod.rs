@@ -1,7 +1,9 @@
 //! `cofferdam project`: makes, checks and tries projects of script tools.
 
 mod create;
+mod doctor;
 mod hooks;
+mod repair;
 mod run_tool;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use run_tool::RunToolArguments;
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, plain, pretty};
 use project::hooks::{ENV, POLICY, REGISTER};
-use project::{Project, ProjectError, ProjectSettings};
+use project::{CompletionOf, Project, ProjectError, ProjectSettings};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -35,6 +37,21 @@ enum ProjectCommand {
     RunTool(RunToolArguments),
     /// Read a project, list its entries and each mistake with its place
     Validate(ValidateArguments),
+    /// Tell what a project has, lacks and may do
+    Doctor(doctor::DoctorArguments),
+    /// Print the lists of a project as a server.d/register.json has them
+    Registry(RegistryArguments),
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  cofferdam project registry ./my-tools > ./my-tools/server.d/register.json"
+)]
+struct RegistryArguments {
+    /// The project's directory
+    #[arg(value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
 }
 
 /// As typed.
@@ -48,6 +65,12 @@ struct ValidateArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Take advice for mistakes: descriptions that are missing, names that some clients refuse
+    #[arg(long)]
+    strict: bool,
+    /// Mend modes first: take the right to write from others, make scripts programs
+    #[arg(long)]
+    fix: bool,
 }
 
 /// Runs the command.
@@ -57,13 +80,83 @@ pub fn main(typed: &ProjectArguments, config: Option<&Path>) -> Result<u8, CliEr
         ProjectCommand::Scaffold(typed) => create::scaffold(typed).map(|()| 0),
         ProjectCommand::RunTool(typed) => run_tool::main(typed, config),
         ProjectCommand::Validate(typed) => validate(typed),
+        ProjectCommand::Doctor(typed) => doctor::main(typed, config),
+        ProjectCommand::Registry(typed) => {
+            let lists = registry(&read(&typed.directory)?);
+            print_out(&pretty(&lists)?).map(|()| 0)
+        }
     }
 }
 
 fn validate(typed: &ValidateArguments) -> Result<u8, CliError> {
+    let fixed = if typed.fix { repair::mend(&typed.directory)? } else { Vec::new() };
     let project = read(&typed.directory)?;
-    print_out(&if typed.json { pretty(&listed(&project))? } else { text(&project) })?;
-    Ok(u8::from(!project.mistakes.is_empty()))
+    let advice = if typed.strict { repair::advice(&project) } else { Vec::new() };
+    let is_well = project.mistakes.is_empty() && advice.is_empty();
+    if typed.json {
+        let mut all = listed(&project);
+        if let Some(all) = all.as_object_mut() {
+            all.insert("advice".to_owned(), json!(advice));
+            all.insert("fixed".to_owned(), json!(fixed));
+        }
+        print_out(&pretty(&all)?)?;
+    } else {
+        let lines = |list: &[String], what: &str| {
+            list.iter().map(|one| format!("{what}{}\n", plain(one))).collect::<String>()
+        };
+        print_out(&(lines(&fixed, "fixed ") + &text(&project) + &lines(&advice, "")))?;
+    }
+    Ok(u8::from(!is_well))
+}
+
+/// Makes the lists of a project's entries as `register.json` has them.
+fn registry(project: &Project) -> Value {
+    let tools = project.tools.iter().map(|tool| {
+        json!({
+            "name": tool.name, "path": tool.path, "description": tool.description,
+            "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
+            "timeoutSecs": tool.timeout, "annotations": tool.annotations, "icons": tool.icons,
+        })
+    });
+    let listed = project.resources.iter().filter(|one| one.provider != "ui");
+    let resources = listed.map(|one| {
+        json!({
+            "name": one.name, "path": one.path, "uri": one.uri, "mimeType": one.mime_type,
+            "description": one.description, "provider": one.provider,
+        })
+    });
+    let templates = project.templates.iter();
+    let templates = templates.map(|one| {
+        json!({ "name": one.name, "uriTemplate": one.uri_template, "description": one.description })
+    });
+    let prompts = project.prompts.iter().map(|one| {
+        json!({
+            "name": one.name, "path": one.path, "description": one.description,
+            "arguments": one.arguments,
+        })
+    });
+    let any = project.completions.iter().filter(|one| one.of == CompletionOf::Any);
+    let completions = any.map(|one| json!({ "name": one.name, "path": one.path }));
+    let mut lists = json!({
+        "version": 1,
+        "tools": tools.collect::<Vec<Value>>(),
+        "resources": resources.collect::<Vec<Value>>(),
+        "resourceTemplates": templates.collect::<Vec<Value>>(),
+        "prompts": prompts.collect::<Vec<Value>>(),
+        "completions": completions.collect::<Vec<Value>>(),
+    });
+    // An empty list switches its kind off, and null leaves it to be found.
+    for list in lists.as_object_mut().into_iter().flatten().map(|(_, list)| list) {
+        if list.as_array().is_some_and(Vec::is_empty) {
+            *list = Value::Null;
+        }
+        for entry in list.as_array_mut().into_iter().flatten() {
+            if let Some(fields) = entry.as_object_mut() {
+                fields.retain(|_, value| !value.is_null());
+            }
+        }
+    }
+    lists
 }
 
 /// Reads a project that the operator named, for `validate` or to be served.

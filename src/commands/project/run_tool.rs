@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
 use model::outcome::in_words;
+use project::{ProjectSettings, ScriptLaunch};
 
 /// Version of MCP that is spoken.
 const VERSION: &str = "2025-06-18";
@@ -32,6 +33,21 @@ pub(super) struct RunToolArguments {
     /// Grant the project for writing
     #[arg(long)]
     rw: bool,
+    /// Run the project's hooks, its policy among them
+    #[arg(long)]
+    project_hooks: bool,
+    /// Grant a host path read-only, at CELL or else at /mnt/NAME
+    #[arg(long, value_name = "HOST[:CELL]")]
+    ro: Vec<String>,
+    /// Time limit in seconds of a tool that states none
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Call nothing: look for the tool and for arguments that it requires
+    #[arg(long)]
+    dry_run: bool,
+    /// Call nothing: print the variables that the script would have
+    #[arg(long)]
+    print_env: bool,
     /// Print the whole result as JSON
     #[arg(long)]
     json: bool,
@@ -44,6 +60,9 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
     if !arguments.is_object() {
         return Err(CliError::new("--args: is not a JSON object")
             .with_hint("write an object, such as '{\"name\": \"Ada\"}'"));
+    }
+    if typed.dry_run || typed.print_env {
+        return shown(typed, &arguments);
     }
     let mut server = Server::start(typed, config)?;
     server.ask(
@@ -72,6 +91,30 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
     Ok(u8::from(is_error))
 }
 
+/// Tells what a call would be, without one.
+fn shown(typed: &RunToolArguments, arguments: &Value) -> Result<u8, CliError> {
+    let mut project = super::read(&typed.dir)?;
+    project.settings = ProjectSettings::of(|name: &str| std::env::var(name).ok())
+        .map_err(|error| CliError::new(plain(&error.to_string())))?;
+    let unknown = || CliError::new(format!("run-tool: there is no tool `{}`", plain(&typed.name)));
+    let tool = project.tools.iter().find(|tool| tool.name == typed.name).ok_or_else(unknown)?;
+    let required = tool.input_schema.get("required").and_then(Value::as_array);
+    let mut required = required.into_iter().flatten().filter_map(Value::as_str);
+    if let Some(missing) = required.find(|name| arguments.get(name).is_none()) {
+        return Err(CliError::new(format!("run-tool: argument `{}` is required", plain(missing))));
+    }
+    let none = Map::new();
+    let given = arguments.as_object().unwrap_or(&none);
+    let launch = ScriptLaunch::new(&project, tool, given, &none, "none".to_owned())
+        .map_err(|error| CliError::new(format!("run-tool: {error}")))?;
+    let variables = launch.env.iter().map(|(name, value)| format!("{name}={}\n", plain(value)));
+    print_out(&match typed.print_env {
+        true => variables.collect::<String>(),
+        false => format!("would run tools/{} for at most {} s\n", tool.path, launch.seconds),
+    })?;
+    Ok(0)
+}
+
 /// A server of the project.
 struct Server {
     child: Child,
@@ -91,6 +134,13 @@ impl Server {
         command.arg("serve").arg("--project").arg(project);
         if let Some(config) = config {
             command.arg("--config").arg(config);
+        }
+        if typed.project_hooks {
+            command.arg("--project-hooks");
+        }
+        command.args(typed.ro.iter().flat_map(|path| ["--ro", path.as_str()]));
+        if let Some(seconds) = typed.timeout {
+            command.env("MCPBASH_DEFAULT_TOOL_TIMEOUT", seconds.to_string());
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| broken(&error))?;
