@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
@@ -37,6 +38,11 @@ pub trait MakeHandler: Send + Sync + 'static {
 
     /// Makes the handler of one session of a client, or of its requests without one.
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler;
+
+    /// Returns what there is besides MCP and the tools. Requests have their [`Client`] as an extension.
+    fn more(self: &Arc<Self>) -> Router {
+        Router::new()
+    }
 }
 
 /// MCP as rmcp serves it.

@@ -54,15 +54,14 @@ impl<H> std::fmt::Debug for Guard<H> {
 impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     /// Makes a door for each client that `access` knows.
     pub fn new<M: MakeHandler<Handler = H>>(
-        handlers: M,
+        handlers: &Arc<M>,
         access: AccessRules,
         limits: &Limits,
         ends: Ends,
         end: &CancellationToken,
     ) -> Self {
-        let handlers = Arc::new(handlers);
         let door = |client: Client| {
-            let door = Arc::new(Door::new(&handlers, &client, limits, end));
+            let door = Arc::new(Door::new(handlers, &client, limits, end));
             (client.principal, door)
         };
         Self {

@@ -1,4 +1,4 @@
-//! The front door over HTTP: MCP at `/mcp`, on one listener of TCP or of a Unix socket.
+//! The front door over HTTP: MCP at `/mcp`, and plain requests beside it, on one listener of TCP or of a Unix socket.
 //!
 //! [`serve`] has the life of the server, [`connections`] that of one connection. Each request passes [`guard`]
 //! before anything looks at what it asks for: [`access`] says whose it is, [`body`] reads it within bounds. Then the
@@ -16,6 +16,8 @@ pub mod door;
 pub mod guard;
 mod limits;
 mod respond;
+mod rest;
+mod run;
 mod scopes;
 pub mod serve;
 

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use axum::Router;
+use axum::routing::post;
 use tokio_util::sync::CancellationToken;
 
 use crate::door::MakeHandler;
+use crate::run::run;
 use mcp::serve::Offer;
 use mcp::server::{Continuity, Server};
 use policy::Principal;
@@ -25,5 +28,9 @@ impl MakeHandler for Scopes {
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
         let scope = self.executor.scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
+    }
+
+    fn more(self: &Arc<Self>) -> Router {
+        Router::new().route("/run", post(run)).with_state(Arc::clone(self))
     }
 }

@@ -25,6 +25,7 @@ use crate::door::{Door, MakeHandler};
 use crate::guard::{Guard, guard};
 use crate::limits::Limits;
 use crate::respond::Refusal;
+use crate::rest;
 use mcp::lines::Ends;
 
 /// Time for killed calls to be answered, and for the answers to leave.
@@ -57,9 +58,12 @@ pub struct Front<M> {
 pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()> {
     let Front { handlers, access, listener, tls, limits } = front;
     let end = CancellationToken::new();
-    let guarded = Arc::new(Guard::new(handlers, access, &limits, ends.clone(), &end));
+    let handlers = Arc::new(handlers);
+    let guarded = Arc::new(Guard::new(&handlers, access, &limits, ends.clone(), &end));
     let router = Router::new()
         .route("/mcp", any(mcp::<M::Handler>))
+        .merge(rest::routes::<M::Handler>())
+        .merge(handlers.more())
         .fallback(async || {
             Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing of this name")
         })

@@ -5,4 +5,5 @@
 mod access;
 mod client;
 mod limits;
+mod rest;
 mod sessions;

@@ -1,0 +1,182 @@
+//! Plain requests beside MCP: what there is, a call of a tool, and `/run`.
+//!
+//! A call of a tool is made of a message of MCP and answered by the handler that serves `/mcp`: there is one way to
+//! call a tool.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use rmcp::ServerHandler;
+use serde_json::{Value, json};
+
+use crate::access::Client;
+use crate::door::Door;
+use crate::respond::{Refusal, json_response};
+use policy::Principal;
+
+/// Calls of one tool by one client in a minute.
+const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+/// Pairs of a client and a tool that are counted.
+const COUNTED: usize = 4096;
+/// Error of JSON-RPC for a tool that there is not.
+const INVALID_PARAMS: i64 = -32602;
+
+/// Counts of calls, by client and tool.
+type Rates = Arc<DefaultKeyedRateLimiter<(Principal, String)>>;
+
+/// Returns the routes that each door has.
+pub(crate) fn routes<H: ServerHandler + Clone + Send + Sync + 'static>() -> Router {
+    let rates: Rates = Arc::new(RateLimiter::keyed(Quota::per_minute(PER_MINUTE)));
+    Router::new()
+        .route("/", get(about))
+        .route("/tools", get(tools::<H>))
+        .route("/tools/{name}/execute", post(execute::<H>).with_state(rates))
+}
+
+async fn about() -> Json<Value> {
+    Json(json!({
+        "name": "cofferdam",
+        "version": env!("CARGO_PKG_VERSION"),
+        "endpoints": ["/mcp", "/run", "/tools", "/tools/{name}/execute", "/health"]
+    }))
+}
+
+async fn tools<H: ServerHandler + Clone + Send + Sync + 'static>(
+    Extension(door): Extension<Arc<Door<H>>>,
+) -> Result<Response, Refusal> {
+    let answer = asked(&door, "tools/list", None, json!({})).await?;
+    let tools = answer.pointer("/result/tools").cloned().unwrap_or_default();
+    Ok(json_response(StatusCode::OK, &json!({ "tools": tools })))
+}
+
+/// Calls a tool. The answer is its structured content, or the whole result where it has none.
+async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
+    State(rates): State<Rates>,
+    Extension(door): Extension<Arc<Door<H>>>,
+    Extension(client): Extension<Client>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    let arguments = arguments(&body)?;
+    let tools = asked(&door, "tools/list", None, json!({})).await?;
+    let tools = tools.pointer("/result/tools").and_then(Value::as_array);
+    let is_listed = tools.into_iter().flatten().any(|tool| tool.get("name") == Some(&json!(name)));
+    // Only names that exist are counted: others cost no memory.
+    if is_listed {
+        within_rate(&rates, client.principal, &name)?;
+    }
+    let params = json!({ "name": name, "arguments": arguments });
+    let answer = asked(&door, "tools/call", Some(&name), params).await?;
+    if let Some(error) = answer.get("error") {
+        let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
+        let is_unknown = error.get("code").and_then(Value::as_i64) == Some(INVALID_PARAMS);
+        return Err(match is_unknown {
+            true => Refusal::new(StatusCode::NOT_FOUND, "not_found", message),
+            false => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message),
+        });
+    }
+    let result = answer.get("result").cloned().unwrap_or_default();
+    let shown = result.get("structuredContent").unwrap_or(&result);
+    let status = if is_listed { StatusCode::OK } else { StatusCode::FORBIDDEN };
+    Ok(json_response(status, shown))
+}
+
+/// Reads a body as the object of a tool's arguments; an empty one has none.
+fn arguments(body: &[u8]) -> Result<Value, Refusal> {
+    let bad = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message);
+    if body.is_empty() {
+        return Ok(json!({}));
+    }
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(arguments)) => Ok(Value::Object(arguments)),
+        Ok(_) => Err(bad("the body is an object with the tool's arguments".to_owned())),
+        Err(error) => Err(bad(format!("the body is no JSON: {error}"))),
+    }
+}
+
+fn within_rate(rates: &Rates, principal: Principal, tool: &str) -> Result<(), Refusal> {
+    if rates.len() >= COUNTED {
+        rates.retain_recent();
+    }
+    rates.check_key(&(principal, tool.to_owned())).map_err(|until| {
+        let wait = until.wait_time_from(DefaultClock::default().now());
+        let message = format!("more than {PER_MINUTE} calls of `{tool}` in a minute");
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "Rate limit exceeded", message)
+            .after(wait.as_secs() + 1)
+    })
+}
+
+/// Asks a door by a message of MCP that stands alone, and returns the answer.
+async fn asked<H: ServerHandler + Clone + Send + Sync + 'static>(
+    door: &Door<H>,
+    method: &'static str,
+    name: Option<&str>,
+    mut params: Value,
+) -> Result<Value, Refusal> {
+    if let Some(params) = params.as_object_mut() {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {}
+        });
+        params.insert("_meta".to_owned(), meta);
+    }
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let mut request = Request::new(Bytes::from(message.to_string()));
+    *request.method_mut() = Method::POST;
+    // rmcp wants a name of the server in every message.
+    let fixed = [
+        (header::HOST, "localhost"),
+        (header::ACCEPT, "application/json, text/event-stream"),
+        (header::CONTENT_TYPE, "application/json"),
+        (HeaderName::from_static("mcp-protocol-version"), "2026-07-28"),
+        (HeaderName::from_static("mcp-method"), method),
+    ];
+    for (header, value) in fixed {
+        request.headers_mut().insert(header, HeaderValue::from_static(value));
+    }
+    if let Some(name) = name {
+        let unknown = |_| Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such tool");
+        let name = HeaderValue::from_str(name).map_err(unknown)?;
+        request.headers_mut().insert("mcp-name", name);
+    }
+    let failed = || {
+        let message = "the call ended without an answer";
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    };
+    let answer = door.mcp(request).await?;
+    let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.map_err(|_| failed())?;
+    serde_json::from_slice(&body).map_err(|_| failed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_has_a_rate_for_each_tool() {
+        let rates: Rates = Arc::new(RateLimiter::keyed(Quota::per_minute(PER_MINUTE)));
+        let call = |client: &str, tool: &str| within_rate(&rates, Principal::named(client), tool);
+        assert!((0..10).all(|_| call("a", "bash").is_ok()));
+        let refused = call("a", "bash").err();
+        assert_eq!(refused.as_ref().map(|it| it.status.as_u16()), Some(429));
+        assert!(refused.is_some_and(|it| it.retry_after.is_some()));
+        assert!(call("b", "bash").is_ok() && call("a", "calculate").is_ok());
+    }
+
+    #[test]
+    fn arguments_are_an_object() {
+        assert_eq!(arguments(b"").ok(), Some(json!({})));
+        assert_eq!(arguments(b"{\"a\":1}").ok(), Some(json!({ "a": 1 })));
+        for bad in [&b"[]"[..], b"1", b"{", b"\xff"] {
+            assert_eq!(arguments(bad).err().map(|it| it.status.as_u16()), Some(400));
+        }
+    }
+}
