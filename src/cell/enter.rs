@@ -37,6 +37,8 @@ pub struct CellSpec<'a> {
     pub control: BorrowedFd<'a>,
     /// The payload's end of its socket to the supervisor.
     pub job: BorrowedFd<'a>,
+    /// The end of a pipe by which the gateway sees that init has ended, in cells with egress.
+    pub lifeline: Option<BorrowedFd<'a>>,
     /// A socket pair between init and payload, for the listener.
     pub handoff: (BorrowedFd<'a>, BorrowedFd<'a>),
 }
@@ -152,9 +154,10 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
     let keep = [control, job, ours, theirs, hidden];
+    let keep = keep.into_iter().chain(entry.lifeline);
     let held = [procfs.as_ref(), shared.record.as_deref()].into_iter().flatten();
     let held = held.chain(links.iter().flatten()).map(AsFd::as_fd);
-    fds::keep_only(keep.into_iter().chain(held)).at(Step::Descriptors)?;
+    fds::keep_only(keep.chain(held)).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
     let watched = procfs.as_ref().map(|fd| (fd.as_fd(), landlock::Use::Read));
     let ruleset = landlock::build(&design.landlock, watched.as_slice()).at(Step::Landlock)?;
@@ -177,9 +180,15 @@ fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(),
     if design.profile.egress.class.has_loopback() {
         net::loopback_up().at(Step::Loopback)?;
     }
+    // By a procfs that is not shared, as with the limits of its user namespace.
+    let proc = procfs.unwrap_or(&shared.proc);
+    if let Some(network) = &design.network {
+        let packets = network.make(proc, shared.proc_kind).at(Step::Egress)?;
+        // In flight it stays open. Here no copy is left, which would see what the gateway sees; and the last
+        // one takes 10 ms to close.
+        report::send(entry.control, &FromInit::Network, &[packets.as_fd()]).at(Step::Link)?;
+    }
     if buffers::are_unheld(&design.profile, shared.memory) {
-        // By a procfs that is not shared, as with the limits of its user namespace.
-        let proc = procfs.unwrap_or(&shared.proc);
         buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
     }
     Ok(())

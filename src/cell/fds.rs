@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use sys::{Result, process};
 
 /// Most descriptors that [`keep_only`] can keep.
-pub const MOST: usize = 9;
+pub const MOST: usize = 10;
 
 /// Closes every descriptor but 0, 1, 2 and `kept`.
 ///

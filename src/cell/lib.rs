@@ -24,6 +24,7 @@ pub mod limits;
 pub mod measure;
 pub mod mediate;
 pub mod mounts;
+pub mod network;
 pub mod payload;
 pub mod proc;
 pub mod record;
@@ -68,6 +69,8 @@ pub struct Design {
     /// Whose ids its cells have on the host.
     pub ids: ids::CellIds,
     pub landlock: landlock::LandlockPlan,
+    /// The way to the gateway, in cells with egress.
+    pub network: Option<network::NetworkPlan>,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
     /// Calls that init lets go on and records; none but for `profile learn`.
@@ -186,6 +189,7 @@ pub enum Step {
     Workspace,
     Sockets,
     Loopback,
+    Egress,
     Buffers,
     Nested,
     Limits,
@@ -216,6 +220,7 @@ impl Step {
             Self::Workspace => "mounting the granted directory",
             Self::Sockets => "mounting the granted sockets",
             Self::Loopback => "bringing up loopback",
+            Self::Egress => "making the link to the gateway",
             Self::Buffers => "bounding what connections hold",
             Self::Nested => "forbidding nested user namespaces",
             Self::Limits => "setting limits",

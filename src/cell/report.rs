@@ -22,6 +22,8 @@ pub const REPORT_BYTES: usize = 24 << 10;
 pub enum FromInit {
     /// A step failed; the process ends.
     Failed { step: Step, errno: i32 },
+    /// The packet socket of its network comes with this, for the gateway.
+    Network,
     /// It cannot be traced any more: the cell may be offered.
     Sealed,
     /// The payload has ended; the whole cell ends with this message.

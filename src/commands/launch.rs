@@ -1,6 +1,7 @@
 //! Start of the supervisor and confinement of the front end, from settings.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::confine::Duties;
@@ -11,7 +12,9 @@ use super::wiring::Settings;
 use super::{confine, tier};
 use audit::Audit;
 use config::server::Config;
+use model::egress::Egress;
 use model::outcome::in_words;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use supervisor::{Caps, IdRange, Spec};
 use sys::signals;
 
@@ -102,7 +105,8 @@ fn with(
         record,
         first: settings.first,
     };
-    let started = supervisor::start(spec).map_err(|error| {
+    let egress: Vec<Egress> = spec.profiles.iter().map(|profile| profile.egress.clone()).collect();
+    let started = supervisor::start_beside(spec, |id| gateway(egress, id)).map_err(|error| {
         let hint = tier::remedy(&error);
         CliError::new(error.to_string()).with_hint(hint)
     })?;
@@ -127,4 +131,29 @@ fn with(
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
     Ok(Launched { link: started.link, audit, streams, http })
+}
+
+/// Starts the gateway, if a profile has egress. Returns the supervisor's end of the link to it.
+///
+/// # Errors
+/// The reason why it cannot be started.
+fn gateway(profiles: Vec<Egress>, id: Option<u32>) -> Result<Option<OwnedFd>, String> {
+    if !profiles.iter().any(|egress| egress.class.has_egress()) {
+        return Ok(None);
+    }
+    let pair = nix::sys::socket::socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    );
+    let (ours, theirs) = pair.map_err(|errno| errno.desc().to_owned())?;
+    // Read here: the gateway has no files.
+    let resolvers = gateway::host::resolvers(Path::new("/etc/resolv.conf"));
+    let hosts = gateway::host::hosts(Path::new("/etc/hosts"));
+    // Profiles whose requests would be read are refused by the supervisor: they need neither.
+    let (roots, secrets) = (Vec::new(), Vec::new());
+    let spec = gateway::Spec { profiles, resolvers, hosts, roots, secrets, id };
+    gateway::start(theirs, spec).map_err(|error| error.to_string())?;
+    Ok(Some(ours))
 }

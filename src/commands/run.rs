@@ -252,6 +252,7 @@ impl Terms {
             output_id: None,
             session: None,
             files_changed: None,
+            network: ended.network,
         }
     }
 }

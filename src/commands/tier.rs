@@ -35,6 +35,7 @@ pub fn remedy(error: &StartError) -> &'static str {
         | StartError::Grant { .. }
         | StartError::Signals(_)
         | StartError::Store(_)
+        | StartError::Gateway(_)
         | StartError::Link(_) => "`cofferdam doctor` shows what is missing here",
     }
 }

@@ -12,7 +12,7 @@ use model::receipt::Receipt;
 use service::refused::{Refused, RefusedKind};
 pub(crate) use service::report::millis;
 use service::report::{
-    Clamped, CommandReport, Cut, Detail, StreamReport, changes, receipt_fields, time_text,
+    Clamped, CommandReport, Cut, Detail, StreamReport, changes, network, receipt_fields, time_text,
     to_value, unrecorded_fields,
 };
 use service::rules::Rules;
@@ -96,6 +96,10 @@ pub(super) fn status(report: &CommandReport) -> String {
     }
     if let Some(note) = report.unguarded() {
         push_note(&mut line, &note);
+    }
+    for told in report.network.iter().flat_map(network::lines) {
+        line.push('\n');
+        line.push_str(&told);
     }
     if let Some(changed) = &report.files_changed {
         line.push('\n');

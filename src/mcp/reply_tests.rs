@@ -36,6 +36,7 @@ fn ran(outcome: Outcome) -> CommandReport {
         output_id: None,
         session: None,
         files_changed: None,
+        network: None,
     }
 }
 

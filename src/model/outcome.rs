@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::Tally;
+
 /// How a call ended. A set-up fault never looks like a program's exit code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
@@ -245,6 +247,8 @@ pub struct Ended {
     pub force: Force,
     /// Changes, if they were asked for and there are any, or they are not known.
     pub files_changed: Option<FilesChanged>,
+    /// Use of its network, if it had one and used it.
+    pub network: Option<Tally>,
 }
 
 /// The force that it took to end a command that was to be ended by a signal.
@@ -356,6 +360,7 @@ impl Ended {
             shell: ShellAfter::None,
             force: Force::None,
             files_changed: None,
+            network: None,
         }
     }
 }

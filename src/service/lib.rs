@@ -35,6 +35,7 @@ use audit::{Story, Unrecorded};
 use capture::tap::Tap;
 use capture::{Captured, Produced};
 use model::call::Cwd;
+use model::egress::Tally;
 use model::job::Limits;
 use model::outcome::{DeniedCall, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
@@ -88,6 +89,8 @@ pub struct CallReport {
     pub stdout: Captured,
     pub stderr: Captured,
     pub files_changed: Option<FilesChanged>,
+    /// Use of its network, if it had one and used it.
+    pub network: Option<Tally>,
     /// Directory in which the program started.
     pub cwd: Cwd,
     /// Limits in force, wall time among them.

@@ -215,6 +215,7 @@ impl Workbench {
             stdout: seen.stdout,
             stderr: seen.stderr,
             files_changed: seen.ended.files_changed,
+            network: seen.ended.network,
             cwd,
             limits,
             clamped,

@@ -35,7 +35,7 @@ pub use boot::outer::calls as outer_calls;
 pub use boot::requirements::OPEN_FILES_HELD;
 pub use boot::scope::Wish as ScopeWish;
 pub use boot::spec::Spec;
-pub use boot::start::{Started, start};
+pub use boot::start::{Started, start, start_beside};
 pub use boot::subordinate::{OwnIds, Without, look as look_for_own_ids};
 pub use cells::caps::Caps;
 pub use rootfs::granted::{FileId, Granted};

@@ -26,10 +26,19 @@ fn length(program: &[Instruction]) -> Result<u16> {
     u16::try_from(program.len()).map_err(|_| Errno::E2BIG)
 }
 
+/// A program as the kernel takes it (sock_fprog), of instructions that outlive it.
 #[repr(C)]
-struct Program {
+pub(super) struct Program<'p> {
     length: u16,
     instructions: *const Instruction,
+    borrowed: std::marker::PhantomData<&'p [Instruction]>,
+}
+
+impl<'p> Program<'p> {
+    pub(super) fn of(program: &'p [Instruction]) -> Result<Self> {
+        let borrowed = std::marker::PhantomData;
+        Ok(Self { length: length(program)?, instructions: program.as_ptr(), borrowed })
+    }
 }
 
 /// Adds a filter and returns the listener for its SECCOMP_RET_USER_NOTIF verdicts, which seccompiler cannot
@@ -37,7 +46,7 @@ struct Program {
 pub fn load_with_listener(program: &[Instruction]) -> Result<OwnedFd> {
     const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV;
-    let program = Program { length: length(program)?, instructions: program.as_ptr() };
+    let program = Program::of(program)?;
     // SAFETY: `program` is laid out as sock_fprog and points at `length` instructions laid out as
     // sock_filter; both outlive the call.
     let raw = check(unsafe {

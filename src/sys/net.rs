@@ -1,11 +1,12 @@
-//! The loopback interface of a network namespace.
+//! The loopback interface of a network namespace, and packet sockets.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::Result;
+use super::bpf::{Instruction, Program};
 
 /// Brings up `lo` in the caller's network namespace (netdevice(7), SIOCSIFFLAGS).
 pub fn loopback_up() -> Result<()> {
@@ -21,4 +22,22 @@ pub fn loopback_up() -> Result<()> {
         libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
     })
     .map(drop)
+}
+
+/// Has a packet socket tell checksums and segments that are left to the reader (PACKET_VNET_HDR), and see only
+/// incoming frames that `filter` lets pass, which nobody can change any more (packet(7), SO_LOCK_FILTER).
+pub fn prepare_packet_socket(socket: impl AsFd, filter: &[Instruction]) -> Result<()> {
+    let program = Program::of(filter)?;
+    set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
+    set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1)
+}
+
+/// Sets an option whose value is a `T`, as setsockopt(2) describes it.
+fn set<T>(socket: impl AsFd, level: libc::c_int, name: libc::c_int, value: &T) -> Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| Errno::EINVAL)?;
+    let (socket, value) = (socket.as_fd().as_raw_fd(), std::ptr::from_ref(value).cast());
+    // SAFETY: the value is readable for its length and outlives the call, as does what a sock_fprog points at.
+    Errno::result(unsafe { libc::setsockopt(socket, level, name, value, length) }).map(drop)
 }

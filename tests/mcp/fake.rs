@@ -62,6 +62,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
         output_id: None,
         session: None,
         files_changed: None,
+        network: None,
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
-use service::report::{Clamped, CommandReport, are_cut, changes, millis};
+use service::report::{Clamped, CommandReport, are_cut, changes, millis, network};
 use service::request::StderrIs;
 
 /// Makes the result of `bash_exec`: six fields, others where there is more to say, and the same as
@@ -27,6 +27,9 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
     });
     if let (Some(changed), Some(fields)) = (&report.files_changed, fields.as_object_mut()) {
         fields.insert("files_changed".to_owned(), changes::fields(changed));
+    }
+    if let (Some(tally), Some(fields)) = (&report.network, fields.as_object_mut()) {
+        fields.insert("network".to_owned(), network::fields(tally));
     }
     if let (true, Some(fields)) = (are_cut(&report.stdout, &report.stderr), fields.as_object_mut())
     {

@@ -6,7 +6,7 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{denials, files_changed, runs, tool};
+use super::schema::{denials, files_changed, network, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Seconds};
 use crate::server::Server;
@@ -92,7 +92,8 @@ pub(super) fn exec_output() -> Value {
             "truncated": { "type": "boolean" },
             "output_id": { "type": "string", "description": "For bash_output." },
             "denials": denials(),
-            "files_changed": files_changed()
+            "files_changed": files_changed(),
+            "network": network()
         },
         "required": ["stdout", "stderr", "exit_code", "execution_time_ms", "working_dir", "command"],
         "additionalProperties": false

@@ -83,6 +83,36 @@ pub(crate) fn denials() -> Value {
     })
 }
 
+/// Returns the schema of the use of a network, for the results of commands.
+pub(super) fn network() -> Value {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let text = json!({ "type": "string" });
+    json!({
+        "type": "object",
+        "properties": {
+            "connections": count, "sent": count, "received": count,
+            "hosts": { "type": "array", "items": {
+                "type": "object",
+                "properties": {
+                    "to": text, "rule": text, "connections": count, "sent": count, "received": count
+                },
+                "required": ["to", "rule", "connections", "sent", "received"],
+                "additionalProperties": false
+            } },
+            "denied": { "type": "array", "items": {
+                "type": "object",
+                "properties": { "to": text, "why": text, "count": count, "grant": text },
+                "required": ["to", "why", "count"],
+                "additionalProperties": false
+            } },
+            "more": { "type": "integer", "minimum": 1, "description": "Destinations without a row." },
+            "incomplete": { "type": "boolean" }
+        },
+        "required": ["connections", "sent", "received"],
+        "additionalProperties": false
+    })
+}
+
 /// Returns the schema of changes in the workspace, for the results of commands.
 pub(super) fn files_changed() -> Value {
     let file = json!({

@@ -7,7 +7,7 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::schema::{denials, files_changed, runs, tool};
+use super::schema::{denials, files_changed, network, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Seconds};
 use crate::server::Server;
@@ -278,6 +278,7 @@ fn story_fields() -> Value {
             },
             "denials": denials(),
             "files_changed": files_changed(),
+            "network": network(),
             "cwd": { "type": "string", "description": "Where the shell is now." },
             "job": { "type": "string", "description": "The command that goes on, for bash_output, bash_input and bash_kill." },
             "waiting_for_input": {

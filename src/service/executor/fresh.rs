@@ -55,6 +55,7 @@ impl Scope {
             output_id,
             session: None,
             files_changed: report.files_changed,
+            network: report.network,
         })
     }
 }

@@ -100,6 +100,7 @@ impl Scope {
             output_id: None,
             session: Some(session),
             files_changed: None,
+            network: None,
         }
         .into()
     }
@@ -138,6 +139,7 @@ impl Scope {
                 .is_some()
                 .then(|| self.session_report(command, shell, renewed)),
             files_changed: ended.files_changed,
+            network: ended.network,
         }
     }
 

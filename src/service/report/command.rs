@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::denied::DenialReport;
 use crate::session::DEFAULT;
+use model::egress::Tally;
 use model::outcome::{FilesChanged, Outcome, Timings, Usage, Waits};
 use model::receipt::Receipt;
 
@@ -36,6 +37,8 @@ pub struct CommandReport {
     /// Place on the host of a program that the command did not find.
     pub absent_program: Option<String>,
     pub files_changed: Option<FilesChanged>,
+    /// Use of its network; absent if it had none, or did nothing with it.
+    pub network: Option<Tally>,
 }
 
 /// Outcome of comparing the asked-for time with the maximum.

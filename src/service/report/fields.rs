@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::{
     Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, RunningReport,
-    SessionAction, SessionFields, SessionReport, StreamReport, are_cut, changes, protection,
+    SessionAction, SessionFields, SessionReport, StreamReport, are_cut, changes, network,
+    protection,
 };
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
@@ -63,6 +64,8 @@ struct CommandFields<'a> {
     session: Option<SessionFields<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     files_changed: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Value>,
 }
 
 /// Bytes that a command printed, and whether its fields have less of them.
@@ -177,6 +180,7 @@ impl CommandReport {
             notes: self.notes(),
             session: session.filter(|session| detail == Detail::Full || session.is_told()),
             files_changed: self.files_changed.as_ref().map(changes::fields),
+            network: self.network.as_ref().map(network::fields),
         }
     }
 

@@ -6,6 +6,7 @@ mod command;
 mod fields;
 mod file;
 mod job;
+pub mod network;
 mod notes;
 mod protection;
 

@@ -144,6 +144,7 @@ impl Command {
             denials: report.denials.clone(),
             timings: report.timings,
             files_changed: report.files_changed.clone(),
+            network: report.network.clone(),
             ..Ended::failed(Failure::Lost)
         };
         let finished = Finished { ended, took: report.duration };

@@ -110,7 +110,7 @@ fn keys(inherited: &Inherited, store: &Rc<Store>, landlock_abi: u32) -> Vec<Key>
     let mut keys = Vec::new();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
         for grant in grants {
-            let design = usable(profile, landlock_abi)
+            let design = usable(profile, landlock_abi, false)
                 .and_then(|()| can_hold(profile, &inherited.cgroups))
                 .and_then(|()| design(profile, grant, store, landlock_abi));
             let (profile, workspace) = (profile.name.clone(), grant.workspace);
@@ -155,6 +155,7 @@ fn design(
         },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),
+        network: None,
         // The supervisor's own, by which private directories are let go.
         allowed: seccomp::allowed(&verdicts).chain([seccomp::number(Sysno::renameat)]).collect(),
     })

@@ -31,6 +31,7 @@ use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
+use cell::network::NetworkPlan;
 use cell::seccomp::Recording;
 use cell::{
     Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
@@ -180,8 +181,9 @@ fn greeted(
     let scope = inherited.scope.result.clone();
     let ready = Event::Ready(Ready { landlock_abi, memory, scope, unusable: unusable.collect() });
     let first = inherited.first.take();
-    let Inherited { link, caps, cgroups, operator, .. } = inherited;
-    let parts = Parts { link, caps, cgroups, operator, keys, shared };
+    let profiles = inherited.profiles.iter().map(|profile| profile.name.clone()).collect();
+    let Inherited { link, caps, cgroups, operator, gateway, .. } = inherited;
+    let parts = Parts { link, caps, cgroups, operator, keys, profiles, gateway, shared };
     let mut supervisor = Supervisor::new(parts).during("preparing the loop")?;
     if let Some((profile, workspace)) = first {
         supervisor.build_first(&profile, workspace);
@@ -252,13 +254,14 @@ fn templates(
         .during("holding the first namespace")?;
     let Inherited { clocks, caps, .. } = inherited;
     let builder = TemplateBuilder { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
+    let gateway = inherited.gateway.is_some();
     let mut templates = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
         for grant in grants {
             let last = templates.len() + 1 == all;
             let namespace = if last { Namespace::First } else { Namespace::New };
-            templates.push(usable(profile, landlock_abi).and_then(|()| {
+            templates.push(usable(profile, landlock_abi, gateway).and_then(|()| {
                 let built = builder.build(profile, grant, namespace);
                 built.map_err(|error| unusable(profile, &error))
             }));
@@ -383,7 +386,13 @@ fn design(
         private: &plan.private(),
     };
     let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
-    let (abi, links, network) = (landlock_abi, Follow::Texts, profile.egress.class);
+    let egress = profile.egress.class.has_egress();
+    let network = egress.then(NetworkPlan::new);
+    if egress {
+        // Of the packet socket, by init.
+        allowed.push(seccomp::number(syscalls::Sysno::bind));
+    }
+    let (abi, links, class) = (landlock_abi, Follow::Texts, profile.egress.class);
     let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
         profile: profile.clone(),
@@ -400,10 +409,11 @@ fn design(
         writable: writable.collect(),
         notes: template.notes,
         ids,
-        landlock: landlock::LandlockPlan { abi, rules, links, network },
+        landlock: landlock::LandlockPlan { abi, rules, links, network: class },
         filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
         recorded,
         allowed,
+        network,
         mediation,
     })
 }

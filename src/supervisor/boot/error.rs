@@ -31,6 +31,8 @@ pub enum StartError {
     Signals(#[source] Errno),
     #[error("no private directory for cells: {}", in_words(.0))]
     Store(#[source] std::io::Error),
+    #[error("the gateway, by which cells reach a network, cannot be started: {0}")]
+    Gateway(String),
     #[error("the link cannot be made: {0}")]
     Link(#[source] Errno),
 }

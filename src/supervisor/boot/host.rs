@@ -49,6 +49,14 @@ pub(crate) struct Instance {
 }
 
 impl Identity {
+    /// Returns the id of the gateway where root starts it: the last of the block, which no cell has.
+    pub(crate) fn gateway_id(&self) -> Option<u32> {
+        match self {
+            Self::Root(instance) => instance.first.checked_add(instance.count.checked_sub(1)?),
+            Self::Ordinary { .. } => None,
+        }
+    }
+
     /// Finds out who we are, and as root takes a block of ids.
     pub(crate) fn find(range: IdRange) -> Result<Self, StartError> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());

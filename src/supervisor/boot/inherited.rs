@@ -30,6 +30,8 @@ pub(crate) struct Inherited {
     pub scope: Pending,
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
+    /// Link to the gateway, if one was started.
+    pub gateway: Option<Arc<OwnedFd>>,
     /// Whose ids cells have on the host.
     pub ids: Ids,
     /// Host ids of further ids of the cells, uids and gids, where main could have them mapped.

@@ -26,7 +26,7 @@ fn refuse(why: String) -> Result<(), Unusable> {
 }
 
 /// Returns whether this host has what the profile requires, but for control groups.
-pub(crate) fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
+pub(crate) fn usable(profile: &Profile, landlock_abi: u32, gateway: bool) -> Result<(), Unusable> {
     // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
     // could not be ruled (landlock(7)).
     let (least, of) = match profile.tier {
@@ -42,7 +42,7 @@ pub(crate) fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusabl
     if let Some(rule) = profile.egress.rules.iter().find(|rule| rule.intercepts()) {
         return refuse(format!("rule `{}` reads requests, which no gateway here does", rule.id));
     }
-    if profile.egress.class.has_egress() {
+    if profile.egress.class.has_egress() && !(gateway && profile.tier == Tier::Full) {
         let class = profile.egress.class.name();
         return refuse(match profile.tier {
             Tier::Full => format!("the network class `{class}` needs a gateway, and none runs"),

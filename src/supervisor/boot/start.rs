@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -61,7 +62,21 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// # Errors
 /// What stands in the way; a step that fails later arrives as the first frame on the link.
 pub fn start(spec: Spec) -> Result<Started, StartError> {
+    start_beside(spec, |_| Ok(None))
+}
+
+/// Starts as [`start`] does, after a gateway. `gateway` is given the host id that this instance has for it,
+/// as root, and returns the supervisor's end of the link to it.
+///
+/// # Errors
+/// As of [`start`]; what `gateway` says.
+pub fn start_beside(
+    spec: Spec,
+    gateway: impl FnOnce(Option<u32>) -> Result<Option<OwnedFd>, String>,
+) -> Result<Started, StartError> {
     let identity = identity(&spec)?;
+    // First: nothing of the supervisor's is in it.
+    let gateway = gateway(identity.gateway_id()).map_err(StartError::Gateway)?;
     let (link, theirs) = packets().map_err(StartError::Link)?;
     let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
@@ -72,6 +87,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         grants: key_grants(&spec, &looked, &identity)?,
         profiles: spec.profiles,
         record: spec.record,
+        gateway: gateway.map(Arc::new),
         first: spec.first,
         caps: spec.caps,
         operator: identity.operator(spec.tier)?,
@@ -103,7 +119,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             match mapper(&identity).map_err(StartError::Clone)? {
                 Some(Side::Child) => {
                     // Each of the two must see the other's end of the link close.
-                    drop((link, inherited.link, inherited.scope, asking));
+                    drop((link, inherited.link, inherited.scope, asking, inherited.gateway));
                     let told = admit(child.pid, spec.tier, &identity, &go);
                     process::exit_now(i32::from(told.is_err()));
                 }

@@ -147,7 +147,7 @@ impl PooledCell {
     pub(crate) fn read_control(&mut self, keep: Duration) -> PoolEvent {
         // Enough for the head of a report: of an end, nobody asks what was refused.
         let mut buffer = [0; 512];
-        let received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
+        let mut received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return PoolEvent::None,
             Ok(_) | Err(_) => return self.fail(Failure::Lost),
@@ -156,6 +156,15 @@ impl PooledCell {
         match postcard::take_from_bytes::<FromInit>(bytes) {
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.fail(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok((FromInit::Network, _)) if self.stage == PooledStage::Building => {
+                let [packets, ..] = &mut received.fds;
+                self.cell.network.got(packets.take());
+                PoolEvent::None
+            }
+            // A cell that has not said so has no network, and would look as if nobody answered.
+            Ok((FromInit::Sealed, _)) if self.cell.network.is_awaited() => {
+                self.fail(Failure::Unmeasured { what: "its network".to_owned() })
             }
             Ok((FromInit::Sealed, _)) if self.stage == PooledStage::Sealing => {
                 self.stage = PooledStage::Idle;
@@ -169,6 +178,7 @@ impl PooledCell {
             }
             Ok((
                 FromInit::Sealed
+                | FromInit::Network
                 | FromInit::Counted(_)
                 | FromInit::JobEnded(_)
                 | FromInit::Input { .. }
@@ -237,7 +247,7 @@ impl PooledCell {
     }
 
     /// Destroys a cell that cannot be used. Told once: the cell is dead from here on.
-    fn fail(&mut self, failure: Failure) -> PoolEvent {
+    pub(crate) fn fail(&mut self, failure: Failure) -> PoolEvent {
         if self.stage == PooledStage::Dead {
             return PoolEvent::None;
         }

@@ -186,6 +186,7 @@ impl Running {
             // Init says neither of these to a cell that runs: its end will tell.
             Ok((
                 FromInit::Sealed
+                | FromInit::Network
                 | FromInit::Counted(_)
                 | FromInit::Input { .. }
                 | FromInit::JobEnded(_),
@@ -381,6 +382,7 @@ impl Running {
                 Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
                 Ok((
                     FromInit::Sealed
+                    | FromInit::Network
                     | FromInit::Counted(_)
                     | FromInit::Input { .. }
                     | FromInit::JobEnded(_),

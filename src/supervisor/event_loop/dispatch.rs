@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
+use super::gateway::Readiness;
 use super::supervisor::{Owner, Supervisor};
 use crate::cells::attachments;
 use crate::cells::cell::{Cell, clamp};
@@ -76,6 +77,7 @@ impl Supervisor {
                 self.session_key(&start, within)?
             }
         };
+        self.check_gateway(key)?;
         let design = self.keys.design(key).ok_or(Failure::Lost)?;
         if let Ok(root) = design.root() {
             // All that a failure leaves is names as they were at the last call.
@@ -135,6 +137,13 @@ impl Supervisor {
         if let Outcome::Failed(Failure::Setup { step, errno }) = &ended.outcome {
             tracing::warn!(errno = %Errno::from_raw(*errno), "a call failed: {step}");
         }
+        if let Some(ended) = self.ask_network(call, ended) {
+            self.tell_end(call, ended);
+        }
+    }
+
+    /// Tells the front end of an end that is whole.
+    pub(super) fn tell_end(&mut self, call: CallId, ended: Ended) {
         let ended = Ended { pool: self.pool.counts, ..ended };
         self.tell(&Event::Ended { call, ended }, None);
     }
@@ -149,6 +158,10 @@ impl Supervisor {
             let (key, limits, fits) = (ready.key, ready.limits, ready.fits);
             if !self.has_room(&[limits]) {
                 break;
+            }
+            if self.readiness(key) == Readiness::Starting {
+                place += 1;
+                continue;
             }
             match self.pool.idle(key, fits) {
                 Some(slot) => self.hand_over(place, slot),
@@ -211,6 +224,8 @@ impl Supervisor {
             (false, _) => PoolHit::Cold,
         };
         let fits = ready.fits;
+        // Before the job: what its program sends counts for it.
+        self.begin_network(slot, call);
         // Killed and collected where it stands: its slot is free again.
         let (Some((cell, mut receipt)), Some(design)) = (pooled.offer(), self.keys.design(key))
         else {

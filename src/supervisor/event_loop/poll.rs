@@ -9,16 +9,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::gateway::GatewayLink;
 use super::outbox::pause;
 use super::supervisor::Supervisor;
 use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
 use cell::mounts::Slot;
 
-/// The subject of an event: the link, or a source of the cell in a slot.
+/// The subject of an event: the link, that to the gateway, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Link,
+    Gateway,
     Cell(Slot, Source),
 }
 
@@ -91,6 +93,9 @@ impl Supervisor {
     pub(super) fn wait(&self) -> Vec<(Token, PollFlags)> {
         let mut list = List::default();
         list.add(Token::Link, self.outbox.link.as_fd(), self.outbox.interest());
+        if let Some(link) = self.gateway.as_ref().and_then(GatewayLink::descriptor) {
+            list.add(Token::Gateway, link, PollFlags::POLLIN);
+        }
         for cell in self.pool.cells() {
             list.add_cell(cell, None);
         }

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout};
 
+use super::gateway::GatewayLink;
 use super::outbox::{Fatal, MOST_FAILURES, pause};
 use super::poll::{Source, Token};
 use super::supervisor::{Owner, Supervisor};
 use crate::cells::bare;
-use crate::cells::pooled_cell::PoolEvent;
+use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::running::{CallEvent, Running};
 use cell::mounts::Slot;
+use cell::report::raw;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
 use model::wire::{self, CallId, FRAME_BYTES, Request};
 use sys::process;
@@ -59,6 +61,7 @@ impl Supervisor {
                         return Ok(FrontEnd::Gone);
                     }
                 }
+                Token::Gateway => self.read_gateway(),
                 Token::Cell(slot, source) => self.cell_event(slot, source),
             }
         }
@@ -74,7 +77,9 @@ impl Supervisor {
         // A look that could build nothing is no reason to wake: what makes it possible is an event.
         let refill = self.pool.refill(self.load()).filter(|_| self.can_refill());
         let sessions = self.sessions.next_deadline();
+        let gateway = self.gateway.as_ref().and_then(GatewayLink::next_deadline);
         let others = self.pool.next_deadline().into_iter().chain(self.outbox.retry());
+        let others = others.chain(gateway);
         let next = calls.chain(others).chain(refill).chain(sessions).min();
         let Some(next) = next else { return PollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
@@ -105,7 +110,7 @@ impl Supervisor {
     }
 
     /// The room for a frame or a report, out of `self` for as long as it is read.
-    fn room(&mut self) -> Vec<u8> {
+    pub(super) fn room(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.reserve_exact(FRAME_BYTES);
@@ -191,7 +196,20 @@ impl Supervisor {
             // Before a job there is nobody to tell of a call.
             Source::Report => PoolEvent::None,
         };
+        let event = self.with_network(slot, &mut pooled, event);
         self.after_pool_event(slot, pooled, event);
+    }
+
+    /// Gives the gateway the network that a new cell has reported.
+    fn with_network(&mut self, slot: Slot, pooled: &mut PooledCell, event: PoolEvent) -> PoolEvent {
+        let Some(ends) = pooled.cell.network.take_whole() else { return event };
+        match self.open_network(slot, pooled.key, &ends) {
+            Ok(()) => event,
+            Err(errno) => {
+                let step = "giving the gateway its network".to_owned();
+                pooled.fail(Failure::Setup { step, errno: raw(errno) })
+            }
+        }
     }
 
     fn call_event(&mut self, call: CallId, source: Source) {
@@ -240,6 +258,7 @@ impl Supervisor {
         }
         self.pass_session_deadlines(now);
         self.answer_for_the_dying(now);
+        self.pass_gateway_deadlines(now);
         for slot in self.pool.due(now) {
             if let Some(mut pooled) = self.pool.take(slot) {
                 if pooled.is_idle() {

@@ -58,6 +58,7 @@ pub(super) fn design_in(
         mediation: design.mediation.clone(),
         filter: design.filter.clone(),
         allowed: Vec::new(),
+        network: design.network.clone(),
         recorded: design.recorded.clone(),
     })
 }
@@ -253,6 +254,9 @@ impl Supervisor {
 
     fn run(&mut self, id: SessionId, ready: QueuedJob, built: Duration) {
         let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
+        if let Some(slot) = self.sessions.get(id).map(|session| session.slot) {
+            self.begin_network(slot, call);
+        }
         let session = self.sessions.get_mut(id);
         let Some((shell, mailbox)) =
             session.and_then(|session| Some((session.shell.as_mut()?, &mut session.mailbox)))
@@ -381,6 +385,7 @@ impl Supervisor {
 
     /// A slot whose cell is collected: a session's stays its own.
     pub(super) fn release(&mut self, slot: Slot) {
+        self.close_network(slot);
         let owner = self.sessions.of_slot(slot).map(Owner::Session);
         let in_pool = self.pool.has(slot);
         if let Some(place) = self.slots.get_mut(slot.index()) {

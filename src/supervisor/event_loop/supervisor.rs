@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
+use super::gateway::GatewayLink;
 use super::outbox::Outbox;
 use crate::cells::caps::Caps;
 use crate::cells::cell::Maker;
@@ -17,7 +19,7 @@ use cell::Shared;
 use cell::cgroup::Parent;
 use cell::measure::Operator;
 use cell::payload::Scratch;
-use model::job::SessionId;
+use model::job::{ProfileName, SessionId};
 use model::wire::CallId;
 
 /// Everything that the loop starts with.
@@ -28,6 +30,10 @@ pub(crate) struct Parts {
     pub cgroups: Parent,
     pub operator: Operator,
     pub keys: Vec<Key>,
+    /// Names of all profiles, in the order in which the gateway has them too.
+    pub profiles: Vec<ProfileName>,
+    /// Link to the gateway, if one was started.
+    pub gateway: Option<Arc<OwnedFd>>,
     pub shared: Shared,
 }
 
@@ -38,6 +44,8 @@ pub(crate) struct Supervisor {
     /// Room for a frame, which is more than any report takes.
     pub(super) buffer: Vec<u8>,
     pub(super) keys: Keys,
+    pub(super) profiles: Vec<ProfileName>,
+    pub(super) gateway: Option<GatewayLink>,
     pub(super) shared: Shared,
     pub(super) cgroups: Parent,
     pub(super) operator: Operator,
@@ -65,7 +73,7 @@ pub(crate) enum Owner {
 
 impl Supervisor {
     pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
-        let Parts { link, caps, cgroups, operator, keys, shared } = parts;
+        let Parts { link, caps, cgroups, operator, keys, profiles, gateway, shared } = parts;
         let Caps { sessions, session_idle, .. } = caps;
         Ok(Self {
             outbox: Outbox::new(link),
@@ -73,6 +81,8 @@ impl Supervisor {
             pool: Pool::new(caps.warm),
             sessions: SessionTable::new(sessions, session_idle),
             keys: keys.into_iter().collect(),
+            profiles,
+            gateway: gateway.map(GatewayLink::new),
             shared,
             cgroups,
             operator,

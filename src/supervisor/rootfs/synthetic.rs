@@ -6,8 +6,10 @@ use std::path::Path;
 use super::detached::{directories, write_file};
 use cell::ids::AGENT;
 use cell::mounts::{HIDDEN, Slot};
+use cell::network::RESOLVERS;
 use cell::{c_path, size};
 use model::defaults::processors;
+use model::egress::NetworkClass;
 use model::job::Limits;
 use model::profile::{GitIdentity, SCRIPTS};
 
@@ -18,7 +20,9 @@ pub use model::profile::HOST_NAME;
 ///
 /// # Errors
 /// As of mkdir(2), open(2) and write(2).
-pub(crate) fn etc(directory: &Path) -> std::io::Result<()> {
+pub(crate) fn etc(directory: &Path, class: NetworkClass) -> std::io::Result<()> {
+    let has_dns = class.has_egress();
+    let sources = if has_dns { "files dns" } else { "files" };
     let files = [
         (
             "passwd",
@@ -33,16 +37,24 @@ pub(crate) fn etc(directory: &Path) -> std::io::Result<()> {
         // installers try again for a minute. By files alone a name is unknown (EAI_NONAME) at once.
         (
             "nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files\nservices: files\n".to_owned(),
+            format!("passwd: files\ngroup: files\nhosts: {sources}\nservices: files\n"),
         ),
         ("hosts", format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n")),
-        ("resolv.conf", "# A cell has no network beyond itself.\n".to_owned()),
+        ("resolv.conf", resolvers(has_dns)),
         ("hostname", format!("{HOST_NAME}\n")),
     ];
     for (name, text) in files {
         write_file(&directory.join(name), &text)?;
     }
     Ok(())
+}
+
+/// Returns the text of resolv.conf: the gateway, in cells that have one.
+fn resolvers(has_dns: bool) -> String {
+    match has_dns {
+        true => RESOLVERS.iter().map(|address| format!("nameserver {address}\n")).collect(),
+        false => "# A cell has no network beyond itself.\n".to_owned(),
+    }
 }
 
 /// Writes the author of commits into `directory`, where every repository's own configuration counts more.

@@ -368,7 +368,7 @@ impl Shell {
                 return self.job_ended(&job, denied, mailbox);
             }
             // An answer that nobody waits for any more.
-            Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
+            Ok((FromInit::Counted(_) | FromInit::Sealed | FromInit::Network, _)) | Err(_) => {}
         }
         ShellEvent::None
     }

@@ -131,6 +131,7 @@ impl Shell {
                 Ok((
                     FromInit::Failed { .. }
                     | FromInit::Sealed
+                    | FromInit::Network
                     | FromInit::Counted(_)
                     | FromInit::JobEnded(_)
                     | FromInit::Input { .. },

@@ -1,0 +1,421 @@
+//! The cell's side of its network: a veth pair within its own namespace, and a packet socket on the pair's far end,
+//! which the gateway gets.
+//!
+//! Nothing of the host's network is in the cell: both ends are the cell's, and only what is read from the
+//! socket, outside, goes anywhere. All messages are made before the clone; then there are only system calls.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::stat::Mode;
+use nix::unistd::write;
+
+use super::ProcKind;
+use super::ids::AGENT;
+use sys::bpf::Instruction;
+use sys::socket::{self, PacketWait};
+use sys::{Result, net};
+
+/// Address of the gateway's resolver, as cells have it in resolv.conf.
+pub const RESOLVERS: [&str; 2] = ["10.0.2.3", "fd00::3"];
+
+/// Index of `eth0`: that of loopback is 1, and nothing else is in a new namespace.
+const NEAR: u32 = 2;
+/// Index of `out`, where the packet socket is.
+const FAR: u32 = 3;
+/// Largest packet that crosses the pair.
+const MTU: u32 = 65_535;
+const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0f];
+const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+// Of rtnetlink(7) and netlink(7).
+const NEW_LINK: u16 = 16;
+const SET_LINK: u16 = 19;
+const NEW_ADDRESS: u16 = 20;
+const NEW_ROUTE: u16 = 24;
+const REQUEST_ACK: u16 = 0x5;
+const CREATE_EXCLUSIVE: u16 = 0x600;
+const UP: u32 = 1;
+const NO_ARP: u32 = 0x80;
+const INET: u8 = 2;
+const INET6: u8 = 10;
+/// Bytes of a message's header.
+const HEADER: usize = 16;
+
+/// Messages that make the network of a cell, prepared before the clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkPlan {
+    /// The pair, and its IPv4 side.
+    links: Requests,
+    /// Addresses of IPv6, which the host may lack.
+    inet6: Requests,
+    filter: Vec<Instruction>,
+}
+
+/// Requests that go to the kernel in one packet, and are answered one by one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Requests {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl NetworkPlan {
+    /// Prepares the network of cells with egress.
+    pub fn new() -> Self {
+        let mut links = Requests::default();
+        links.add(NEW_LINK, CREATE_EXCLUSIVE, &pair());
+        links.add(SET_LINK, 0, &without_link_local(NEAR));
+        links.add(SET_LINK, 0, &without_link_local(FAR));
+        // Each after the pair is there: a pair made up has no peer yet (ENOTCONN).
+        links.add(SET_LINK, 0, &link(FAR, UP, UP));
+        links.add(SET_LINK, 0, &link(NEAR, UP, UP));
+        links.add(NEW_ADDRESS, CREATE_EXCLUSIVE, &address(INET, 24, &[10, 0, 2, 15]));
+        links.add(NEW_ROUTE, CREATE_EXCLUSIVE, &default_route(INET, &[10, 0, 2, 2]));
+        let mut inet6 = Requests::default();
+        inet6.add(NEW_ADDRESS, CREATE_EXCLUSIVE, &address(INET6, 64, &v6(0x15)));
+        inet6.add(NEW_ROUTE, CREATE_EXCLUSIVE, &default_route(INET6, &v6(2)));
+        Self { links, inet6, filter: filter() }
+    }
+
+    /// Makes the network in the caller's namespace. Returns the packet socket on its far end. Needs CAP_NET_ADMIN
+    /// and CAP_NET_RAW in it.
+    ///
+    /// # Errors
+    /// The errno of the first call that failed: EOPNOTSUPP where the kernel has no veth.
+    pub(crate) fn make(&self, proc: impl AsFd, kind: ProcKind) -> Result<OwnedFd> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let route =
+            socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        self.links.send(&route)?;
+        match self.inet6.send(&route) {
+            // A kernel without IPv6, or one that has it turned off: the cell has IPv4 alone.
+            Ok(())
+            | Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EACCES | Errno::ENODEV) => {}
+            Err(errno) => return Err(errno),
+        }
+        allow_ping(proc, kind)?;
+        let packets = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        // Without a protocol: until it is bound, it gets no packet that the filter has not seen.
+        let packets = socket(AddressFamily::Packet, SockType::Raw, packets, None)?;
+        net::prepare_packet_socket(&packets, &self.filter)?;
+        socket::bind(&packets, &packet_address())?;
+        Ok(packets)
+    }
+}
+
+impl Default for NetworkPlan {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Requests {
+    fn add(&mut self, kind: u16, flags: u16, body: &[u8]) {
+        let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend((REQUEST_ACK | flags).to_ne_bytes());
+        // Sequence number and sender, which nobody looks at.
+        self.bytes.extend([0; 8]);
+        self.bytes.extend(body);
+        self.count += 1;
+    }
+
+    /// Sends them all. Returns the first error among the answers, once all are read.
+    fn send(&self, route: &OwnedFd) -> Result<()> {
+        socket::send(route, &self.bytes, &[])?;
+        let mut first = Ok(());
+        let mut room = [0; 4096];
+        for _ in 0..self.count {
+            let received = socket::receive(route, &mut room, PacketWait::Yes)?;
+            let answer = room.get(..received.bytes).unwrap_or_default();
+            let errno = answer.get(HEADER..HEADER + 4).and_then(|bytes| bytes.try_into().ok());
+            let errno = errno.map(i32::from_ne_bytes).ok_or(Errno::EPROTO)?;
+            if errno != 0 && first.is_ok() {
+                first = Err(Errno::from_raw(-errno));
+            }
+        }
+        first
+    }
+}
+
+/// Appends an attribute, padded to four bytes.
+fn attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    to.extend(length.to_ne_bytes());
+    to.extend(kind.to_ne_bytes());
+    to.extend(value);
+    to.resize(to.len().next_multiple_of(4), 0);
+}
+
+/// Makes an ifinfomsg.
+fn link(index: u32, flags: u32, change: u32) -> Vec<u8> {
+    let mut body = vec![0; 4];
+    body.extend(index.to_ne_bytes());
+    body.extend(flags.to_ne_bytes());
+    body.extend(change.to_ne_bytes());
+    body
+}
+
+/// Makes one end of the pair, with name, size and address.
+fn end(index: u32, name: &[u8], mac: [u8; 6]) -> Vec<u8> {
+    const ADDRESS: u16 = 1;
+    const NAME: u16 = 3;
+    const LARGEST: u16 = 4;
+    let mut body = link(index, NO_ARP, NO_ARP);
+    attribute(&mut body, NAME, name);
+    attribute(&mut body, LARGEST, &MTU.to_ne_bytes());
+    attribute(&mut body, ADDRESS, &mac);
+    body
+}
+
+fn pair() -> Vec<u8> {
+    const LINK_INFO: u16 = 18;
+    const INFO_KIND: u16 = 1;
+    const INFO_DATA: u16 = 2;
+    const PEER: u16 = 1;
+    let (mut body, mut info, mut peer) = (end(NEAR, b"eth0\0", NEAR_MAC), Vec::new(), Vec::new());
+    attribute(&mut peer, PEER, &end(FAR, b"out\0", FAR_MAC));
+    attribute(&mut info, INFO_KIND, b"veth\0");
+    attribute(&mut info, INFO_DATA, &peer);
+    attribute(&mut body, LINK_INFO, &info);
+    body
+}
+
+/// Keeps IPv6 from making addresses of its own on the link, and from looking for routers.
+fn without_link_local(index: u32) -> Vec<u8> {
+    const BY_FAMILY: u16 = 26;
+    const GENERATION: u16 = 8;
+    const NONE: u8 = 1;
+    let (mut body, mut families, mut inet6) = (link(index, 0, 0), Vec::new(), Vec::new());
+    attribute(&mut inet6, GENERATION, &[NONE]);
+    attribute(&mut families, u16::from(INET6), &inet6);
+    attribute(&mut body, BY_FAMILY, &families);
+    body
+}
+
+/// Makes an ifaddrmsg of `eth0`; nobody else can have the address, so none is looked for.
+fn address(family: u8, prefix: u8, value: &[u8]) -> Vec<u8> {
+    const ADDRESS: u16 = 1;
+    const LOCAL: u16 = 2;
+    const NO_DETECTION: u8 = 2;
+    let mut body = vec![family, prefix, NO_DETECTION, 0];
+    body.extend(NEAR.to_ne_bytes());
+    attribute(&mut body, LOCAL, value);
+    attribute(&mut body, ADDRESS, value);
+    body
+}
+
+/// Makes an rtmsg for all destinations, in the main table.
+fn default_route(family: u8, gateway: &[u8]) -> Vec<u8> {
+    const OUT: u16 = 4;
+    const GATEWAY: u16 = 5;
+    let (main, boot, unicast) = (254, 3, 1);
+    let mut body = vec![family, 0, 0, 0, main, boot, 0, unicast, 0, 0, 0, 0];
+    attribute(&mut body, OUT, &NEAR.to_ne_bytes());
+    attribute(&mut body, GATEWAY, gateway);
+    body
+}
+
+/// Makes an address of fd00::/64.
+fn v6(last: u8) -> [u8; 16] {
+    let mut address = [0; 16];
+    let [first, .., end] = &mut address;
+    (*first, *end) = (0xfd, last);
+    address
+}
+
+/// Makes a sockaddr_ll: every protocol, at the far end (packet(7)).
+fn packet_address() -> [u8; 20] {
+    let mut address = [0; 20];
+    let all = 3_u16.to_be_bytes();
+    let family = 17_u16.to_ne_bytes();
+    let parts = family.into_iter().chain(all).chain(FAR.to_ne_bytes());
+    address.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    address
+}
+
+/// Lets the cell's only group make ping sockets (icmp(7)). In a container whose /proc is read-only this cannot be,
+/// and ping does not work there.
+fn allow_ping(proc: impl AsFd, kind: ProcKind) -> Result<()> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    match (openat(&proc, "sys/net/ipv4/ping_group_range", flags, Mode::empty()), kind) {
+        (Ok(file), _) => {
+            const { assert!(AGENT == 1000) };
+            write(&file, b"1000 1000").map(drop)
+        }
+        (Err(Errno::EROFS), ProcKind::Outer) => Ok(()),
+        (Err(errno), ProcKind::Own | ProcKind::Outer) => Err(errno),
+    }
+}
+
+/// Lets frames of TCP, UDP and echo requests pass that go to one host, whole: what the gateway need not parse, it
+/// never gets.
+fn filter() -> Vec<Instruction> {
+    const LOAD_BYTE: u16 = 0x30;
+    const LOAD_HALF: u16 = 0x28;
+    const LOAD_BYTE_AFTER: u16 = 0x50;
+    const LENGTH_TO_X: u16 = 0xb1;
+    const EQUAL: u16 = 0x15;
+    const AT_LEAST: u16 = 0x35;
+    const ANY_BIT: u16 = 0x45;
+    const RETURN: u16 = 0x06;
+    let step = |code, yes, no, k| Instruction { code, jt: yes, jf: no, k };
+    vec![
+        // 0: a group of hosts by the frame's own address
+        step(LOAD_BYTE, 0, 0, 0),
+        step(ANY_BIT, 23, 0, 1),
+        step(LOAD_HALF, 0, 0, 12),
+        step(EQUAL, 12, 0, 0x86dd),
+        step(EQUAL, 0, 20, 0x0800),
+        // 5: IPv4: no group, no fragment
+        step(LOAD_BYTE, 0, 0, 30),
+        step(AT_LEAST, 18, 0, 224),
+        step(LOAD_HALF, 0, 0, 20),
+        step(ANY_BIT, 16, 0, 0x3fff),
+        step(LOAD_BYTE, 0, 0, 23),
+        step(EQUAL, 13, 0, 6),
+        step(EQUAL, 12, 0, 17),
+        step(EQUAL, 0, 12, 1),
+        step(LENGTH_TO_X, 0, 0, 14),
+        step(LOAD_BYTE_AFTER, 0, 0, 14),
+        step(EQUAL, 8, 9, 8),
+        // 16: IPv6, without extension headers
+        step(LOAD_BYTE, 0, 0, 38),
+        step(EQUAL, 7, 0, 0xff),
+        step(LOAD_BYTE, 0, 0, 20),
+        step(EQUAL, 4, 0, 6),
+        step(EQUAL, 3, 0, 17),
+        step(EQUAL, 0, 3, 58),
+        step(LOAD_BYTE, 0, 0, 54),
+        step(EQUAL, 0, 1, 128),
+        // 24
+        step(RETURN, 0, 0, 0x4_0000),
+        step(RETURN, 0, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program of the few instructions that [`filter`] has; 0 drops the frame.
+    fn run(program: &[Instruction], frame: &[u8]) -> u32 {
+        let (mut accumulator, mut index, mut place) = (0_u32, 0_usize, 0_usize);
+        let byte = |at: usize| frame.get(at).copied().map(u32::from);
+        loop {
+            let step = program.get(place).expect("a program ends with a return");
+            let at = usize::try_from(step.k).expect("a place");
+            place += 1;
+            let loaded = match step.code {
+                0x30 => byte(at),
+                0x28 => byte(at).zip(byte(at + 1)).map(|(high, low)| (high << 8) | low),
+                0x50 => byte(at + index),
+                0xb1 => {
+                    let Some(value) = byte(at) else { return 0 };
+                    index = usize::try_from((value & 0xf) * 4).expect("a length");
+                    continue;
+                }
+                0x06 => return step.k,
+                code => {
+                    let holds = match code {
+                        0x15 => accumulator == step.k,
+                        0x35 => accumulator >= step.k,
+                        0x45 => accumulator & step.k != 0,
+                        code => panic!("no such instruction: {code:#x}"),
+                    };
+                    place += usize::from(if holds { step.jt } else { step.jf });
+                    continue;
+                }
+            };
+            // A load beyond the frame ends the program: the frame is dropped (bpf(4)).
+            let Some(value) = loaded else { return 0 };
+            accumulator = value;
+        }
+    }
+
+    /// A frame of IPv4 with a header of so many words.
+    fn v4(destination: u8, fragment: u16, protocol: u8, words: u8, first: u8) -> Vec<u8> {
+        let mut frame = vec![0; 14];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        let mut header = vec![0; usize::from(words) * 4];
+        header[0] = 0x40 | words;
+        header[6..8].copy_from_slice(&fragment.to_be_bytes());
+        header[9] = protocol;
+        header[16] = destination;
+        frame.extend(header);
+        frame.extend([first, 0, 0, 0]);
+        frame
+    }
+
+    fn v6(destination: u8, next: u8, first: u8) -> Vec<u8> {
+        let mut frame = vec![0; 14];
+        frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+        let mut header = [0; 40];
+        header[6] = next;
+        header[24] = destination;
+        frame.extend(header);
+        frame.extend([first, 0, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn whole_frames_to_one_host_pass_and_no_others() {
+        let program = filter();
+        let passes = |frame: &[u8]| run(&program, frame) != 0;
+        for frame in [
+            v4(10, 0, 6, 5, 0),
+            v4(10, 0x4000, 6, 5, 0),
+            v4(223, 0, 17, 5, 0),
+            v4(10, 0, 1, 5, 8),
+            v4(10, 0, 1, 15, 8),
+            v6(0x20, 6, 0),
+            v6(0xfd, 17, 0),
+            v6(0x20, 58, 128),
+        ] {
+            assert!(passes(&frame), "{frame:?}");
+        }
+        let mut group = v4(10, 0, 6, 5, 0);
+        group[0] = 1;
+        let mut arp = v4(10, 0, 6, 5, 0);
+        arp[12..14].copy_from_slice(&[8, 6]);
+        let [fragments, last] = [0x2000, 0x0001].map(|fragment| v4(10, fragment, 17, 5, 0));
+        for frame in [
+            group,
+            arp,
+            fragments,
+            last,
+            v4(224, 0, 17, 5, 0),
+            v4(255, 0, 17, 5, 0),
+            v4(10, 0, 1, 5, 0),
+            v4(10, 0, 1, 5, 13),
+            v4(10, 0, 132, 5, 0),
+            v4(10, 0, 41, 5, 0),
+            v6(0xff, 17, 0),
+            v6(0x20, 58, 135),
+            v6(0x20, 44, 0),
+            v6(0x20, 0, 0),
+            Vec::new(),
+            vec![0; 14],
+        ] {
+            assert!(!passes(&frame), "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn every_message_has_its_own_length() {
+        let plan = NetworkPlan::new();
+        for (requests, count) in [(&plan.links, 7), (&plan.inet6, 2)] {
+            let (mut at, mut seen) = (0, 0);
+            while let Some(length) = requests.bytes.get(at..at + 4) {
+                let length = u32::from_ne_bytes(length.try_into().expect("four bytes"));
+                assert!(length.is_multiple_of(4) && length > 16, "{length}");
+                at += usize::try_from(length).expect("a length");
+                seen += 1;
+            }
+            assert_eq!((seen, requests.count, at), (count, count, requests.bytes.len()));
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Use of a call's network in replies: as lines for a model, and as fields.
+
+use serde_json::{Map, Value, json};
+
+use model::egress::{Denied, Tally};
+
+/// Destinations that one line names.
+const NAMED: usize = 8;
+
+/// Formats the use of a network as lines: one of the connections, one of each denial.
+pub fn lines(tally: &Tally) -> Vec<String> {
+    let mut lines = Vec::new();
+    if tally.connections > 0 || tally.incomplete {
+        lines.push(connections(tally));
+    }
+    lines.extend(tally.denied.iter().map(denial));
+    lines
+}
+
+fn connections(tally: &Tally) -> String {
+    let named = tally.rows.iter().take(NAMED);
+    let mut to: Vec<String> =
+        named.map(|row| format!("{} ({})", row.to, row.connections)).collect();
+    if tally.rows.len() > NAMED || tally.more > 0 {
+        to.push("…".to_owned());
+    }
+    let s = if tally.connections == 1 { "" } else { "s" };
+    let to = if to.is_empty() { String::new() } else { format!(": {}", to.join(", ")) };
+    let incomplete = if tally.incomplete { "; incomplete" } else { "" };
+    format!(
+        "[network: {} connection{s}, {} in, {} out{to}{incomplete}]",
+        tally.connections,
+        size(tally.received),
+        size(tally.sent)
+    )
+}
+
+fn denial(denied: &Denied) -> String {
+    let times = match denied.count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    };
+    let grant = match &denied.grant {
+        Some(grant) => format!("; the operator can grant it: {grant}"),
+        None => String::new(),
+    };
+    format!("[denied: connect {}, {times}: {}{grant}]", denied.to, denied.why)
+}
+
+/// Formats a number of bytes with one decimal at most: `1.2 MiB`.
+fn size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(bits, _)| bytes >> bits > 0) {
+        Some((bits, name)) => {
+            let tenths = (u128::from(bytes) * 10) >> bits;
+            match tenths % 10 {
+                0 => format!("{} {name}", tenths / 10),
+                part => format!("{}.{part} {name}", tenths / 10),
+            }
+        }
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// Formats it as the field `network` of a result.
+pub fn fields(tally: &Tally) -> Value {
+    let mut all = Map::new();
+    all.insert("connections".to_owned(), json!(tally.connections));
+    all.insert("sent".to_owned(), json!(tally.sent));
+    all.insert("received".to_owned(), json!(tally.received));
+    if !tally.rows.is_empty() {
+        let rows = tally.rows.iter().map(|row| {
+            json!({
+                "to": row.to, "rule": row.rule, "connections": row.connections,
+                "sent": row.sent, "received": row.received,
+            })
+        });
+        all.insert("hosts".to_owned(), rows.collect());
+    }
+    if !tally.denied.is_empty() {
+        let denied = tally.denied.iter().map(|denied| {
+            let mut one = Map::new();
+            one.insert("to".to_owned(), json!(denied.to));
+            one.insert("why".to_owned(), json!(denied.why));
+            one.insert("count".to_owned(), json!(denied.count));
+            one.extend(denied.grant.iter().map(|grant| ("grant".to_owned(), json!(grant))));
+            Value::Object(one)
+        });
+        all.insert("denied".to_owned(), denied.collect());
+    }
+    if tally.more > 0 {
+        all.insert("more".to_owned(), json!(tally.more));
+    }
+    if tally.incomplete {
+        all.insert("incomplete".to_owned(), json!(true));
+    }
+    Value::Object(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::egress::TallyRow;
+
+    fn tally() -> Tally {
+        Tally {
+            connections: 2,
+            sent: 4_211,
+            received: 1_288_000,
+            rows: vec![TallyRow {
+                to: "pypi.org:443".to_owned(),
+                rule: "pypi".to_owned(),
+                connections: 2,
+                sent: 4_211,
+                received: 1_288_000,
+            }],
+            denied: vec![Denied {
+                to: "api.github.com:443".to_owned(),
+                why: "no rule".to_owned(),
+                count: 2,
+                grant: Some("[[egress]] …".to_owned()),
+            }],
+            ..Tally::default()
+        }
+    }
+
+    #[test]
+    fn the_lines_name_hosts_bytes_and_the_grant() {
+        let expected = [
+            "[network: 2 connections, 1.2 MiB in, 4.1 KiB out: pypi.org:443 (2)]",
+            "[denied: connect api.github.com:443, twice: no rule; the operator can grant it: [[egress]] …]",
+        ];
+        assert_eq!(lines(&tally()), expected);
+        let lost = Tally { incomplete: true, ..Tally::default() };
+        assert_eq!(lines(&lost), ["[network: 0 connections, 0 bytes in, 0 bytes out; incomplete]"]);
+    }
+
+    #[test]
+    fn the_fields_leave_out_what_is_absent() {
+        let expected = json!({
+            "connections": 2, "sent": 4211, "received": 1288000,
+            "hosts": [{
+                "to": "pypi.org:443", "rule": "pypi", "connections": 2, "sent": 4211, "received": 1288000,
+            }],
+            "denied": [{ "to": "api.github.com:443", "why": "no rule", "count": 2, "grant": "[[egress]] …" }],
+        });
+        assert_eq!(fields(&tally()), expected);
+        let lost = json!({ "connections": 0, "sent": 0, "received": 0, "incomplete": true });
+        assert_eq!(fields(&Tally { incomplete: true, ..Tally::default() }), lost);
+    }
+}

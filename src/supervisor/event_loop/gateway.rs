@@ -1,0 +1,432 @@
+//! The supervisor's end of the link to the gateway: which cells have a network by it, and what their calls did.
+//!
+//! The gateway reads what cells send, so nothing that it says is trusted: texts are bounded, and a frame of a cell
+//! that is gone, or of a call that nobody asked about, means nothing. Without a gateway no call with egress
+//! starts, and none falls back to another network.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::supervisor::Supervisor;
+use crate::cells::cell::NetworkEnds;
+use crate::cells::key::KeyId;
+use cell::mounts::Slot;
+use cell::report::raw;
+use model::egress::frames::{CellKey, FromGateway, ToGateway};
+use model::egress::{Denied, TALLY_ROWS, Tally};
+use model::outcome::{Ended, Failure};
+use model::wire::{self, CallId};
+use sys::socket::{self, PacketWait};
+
+/// Wait for the tally of a call that has ended; after it the reply goes out and says that it is incomplete.
+const TALLY_TIME: Duration = Duration::from_millis(50);
+/// Wait for the gateway's first word.
+const START_TIME: Duration = Duration::from_secs(5);
+/// Bytes of one text of a tally; a name of the DNS with its port has 260.
+const TEXT_BYTES: usize = 512;
+
+/// The state of the gateway.
+#[derive(Debug)]
+enum GatewayState {
+    /// It has not said yet that it serves; after the instant it is given up.
+    Starting(Arc<OwnedFd>, Instant),
+    Up(Arc<OwnedFd>),
+    /// It is gone, for this reason.
+    Dead(String),
+}
+
+/// The supervisor's end of the link to the gateway.
+#[derive(Debug)]
+pub(crate) struct GatewayLink {
+    state: GatewayState,
+    /// Number of the next cell, never used twice.
+    next: u64,
+    /// Cells that it serves, by the number of their slot.
+    cells: BTreeMap<u16, CellKey>,
+    /// Calls that run in these cells.
+    calls: BTreeMap<CallId, CellKey>,
+    /// Cells whose network is gone, with the reason.
+    failed: BTreeMap<CellKey, String>,
+    /// Calls that have ended, and wait for their tally.
+    asked: BTreeMap<CallId, Asked>,
+}
+
+/// An end that waits for its tally.
+#[derive(Debug)]
+struct Asked {
+    cell: CellKey,
+    ended: Ended,
+    deadline: Instant,
+}
+
+/// Readiness of the gateway for the cells of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// It serves, or they need none.
+    Ready,
+    Starting,
+    Dead(String),
+}
+
+impl GatewayLink {
+    pub(crate) fn new(link: Arc<OwnedFd>) -> Self {
+        Self {
+            state: GatewayState::Starting(link, Instant::now() + START_TIME),
+            next: 0,
+            cells: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the link, while somebody is at its other end.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.state {
+            GatewayState::Starting(link, _) | GatewayState::Up(link) => Some(link.as_fd()),
+            GatewayState::Dead(_) => None,
+        }
+    }
+
+    /// Sends a frame without waiting. A gateway that does not read any more is given up.
+    fn send(&mut self, frame: &ToGateway, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let Some(link) = self.descriptor() else { return Err(Errno::EPIPE) };
+        let bytes = wire::encode(frame).map_err(|_| Errno::E2BIG)?;
+        let sent = socket::send_now(link, &bytes, fds);
+        if let Err(errno) = sent {
+            self.die(&format!("it takes no frames ({})", model::outcome::errno_text(raw(errno))));
+        }
+        sent
+    }
+
+    fn die(&mut self, why: &str) {
+        if !matches!(self.state, GatewayState::Dead(_)) {
+            tracing::error!(why, "the gateway is gone: no call reaches a network");
+            self.state = GatewayState::Dead(why.to_owned());
+        }
+    }
+
+    /// Returns the soonest instant at which something is due.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let start = match &self.state {
+            GatewayState::Starting(_, deadline) => Some(*deadline),
+            GatewayState::Up(_) | GatewayState::Dead(_) => None,
+        };
+        self.asked.values().map(|asked| asked.deadline).chain(start).min()
+    }
+
+    /// Has a call begin in the cell of a slot.
+    fn begin(&mut self, slot: Slot, call: CallId) {
+        let Some(cell) = self.cells.get(&slot.number()).copied() else { return };
+        self.calls.insert(call, cell);
+        // If it cannot be sent the gateway is dead, which the end of the call tells.
+        self.send(&ToGateway::Begin { cell, call, only: None }, &[]).unwrap_or_default();
+    }
+
+    /// Asks for the tally of a call that has ended. Returns the end if nothing is to be waited for.
+    fn ask(&mut self, call: CallId, mut ended: Ended) -> Option<Ended> {
+        let Some(cell) = self.calls.remove(&call) else { return Some(ended) };
+        if self.send(&ToGateway::Ask { cell, call }, &[]).is_err() {
+            ended.network = Some(self.unknown(cell));
+            return Some(ended);
+        }
+        let deadline = Instant::now() + TALLY_TIME;
+        self.asked.insert(call, Asked { cell, ended, deadline });
+        None
+    }
+
+    /// Returns the tally of a call about which the gateway says nothing.
+    fn unknown(&self, cell: CellKey) -> Tally {
+        let why = match (&self.state, self.failed.get(&cell)) {
+            (GatewayState::Dead(why), _) => Some(format!("the gateway has ended: {why}")),
+            (_, Some(why)) => Some(format!("the network of this cell has ended: {why}")),
+            (GatewayState::Starting(..) | GatewayState::Up(_), None) => None,
+        };
+        let denied =
+            why.map(|why| Denied { to: "every host".to_owned(), why, count: 1, grant: None });
+        Tally { denied: denied.into_iter().collect(), incomplete: true, ..Tally::default() }
+    }
+
+    /// Takes out the calls whose wait is over: all of them if the gateway is dead.
+    fn overdue(&mut self, now: Instant) -> Vec<(CallId, Ended)> {
+        if matches!(&self.state, GatewayState::Starting(_, deadline) if *deadline <= now) {
+            self.die("it did not start in time");
+        }
+        let is_dead = matches!(self.state, GatewayState::Dead(_));
+        let over: Vec<CallId> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| is_dead || asked.deadline <= now)
+            .map(|(call, _)| *call)
+            .collect();
+        let take = |call: CallId| {
+            let Asked { cell, mut ended, .. } = self.asked.remove(&call)?;
+            ended.network = Some(self.unknown(cell));
+            Some((call, ended))
+        };
+        over.into_iter().filter_map(take).collect()
+    }
+
+    /// Takes a frame of the gateway. Returns the call that has its tally now.
+    fn hear(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
+        match frame {
+            FromGateway::Up { .. } => {
+                if let GatewayState::Starting(link, _) = &self.state {
+                    self.state = GatewayState::Up(Arc::clone(link));
+                }
+                None
+            }
+            FromGateway::Connection { .. } => None,
+            FromGateway::Tally { cell, call, tally } => {
+                let is_of = |asked: &Asked| asked.cell == cell;
+                if !self.asked.get(&call).is_some_and(is_of) {
+                    return None;
+                }
+                let Asked { mut ended, .. } = self.asked.remove(&call)?;
+                ended.network = Some(harmless(tally)).filter(|tally| !tally.is_empty());
+                Some((call, ended))
+            }
+            FromGateway::Failed { cell: None, why } => {
+                self.die(&bounded(&why));
+                None
+            }
+            FromGateway::Failed { cell: Some(cell), why } => {
+                if self.cells.values().any(|open| *open == cell) {
+                    self.failed.insert(cell, bounded(&why));
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Returns a text without control characters, and not longer than one of a tally may be.
+fn bounded(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(TEXT_BYTES).collect()
+}
+
+/// Returns the tally with bounded texts and lists.
+fn harmless(mut tally: Tally) -> Tally {
+    tally.rows.truncate(TALLY_ROWS);
+    tally.denied.truncate(TALLY_ROWS);
+    for row in &mut tally.rows {
+        (row.to, row.rule) = (bounded(&row.to), bounded(&row.rule));
+    }
+    for denied in &mut tally.denied {
+        (denied.to, denied.why) = (bounded(&denied.to), bounded(&denied.why));
+        denied.grant = denied.grant.as_deref().map(bounded);
+    }
+    tally
+}
+
+impl Supervisor {
+    /// Returns whether cells of a key can have a job: those with egress, only while the gateway serves.
+    pub(super) fn readiness(&self, key: KeyId) -> Readiness {
+        if self.keys.design(key).is_none_or(|design| design.network.is_none()) {
+            return Readiness::Ready;
+        }
+        match self.gateway.as_ref().map(|gateway| &gateway.state) {
+            Some(GatewayState::Up(_)) => Readiness::Ready,
+            Some(GatewayState::Starting(..)) => Readiness::Starting,
+            Some(GatewayState::Dead(why)) => Readiness::Dead(why.clone()),
+            None => Readiness::Dead("it was not started".to_owned()),
+        }
+    }
+
+    /// Refuses a job of a key whose gateway is dead.
+    pub(super) fn check_gateway(&self, key: KeyId) -> Result<(), Failure> {
+        match self.readiness(key) {
+            Readiness::Ready | Readiness::Starting => Ok(()),
+            Readiness::Dead(why) => Err(no_gateway(&why)),
+        }
+    }
+
+    /// Gives the gateway the network of a cell.
+    ///
+    /// # Errors
+    /// What sending said; the cell is of no use then.
+    pub(super) fn open_network(
+        &mut self,
+        slot: Slot,
+        key: KeyId,
+        ends: &NetworkEnds,
+    ) -> Result<(), Errno> {
+        let name = self.keys.get(key).map(|key| key.profile.clone()).ok_or(Errno::ENOENT)?;
+        let profile = self.profiles.iter().position(|profile| *profile == name);
+        let profile = profile.and_then(|index| u16::try_from(index).ok()).ok_or(Errno::ENOENT)?;
+        let gateway = self.gateway.as_mut().ok_or(Errno::EPIPE)?;
+        let cell = CellKey { slot: u32::from(slot.number()), generation: gateway.next };
+        gateway.next += 1;
+        let fds = [ends.packets.as_fd(), ends.lifeline.as_fd()];
+        // Of placeholders, which no cell has: profiles with interception are refused at boot.
+        let seed = [0; 16];
+        gateway.send(&ToGateway::Open { cell, profile, seed }, &fds)?;
+        gateway.cells.insert(slot.number(), cell);
+        Ok(())
+    }
+
+    /// Has a call begin in the cell of a slot, if the cell has a network.
+    pub(super) fn begin_network(&mut self, slot: Slot, call: CallId) {
+        if let Some(gateway) = &mut self.gateway {
+            gateway.begin(slot, call);
+        }
+    }
+
+    /// Asks for the tally of a call that has ended. Returns the end if it can be told at once.
+    pub(super) fn ask_network(&mut self, call: CallId, ended: Ended) -> Option<Ended> {
+        match &mut self.gateway {
+            Some(gateway) => gateway.ask(call, ended),
+            None => Some(ended),
+        }
+    }
+
+    /// Tells the gateway that the cell of a slot is gone.
+    pub(super) fn close_network(&mut self, slot: Slot) {
+        let Some(gateway) = &mut self.gateway else { return };
+        if let Some(cell) = gateway.cells.remove(&slot.number()) {
+            gateway.failed.remove(&cell);
+            // The gateway sees the end of the cell's lifeline as well.
+            gateway.send(&ToGateway::Close { cell }, &[]).unwrap_or_default();
+        }
+    }
+
+    /// Reads what the gateway has sent.
+    pub(super) fn read_gateway(&mut self) {
+        let mut buffer = self.room();
+        loop {
+            buffer.clear();
+            let Some(gateway) = &mut self.gateway else { break };
+            let Some(link) = gateway.descriptor() else { break };
+            match socket::receive_into(link, &mut buffer, PacketWait::No) {
+                Err(Errno::EAGAIN) => break,
+                Ok(received) if received.bytes > 0 => {}
+                Ok(_) | Err(_) => gateway.die("its process has ended"),
+            }
+            let frame = wire::decode::<FromGateway>(&buffer);
+            if let Some((call, ended)) = frame.ok().and_then(|frame| gateway.hear(frame)) {
+                self.tell_end(call, ended);
+            }
+        }
+        self.buffer = buffer;
+        self.refuse_without_gateway();
+    }
+
+    /// Answers for the calls whose tally did not come in time.
+    pub(super) fn pass_gateway_deadlines(&mut self, now: Instant) {
+        let over = self.gateway.as_mut().map(|gateway| gateway.overdue(now)).unwrap_or_default();
+        let any = !over.is_empty();
+        over.into_iter().for_each(|(call, ended)| self.tell_end(call, ended));
+        if any || self.gateway.as_ref().is_some_and(|gateway| gateway.descriptor().is_none()) {
+            self.refuse_without_gateway();
+        }
+    }
+
+    /// Refuses the jobs that wait for cells with egress, if the gateway is dead.
+    fn refuse_without_gateway(&mut self) {
+        let mut place = 0;
+        while let Some(ready) = self.queue.get(place) {
+            let (call, key) = (ready.start.call, ready.key);
+            match self.check_gateway(key) {
+                Ok(()) => place += 1,
+                Err(failure) => {
+                    drop(self.queue.remove(place));
+                    self.end(call, Ended::failed(failure));
+                }
+            }
+        }
+    }
+}
+
+fn no_gateway(why: &str) -> Failure {
+    Failure::Refused {
+        why: format!("the gateway, by which cells reach a network, has ended: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cells::cell::packets;
+    use model::outcome::Outcome;
+
+    const CELL: CellKey = CellKey { slot: 1, generation: 4 };
+
+    fn ended() -> Ended {
+        Ended::of(Outcome::Exited { code: 0 })
+    }
+
+    /// A link that is up, with a call in a cell, and the gateway's end of it.
+    fn link() -> (GatewayLink, OwnedFd) {
+        let (ours, theirs) = packets().expect("a pair");
+        let mut link = GatewayLink::new(Arc::new(ours));
+        assert_eq!(
+            link.hear(FromGateway::Up { authority: Vec::new() }).map(|(call, _)| call),
+            None
+        );
+        link.cells.insert(1, CELL);
+        link.calls.insert(9, CELL);
+        (link, theirs)
+    }
+
+    fn tally(connections: u64) -> Tally {
+        Tally { connections, ..Tally::default() }
+    }
+
+    #[test]
+    fn a_call_is_told_with_its_tally_and_a_frame_of_another_cell_means_nothing() {
+        let (mut link, _theirs) = link();
+        assert!(link.ask(9, ended()).is_none());
+        let other = CellKey { generation: 3, ..CELL };
+        let late = FromGateway::Tally { cell: other, call: 9, tally: tally(7) };
+        assert!(link.hear(late).is_none());
+        let unasked = FromGateway::Tally { cell: CELL, call: 8, tally: tally(7) };
+        assert!(link.hear(unasked).is_none());
+        let (call, ended) =
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) }).expect("told");
+        assert_eq!((call, ended.network), (9, Some(tally(2))));
+        let again = FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) };
+        assert!(link.hear(again).is_none());
+    }
+
+    #[test]
+    fn a_tally_that_does_not_come_is_incomplete() {
+        let (mut link, _theirs) = link();
+        assert!(link.ask(9, ended()).is_none());
+        let due = link.next_deadline().expect("a deadline");
+        assert!(link.overdue(due - Duration::from_millis(1)).is_empty());
+        let told = link.overdue(due);
+        let expected = Tally { incomplete: true, ..Tally::default() };
+        assert!(matches!(told.as_slice(), [(9, ended)] if ended.network == Some(expected)));
+    }
+
+    #[test]
+    fn a_gateway_that_ends_is_told_to_calls_that_run() {
+        let (mut link, theirs) = link();
+        drop(theirs);
+        let ended = link.ask(9, ended()).expect("told at once");
+        let network = ended.network.expect("a tally");
+        let [denied] = network.denied.as_slice() else { panic!("{network:?}") };
+        assert!(network.incomplete && denied.why.starts_with("the gateway has ended"));
+        assert!(link.descriptor().is_none());
+    }
+
+    #[test]
+    fn texts_of_the_gateway_are_bounded_and_harmless() {
+        let (mut link, _theirs) = link();
+        assert!(link.ask(9, ended()).is_none());
+        let text = format!("a\u{1b}[2J{}", "b".repeat(2 * TEXT_BYTES));
+        let denied = Denied { to: text.clone(), why: text.clone(), count: 1, grant: Some(text) };
+        let tally = Tally { denied: vec![denied; 2 * TALLY_ROWS], ..Tally::default() };
+        let (_, ended) =
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally }).expect("told");
+        let denied = ended.network.expect("a tally").denied;
+        assert_eq!(denied.len(), TALLY_ROWS);
+        let fits = |text: &str| text.len() == TEXT_BYTES && text.starts_with("a[2Jb");
+        assert!(denied.iter().all(|one| fits(&one.to) && fits(&one.why)));
+        assert!(denied.iter().all(|one| one.grant.as_deref().is_some_and(fits)));
+    }
+}
