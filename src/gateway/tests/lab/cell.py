@@ -14,7 +14,7 @@ ip("addr", "add", "10.0.2.15/24", "dev", "eth0")
 ip("addr", "add", "fd00::15/64", "dev", "eth0", "nodad")
 ip("route", "add", "default", "via", "10.0.2.2")
 ip("-6", "route", "add", "default", "via", "fd00::2")
-open("/proc/sys/net/ipv4/ping_group_range", "w").write("0 2147483647")
+open("/proc/sys/net/ipv4/ping_group_range", "w").write("0 0")
 subprocess.run(["mount", "--bind", sys.argv[1], "/etc/resolv.conf"], check=True)
 
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)

@@ -13,12 +13,10 @@ const NEEDED: [&str; 8] = ["unshare", "nsenter", "ip", "python3", "openssl", "cu
 fn main() {
     if std::env::var_os("GATEWAY_LAB").is_none() {
         let missing: Vec<_> = NEEDED.into_iter().filter(|name| !world::installed(name)).collect();
-        let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
         if missing.is_empty() {
             std::process::exit(world::reenter());
         }
-        println!("not run: {} missing", missing.join(", "));
-        std::process::exit(i32::from(must));
+        not_run(&missing.join(", "));
     }
     let lab = std::sync::Arc::new(world::Lab::build());
     let trial = |(name, claim): &(&'static str, fn(&world::Lab))| {
@@ -35,4 +33,15 @@ fn main() {
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(lab);
     conclusion.exit();
+}
+
+/// Shows every claim as ignored, or as failed where all must run.
+fn not_run(missing: &str) -> ! {
+    let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
+    let trial = |(name, _): &(&'static str, fn(&world::Lab))| {
+        let why = format!("{missing} missing");
+        Trial::test(*name, move || Err(Failed::from(why))).with_ignored_flag(!must)
+    };
+    let trials = claims::ALL.iter().map(trial).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

@@ -39,6 +39,11 @@ pub(crate) fn installed(name: &str) -> bool {
     std::env::split_paths(&places).any(|place| place.join(name).exists())
 }
 
+/// Returns true if real root runs the lab, and not an ordinary user in a namespace.
+pub(crate) fn by_root() -> bool {
+    std::env::var_os("GATEWAY_LAB_ROOT").is_some()
+}
+
 /// Runs this program again in namespaces of its own.
 pub(crate) fn reenter() -> i32 {
     let mut command = Command::new("unshare");
@@ -140,7 +145,8 @@ impl Lab {
         let directory = tempfile::tempdir().unwrap();
         run("ip link set lo up");
         // As distributions have it; the kernel's own default lets nobody ping.
-        std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").unwrap();
+        let groups = if by_root() { "0 2147483647" } else { "0 0" };
+        std::fs::write("/proc/sys/net/ipv4/ping_group_range", groups).unwrap();
         certify(directory.path());
         let (link, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
@@ -152,7 +158,7 @@ impl Lab {
             roots: std::fs::read(directory.path().join("cert")).unwrap(),
             secrets: vec![("token".to_owned(), SecretSource::File(directory.path().join("token")))],
             hosts: vec![("known.test".to_owned(), "203.0.113.20".parse().unwrap())],
-            id: (std::env::var_os("GATEWAY_LAB_ROOT").is_some()).then_some(60_000),
+            id: by_root().then_some(60_000),
         };
         let started = gateway::start(theirs, spec).unwrap();
         let servers = vec![wire(directory.path())];
