@@ -60,9 +60,11 @@ impl Account {
         self.tally.clone()
     }
 
-    /// Counts a connection. Returns false, and counts nothing, if as many as the profile allows are open, or the
-    /// call has used up its bytes.
-    pub(crate) fn opens(&mut self, entry: &Entry) -> Result<(), Refusal> {
+    /// Checks that one more connection may be open, and that the call has bytes left.
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub(crate) fn room(&self) -> Result<(), Refusal> {
         let limit =
             |what: &str| Refusal { why: format!("limit of the profile: {what}"), grant: None };
         if self.open >= self.limits.connections {
@@ -74,13 +76,26 @@ impl Account {
         if self.left(Way::Received) == 0 {
             return Err(limit("egress_limits.received"));
         }
+        Ok(())
+    }
+
+    /// Takes one of the places of open connections, until [`Self::closes`].
+    ///
+    /// # Errors
+    /// As [`Self::room`]; nothing is taken then.
+    pub(crate) fn enters(&mut self) -> Result<(), Refusal> {
+        self.room()?;
         self.open = self.open.saturating_add(1);
+        Ok(())
+    }
+
+    /// Counts a connection or flow to its destination.
+    pub(crate) fn opened(&mut self, entry: &Entry) {
         self.tally.connections = self.tally.connections.saturating_add(1);
         match self.row(entry) {
             Some(row) => row.connections = row.connections.saturating_add(1),
             None => self.tally.more = self.tally.more.saturating_add(1),
         }
-        Ok(())
     }
 
     pub(crate) fn closes(&mut self) {

@@ -77,13 +77,12 @@ impl Worker {
         let entry = Entry { to: shown.unwrap_or_else(|| to.to_string()), rule };
         let mut told =
             Told { entry, name: allowed.name().map(str::to_owned), since, sent: 0, received: 0 };
-        let opened = hold(&self.account).opens(&told.entry);
-        if let Err(refusal) = opened {
+        let room = hold(&self.account).room();
+        if let Err(refusal) = room {
             self.deny(Protocol::Tcp, to, None, refusal);
             return self.undelivered(&opening, Undelivered::Denied);
         }
         let verdict = self.connected(&opening, &allowed, &mut told).await;
-        hold(&self.account).closes();
         self.closed(Protocol::Tcp, to, told, verdict);
     }
 
@@ -101,6 +100,27 @@ impl Worker {
             Err(_) => return ConnectionEnd::Timeout,
             Ok(Err(error)) => return self.not_connected(opening, &error),
         };
+        // Only now: a scan has more on their way than a profile lets be open.
+        let entered = hold(&self.account).enters();
+        if let Err(refusal) = entered {
+            self.deny(Protocol::Tcp, to, told.name.clone(), refusal);
+            self.undelivered(opening, Undelivered::Denied);
+            return ConnectionEnd::Limit;
+        }
+        let end = self.accepted(host, opening, allowed, told).await;
+        hold(&self.account).closes();
+        end
+    }
+
+    /// Answers the cell, reads for which host the connection is, and carries it. Returns how it ended.
+    async fn accepted(
+        self: &Arc<Self>,
+        host: TcpStream,
+        opening: &Opening,
+        allowed: &Allowed,
+        told: &mut Told,
+    ) -> ConnectionEnd {
+        let to = opening.ends.remote;
         self.connecting_is_over(&opening.ends);
         let accepted = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
         let Some(cell) = accepted else { return ConnectionEnd::Limit };
@@ -115,17 +135,17 @@ impl Worker {
                 return ConnectionEnd::Denied;
             }
         };
+        let reads = matches!(spoken, Spoken::Requests { .. });
         match spoken {
             Spoken::Unread => {}
-            Spoken::Named { rule, name } => {
+            Spoken::Named { rule, name } | Spoken::Requests { rule, name } => {
                 told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
                 told.name = Some(name);
             }
-            Spoken::Requests { rule, name } => {
-                told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
-                told.name = Some(name);
-                return self.requested(cell, host, allowed, told, to).await;
-            }
+        }
+        hold(&self.account).opened(&told.entry);
+        if reads {
+            return self.requested(cell, host, allowed, told, to).await;
         }
         self.relayed(&cell, &host, told).await
     }

@@ -110,10 +110,13 @@ impl Worker {
                     (false, None) => to.to_string(),
                 };
                 let entry = Entry { to: to_entry, rule: allowed.rule().to_owned() };
-                let opened = hold(&self.account).opens(&entry);
-                match opened {
+                let entered = hold(&self.account).enters();
+                match entered {
                     Ok(()) => match self.socket(flow) {
-                        Ok(socket) => return Some((socket, entry)),
+                        Ok(socket) => {
+                            hold(&self.account).opened(&entry);
+                            return Some((socket, entry));
+                        }
                         Err(errno) => {
                             hold(&self.account).closes();
                             self.not_opened(flow, errno)
