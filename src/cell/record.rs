@@ -57,7 +57,7 @@ pub struct PathCall {
     how: How,
 }
 
-const PATH_CALLS: [(&str, usize, How); 17] = [
+const PATH_CALLS: [(&str, usize, How); 18] = [
     ("open", 0, How::Open),
     ("openat", 1, How::Open),
     ("openat2", 1, How::Open),
@@ -66,6 +66,7 @@ const PATH_CALLS: [(&str, usize, How); 17] = [
     ("stat", 0, How::Look),
     ("lstat", 0, How::Look),
     ("newfstatat", 1, How::Look),
+    ("fstatat", 1, How::Look),
     ("statx", 1, How::Look),
     ("access", 0, How::Look),
     ("faccessat", 1, How::Look),

@@ -20,10 +20,9 @@ use sys::bpf::Instruction;
 /// Calls of the hand-over, between the filter's loading and exec: receiving the job, placing its
 /// streams, lowering limits. All are harmless to the program itself, which has no descriptor that
 /// was not given to it.
-const HANDOVER: [Sysno; 14] = [
+const HANDOVER: [Sysno; 13] = [
     Sysno::recvmsg,
     Sysno::sendmsg,
-    Sysno::dup2,
     Sysno::dup3,
     Sysno::fcntl,
     Sysno::close,
@@ -36,6 +35,18 @@ const HANDOVER: [Sysno; 14] = [
     Sysno::rt_sigaction,
     Sysno::exit_group,
 ];
+
+/// The same calls under their older names.
+#[cfg(target_arch = "x86_64")]
+const HANDOVER_OLDER: [Sysno; 1] = [Sysno::dup2];
+#[cfg(not(target_arch = "x86_64"))]
+const HANDOVER_OLDER: [Sysno; 0] = [];
+
+/// newfstatat, to which the table of aarch64 gives the C library's name.
+#[cfg(target_arch = "x86_64")]
+pub const FSTATAT: Sysno = Sysno::newfstatat;
+#[cfg(target_arch = "aarch64")]
+pub const FSTATAT: Sysno = Sysno::fstatat;
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xC000_003E;
@@ -98,7 +109,7 @@ pub fn payload_filter(
 /// Verdicts by number of a payload's filter: the profile's under the floor, and the hand-over.
 pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
     let mut verdicts = floor::verdicts(profile, memory);
-    for call in HANDOVER {
+    for call in HANDOVER.into_iter().chain(HANDOVER_OLDER) {
         // Listed or not, with the condition that the floor has on it.
         let verdict = || floor::conditioned(call.name(), memory);
         verdicts.entry(number(call)).or_insert_with(verdict);
@@ -142,7 +153,7 @@ const INIT: [Sysno; 32] = [
     Sysno::openat2,
     Sysno::getdents64,
     Sysno::fstat,
-    Sysno::newfstatat,
+    FSTATAT,
     Sysno::statfs,
     Sysno::fcntl,
     Sysno::brk,

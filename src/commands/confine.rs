@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use super::error::CliError;
-use cell::seccomp::{Action, compile_for_ours, number};
+use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
 use cell::{caps, landlock};
 use model::profile::condition::{Op, Test, Verdict, Width};
 use sys::bpf::{self, Instruction};
@@ -50,7 +50,7 @@ const ALLOWED: [Sysno; 60] = [
     // Landlock leaves nothing to open but already open files, by /proc/self/fd.
     Sysno::openat,
     Sysno::fstat,
-    Sysno::newfstatat,
+    FSTATAT,
     Sysno::statx,
     Sysno::futex,
     Sysno::mmap,

@@ -148,9 +148,12 @@ fn has_cgroup_v2() -> bool {
     std::fs::remove_dir(&group).is_ok() && all
 }
 
-/// As qemu names its own processor where the host's is not used.
+/// As qemu names its own processor where the host's is not used; on aarch64 by no implementer at all.
 fn emulated() -> bool {
-    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
+    let is_qemu = |line: &str| {
+        line.contains("QEMU TCG") || (line.starts_with("CPU implementer") && line.ends_with("0x00"))
+    };
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.lines().any(is_qemu))
 }
 
 fn starts(argv: &[&str]) -> bool {

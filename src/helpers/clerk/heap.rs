@@ -63,7 +63,8 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if self.is_newest(piece.expose_provenance(), layout.size()) {
-            self.used.fetch_sub(layout.size(), Ordering::Relaxed);
+            // There is one thread. `fetch_sub` would be a function of the C library's on aarch64.
+            self.used.store(self.used.load(Ordering::Relaxed) - layout.size(), Ordering::Relaxed);
         }
     }
 

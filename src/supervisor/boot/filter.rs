@@ -35,7 +35,7 @@ const LOOP: [Sysno; 31] = [
     Sysno::openat,
     Sysno::readlinkat,
     Sysno::fstat,
-    Sysno::newfstatat,
+    seccomp::FSTATAT,
     Sysno::statx,
     Sysno::mkdirat,
     Sysno::unlinkat,
