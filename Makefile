@@ -18,7 +18,7 @@ CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uid
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
 KERNELS      ?= 6.1 6.12
 
-.PHONY: test-all test-clients test-conformance test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm test-all test-clients test-conformance test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
+	@echo 'make check-arm  compile it for aarch64 (root; Debian)'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
 	@echo 'make install   copy it, its manual pages and completions below $(DESTDIR)$(PREFIX) (PREFIX=… to change)'
@@ -94,6 +95,14 @@ fuzz: setup
 OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 check-oldest-compiler:
 	$(CARGO) +$(OLDEST) check --workspace --all-targets --locked
+
+# Compiles everything for aarch64, with a compiler of Debian's (root; Debian for amd64).
+ARM := aarch64-unknown-linux-gnu
+check-arm:
+	@scripts/setup aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+	RUSTC=$$(scripts/arm-toolchain $(TARGET)/arm) CARGO_TARGET_DIR=$(TARGET)/arm/target \
+		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
+		$(CARGO) check --locked --target $(ARM)
 
 # Licences, sources, duplicates and known faults of the dependencies; needs cargo-deny.
 deny:
