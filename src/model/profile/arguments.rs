@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::condition::{All, Op, Probe, Test, Verdict, within};
 use super::{Exec, Family, options};
+use crate::egress::NetworkClass;
 use crate::receipt::MemoryHold;
 
 /// The descriptor a program is executed by under `exec = { program = PATH }`: above
@@ -295,12 +296,22 @@ pub(super) fn exec(exec: &Exec) -> Vec<(&'static str, Verdict)> {
 }
 
 /// Allows socket(2) and socketpair(2) of the granted families; no entry where that leaves nothing.
-pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict)> {
+pub(super) fn sockets(
+    families: &BTreeSet<Family>,
+    class: NetworkClass,
+) -> Vec<(&'static str, Verdict)> {
     let mut any: Vec<All> = Vec::new();
     for (family, _, number) in FAMILIES {
         if families.contains(&family) {
             any.extend(
                 kinds(family).iter().map(|(kind, protocol)| socket(number, *kind, *protocol)),
+            );
+            // Of ping (icmp(7)): its echo requests go to the gateway, which judges them.
+            any.extend(
+                echo(family)
+                    .into_iter()
+                    .filter(|_| class.has_egress())
+                    .map(|protocol| socket(number, DATAGRAM, protocol)),
             );
         }
     }
@@ -321,6 +332,15 @@ pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict
 fn interfaces() -> Probe {
     let (netlink, raw, route) = (16, 3, 0);
     Probe { when: vec![socket(netlink, raw, route)], errno: libc::EAFNOSUPPORT }
+}
+
+/// Returns the protocol of a family's ping sockets.
+fn echo(family: Family) -> Option<u32> {
+    match family {
+        Family::Unix => None,
+        Family::Inet => Some(1),
+        Family::Inet6 => Some(58),
+    }
 }
 
 /// Types with their protocols: no raw and no ping sockets, no SCTP, no MPTCP.

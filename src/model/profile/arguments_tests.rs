@@ -285,7 +285,7 @@ fn keyed(verdicts: &[(&str, Verdict)], call: &str, arguments: [u64; 6]) -> bool 
 
 #[test]
 fn sockets_are_of_granted_families_and_ordinary_types() {
-    let verdicts = sockets(&BTreeSet::from([Family::Unix, Family::Inet]));
+    let verdicts = sockets(&BTreeSet::from([Family::Unix, Family::Inet]), NetworkClass::Loopback);
     let socket =
         |family, kind, protocol| keyed(&verdicts, "socket", [family, kind, protocol, 0, 0, 0]);
     assert!(socket(1, 1, 0) && socket(1, 5 | 0x80000, 0) && socket(1, 2 | 0x800, 0));
@@ -306,7 +306,7 @@ fn sockets_are_of_granted_families_and_ordinary_types() {
 
 #[test]
 fn only_libcs_question_for_addresses_is_refused_quietly() {
-    let verdicts = sockets(&BTreeSet::from([Family::Unix]));
+    let verdicts = sockets(&BTreeSet::from([Family::Unix]), NetworkClass::Loopback);
     let quiet = |family, kind, protocol| {
         let socket = verdicts.iter().find(|(name, _)| *name == "socket");
         socket.and_then(|(_, verdict)| verdict.quiet(&[family, kind, protocol, 0, 0, 0]))
@@ -321,7 +321,7 @@ fn only_libcs_question_for_addresses_is_refused_quietly() {
 
 #[test]
 fn no_family_means_no_socket() {
-    assert_eq!(sockets(&BTreeSet::new()), []);
+    assert_eq!(sockets(&BTreeSet::new(), NetworkClass::Loopback), []);
 }
 
 #[test]
@@ -332,4 +332,20 @@ fn one_program_is_executed_by_its_descriptor_only() {
     assert!(!keyed(&verdicts, "execveat", [1000, 0, 0, 0, 0, 0]), "a path could be named");
     assert!(!keyed(&verdicts, "execveat", [1000, 0, 0, 0, 0x1100, 0]), "a further flag");
     assert!(!keyed(&verdicts, "execve", [0; 6]));
+}
+
+#[test]
+fn ping_sockets_are_of_networks_beyond_loopback_alone() {
+    let made = |class, arguments: &[u64]| {
+        let mut six = [0; 6];
+        six.iter_mut().zip(arguments).for_each(|(slot, argument)| *slot = *argument);
+        let verdicts = sockets(&[Family::Inet, Family::Inet6].into(), class);
+        verdicts.iter().any(|(call, verdict)| *call == "socket" && verdict.allows(&six))
+    };
+    let (echo, echo6) = ([2, 2, 1], [10, 2, 58]);
+    assert!(made(NetworkClass::AllowList, &echo) && made(NetworkClass::AllowList, &echo6));
+    assert!(!made(NetworkClass::Loopback, &echo) && !made(NetworkClass::Loopback, &echo6));
+    for raw in [[2, 3, 1], [10, 3, 58], [17, 3, 0], [16, 3, 0], [2, 2, 58], [10, 2, 1]] {
+        assert!(!made(NetworkClass::Any, &raw), "{raw:?}");
+    }
 }

@@ -37,7 +37,7 @@ pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict>
     for (call, verdict) in arguments::exec(&profile.exec) {
         insert(&mut verdicts, call, verdict);
     }
-    for (call, verdict) in arguments::sockets(&profile.families) {
+    for (call, verdict) in arguments::sockets(&profile.families, profile.egress.class) {
         insert(&mut verdicts, call, verdict);
     }
     if profile.tier == Tier::Bare {
