@@ -1,5 +1,6 @@
 //! Taps the output of a running call: a listener gets it as it is printed, or it is kept whole.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,6 +36,13 @@ enum To {
     Nobody,
     Listener(Arc<Listened>),
     Kept(Kept),
+    Reader(Arc<dyn Reader>),
+}
+
+/// Reader of every piece of output, in the thread that took it from the pipe.
+pub trait Reader: Send + Sync + fmt::Debug {
+    /// Takes a piece; it must not block.
+    fn read(&self, source: Source, bytes: &[u8]);
 }
 
 /// Every byte of a call's standard output, unless there are more than it was made for.
@@ -81,10 +89,15 @@ impl Tap {
         (Self(To::Kept(kept.clone())), kept)
     }
 
+    /// Makes a tap that passes every piece to `reader`.
+    pub fn read_by(reader: Arc<dyn Reader>) -> Self {
+        Self(To::Reader(reader))
+    }
+
     pub fn is_listened(&self) -> bool {
         match self.0 {
             To::Listener(_) => true,
-            To::Nobody | To::Kept(_) => false,
+            To::Nobody | To::Kept(_) | To::Reader(_) => false,
         }
     }
 
@@ -92,6 +105,7 @@ impl Tap {
     pub fn pass(&self, source: Source, bytes: &[u8]) {
         let listened = match (&self.0, source) {
             (To::Listener(listened), _) => listened,
+            (To::Reader(reader), _) => return reader.read(source, bytes),
             (To::Kept(kept), Source::Stdout) => return kept.push(bytes),
             (To::Kept(_), Source::Stderr) | (To::Nobody, _) => return,
         };

@@ -3,7 +3,7 @@
 use rmcp::ErrorData;
 use rmcp::model::ErrorCode;
 
-use super::projects::{error, mark, output};
+use super::projects::{error, mark};
 use super::server::Server;
 use super::tools::Context;
 use project::{Project, ScriptLaunch, ScriptTool, hooks};
@@ -41,13 +41,14 @@ impl<B: Backend> Server<B> {
             return Err(ErrorData::new(REFUSED, why, None));
         }
         let launch = ScriptLaunch::policy(project, tool, mark());
-        let report = self.run_launch(ASKS, &launch, context).await.map_err(|refused| {
-            ErrorData::new(
-                REFUSED,
-                format!("server.d/policy.sh was not asked: {}", refused.message),
-                None,
-            )
-        })?;
-        launch.allows(tool, &output(&report)).map_err(error)
+        let (launch, output, _) =
+            self.run_launch(ASKS, launch, context).await.map_err(|refused| {
+                ErrorData::new(
+                    REFUSED,
+                    format!("server.d/policy.sh was not asked: {}", refused.message),
+                    None,
+                )
+            })?;
+        launch.allows(tool, &output).map_err(error)
     }
 }

@@ -1,5 +1,7 @@
 //! A script project: how its entries are listed, and one call of a script from its arguments to its result.
 
+mod live;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
@@ -21,11 +23,9 @@ use super::tools::Context;
 use model::outcome::Outcome;
 use project::{
     AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, ScriptEnd,
-    ScriptError, ScriptLaunch, ScriptOutput, ScriptPrompt, ScriptResource, ScriptTemplate,
-    ScriptTool,
+    ScriptError, ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
 };
 use service::refused::{Refused, RefusedKind};
-use service::shell::ScriptArgs;
 use service::{Backend, CallReport};
 
 /// Instructions to a model where a project's tools are the only ones.
@@ -181,14 +181,10 @@ impl<B: Backend> Server<B> {
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
             .for_pages(shows_pages(context));
-        let report = match self.run_launch(&tool.name, &launch, context).await {
-            Ok(report) => report,
+        let (launch, output, report) = match self.run_launch(&tool.name, launch, context).await {
+            Ok(done) => done,
             Err(refused) => return refusal(refused, tool),
         };
-        let output = output(&report);
-        for message in Project::messages(&launch, &output) {
-            self.0.logs.tell_script(context, message).await;
-        }
         let result = Project::result(tool, &launch, &output).map_err(error)?;
         let mut result: CallToolResult = serde_json::from_value(result).map_err(|_| {
             ErrorData::internal_error("the tool's result is no result of a tool", None)
@@ -196,24 +192,6 @@ impl<B: Backend> Server<B> {
         let receipt = reply::meta(report.receipt.as_ref(), None);
         result.meta.get_or_insert_default().0.extend(receipt.0);
         Ok(result)
-    }
-
-    /// Runs what was prepared in a cell, as a call of `project:NAME`.
-    pub(super) async fn run_launch(
-        &self,
-        name: &str,
-        launch: &ScriptLaunch,
-        context: &Context,
-    ) -> Result<CallReport, Refused> {
-        let args = ScriptArgs {
-            command: launch.script.clone(),
-            stdin: launch.stdin.clone(),
-            env: Some(launch.env.clone()),
-            profile: launch.profile.clone(),
-            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
-            ..ScriptArgs::default()
-        };
-        self.turn(context, |caller| self.0.backend.project_tool(name, args, caller)).await
     }
 
     /// Reads a resource of the project; `None` if the project has no such resource.
@@ -232,11 +210,11 @@ impl<B: Backend> Server<B> {
             return Some(Ok(ReadResourceResult::new(vec![contents(text, asked)])));
         }
         let launch = ScriptLaunch::reading(project, &asked, mark());
-        let report = match self.run_launch(READS, &launch, context).await {
-            Ok(report) => report,
+        let (launch, output, _) = match self.run_launch(READS, launch, context).await {
+            Ok(done) => done,
             Err(refused) => return Some(Err(ErrorData::internal_error(refused.message, None))),
         };
-        let content = Project::content(&asked, &launch, &output(&report)).map_err(error);
+        let content = Project::content(&asked, &launch, &output).map_err(error);
         Some(content.map(|content| ReadResourceResult::new(vec![contents(content, asked)])))
     }
 }
@@ -282,9 +260,9 @@ impl<B: Backend> Server<B> {
         let asked = CompletionRequest { of, argument, value, known: &known };
         let launch = ScriptLaunch::completing(project, completion, &asked, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        let report = self.run_launch(COMPLETES, &launch, context).await;
-        let report = report.map_err(|it| ErrorData::internal_error(it.message, None))?;
-        let suggestions = Project::suggestions(&launch, &output(&report)).map_err(error)?;
+        let done = self.run_launch(COMPLETES, launch, context).await;
+        let (launch, output, _) = done.map_err(|it| ErrorData::internal_error(it.message, None))?;
+        let suggestions = Project::suggestions(&launch, &output).map_err(error)?;
         let total = u32::try_from(suggestions.values.len()).ok();
         let total = total.filter(|_| !suggestions.has_more);
         CompletionInfo::with_pagination(suggestions.values, total, suggestions.has_more)
@@ -331,8 +309,9 @@ fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorD
     }
 }
 
-pub(super) fn output(report: &CallReport) -> ScriptOutput {
-    let end = match &report.outcome {
+/// Returns how a script ended.
+fn end(outcome: &Outcome) -> ScriptEnd {
+    match outcome {
         Outcome::Exited { .. } => ScriptEnd::Exited,
         Outcome::Timeout => ScriptEnd::TimedOut,
         Outcome::Cancelled => ScriptEnd::Cancelled,
@@ -343,8 +322,7 @@ pub(super) fn output(report: &CallReport) -> ScriptOutput {
             ScriptEnd::Stopped(format!("Tool reached its {} limit", kind.name()))
         }
         Outcome::Failed(failure) => ScriptEnd::Stopped(failure.to_string()),
-    };
-    ScriptOutput { end, stdout: report.stdout.whole(), stderr: last(report) }
+    }
 }
 
 /// Returns what is kept of standard error.

@@ -178,9 +178,11 @@ impl Project {
             let line = said.lines().find(|line| !line.trim().is_empty()).map(|line| json!(line));
             ScriptError { code: -32603, message: message.to_owned(), data: line }
         };
-        let report = match (&output.end, &output.stdout) {
-            (ScriptEnd::Exited, Some(stdout)) => launch.report(stdout),
-            (ScriptEnd::TimedOut, _) => return Err(failed("Completion was not done in its time")),
+        let report = match (&output.end, &output.report) {
+            (ScriptEnd::Exited, Some(report)) => launch.report(report),
+            (ScriptEnd::TimedOut | ScriptEnd::Idle, _) => {
+                return Err(failed("Completion was not done in its time"));
+            }
             (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
         };
         let Some(report) = report.filter(|report| report.exit_code == 0) else {

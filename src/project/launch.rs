@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::completions::{self, CompletionRequest, SUGGESTIONS, ScriptCompletion};
 use crate::reading::AskedResource;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::stream::ScriptStream;
 use crate::token::RemoteToken;
 use crate::{Project, ScriptTool};
 
@@ -60,6 +61,8 @@ pub struct ScriptLaunch {
     pub seconds: u64,
     /// Name of the profile that the tool's metadata asks for.
     pub profile: Option<String>,
+    /// Time limit in seconds without progress.
+    pub idle: Option<u64>,
     /// Word that separates the output from the report.
     mark: String,
 }
@@ -81,8 +84,6 @@ pub(crate) struct ShellReport<'o> {
     pub(crate) exit_code: i32,
     /// Content of the file for an error.
     pub(crate) error: &'o [u8],
-    /// Log messages, one JSON document a line.
-    pub(crate) log: &'o [u8],
     /// Files beside the result.
     pub(crate) embedded: &'o [u8],
 }
@@ -120,13 +121,14 @@ impl ScriptLaunch {
             (FIELDS, &fields),
         ]));
         let run = if tool.is_executable { "program" } else { "bash" };
-        let given = if stdin.is_empty() { "variable" } else { "file" };
+        let given = if stdin.is_empty() { String::new() } else { stdin.len().to_string() };
         // A schema can be longer than the environment has room for.
         let metadata = quoted(&metadata(tool).to_string());
-        let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", given), ("METADATA", &metadata)];
+        let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", &given), ("METADATA", &metadata)];
         let script = format!("{EMBED}{}", script(&mark, run, &more));
         let profile = profile(tool);
-        Ok(Self { script, env, stdin, seconds: seconds(project, tool), profile, mark })
+        let (seconds, idle) = (seconds(project, tool), idle(project, tool));
+        Ok(Self { script, env, stdin, seconds, idle, profile, mark })
     }
 
     /// Tells the script if the client shows pages.
@@ -143,7 +145,33 @@ impl ScriptLaunch {
         env.extend(named(&[("MCP_TOOL_NAME", &tool.name)]));
         let metadata = quoted(&metadata(tool).to_string());
         let script = format!("{POLICY}{}", script(&mark, "policy", &[("METADATA", &metadata)]));
-        Self { script, env, stdin: Vec::new(), seconds: POLICY_SECONDS, profile: None, mark }
+        Self {
+            script,
+            env,
+            stdin: Vec::new(),
+            seconds: POLICY_SECONDS,
+            idle: None,
+            profile: None,
+            mark,
+        }
+    }
+
+    /// Tells the script that the client receives progress of this call.
+    #[must_use]
+    pub fn with_progress(mut self, token: &str) -> Self {
+        // The script puts it in JSON; the client gets its own back in any case.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        let is_word = !token.is_empty() && token.len() <= 128 && token.chars().all(is_plain);
+        let token = if is_word { token } else { "1" };
+        self.env.insert("MCP_PROGRESS_TOKEN".to_owned(), token.to_owned());
+        self
+    }
+
+    /// Tells the script that the user can be asked.
+    #[must_use]
+    pub fn with_questions(mut self) -> Self {
+        self.env.insert("MCP_ELICIT_SUPPORTED".to_owned(), "1".to_owned());
+        self
     }
 
     /// Prepares the reading of a resource.
@@ -162,6 +190,7 @@ impl ScriptLaunch {
             env,
             stdin: Vec::new(),
             seconds: project.settings.default_seconds,
+            idle: None,
             profile: None,
             mark,
         }
@@ -193,7 +222,7 @@ impl ScriptLaunch {
         let run = if completion.is_executable { "program" } else { "bash" };
         let script = script(&mark, run, &[("PROGRAM", "$PROGRAM_PATH")]);
         let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
-        Ok(Self { script, env, stdin: Vec::new(), seconds, profile: None, mark })
+        Ok(Self { script, env, stdin: Vec::new(), seconds, idle: None, profile: None, mark })
     }
 
     /// Reads the answer of the project's hook. Everything but a clear yes is a no.
@@ -205,9 +234,9 @@ impl ScriptLaunch {
             let message = format!("Tool '{}' blocked by policy: {why}", tool.name);
             ScriptError { code: -32602, message, data: None }
         };
-        let report = match (&output.end, &output.stdout) {
-            (ScriptEnd::Exited, Some(stdout)) => self.report(stdout),
-            (ScriptEnd::TimedOut, _) => {
+        let report = match (&output.end, &output.report) {
+            (ScriptEnd::Exited, Some(report)) => self.report(report),
+            (ScriptEnd::TimedOut | ScriptEnd::Idle, _) => {
                 return Err(refused("server.d/policy.sh was not done in its time"));
             }
             (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
@@ -224,18 +253,22 @@ impl ScriptLaunch {
         }
     }
 
-    /// Separates the report of the shell from the output; `None` if the shell was ended before it.
-    pub(crate) fn report<'o>(&self, stdout: &'o [u8]) -> Option<ShellReport<'o>> {
-        let mark = format!("\n{} ", self.mark);
-        let at = stdout.windows(mark.len()).rposition(|window| window == mark.as_bytes())?;
-        let (output, rest) = (stdout.get(..at)?, stdout.get(at + mark.len()..)?);
+    /// Makes the reader of the call's output.
+    pub fn stream(&self) -> ScriptStream {
+        ScriptStream::new(&self.mark)
+    }
+
+    /// Takes the report of the shell apart; `None` if the shell was ended before it.
+    pub(crate) fn report<'o>(&self, report: &'o [u8]) -> Option<ShellReport<'o>> {
+        let rest = report.strip_prefix(self.mark.as_bytes())?.strip_prefix(b" ")?;
         let end = rest.iter().position(|byte| *byte == b'\n')?;
-        let mut numbers = std::str::from_utf8(rest.get(..end)?).ok()?.split(' ');
-        let exit_code = numbers.next()?.parse().ok()?;
-        let mut length = || numbers.next()?.parse().ok();
-        let (error, rest) = rest.get(end + 1..)?.split_at_checked(length()?)?;
-        let (log, embedded) = rest.split_at_checked(length()?)?;
-        Some(ShellReport { output, exit_code, error, log, embedded })
+        let (code, length) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once(' ')?;
+        let (exit_code, length) = (code.parse().ok()?, length.parse().ok()?);
+        let (error, rest) = rest.get(end + 1..)?.split_at_checked(length)?;
+        let mark = format!("\n{}\n", self.mark);
+        let at = rest.windows(mark.len()).position(|window| window == mark.as_bytes())?;
+        let (embedded, output) = (rest.get(..at)?, rest.get(at + mark.len()..)?);
+        Some(ShellReport { output, exit_code, error, embedded })
     }
 }
 
@@ -276,6 +309,11 @@ fn seconds(project: &Project, tool: &ScriptTool) -> u64 {
     }
 }
 
+/// Returns the time that a tool has without progress, if progress renews its time.
+fn idle(project: &Project, tool: &ScriptTool) -> Option<u64> {
+    tool.is_extended.then(|| tool.timeout.unwrap_or(project.settings.default_seconds))
+}
+
 /// Makes variables of the environment, which takes no NUL, while a name in JSON can have one.
 fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
     set.iter().map(|(name, value)| ((*name).to_owned(), value.replace('\0', ""))).collect()
@@ -290,9 +328,7 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCP_SDK", SDK_DIRECTORY.to_owned()),
         ("MCP_TOOL_ERROR_FILE", file("error")),
         ("MCP_TOOL_RESOURCES_FILE", file("resources")),
-        ("MCP_PROGRESS_STREAM", file("progress")),
         ("MCP_PROGRESS_TOKEN", String::new()),
-        ("MCP_LOG_STREAM", file("log")),
         ("MCP_CANCEL_FILE", file("cancel")),
         ("MCP_ELICIT_SUPPORTED", "0".to_owned()),
         ("MCP_ELICIT_REQUEST_FILE", file("elicit-request")),

@@ -18,6 +18,7 @@ mod resources;
 mod result;
 mod server;
 mod settings;
+mod stream;
 mod token;
 mod tools;
 mod tree;
@@ -39,6 +40,7 @@ pub use resources::{ScriptResource, ScriptTemplate};
 pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use server::ServerIdentity;
 pub use settings::{ProjectSettings, SettingError, ToolFilter};
+pub use stream::{ScriptEvent, ScriptStream};
 pub use token::RemoteToken;
 pub use tools::ScriptTool;
 

@@ -6,6 +6,7 @@ use crate::Project;
 use crate::launch::ScriptLaunch;
 use crate::resources::provider;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::stream::OUTPUT_BYTES;
 use crate::ui::PageSource;
 
 /// Codes of JSON-RPC errors.
@@ -76,7 +77,7 @@ impl Project {
         let failed = |code, message: String| ScriptError { code, message, data: None };
         match &output.end {
             ScriptEnd::Exited => {}
-            ScriptEnd::TimedOut => {
+            ScriptEnd::TimedOut | ScriptEnd::Idle => {
                 return Err(failed(INTERNAL, "Resource was not read in its time".to_owned()));
             }
             ScriptEnd::Cancelled => {
@@ -84,15 +85,15 @@ impl Project {
             }
             ScriptEnd::Stopped(how) => return Err(failed(INTERNAL, how.clone())),
         }
-        let Some(stdout) = &output.stdout else {
-            return Err(failed(INTERNAL, "Resource exceeded 1048576 bytes".to_owned()));
-        };
-        let Some(report) = launch.report(stdout) else {
+        let too_long = || Err(failed(INTERNAL, format!("Resource exceeded {OUTPUT_BYTES} bytes")));
+        let Some(report) = &output.report else { return too_long() };
+        let Some(report) = launch.report(report) else {
             return Err(failed(INTERNAL, "Resource could not be read".to_owned()));
         };
         let said = String::from_utf8_lossy(&output.stderr);
         let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         match report.exit_code {
+            0 if report.output.len() > OUTPUT_BYTES => too_long(),
             0 => Ok(content(&asked.mime_type, report.output)),
             2 => Err(failed(INTERNAL, "Resource outside allowed roots".to_owned())),
             3 => Err(failed(NOT_FOUND, "Resource not found".to_owned())),

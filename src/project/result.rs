@@ -4,12 +4,15 @@ use serde_json::{Map, Value, json};
 
 use crate::embedded;
 use crate::launch::ScriptLaunch;
+use crate::stream::OUTPUT_BYTES;
 use crate::{Project, ScriptTool};
 
 /// Code of an internal error (JSON-RPC).
 const INTERNAL: i64 = -32603;
 /// Code of a cancelled call.
 const CANCELLED: i64 = -32001;
+/// Exit code of a call that was ended by its time limit (timeout(1)).
+const TIMED_OUT: i32 = 124;
 /// Bytes of standard error in a result: its last ones.
 const STDERR_BYTES: usize = 4096;
 
@@ -19,6 +22,8 @@ pub enum ScriptEnd {
     /// By itself.
     Exited,
     TimedOut,
+    /// By its time without progress.
+    Idle,
     Cancelled,
     /// In another way, in words.
     Stopped(String),
@@ -28,8 +33,8 @@ pub enum ScriptEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptOutput {
     pub end: ScriptEnd,
-    /// Standard output; `None` if it was longer than what is kept.
-    pub stdout: Option<Vec<u8>>,
+    /// Report of the end, with the output of the script; `None` if it was longer than what is kept.
+    pub report: Option<Vec<u8>>,
     /// Last bytes of standard error.
     pub stderr: Vec<u8>,
 }
@@ -73,21 +78,6 @@ fn first_value(bytes: &[u8]) -> Option<Value> {
 }
 
 impl Project {
-    /// Reads the log messages of a call, in their order; a line that is none is left out.
-    pub fn messages(launch: &ScriptLaunch, output: &ScriptOutput) -> Vec<ScriptMessage> {
-        let report = output.stdout.as_deref().and_then(|stdout| launch.report(stdout));
-        let log = report.map(|report| report.log).unwrap_or_default();
-        let message = |line: &[u8]| {
-            let mut line: Value = serde_json::from_slice(line).ok()?;
-            let fields = line.get_mut("params")?;
-            let logger = fields.get("logger").and_then(Value::as_str);
-            let logger = logger.filter(|logger| !logger.is_empty()).map(str::to_owned);
-            let level = fields.get("level")?.clone();
-            Some(ScriptMessage { level, logger, data: fields.get_mut("data")?.take() })
-        };
-        log.split(|byte| *byte == b'\n').filter_map(message).collect()
-    }
-
     /// Makes the result of a call: a `CallToolResult` as JSON.
     ///
     /// # Errors
@@ -99,18 +89,18 @@ impl Project {
     ) -> Result<Value, ScriptError> {
         match &output.end {
             ScriptEnd::Exited => {}
-            ScriptEnd::TimedOut => return Ok(timed_out(tool, launch.seconds)),
+            ScriptEnd::TimedOut | ScriptEnd::Idle => return Ok(timed_out(tool, launch, output)),
             ScriptEnd::Cancelled => {
                 let message = "Tool cancelled".to_owned();
                 return Err(ScriptError { code: CANCELLED, message, data: None });
             }
             ScriptEnd::Stopped(how) => return Err(ScriptError::internal(how)),
         }
-        let Some(stdout) = &output.stdout else {
-            return Err(ScriptError::internal("Tool output exceeded 1048576 bytes"));
-        };
+        let too_long =
+            || Err(ScriptError::internal(format!("Tool output exceeded {OUTPUT_BYTES} bytes")));
+        let Some(report) = &output.report else { return too_long() };
         let stderr = tail(&output.stderr);
-        let Some(report) = launch.report(stdout) else {
+        let Some(report) = launch.report(report) else {
             let mut error = ScriptError::internal("Tool failed before it could be run");
             error.data = Some(json!({ "stderrTail": stderr }));
             return Err(error);
@@ -118,6 +108,9 @@ impl Project {
         if !report.error.is_empty() {
             let unread = || ScriptError::internal("Tool wrote an error that is not understood");
             return Err(ScriptError::read(report.error).unwrap_or_else(unread));
+        }
+        if report.output.len() > OUTPUT_BYTES {
+            return too_long();
         }
         if report.exit_code != 0 {
             // A script that says what failed and then ends so has said it in the better way.
@@ -140,24 +133,38 @@ fn tail(stderr: &[u8]) -> String {
     String::from_utf8_lossy(stderr.get(from..).unwrap_or_default()).into_owned()
 }
 
-fn timed_out(tool: &ScriptTool, seconds: u64) -> Value {
-    let (reason, message) = match tool.is_extended {
-        true => ("max_exceeded", format!("Tool exceeded maximum runtime of {seconds}s")),
-        false => ("fixed", format!("Tool timed out after {seconds}s")),
+/// Makes the result of a call that was ended by one of its time limits.
+fn timed_out(tool: &ScriptTool, launch: &ScriptLaunch, output: &ScriptOutput) -> Value {
+    let limit = launch.idle.unwrap_or(launch.seconds);
+    let (reason, message) = match (&output.end, launch.idle) {
+        (ScriptEnd::Idle, _) => {
+            ("idle", format!("Tool timed out after {limit}s (no progress reported)"))
+        }
+        (_, Some(_)) => {
+            ("max_exceeded", format!("Tool exceeded maximum runtime of {}s", launch.seconds))
+        }
+        (_, None) => ("fixed", format!("Tool timed out after {limit}s")),
     };
     let mut text = message.clone();
-    let mut error = json!({
-        "type": "timeout", "message": message, "timeoutSecs": seconds, "reason": reason, "exitCode": 124,
-    });
-    if let (Some(hint), Some(fields)) = (&tool.timeout_hint, error.as_object_mut()) {
+    let mut error = Map::new();
+    error.insert("type".to_owned(), json!("timeout"));
+    error.insert("message".to_owned(), json!(message));
+    error.insert("timeoutSecs".to_owned(), json!(limit));
+    error.insert("reason".to_owned(), json!(reason));
+    error.insert("exitCode".to_owned(), json!(TIMED_OUT));
+    if launch.idle.is_some() {
+        error.insert("progressExtendsTimeout".to_owned(), json!(true));
+        error.insert("maxTimeoutSecs".to_owned(), json!(launch.seconds));
+    }
+    if let Some(hint) = &tool.timeout_hint {
         text.push_str(&format!("\n\nSuggestion: {hint}"));
-        fields.insert("hint".to_owned(), json!(hint));
+        error.insert("hint".to_owned(), json!(hint));
     }
     json!({
         "content": [{ "type": "text", "text": text }],
         "structuredContent": { "success": false, "error": error },
         "isError": true,
-        "_meta": { "exitCode": 124 },
+        "_meta": meta(TIMED_OUT, &tail(&output.stderr)),
     })
 }
 

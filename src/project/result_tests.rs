@@ -50,8 +50,9 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
 /// Returns the result of a script that printed `stdout`, ended with `code` and left `error` in its file.
 fn ended(schema: Value, stdout: &str, code: i32, error: &str) -> Result<Value, ScriptError> {
     let tool = tool(schema);
-    let stdout = Some(format!("{stdout}\nMARK {code} {} 0\n{error}", error.len()).into_bytes());
-    let output = ScriptOutput { end: ScriptEnd::Exited, stdout, stderr: b"said\nmore".to_vec() };
+    let report = format!("MARK {code} {}\n{error}\nMARK\n{stdout}", error.len());
+    let report = Some(report.into_bytes());
+    let output = ScriptOutput { end: ScriptEnd::Exited, report, stderr: b"said\nmore".to_vec() };
     Project::result(&tool, &launched(&tool), &output)
 }
 
@@ -117,7 +118,7 @@ fn output_is_checked_against_its_schema() {
 #[test]
 fn a_timeout_is_a_result_with_the_authors_hint() {
     let tool = tool(Value::Null);
-    let output = |end| ScriptOutput { end, stdout: Some(Vec::new()), stderr: Vec::new() };
+    let output = |end| ScriptOutput { end, report: Some(Vec::new()), stderr: Vec::new() };
     let result = Project::result(&tool, &launched(&tool), &output(ScriptEnd::TimedOut));
     let text = "Tool timed out after 5s\n\nSuggestion: Ask for less";
     let result = result.unwrap_or_default();
@@ -167,21 +168,29 @@ fn nothing_of_the_caller_is_in_the_script() {
 }
 
 #[test]
-fn messages_are_the_lines_of_the_log_that_are_some() {
-    let tool = tool(Value::Null);
-    let log = concat!(
-        "{\"params\":{\"level\":\"info\",\"logger\":\"one\",\"data\":{\"a\":1}}}\n",
-        "no JSON\n{\"params\":{\"level\":\"info\"}}\n",
-        "{\"params\":{\"level\":\"error\",\"logger\":\"\",\"data\":\"text\"}}\n",
-    );
-    let stdout = Some(format!("said\nMARK 1 2 {}\n{{}}{log}", log.len()).into_bytes());
-    let output = ScriptOutput { end: ScriptEnd::Exited, stdout, stderr: Vec::new() };
-    let message = |level: &str, logger: Option<&str>, data: Value| ScriptMessage {
-        level: json!(level),
-        logger: logger.map(str::to_owned),
-        data,
+fn a_tool_whose_progress_renews_its_time_says_which_limit_it_reached() {
+    let tool = ScriptTool { is_extended: true, max_timeout: Some(4000), ..tool(Value::Null) };
+    let launch = launched(&tool);
+    assert_eq!((launch.seconds, launch.idle), (600, Some(5)));
+    let ended = |end| {
+        let output = ScriptOutput { end, report: Some(Vec::new()), stderr: b"said".to_vec() };
+        Project::result(&tool, &launch, &output).unwrap_or_default()
     };
-    let expected =
-        [message("info", Some("one"), json!({"a": 1})), message("error", None, json!("text"))];
-    assert_eq!(Project::messages(&launched(&tool), &output), expected);
+    let expected = |reason: &str, message: &str| {
+        let error = json!({
+            "type": "timeout", "message": message, "timeoutSecs": 5, "reason": reason, "exitCode": 124,
+            "progressExtendsTimeout": true, "maxTimeoutSecs": 600, "hint": "Ask for less",
+        });
+        let text = format!("{message}\n\nSuggestion: Ask for less");
+        json!({
+            "content": [{"type": "text", "text": text}],
+            "structuredContent": {"success": false, "error": error},
+            "isError": true,
+            "_meta": {"exitCode": 124, "stderr": "said"},
+        })
+    };
+    let idle = "Tool timed out after 5s (no progress reported)";
+    assert_eq!(ended(ScriptEnd::Idle), expected("idle", idle));
+    let over = "Tool exceeded maximum runtime of 600s";
+    assert_eq!(ended(ScriptEnd::TimedOut), expected("max_exceeded", over));
 }

@@ -58,7 +58,8 @@ pub trait Backend: Send + Sync + 'static {
         caller: Caller,
     ) -> impl Future<Output = Result<CommandReport, Refused>> + Send;
 
-    /// Runs a tool of a script project in a fresh cell; the report has its output as it was captured.
+    /// Runs a tool of a script project in a fresh cell. Its output goes to the caller's tap; its input is `args.stdin`
+    /// for the record, and comes from the caller's feed.
     fn project_tool(
         &self,
         tool: &str,

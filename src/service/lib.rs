@@ -27,8 +27,10 @@ pub mod shell;
 mod watch;
 mod workbench;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use audit::{Story, Unrecorded};
@@ -54,6 +56,23 @@ pub struct Caller {
     pub produced: Produced,
     /// Receiver of a one-shot cell's output as it is printed.
     pub tap: Tap,
+    /// Standard input that a script of a project is given while it runs.
+    pub feed: Feed,
+}
+
+/// Input of a running program, taken once by the call that runs it. Clones are the same input.
+#[derive(Debug, Clone, Default)]
+pub struct Feed(Arc<Mutex<Option<mpsc::Receiver<Vec<u8>>>>>);
+
+impl Feed {
+    /// Makes an input of what comes out of `pieces`; it ends with them.
+    pub fn new(pieces: mpsc::Receiver<Vec<u8>>) -> Self {
+        Self(Arc::new(Mutex::new(Some(pieces))))
+    }
+
+    fn take(&self) -> Option<mpsc::Receiver<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Reason why a call was not run at all.

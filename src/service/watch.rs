@@ -5,7 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{Instant, timeout};
 
@@ -78,13 +80,29 @@ pub(super) async fn to_the_end(
 ) -> Observed {
     // Dropping the rest of `running` cancels the call if this function returns early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
-    // Tools give their input with the job; a pipe would only keep the program waiting.
-    drop(stdin);
+    // Where nothing comes, the end of the input comes at once: a pipe would only keep the program waiting.
+    let feeding = stdin.zip(caller.feed.take()).map(|(stdin, pieces)| {
+        // It ends with the pieces, or with the cell.
+        tokio::spawn(feed(stdin, pieces))
+    });
     let (mut seen, drained_in) =
         follow((stdout, stderr), keep, ended, control.clone(), limits, caller).await;
+    if let Some(feeding) = feeding {
+        feeding.abort();
+    }
     control.drained(drained_in);
     seen.ended.timings.drain = drained_in;
     Observed { receipt: Some(receipt), ..seen }
+}
+
+/// Passes pieces of input on, as long as the program takes them.
+async fn feed(mut stdin: pipe::Sender, mut pieces: mpsc::Receiver<Vec<u8>>) {
+    while let Some(piece) = pieces.recv().await {
+        if let Err(error) = stdin.write_all(&piece).await {
+            tracing::debug!(%error, "a program takes no more input");
+            return;
+        }
+    }
 }
 
 /// Returns the observations, and the time that output was read after the report of the end.
@@ -132,7 +150,6 @@ async fn follow(
 mod tests {
     use std::sync::Mutex;
 
-    use tokio::io::AsyncWriteExt;
     use tokio::sync::oneshot;
 
     use super::*;

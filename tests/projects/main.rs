@@ -6,9 +6,11 @@
 
 mod author;
 mod hooks;
+mod live;
 mod pages;
 #[path = "../support/server.rs"]
 mod server;
+mod transcript;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +22,11 @@ use server::Server;
 
 /// Copies the project beside this file, with modes that do not depend on the umask of a checkout.
 fn copied(to: &Path) -> std::io::Result<()> {
-    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects/basics"), to)?;
+    copied_of("basics", to)
+}
+
+fn copied_of(project: &str, to: &Path) -> std::io::Result<()> {
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects").join(project), to)?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))
 }
 

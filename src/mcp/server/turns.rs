@@ -90,7 +90,9 @@ impl<B: Backend> Server<B> {
                 None => std::future::pending().await,
             }
         };
-        let caller = Caller { cancel: cancel.clone(), produced: produced.clone(), tap };
+        let (cancel_call, produced_here) = (cancel.clone(), produced.clone());
+        let caller =
+            Caller { cancel: cancel_call, produced: produced_here, tap, ..Caller::default() };
         let mut running = std::pin::pin!(call(caller));
         let mut reporting = std::pin::pin!(reporting);
         let mut taken_back = std::pin::pin!(async {
@@ -104,5 +106,26 @@ impl<B: Backend> Server<B> {
             () = &mut reporting => running.await,
             () = &mut taken_back => running.await,
         }
+    }
+    /// Runs a call without progress of its own until it ends, and ends it when `stop` resolves.
+    pub(crate) async fn stopped_turn<T, F>(
+        &self,
+        caller: Caller,
+        stop: impl Future<Output = ()>,
+        call: impl FnOnce(Caller) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
+        let cancel = self.0.kill.child_token();
+        if cancel.is_cancelled() {
+            return Err(Refused::cancelled());
+        }
+        let mut running = std::pin::pin!(call(Caller { cancel: cancel.clone(), ..caller }));
+        tokio::select! {
+            ended = &mut running => return ended,
+            () = stop => cancel.cancel(),
+        }
+        running.await
     }
 }

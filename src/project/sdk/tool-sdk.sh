@@ -537,13 +537,102 @@ mcp_download_safe_or_fail() {
     mcp_fail_invalid_args "$message"
 }
 
-# A question that no client is asked is declined, as the user may decline it.
-mcp_elicit() { printf '{"action":"decline","content":null}\n'; }
-mcp_elicit_string() { mcp_elicit; }
-mcp_elicit_confirm() { mcp_elicit; }
-mcp_elicit_choice() { mcp_elicit; }
-mcp_elicit_titled_choice() { mcp_elicit; }
-mcp_elicit_multi_choice() { mcp_elicit; }
-mcp_elicit_titled_multi_choice() { mcp_elicit; }
-mcp_elicit_url() { mcp_elicit; }
+# --- Questions for the user
+
+# Asks the server to ask the user, and prints the answer. Ends with 1 where there is none.
+__mcp_ask() {
+    local seconds=${2:-30} tries=0
+    if [[ ${MCP_ELICIT_SUPPORTED:-0} != 1 ]]; then
+        echo "mcp_elicit: Client does not support elicitation" >&2
+        printf '{"action":"decline","content":null}\n'
+        return 1
+    fi
+    [[ $seconds =~ ^[0-9]{1,5}$ ]] || seconds=30
+    rm -f -- "$MCP_ELICIT_RESPONSE_FILE"
+    printf '%s' "$1" >"$MCP_ELICIT_REQUEST_FILE.tmp.$$" || return 1
+    mv -f -- "$MCP_ELICIT_REQUEST_FILE.tmp.$$" "$MCP_ELICIT_REQUEST_FILE" || return 1
+    until [[ -e $MCP_ELICIT_RESPONSE_FILE ]]; do
+        if ((tries++ >= 10#$seconds * 10)) || mcp_is_cancelled; then
+            rm -f -- "$MCP_ELICIT_REQUEST_FILE"
+            echo "mcp_elicit: no answer within $seconds s" >&2
+            printf '{"action":"cancel","content":null}\n'
+            return 1
+        fi
+        sleep 0.1
+    done
+    printf '%s\n' "$(<"$MCP_ELICIT_RESPONSE_FILE")"
+    rm -f -- "$MCP_ELICIT_RESPONSE_FILE"
+}
+
+mcp_elicit() {
+    local REPLY schema=${2:-} mode=${4:-form}
+    [[ -n $schema ]] || schema='{"type":"object","properties":{}}'
+    __mcp_quote "${1-}"
+    __mcp_ask "{\"message\":$REPLY,\"schema\":$schema,\"mode\":\"${mode//[^a-z]/}\"}" "${3:-}"
+}
+
+mcp_elicit_url() {
+    local REPLY message
+    __mcp_quote "${1-}"
+    message=$REPLY
+    __mcp_quote "${2-}"
+    __mcp_ask "{\"message\":$message,\"url\":$REPLY,\"mode\":\"url\"}" "${3:-}"
+}
+
+# Asks for one field, which is required: its name as JSON, and its schema.
+__mcp_elicit_field() {
+    mcp_elicit "$1" "{\"type\":\"object\",\"properties\":{$2:$3},\"required\":[$2]}"
+}
+
+# Makes a list of strings, or of values with titles.
+__mcp_options() {
+    local kind=$1 option separator=
+    shift
+    for option; do
+        if [[ $kind == plain ]]; then
+            __mcp_quote "$option"
+        else
+            local value
+            __mcp_quote "${option%%:*}"
+            value=$REPLY
+            __mcp_quote "${option#*:}"
+            REPLY="{\"const\":$value,\"title\":$REPLY}"
+        fi
+        options+=$separator$REPLY
+        separator=,
+    done
+}
+
+mcp_elicit_string() {
+    local REPLY
+    __mcp_quote "${2:-value}"
+    __mcp_elicit_field "${1-}" "$REPLY" '{"type":"string"}'
+}
+
+mcp_elicit_confirm() { __mcp_elicit_field "${1-}" '"confirmed"' '{"type":"boolean"}'; }
+
+mcp_elicit_choice() {
+    local REPLY options=
+    __mcp_options plain "${@:2}"
+    __mcp_elicit_field "${1-}" '"choice"' "{\"type\":\"string\",\"enum\":[$options]}"
+}
+
+mcp_elicit_titled_choice() {
+    local REPLY options=
+    __mcp_options titled "${@:2}"
+    __mcp_elicit_field "${1-}" '"choice"' "{\"type\":\"string\",\"oneOf\":[$options]}"
+}
+
+mcp_elicit_multi_choice() {
+    local REPLY options=
+    __mcp_options plain "${@:2}"
+    __mcp_elicit_field "${1-}" '"choices"' "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"enum\":[$options]}}"
+}
+
+mcp_elicit_titled_multi_choice() {
+    local REPLY options=
+    __mcp_options titled "${@:2}"
+    __mcp_elicit_field "${1-}" '"choices"' "{\"type\":\"array\",\"items\":{\"anyOf\":[$options]}}"
+}
+
 [[ ! -r ${MCP_SDK:-}/ui-sdk.sh ]] || source "$MCP_SDK/ui-sdk.sh"

@@ -335,8 +335,10 @@ impl Backend for Scope {
         args: ScriptArgs,
         caller: Caller,
     ) -> Result<CallReport, Refused> {
-        let call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
-        Ok(self.workbench.call(call, &caller).await?)
+        let mut call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
+        call.stdin = call.stdin.open();
+        // The reader of the tap has the output.
+        Ok(self.workbench.call_keeping(call, 0, &caller).await?)
     }
 
     async fn file(

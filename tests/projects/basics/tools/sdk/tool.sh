@@ -79,7 +79,7 @@ case $(mcp_args_require .of) in
             "$(mcp_extract_cli_error '{"errors":[{"message":"two"}]}' said 3)" \
             "$(mcp_extract_cli_error 'no JSON' said 3)" "$(mcp_extract_cli_error '' '' 3)")"
         ;;
-    elicit) mcp_emit_json "[$(mcp_elicit_confirm Sure?), $MCP_ELICIT_SUPPORTED]" ;;
+    elicit) mcp_emit_json "[$(mcp_elicit_confirm Sure? || true), $MCP_ELICIT_SUPPORTED]" ;;
     download) mcp_emit_json "$(mcp_download_safe --url https://example.com/a --out /tmp/a)" ;;
     download-or-fail) mcp_download_safe_or_fail --url http://example.com/a --out /tmp/a ;;
 esac

@@ -1,0 +1,270 @@
+//! A script while it runs: its progress, messages and questions to the client, and a cancellation and answers to it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::model::{
+    ClientResult, CustomRequest, NumberOrString, ProgressNotificationParam, ProgressToken,
+    ProtocolVersion, ServerRequest,
+};
+use rmcp::{Peer, RoleServer};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use crate::server::Server;
+use crate::tools::Context;
+use capture::tap::{Reader, Source, Tap};
+use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
+use service::refused::Refused;
+use service::shell::ScriptArgs;
+use service::{Backend, CallReport, Caller, Feed};
+
+/// Events that wait to be sent: more than pass the stream's own limits in a minute.
+const WAITING: usize = 512;
+/// Time that a script has to see its cancel file, before it is sent TERM.
+const CANCEL_GRACE: Duration = Duration::from_millis(500);
+
+/// Reader of a script's output, in the thread that takes it from the pipe.
+#[derive(Debug)]
+struct Told {
+    stream: Mutex<ScriptStream>,
+    /// `None` once the call has ended.
+    events: Mutex<Option<mpsc::Sender<ScriptEvent>>>,
+}
+
+impl Told {
+    fn stream(&self) -> MutexGuard<'_, ScriptStream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn events(&self) -> MutexGuard<'_, Option<mpsc::Sender<ScriptEvent>>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the script has made no progress for a time.
+    async fn idle(&self, limit: Duration) {
+        loop {
+            let (grown, now) = (self.stream().grown(), Instant::now());
+            let end = grown.unwrap_or(now) + limit;
+            if end <= now {
+                return;
+            }
+            tokio::time::sleep_until(end.into()).await;
+        }
+    }
+}
+
+impl Reader for Told {
+    fn read(&self, source: Source, bytes: &[u8]) {
+        if source == Source::Stderr {
+            return;
+        }
+        for event in self.stream().push(bytes, Instant::now()) {
+            let sent = self.events().as_ref().map(|events| events.try_send(event));
+            if sent.is_some_and(|sent| sent.is_err()) {
+                tracing::debug!("the client is too slow: a message of a script is left out");
+            }
+        }
+    }
+}
+
+/// Reason for which a call was ended before its cell's own time limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    None,
+    Idle,
+}
+
+impl<B: Backend> Server<B> {
+    /// Runs what was prepared in a cell, as a call of `project:NAME`. Returns when everything that the script said
+    /// was sent.
+    ///
+    /// # Errors
+    /// The reason why it was not run.
+    pub(crate) async fn run_launch(
+        &self,
+        name: &str,
+        launch: ScriptLaunch,
+        context: &Context,
+    ) -> Result<(ScriptLaunch, ScriptOutput, CallReport), Refused> {
+        let token = context.meta.get_progress_token();
+        let launch = match &token {
+            Some(token) => launch.with_progress(&token_text(token)),
+            None => launch,
+        };
+        let launch = if can_ask(context) { launch.with_questions() } else { launch };
+        let (sender, events) = mpsc::channel(WAITING);
+        let (input, pieces) = mpsc::channel(8);
+        if !launch.stdin.is_empty() {
+            send(&input, launch.stdin.clone());
+        }
+        let told = Arc::new(Told {
+            stream: Mutex::new(launch.stream()),
+            events: Mutex::new(Some(sender)),
+        });
+        let caller = Caller {
+            tap: Tap::read_by(Arc::clone(&told) as Arc<dyn Reader>),
+            feed: Feed::new(pieces),
+            ..Caller::default()
+        };
+        let run = async {
+            let done = self.stoppable(name, &launch, (&told, &input), caller, context).await;
+            *told.events() = None;
+            done
+        };
+        let (done, ()) = tokio::join!(run, self.tell(events, token, &input, context));
+        let (report, stop) = done?;
+        let end = match (super::end(&report.outcome), stop) {
+            (ScriptEnd::Cancelled, Stop::Idle) => ScriptEnd::Idle,
+            (end, _) => end,
+        };
+        let output =
+            ScriptOutput { end, report: told.stream().take_report(), stderr: super::last(&report) };
+        Ok((launch, output, report))
+    }
+
+    /// Runs a call until its end, its time without progress or its cancellation.
+    async fn stoppable(
+        &self,
+        name: &str,
+        launch: &ScriptLaunch,
+        (told, input): (&Told, &mpsc::Sender<Vec<u8>>),
+        caller: Caller,
+        context: &Context,
+    ) -> Result<(CallReport, Stop), Refused> {
+        let args = ScriptArgs {
+            command: launch.script.clone(),
+            stdin: launch.stdin.clone(),
+            env: Some(launch.env.clone()),
+            profile: launch.profile.clone(),
+            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
+            ..ScriptArgs::default()
+        };
+        let idle = async {
+            match launch.idle {
+                Some(seconds) => told.idle(Duration::from_secs(seconds)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut stopped = Stop::None;
+        let stop = async {
+            tokio::select! {
+                () = idle => stopped = Stop::Idle,
+                () = context.ct.cancelled() => {
+                    send(input, b"cancel\n".to_vec());
+                    tokio::time::sleep(CANCEL_GRACE).await;
+                }
+            }
+        };
+        let run = |caller| self.0.backend.project_tool(name, args, caller);
+        let report = self.stopped_turn(caller, stop, run).await?;
+        Ok((report, stopped))
+    }
+
+    /// Sends what a script says until its call has ended.
+    async fn tell(
+        &self,
+        mut events: mpsc::Receiver<ScriptEvent>,
+        token: Option<ProgressToken>,
+        input: &mpsc::Sender<Vec<u8>>,
+        context: &Context,
+    ) {
+        let mut asked: Option<Pin<Box<dyn Future<Output = Value> + Send>>> = None;
+        loop {
+            let answer = async {
+                match &mut asked {
+                    Some(asked) => asked.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                event = events.recv() => event,
+                answer = answer => {
+                    asked = None;
+                    send(input, format!("answer {answer}\n").into_bytes());
+                    continue;
+                }
+            };
+            match event {
+                None => return,
+                Some(ScriptEvent::Log(message)) => {
+                    self.0.logs.tell_script(context, message).await;
+                }
+                Some(ScriptEvent::Progress { progress, total, message }) => {
+                    let Some(token) = token.clone() else { continue };
+                    let mut note = ProgressNotificationParam::new(token, progress);
+                    (note.total, note.message) = (total, message);
+                    if let Err(error) = context.peer.notify_progress(note).await {
+                        tracing::debug!(%error, "progress was not sent");
+                    }
+                }
+                // One question at a time: the script waits for its answer.
+                Some(ScriptEvent::Question(fields)) if asked.is_none() && can_ask(context) => {
+                    asked = Some(Box::pin(ask(context.peer.clone(), fields)));
+                }
+                Some(ScriptEvent::Question(_)) => {}
+            }
+        }
+    }
+}
+
+/// Passes a line to the script, if it still takes any.
+fn send(input: &mpsc::Sender<Vec<u8>>, bytes: Vec<u8>) {
+    if input.try_send(bytes).is_err() {
+        tracing::debug!("a script takes no more input");
+    }
+}
+
+fn token_text(token: &ProgressToken) -> String {
+    match &token.0 {
+        NumberOrString::Number(number) => number.to_string(),
+        NumberOrString::String(text) => text.to_string(),
+    }
+}
+
+/// Returns true if the client can be asked while a call runs. From 2026-07-28 on a server sends no requests: a call
+/// would have to end with its question, and a running script cannot.
+fn can_ask(context: &Context) -> bool {
+    let is_older =
+        context.protocol_version().is_none_or(|version| version < ProtocolVersion::V_2026_07_28);
+    is_older && context.peer.peer_info().is_some_and(|info| info.capabilities.elicitation.is_some())
+}
+
+/// Asks the user what a script wants to know. Returns the content of the response's file.
+async fn ask(peer: Peer<RoleServer>, fields: Map<String, Value>) -> Value {
+    let declined = json!({ "action": "decline", "content": null });
+    let Some(params) = question(&peer, fields) else { return declined };
+    // As the script wrote it: rmcp knows fewer schemas than clients may.
+    let request =
+        ServerRequest::CustomRequest(CustomRequest::new("elicitation/create", Some(params)));
+    match peer.send_request(request).await {
+        Ok(ClientResult::ElicitResult(result)) => {
+            json!({ "action": result.action, "content": result.content })
+        }
+        Ok(_) => declined,
+        Err(error) => {
+            tracing::debug!(%error, "a question was not answered");
+            json!({ "action": "cancel", "content": null })
+        }
+    }
+}
+
+/// Makes a question of a script's request; `None` if the client knows no such question.
+fn question(peer: &Peer<RoleServer>, mut fields: Map<String, Value>) -> Option<Value> {
+    let known = peer.peer_info()?.capabilities.elicitation.clone()?;
+    let mode = fields.get("mode").and_then(Value::as_str).unwrap_or("form").to_owned();
+    let message = fields.remove("message").filter(Value::is_string)?;
+    match mode.as_str() {
+        "form" if known.form.is_some() || known.url.is_none() => {
+            let schema = fields.remove("schema").filter(Value::is_object)?;
+            Some(json!({ "mode": mode, "message": message, "requestedSchema": schema }))
+        }
+        "url" if known.url.is_some() => {
+            let url = fields.remove("url").filter(Value::is_string)?;
+            let id = super::mark();
+            Some(json!({ "mode": mode, "message": message, "url": url, "elicitationId": id }))
+        }
+        _ => None,
+    }
+}

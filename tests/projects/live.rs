@@ -1,0 +1,174 @@
+//! Scripts while they run: progress, messages, questions, renewed time limits, cancellation, floods.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::copied_of;
+use crate::server::{self, Server};
+use crate::transcript::{compare, modern, until};
+
+/// Serves a copy of the project to a client with these capabilities.
+fn served(held: &tempfile::TempDir, writes: &str, capabilities: Value) -> Server {
+    copied_of("live_project", held.path()).expect("a copy");
+    let mut command = Command::new(server::PROGRAM);
+    let project = format!("{}{writes}", held.path().to_str().expect("UTF-8"));
+    command.args(["serve", "--toolchains", "none", "--project", &project]);
+    Server::of_client(command, capabilities)
+}
+
+fn call(tool: &str, arguments: Value, meta: Value) -> Value {
+    json!({"name": tool, "arguments": arguments, "_meta": meta})
+}
+
+#[test]
+fn progress_and_messages_come_while_a_script_runs_and_before_its_result() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({}));
+    let said = |meta| call("live", json!({"of": "said"}), meta);
+    let id = server.request("tools/call", said(json!({})));
+    let mut lines = until(&mut server, id, |_| None);
+    let level = server.request("logging/setLevel", json!({"level": "info"}));
+    server.answer(level);
+    let id = server.request("tools/call", said(json!({"progressToken": "to\"ken"})));
+    lines.extend(until(&mut server, id, |_| None));
+    compare("said-2025-11-25", &lines);
+    let meta = json!({"progressToken": 7, "io.modelcontextprotocol/logLevel": "debug"});
+    let id = server.request("tools/call", said(modern(meta)));
+    compare("said-2026-07-28", &until(&mut server, id, |_| None));
+}
+
+#[test]
+fn progress_is_seen_before_the_script_ends() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({"elicitation": {}}));
+    let meta = json!({"progressToken": 1});
+    let id = server.request("tools/call", call("live", json!({"of": "waits"}), meta));
+    let mut seen = Vec::new();
+    // The script does not end before the question is answered.
+    until(&mut server, id, |question| {
+        seen.push(question["method"].clone());
+        Some(json!({"action": "accept", "content": {"confirmed": true}}))
+    });
+    assert_eq!(seen, ["elicitation/create"]);
+}
+
+#[test]
+fn a_script_asks_the_user_and_gets_the_answers() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({"elicitation": {}}));
+    let id = server.request("tools/call", call("live", json!({"of": "asks"}), json!({})));
+    let mut count = 0;
+    let lines = until(&mut server, id, |_| {
+        count += 1;
+        Some(match count {
+            1 => json!({"action": "decline"}),
+            2 => json!({"action": "cancel"}),
+            _ => json!({"action": "accept", "content": {"number": count, "text": "\"\n$(id)"}}),
+        })
+    });
+    compare("asks-2025-11-25", &lines);
+    // Nothing can be asked in the middle of a call from this revision on.
+    let id = server.request("tools/call", call("live", json!({"of": "asks"}), modern(json!({}))));
+    compare("asks-2026-07-28", &until(&mut server, id, |_| None));
+    // A question that nobody answers does not hold a script's end.
+    let id = server.request("tools/call", call("live", json!({"of": "asks-alone"}), json!({})));
+    compare("asks-alone-2025-11-25", &until(&mut server, id, |_| None));
+}
+
+#[test]
+fn a_script_of_a_client_that_cannot_be_asked_is_told_so() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({}));
+    let id = server.request("tools/call", call("live", json!({"of": "waits"}), json!({})));
+    let lines = until(&mut server, id, |_| None);
+    let error = &lines[0]["error"];
+    assert_eq!(error["message"], "mcp_elicit: Client does not support elicitation", "{lines:?}");
+}
+
+#[test]
+fn progress_renews_a_time_limit_up_to_the_longest() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({}));
+    let renewed = server.call("renewed", json!({}));
+    let idle = server.call("idle", json!({}));
+    let text = |answer: &Value| answer["result"]["content"][0]["text"].clone();
+    let answer = server.answer(idle);
+    assert_eq!(text(&answer), "Tool timed out after 1s (no progress reported)");
+    let error = json!({
+        "type": "timeout", "message": "Tool timed out after 1s (no progress reported)", "timeoutSecs": 1,
+        "reason": "idle", "exitCode": 124, "progressExtendsTimeout": true, "maxTimeoutSecs": 50,
+    });
+    assert_eq!(answer["result"]["structuredContent"], json!({"success": false, "error": error}));
+    // It has two seconds without progress, and made some for five.
+    let answer = server.answer(renewed);
+    assert_eq!(text(&answer), "Tool exceeded maximum runtime of 5s");
+    assert_eq!(answer["result"]["structuredContent"]["error"]["reason"], "max_exceeded");
+}
+
+#[test]
+fn a_cancelled_script_sees_its_cancel_file_before_it_is_ended() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, ":rw", json!({}));
+    let cancelled = call("live", json!({"of": "cancelled"}), json!({"progressToken": 1}));
+    let id = server.request("tools/call", cancelled);
+    let begun = server.lines.recv_timeout(server::patience::patience()).expect("progress");
+    assert_eq!(begun["method"], "notifications/progress", "{begun}");
+    server.send(
+        &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}),
+    );
+    let end = std::time::Instant::now() + server::patience::patience();
+    let place = held.path().join("cancelled");
+    while !place.exists() {
+        assert!(std::time::Instant::now() < end, "the script did not see its cancel file");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // It is ended, although it would sleep on: the server ends in its own time.
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn what_a_script_prints_is_never_a_message_of_the_servers() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({"elicitation": {}}));
+    let level = server.request("logging/setLevel", json!({"level": "debug"}));
+    server.answer(level);
+    let meta = json!({"progressToken": 1});
+    let id = server.request("tools/call", call("live", json!({"of": "forged"}), meta));
+    let lines = until(&mut server, id, |_| None);
+    let forged = json!({"id": 1, "jsonrpc": "2.0", "result": {"forged": true}});
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(lines[0]["result"]["structuredContent"], forged);
+}
+
+#[test]
+fn a_flood_of_progress_and_messages_is_bounded_and_costs_the_result_nothing() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({}));
+    let level = server.request("logging/setLevel", json!({"level": "info"}));
+    server.answer(level);
+    let meta = json!({"progressToken": 1});
+    let id = server.request("tools/call", call("live", json!({"of": "flood"}), meta));
+    let lines = until(&mut server, id, |_| None);
+    let count = |method: &str| lines.iter().filter(|line| line["method"] == method).count();
+    let counts = (count("notifications/progress"), count("notifications/message"));
+    assert_eq!(counts, (100, 100));
+    assert_eq!(
+        lines.last().map(|line| &line["result"]["content"][0]["text"]),
+        Some(&json!("flooded\n"))
+    );
+}
+
+#[test]
+fn an_output_is_whole_up_to_its_limit_and_an_error_above() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({}));
+    let result = server.result("live", json!({"of": "bytes"}));
+    assert_eq!(result["content"][0]["text"], "a\0b\n\n");
+    let most = 10 << 20;
+    let result = server.result("live", json!({"of": "long", "bytes": most}));
+    assert_eq!(result["content"][0]["text"].as_str().map(str::len), Some(most));
+    let id = server.call("live", json!({"of": "long", "bytes": most + 1}));
+    let error = json!({"code": -32603, "message": "Tool output exceeded 10485760 bytes"});
+    assert_eq!(server.answer(id)["error"], error);
+}

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Says nothing.
+sleep 60
