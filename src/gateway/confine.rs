@@ -271,3 +271,105 @@ pub(crate) fn ports(egress: &Egress, resolvers: &[std::net::SocketAddr]) -> Opti
     }
     Some(ports)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::os::fd::AsRawFd;
+
+    use nix::libc;
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect, socket,
+    };
+    use sys::process::Side;
+
+    use super::*;
+
+    /// Runs `act` in a child, and returns the errnos that it returns, 0 for none.
+    fn in_child(act: impl FnOnce() -> Vec<Result<(), Errno>>) -> Vec<i32> {
+        let (read, write) = nix::unistd::pipe().expect("a pipe");
+        match sys::fork::fork().expect("a child") {
+            Side::Child => {
+                let results = act().into_iter();
+                let bytes: Vec<u8> = results
+                    .flat_map(|result| result.err().map_or(0, sys::raw).to_ne_bytes())
+                    .collect();
+                let written = nix::unistd::write(&write, &bytes);
+                process::exit_now(i32::from(written.is_err()));
+            }
+            Side::Parent(child) => {
+                drop(write);
+                let mut bytes = [0; 256];
+                let length = nix::unistd::read(&read, &mut bytes).expect("its results");
+                process::wait(&child.pidfd).expect("its end");
+                let (numbers, _) = bytes.get(..length).expect("read").as_chunks::<4>();
+                numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect()
+            }
+        }
+    }
+
+    fn made(
+        domain: AddressFamily,
+        kind: SockType,
+        protocol: Option<SockProtocol>,
+    ) -> Result<(), Errno> {
+        socket(domain, kind, SockFlag::empty(), protocol).map(drop)
+    }
+
+    fn connected(port: u16) -> Result<(), Errno> {
+        let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+        connect(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port))
+    }
+
+    /// What a worker that was taken over would try.
+    fn attempts() -> Vec<Result<(), Errno>> {
+        let bound = || {
+            let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+            bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0))
+        };
+        let forked = || match sys::fork::fork()? {
+            Side::Child => process::exit_now(0),
+            Side::Parent(child) => process::wait(&child.pidfd),
+        };
+        let opened = || {
+            let flags = nix::fcntl::OFlag::O_RDONLY;
+            nix::fcntl::open("/", flags, nix::sys::stat::Mode::empty()).map(drop)
+        };
+        vec![
+            connected(9),
+            connected(10),
+            bound(),
+            forked(),
+            opened(),
+            made(AddressFamily::Unix, SockType::Stream, None),
+            made(AddressFamily::Netlink, SockType::Raw, Some(SockProtocol::NetlinkRoute)),
+            made(AddressFamily::Inet, SockType::Datagram, Some(SockProtocol::Udp)),
+            made(AddressFamily::Inet, SockType::SeqPacket, None),
+            nix::sys::signal::kill(nix::unistd::getppid(), None),
+        ]
+    }
+
+    #[test]
+    fn a_worker_connects_to_its_ports_and_has_no_file_process_or_listener() {
+        let refused = libc::ECONNREFUSED;
+        // Unconfined, each of them works, but for the two ports where nobody listens and the kind that is none.
+        let bare = in_child(attempts);
+        assert_eq!(bare, [refused, refused, 0, 0, 0, 0, 0, 0, libc::ESOCKTNOSUPPORT, 0]);
+        let confined = in_child(|| {
+            let walls = process::set_no_new_privs().and_then(|()| worker(Some(&[9])));
+            if walls.is_err() { vec![walls] } else { attempts() }
+        });
+        let no = libc::EPERM;
+        let other_port = if landlock::kernel_abi() >= 4 { libc::EACCES } else { refused };
+        assert_eq!(confined, [refused, other_port, no, no, no, no, no, 0, no, no]);
+    }
+
+    #[test]
+    fn ports_are_those_of_the_rules_and_the_resolvers() {
+        let resolvers: [SocketAddr; 1] = ["192.0.2.1:53".parse().expect("an address")];
+        let mut egress = Egress { class: NetworkClass::AllowList, ..Egress::default() };
+        assert_eq!(ports(&egress, &resolvers), Some(vec![53]));
+        egress.class = NetworkClass::Any;
+        assert_eq!(ports(&egress, &resolvers), None);
+    }
+}
