@@ -157,7 +157,8 @@ impl PooledCell {
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.fail(Failure::Setup { step: step.name().to_owned(), errno })
             }
-            Ok((FromInit::Network, _)) if self.stage == PooledStage::Building => {
+            // The payload may have said before that it is ready: the two sockets are read in no order.
+            Ok((FromInit::Network, _)) if self.cell.network.is_awaited() => {
                 let [packets, ..] = &mut received.fds;
                 self.cell.network.got(packets.take());
                 PoolEvent::None
