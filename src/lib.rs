@@ -9,6 +9,7 @@
 //! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
 //!                  supervisor          pid 1 of its own pid namespace; one thread, poll, pidfds
+//!                    │ SOCK_SEQPACKET  ── gateway ── worker of each cell that sends, only with egress  (gateway)
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
 //!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
 //!                    │ forked when the cell is built, exec when it has a job
@@ -77,6 +78,10 @@
 //!
 //! [`selftest`]: the escape corpus, and how it is run against cofferdam or another sandbox.
 //! *Architecture Invariant:* it makes no cell; `cofferdam run` does, as for any user.
+//!
+//! [`gateway`]: the network of cells, in processes of its own: `gateway` keeps cells and forks a worker at a cell's first
+//! packet, `worker` is its TCP/IP stack, judge, resolver and relays, `intercept` reads requests.
+//! *Architecture Invariant:* nothing of the host's network namespace is in a cell; what no rule allows goes nowhere.
 //!
 //! [`capture`]: output, bounded and made harmless.
 //! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
