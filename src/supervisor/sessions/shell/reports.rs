@@ -46,8 +46,14 @@ impl Shell {
     /// Takes note of what the shell shows of the call that runs.
     fn look_at_shell(&mut self, now: Instant) -> Result<(), Errno> {
         let Some(current) = &self.current else { return Ok(()) };
-        let has_input = current.pending.awaits_input() && self.has_input(&current.pending)?;
-        let shown = self.shown_end(&current.pending)?;
+        let pending = &current.pending;
+        // Twice: nothing rings again where one system call failed as if the shell had no such file.
+        let has_input =
+            pending.awaits_input() && (self.has_input(pending)? || self.has_input(pending)?);
+        let shown = match self.shown_end(pending)? {
+            None => self.shown_end(pending)?,
+            shown => shown,
+        };
         let Some(current) = &mut self.current else { return Ok(()) };
         if has_input {
             current.pending.opened();
