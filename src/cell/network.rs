@@ -298,6 +298,7 @@ fn filter() -> Vec<Instruction> {
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "frames of a known length")]
 mod tests {
     use super::*;
 

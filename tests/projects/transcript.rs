@@ -28,10 +28,11 @@ pub(crate) fn until(
     let mut lines = Vec::new();
     loop {
         let line = server.lines.recv_timeout(server::patience::patience()).expect("a line in time");
-        if line.get("method").is_some() && line.get("id").is_some() {
-            if let Some(result) = respond(&line) {
-                server.send(&json!({"jsonrpc": "2.0", "id": line["id"], "result": result}));
-            }
+        if line.get("method").is_some()
+            && line.get("id").is_some()
+            && let Some(result) = respond(&line)
+        {
+            server.send(&json!({"jsonrpc": "2.0", "id": line["id"], "result": result}));
         }
         let is_answer = line.get("method").is_none() && line["id"] == id;
         lines.push(plain(line));

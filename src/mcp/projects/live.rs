@@ -103,11 +103,9 @@ impl<B: Backend> Server<B> {
             stream: Mutex::new(launch.stream()),
             events: Mutex::new(Some(sender)),
         });
-        let caller = Caller {
-            tap: Tap::read_by(Arc::clone(&told) as Arc<dyn Reader>),
-            feed: Feed::new(pieces),
-            ..Caller::default()
-        };
+        let reader: Arc<dyn Reader> = told.clone();
+        let caller =
+            Caller { tap: Tap::read_by(reader), feed: Feed::new(pieces), ..Caller::default() };
         let run = async {
             let done = self.stoppable(name, &launch, (&told, &input), caller, context).await;
             *told.events() = None;

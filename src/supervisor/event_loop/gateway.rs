@@ -174,7 +174,7 @@ impl GatewayLink {
     /// Takes a frame of the gateway. Returns the call that has its tally now.
     fn hear(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
         match frame {
-            FromGateway::Up { .. } => {
+            FromGateway::Up => {
                 if let GatewayState::Starting(link, _) = &self.state {
                     self.state = GatewayState::Up(Arc::clone(link));
                 }
@@ -363,10 +363,7 @@ mod tests {
     fn link() -> (GatewayLink, OwnedFd) {
         let (ours, theirs) = packets().expect("a pair");
         let mut link = GatewayLink::new(Arc::new(ours));
-        assert_eq!(
-            link.hear(FromGateway::Up { authority: Vec::new() }).map(|(call, _)| call),
-            None
-        );
+        assert_eq!(link.hear(FromGateway::Up).map(|(call, _)| call), None);
         link.cells.insert(1, CELL);
         link.calls.insert(9, CELL);
         (link, theirs)
