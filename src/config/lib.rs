@@ -14,6 +14,7 @@ pub mod exec;
 pub mod http;
 pub mod json;
 pub mod nested;
+mod secrets;
 pub mod server;
 
 use std::ffi::OsString;

@@ -12,6 +12,7 @@ use toml::Spanned;
 use super::exec::{ExecSettings, WrittenExec};
 use super::http::{self, HttpSettings};
 use super::nested;
+use super::secrets;
 use audit::OnError;
 use audit::read::NUMBERS as AUDIT_FILES;
 use model::defaults;
@@ -120,6 +121,8 @@ pub struct Config {
     pub audit_on_error: Setting<OnError>,
     /// Sockets of the host, by the names that cells have them under.
     pub nested_sockets: Setting<nested::SocketSettings>,
+    /// Secrets that rules of egress may use: their names and places.
+    pub secrets: Setting<Vec<(String, model::egress::SecretSource)>>,
     /// Listener of `serve --http`.
     pub http: HttpSettings,
 }
@@ -173,6 +176,9 @@ struct Written {
     /// Listener of `serve --http`.
     #[serde(default)]
     http: http::Written,
+    /// Secrets that rules of egress put in requests.
+    #[serde(default)]
+    secret: Vec<secrets::Written>,
 }
 
 /// Calls at once, and the host uids of their cells.
@@ -443,6 +449,7 @@ impl Config {
             audit_keep: audit_keep(&reader, audit)?,
             audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
             nested_sockets: nested::sockets(&reader, &written.nested)?,
+            secrets: secrets::secrets(&reader, &written.secret)?,
             http: HttpSettings::parse(&reader, &written.http)?,
             concurrency,
         })
@@ -496,6 +503,7 @@ impl Config {
                 format!("{what:?}").to_lowercase()
             }),
             shown("nested.sockets", &self.nested_sockets, nested::text),
+            shown("secret", &self.secrets, secrets::text),
         ]);
         all.extend(self.http.shown());
         all

@@ -259,6 +259,16 @@ fn every_value_is_shown_with_its_source() {
         "audit.keep = 5 (default)".to_owned(),
         "audit.on_error = continue (default)".to_owned(),
         "nested.sockets =  (default)".to_owned(),
+        "secret =  (default)".to_owned(),
+        "http.allowed =  (default)".to_owned(),
+        "http.hosts =  (default)".to_owned(),
+        "http.origins =  (default)".to_owned(),
+        "http.certificate =  (default)".to_owned(),
+        "http.key =  (default)".to_owned(),
+        "http.sessions = 64 (default)".to_owned(),
+        "http.streams = 64 (default)".to_owned(),
+        "http.drain = 5s (default)".to_owned(),
+        "http.tokens =  (default)".to_owned(),
     ];
     assert_eq!(shown, Ok(expected.to_vec()));
 }
@@ -284,6 +294,12 @@ fn values_out_of_range_are_told() {
     );
     assert_eq!(told("[audit]\nfile = \"log\""), at("8: a path must be absolute"));
     assert_eq!(told("[nested]\nsockets = { a = \"/run/a\" }"), Ok(()));
+    let secret = |name: &str, from: &str| {
+        told(&format!("[[secret]]\nname = \"{name}\"\nfrom = \"{from}\"\n"))
+    };
+    assert_eq!(secret("github", "env:GH_TOKEN"), Ok(()));
+    assert!(secret("Git Hub", "env:GH_TOKEN").is_err_and(|told| told.contains("lower-case")));
+    assert!(secret("github", "ghp_value").is_err_and(|told| told.contains("write `file:")));
     assert_eq!(told("[nested]\nsockets = { a = \"run/a\" }"), at("17: a path must be absolute"));
     assert_eq!(
         told("[nested]\nsockets = { \"../a\" = \"/run/a\" }"),

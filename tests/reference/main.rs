@@ -17,6 +17,7 @@ fn kinds() -> [Kind; 3] {
         "config/exec.rs",
         "config/http.rs",
         "config/nested.rs",
+        "config/secrets.rs",
         "policy/group.rs",
         "audit/lib.rs",
     ]);

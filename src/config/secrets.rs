@@ -1,0 +1,94 @@
+//! `[[secret]]` of `cofferdam.toml`: where the gateway finds what rules of egress put in requests.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::server::{Reader, Setting};
+use model::egress::SecretSource;
+use profile::document::Mistake;
+
+/// Secrets by name. Only the gateway reads their values.
+pub(crate) type SecretSettings = Vec<(String, SecretSource)>;
+
+/// Secret that rules of egress may use. Its value is read by the gateway alone, at start; no cell ever holds it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    /// Name by which rules use it: lower-case letters, digits and dashes. Example: `"github"`.
+    name: Spanned<String>,
+    /// Place of its value: `file:` and an absolute path, `credential:` and the name of a credential of systemd, or
+    /// `env:` and a variable of the server. Other users must not be able to read the file.
+    /// Example: `"file:/run/secrets/github"`.
+    from: Spanned<String>,
+}
+
+/// Returns the secrets that the file names.
+pub(super) fn secrets(
+    reader: &Reader<'_>,
+    written: &[Written],
+) -> Result<Setting<SecretSettings>, Mistake> {
+    let mut secrets = SecretSettings::new();
+    for Written { name, from } in written {
+        let text = name.get_ref();
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if !(1..=64).contains(&text.len()) || !text.bytes().all(fits) {
+            let message = "a secret's name is of lower-case letters, digits and dashes";
+            return Err(reader.mistake(name.span(), message));
+        }
+        if secrets.iter().any(|(known, _)| known == text) {
+            return Err(reader.mistake(name.span(), format!("secret `{text}` is there twice")));
+        }
+        let source = source(from.get_ref()).ok_or_else(|| {
+            let message = "write `file:/absolute/path`, `credential:NAME` or `env:NAME`";
+            reader.mistake(from.span(), message)
+        })?;
+        secrets.push((text.clone(), source));
+    }
+    let first = written.first().map(|secret| &secret.name);
+    Ok(reader.set(first, SecretSettings::new(), |_| secrets))
+}
+
+fn source(text: &str) -> Option<SecretSource> {
+    let (kind, place) = text.split_once(':')?;
+    let is_name = |name: &str| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        !name.is_empty() && !name.starts_with('.') && name.bytes().all(fits)
+    };
+    match kind {
+        "file" if place.starts_with('/') => Some(SecretSource::File(place.into())),
+        "credential" if is_name(place) => Some(SecretSource::Credential(place.to_owned())),
+        "env" if is_name(place) => Some(SecretSource::Env(place.to_owned())),
+        _ => None,
+    }
+}
+
+/// Returns the secrets in words: names and places, which are not secret.
+pub(super) fn text(secrets: &SecretSettings) -> String {
+    let one = |(name, source): &(String, SecretSource)| match source {
+        SecretSource::File(path) => format!("{name} from file:{}", path.display()),
+        SecretSource::Credential(credential) => format!("{name} from credential:{credential}"),
+        SecretSource::Env(variable) => format!("{name} from env:{variable}"),
+    };
+    secrets.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_comes_from_a_file_a_credential_or_a_variable() {
+        let file = SecretSource::File("/run/secrets/github".into());
+        assert_eq!(source("file:/run/secrets/github"), Some(file));
+        assert_eq!(
+            source("credential:gh.token"),
+            Some(SecretSource::Credential("gh.token".into()))
+        );
+        assert_eq!(source("env:GH_TOKEN"), Some(SecretSource::Env("GH_TOKEN".into())));
+        for text in
+            ["", "ghp_value", "file:relative", "credential:../x", "credential:.", "env:", "env:A B"]
+        {
+            assert_eq!(source(text), None, "{text}");
+        }
+    }
+}
