@@ -1,7 +1,7 @@
 //! Start of the supervisor and confinement of the front end, from settings.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::confine::Duties;
@@ -12,8 +12,10 @@ use super::wiring::Settings;
 use super::{confine, tier};
 use audit::Audit;
 use config::server::Config;
-use model::egress::Egress;
+use gateway::intercept::trust::TrustFiles;
+use model::egress::{Egress, EgressRule, SecretSource};
 use model::outcome::in_words;
+use model::profile::{Profile, TRUST};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use supervisor::{Caps, IdRange, Spec};
 use sys::signals;
@@ -105,8 +107,9 @@ fn with(
         record,
         first: settings.first,
     };
-    let egress: Vec<Egress> = spec.profiles.iter().map(|profile| profile.egress.clone()).collect();
-    let started = supervisor::start_beside(spec, |id| gateway(egress, id)).map_err(|error| {
+    let secrets = config.secrets.value.clone();
+    let beside = |id, profiles: &mut [Profile]| gateway(profiles, secrets, id);
+    let started = supervisor::start_beside(spec, beside).map_err(|error| {
         let hint = tier::remedy(&error);
         CliError::new(error.to_string()).with_hint(hint)
     })?;
@@ -137,7 +140,12 @@ fn with(
 ///
 /// # Errors
 /// The reason why it cannot be started.
-fn gateway(profiles: Vec<Egress>, id: Option<u32>) -> Result<Option<OwnedFd>, String> {
+fn gateway(
+    all: &mut [Profile],
+    secrets: Vec<(String, SecretSource)>,
+    id: Option<u32>,
+) -> Result<Option<OwnedFd>, String> {
+    let profiles: Vec<Egress> = all.iter().map(|profile| profile.egress.clone()).collect();
     if !profiles.iter().any(|egress| egress.class.has_egress()) {
         return Ok(None);
     }
@@ -151,9 +159,34 @@ fn gateway(profiles: Vec<Egress>, id: Option<u32>) -> Result<Option<OwnedFd>, St
     // Read here: the gateway has no files.
     let resolvers = gateway::host::resolvers(Path::new("/etc/resolv.conf"));
     let hosts = gateway::host::hosts(Path::new("/etc/hosts"));
-    // Profiles whose requests would be read are refused by the supervisor: they need neither.
-    let (roots, secrets) = (Vec::new(), Vec::new());
-    let spec = gateway::Spec { profiles, resolvers, hosts, roots, secrets, id };
-    gateway::start(theirs, spec).map_err(|error| error.to_string())?;
+    let roots = roots();
+    let spec = gateway::Spec { profiles, resolvers, hosts, roots: roots.clone(), secrets, id };
+    let started = gateway::start(theirs, spec).map_err(|error| error.to_string())?;
+    trust(all, &roots, &started.authority);
     Ok(Some(ours))
+}
+
+/// Has cells whose requests are read trust the gateway's authority.
+fn trust(profiles: &mut [Profile], roots: &[u8], authority: &[u8]) {
+    let reads = |profile: &&mut Profile| profile.egress.rules.iter().any(EgressRule::intercepts);
+    let (files, variables) = TrustFiles::new(roots, authority).placed(TRUST);
+    let files = files.map(|(name, bytes)| (name, Arc::from(bytes)));
+    for profile in profiles.iter_mut().filter(reads) {
+        profile.trust = files.to_vec();
+        for (name, value) in &variables {
+            profile.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// Returns the certificates in PEM by which the host verifies servers; none where it has none.
+fn roots() -> Vec<u8> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let known = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/cert.pem",
+    ];
+    let mut paths = named.into_iter().chain(known.map(PathBuf::from));
+    paths.find_map(|path| std::fs::read(path).ok()).unwrap_or_default()
 }

@@ -81,6 +81,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         terminal: None,
         git_identity: None,
         script_sdk: &[],
+        trust: Vec::new(),
     })
 }
 

@@ -78,6 +78,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         terminal: None,
         git_identity: None,
         script_sdk: &[],
+        trust: Vec::new(),
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
 }

@@ -36,6 +36,17 @@ pub struct TrustFiles {
 }
 
 impl TrustFiles {
+    /// Returns the files of a cell by their names, and the variables for programs that look for them in a directory.
+    pub fn placed(self, directory: &str) -> ([(&'static str, Vec<u8>); 2], Vec<(String, String)>) {
+        let (bundle, java) = ("ca-certificates.crt", "cacerts");
+        let path = format!("{directory}/{bundle}");
+        let mut variables: Vec<_> =
+            self.variables.iter().map(|name| ((*name).to_owned(), path.clone())).collect();
+        let option = format!("-Djavax.net.ssl.trustStore={directory}/{java}");
+        variables.push(("JAVA_TOOL_OPTIONS".to_owned(), option));
+        ([(bundle, self.bundle), (java, self.java)], variables)
+    }
+
     /// Makes them of the host's bundle and the authority's certificate.
     pub fn new(bundle: &[u8], authority: &[u8]) -> Self {
         let pem = pem(authority);

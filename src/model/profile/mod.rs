@@ -17,6 +17,7 @@ pub mod tier;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -64,7 +65,12 @@ pub struct Profile {
     pub git_identity: Option<GitIdentity>,
     /// Files with functions for the scripts of a project, below [`SCRIPTS`]; never a file's word.
     pub script_sdk: &'static [(&'static str, &'static str)],
+    /// Files in [`TRUST`] by which cells trust the gateway's authority, by their names; never a file's word.
+    pub trust: Vec<(&'static str, Arc<[u8]>)>,
 }
+
+/// Directory of the certificates that cells trust where the gateway reads their requests.
+pub const TRUST: &str = "/etc/cofferdam-trust";
 
 /// Directory of the functions for a project's scripts in a cell.
 pub const SCRIPTS: &str = "/etc/cofferdam";
@@ -168,6 +174,7 @@ impl Profile {
             terminal: None,
             git_identity: None,
             script_sdk: &[],
+            trust: Vec::new(),
         }
     }
 }

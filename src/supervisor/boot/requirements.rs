@@ -39,9 +39,6 @@ pub(crate) fn usable(profile: &Profile, landlock_abi: u32, gateway: bool) -> Res
             "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}"
         ));
     }
-    if let Some(rule) = profile.egress.rules.iter().find(|rule| rule.intercepts()) {
-        return refuse(format!("rule `{}` reads requests, which no gateway here does", rule.id));
-    }
     if profile.egress.class.has_egress() && !(gateway && profile.tier == Tier::Full) {
         let class = profile.egress.class.name();
         return refuse(match profile.tier {

@@ -23,7 +23,7 @@ use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{Supplementary, write_map};
-use model::job::{GrantId, Workspace};
+use model::profile::Profile;
 use model::profile::Profile;
 use model::receipt::Tier;
 use model::wire::ScopeResult;
@@ -62,21 +62,22 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// # Errors
 /// What stands in the way; a step that fails later arrives as the first frame on the link.
 pub fn start(spec: Spec) -> Result<Started, StartError> {
-    start_beside(spec, |_| Ok(None))
+    start_beside(spec, |_, _| Ok(None))
 }
 
 /// Starts as [`start`] does, after a gateway. `gateway` is given the host id that this instance has for it,
-/// as root, and returns the supervisor's end of the link to it.
+/// as root, and the profiles, whose cells may have to trust it. It returns the supervisor's end of the link.
 ///
 /// # Errors
 /// As of [`start`]; what `gateway` says.
 pub fn start_beside(
-    spec: Spec,
-    gateway: impl FnOnce(Option<u32>) -> Result<Option<OwnedFd>, String>,
+    mut spec: Spec,
+    gateway: impl FnOnce(Option<u32>, &mut [Profile]) -> Result<Option<OwnedFd>, String>,
 ) -> Result<Started, StartError> {
     let identity = identity(&spec)?;
     // First: nothing of the supervisor's is in it.
-    let gateway = gateway(identity.gateway_id()).map_err(StartError::Gateway)?;
+    let gateway =
+        gateway(identity.gateway_id(), &mut spec.profiles).map_err(StartError::Gateway)?;
     let (link, theirs) = packets().map_err(StartError::Link)?;
     let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;

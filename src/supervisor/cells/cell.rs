@@ -30,6 +30,7 @@ use cell::mounts::Slot;
 use cell::payload::Scratch;
 use cell::report::{self, Probes, ToInit};
 use cell::{Design, Ground, ProcKind, Shared};
+use model::egress::{Egress, placeholder};
 use model::job::Limits;
 use model::receipt::{Configured, Receipt};
 use sys::fork::fork;
@@ -102,6 +103,8 @@ pub(crate) struct NetworkEnds {
     pub packets: OwnedFd,
     /// Pipe that hangs up when the cell's init has ended.
     pub lifeline: OwnedFd,
+    /// Random text of which the cell's placeholders are made.
+    pub seed: [u8; 16],
 }
 
 /// The network of a cell that is built, until the gateway has it. A packet socket must not be closed here where it is
@@ -110,9 +113,19 @@ pub(crate) struct NetworkEnds {
 pub(crate) struct NetworkHandover {
     lifeline: Option<OwnedFd>,
     packets: Option<OwnedFd>,
+    seed: [u8; 16],
 }
 
 impl NetworkHandover {
+    /// Returns the variables of the cell that hold placeholders, with these.
+    pub(crate) fn placeholders<'a>(
+        &'a self,
+        egress: &'a Egress,
+    ) -> impl Iterator<Item = (&'a str, String)> {
+        let secrets = egress.rules.iter().filter_map(|rule| rule.secret.as_ref());
+        secrets.map(|secret| (secret.env.as_str(), placeholder(&secret.name, &self.seed)))
+    }
+
     /// Keeps the packet socket that init has sent.
     pub(crate) fn got(&mut self, packets: Option<OwnedFd>) {
         self.packets = packets;
@@ -126,8 +139,21 @@ impl NetworkHandover {
     /// Takes out both descriptors once init has sent its own.
     pub(crate) fn take_whole(&mut self) -> Option<NetworkEnds> {
         let packets = self.packets.take()?;
-        Some(NetworkEnds { packets, lifeline: self.lifeline.take()? })
+        Some(NetworkEnds { packets, lifeline: self.lifeline.take()?, seed: self.seed })
     }
+}
+
+/// Draws the random text of a cell, if a rule of its profile has a secret.
+fn seed(design: &Design) -> Result<[u8; 16], Errno> {
+    let mut seed = [0; 16];
+    if design.profile.egress.rules.iter().any(|rule| rule.secret.is_some()) {
+        let drawn = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
+        let drawn = drawn.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+        if drawn != seed.len() {
+            return Err(Errno::EIO);
+        }
+    }
+    Ok(seed)
 }
 
 /// One of a cell's two sockets.
@@ -204,7 +230,11 @@ impl Maker<'_> {
             crawl: CrawlWatch::default(),
             streams,
             prestarted,
-            network: NetworkHandover { lifeline: lifeline.map(|(ours, _)| ours), packets: None },
+            network: NetworkHandover {
+                lifeline: lifeline.map(|(ours, _)| ours),
+                packets: None,
+                seed: seed(design)?,
+            },
             private,
             domain,
             done: Vec::new(),

@@ -178,7 +178,7 @@ fn strings(
         Some(private) => private.place(path),
         None => path.to_owned(),
     };
-    let mut environment = environment(&design.profile, &block.env);
+    let mut environment = environment(cell, &design.profile, &block.env);
     if cell.private.is_some() {
         // Without a /tmp of its own, variables name the directory that stands for it.
         environment.retain(|variable| !variable.starts_with("HOME="));
@@ -218,8 +218,10 @@ fn strings(
 }
 
 /// `NAME=value`, later sources over earlier ones.
-fn environment(profile: &Profile, caller: &Env) -> Vec<String> {
+fn environment(cell: &Cell, profile: &Profile, caller: &Env) -> Vec<String> {
+    let placeholders: Vec<_> = cell.network.placeholders(&profile.egress).collect();
     let mut all = profile.environment();
+    all.extend(placeholders.iter().map(|(name, text)| (*name, text.as_str())));
     all.extend(caller.iter());
     all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }

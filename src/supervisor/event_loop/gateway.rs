@@ -262,9 +262,7 @@ impl Supervisor {
         let cell = CellKey { slot: u32::from(slot.number()), generation: gateway.next };
         gateway.next += 1;
         let fds = [ends.packets.as_fd(), ends.lifeline.as_fd()];
-        // Of placeholders, which no cell has: profiles with interception are refused at boot.
-        let seed = [0; 16];
-        gateway.send(&ToGateway::Open { cell, profile, seed }, &fds)?;
+        gateway.send(&ToGateway::Open { cell, profile, seed: ends.seed }, &fds)?;
         gateway.cells.insert(slot.number(), cell);
         Ok(())
     }

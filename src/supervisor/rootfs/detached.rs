@@ -291,7 +291,7 @@ pub(crate) fn stand_in_without_links(path: &Path, kind: Kind) -> Result<OwnedFd,
 }
 
 /// Writes a new file that everybody may read.
-pub(crate) fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
+pub(crate) fn write_file(path: &Path, text: impl AsRef<[u8]>) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_bytes())
+    options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_ref())
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::detached::{directories, write_file};
 use cell::ids::AGENT;
@@ -11,7 +12,7 @@ use cell::{c_path, size};
 use model::defaults::processors;
 use model::egress::NetworkClass;
 use model::job::Limits;
-use model::profile::{GitIdentity, SCRIPTS};
+use model::profile::{GitIdentity, SCRIPTS, TRUST};
 
 /// The host name of every cell.
 pub use model::profile::HOST_NAME;
@@ -55,6 +56,18 @@ fn resolvers(has_dns: bool) -> String {
         true => RESOLVERS.iter().map(|address| format!("nameserver {address}\n")).collect(),
         false => "# A cell has no network beyond itself.\n".to_owned(),
     }
+}
+
+/// Writes the certificates that cells of a profile trust, if its requests are read.
+///
+/// # Errors
+/// As of mkdir(2), open(2) and write(2).
+pub(crate) fn trust(files: &[(&str, Arc<[u8]>)]) -> std::io::Result<()> {
+    let directory = Path::new(TRUST.trim_start_matches('/'));
+    files.iter().try_for_each(|(name, bytes)| {
+        directories(directory)?;
+        write_file(&directory.join(name), bytes)
+    })
 }
 
 /// Writes the author of commits into `directory`, where every repository's own configuration counts more.

@@ -129,6 +129,7 @@ impl TemplateBuilder<'_> {
         let mut grants = place_grants(&grant.directories, granted)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc"), profile.egress.class).during("writing /etc")?;
+        synthetic::trust(&profile.trust).during("writing certificates")?;
         if let (Some(identity), false) = (&profile.git_identity, grant.directories.is_empty()) {
             synthetic::git_identity(Path::new("etc"), identity).during("writing /etc/gitconfig")?;
         }
