@@ -23,7 +23,7 @@ use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{Supplementary, write_map};
-use model::profile::Profile;
+use model::job::{GrantId, Workspace};
 use model::profile::Profile;
 use model::receipt::Tier;
 use model::wire::ScopeResult;
