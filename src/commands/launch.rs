@@ -12,7 +12,7 @@ use super::wiring::Settings;
 use super::{confine, tier};
 use audit::Audit;
 use config::server::Config;
-use gateway::intercept::trust::TrustFiles;
+use gateway::intercept::trust::{PlacedTrust, TrustFiles};
 use model::egress::{Egress, EgressRule, SecretSource};
 use model::outcome::in_words;
 use model::profile::{Profile, TRUST};
@@ -160,7 +160,8 @@ fn gateway(
     let resolvers = gateway::host::resolvers(Path::new("/etc/resolv.conf"));
     let hosts = gateway::host::hosts(Path::new("/etc/hosts"));
     let roots = roots();
-    let spec = gateway::Spec { profiles, resolvers, hosts, roots: roots.clone(), secrets, id };
+    let spec =
+        gateway::GatewaySpec { profiles, resolvers, hosts, roots: roots.clone(), secrets, id };
     let started = gateway::start(theirs, spec).map_err(|error| error.to_string())?;
     trust(all, &roots, &started.authority);
     Ok(Some(ours))
@@ -169,7 +170,7 @@ fn gateway(
 /// Has cells whose requests are read trust the gateway's authority.
 fn trust(profiles: &mut [Profile], roots: &[u8], authority: &[u8]) {
     let reads = |profile: &&mut Profile| profile.egress.rules.iter().any(EgressRule::intercepts);
-    let (files, variables) = TrustFiles::new(roots, authority).placed(TRUST);
+    let PlacedTrust { files, variables } = TrustFiles::new(roots, authority).placed(TRUST);
     let files = files.map(|(name, bytes)| (name, Arc::from(bytes)));
     for profile in profiles.iter_mut().filter(reads) {
         profile.trust = files.to_vec();

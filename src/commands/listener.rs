@@ -19,8 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::error::CliError;
 use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
-use http::Limits;
-use http::access::browser::{Names, Reach};
+use http::ListenerLimits;
+use http::access::browser::{ListenerReach, ServedNames};
 use http::access::tokens::{Role, Token};
 use http::access::{AccessRules, WithoutToken};
 use http::serve::Listener;
@@ -37,7 +37,7 @@ const RANDOM: usize = 32;
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct HttpFlags {
-    /// Serve MCP over HTTP at /mcp as well: 127.0.0.1:PORT, [::1]:PORT, another address of this machine (with a token,
+    /// Serve MCP over HTTP at /mcp as well: 127.0.0.1:PORT, `[::1]:PORT`, another address of this machine (with a token,
     /// and TLS or --behind-proxy), or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
@@ -64,7 +64,7 @@ enum Endpoint {
 #[derive(Debug)]
 pub struct HttpPlan {
     endpoint: Endpoint,
-    names: Names,
+    names: ServedNames,
     allowed: Vec<IpNet>,
     tokens: Vec<TokenSetting>,
     /// Token from the environment.
@@ -73,7 +73,7 @@ pub struct HttpPlan {
     made: Option<PathBuf>,
     without_token: WithoutToken,
     tls: Option<(PathBuf, PathBuf)>,
-    limits: Limits,
+    limits: ListenerLimits,
 }
 
 /// What was opened for the listener.
@@ -82,7 +82,7 @@ pub struct Opened {
     pub access: AccessRules,
     pub listener: Listener,
     pub tls: Option<Arc<ServerConfig>>,
-    pub limits: Limits,
+    pub limits: ListenerLimits,
 }
 
 impl HttpPlan {
@@ -101,32 +101,34 @@ impl HttpPlan {
         let given = std::env::var(VARIABLE).ok().filter(|token| !token.is_empty());
         let has_token = given.is_some() || !settings.tokens.value.is_empty();
         let reach = match &endpoint {
-            Endpoint::Unix(_) => Reach::Socket,
-            Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => Reach::Loopback,
-            Endpoint::Tcp(_) => Reach::Network,
+            Endpoint::Unix(_) => ListenerReach::Socket,
+            Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => {
+                ListenerReach::Loopback
+            }
+            Endpoint::Tcp(_) => ListenerReach::Network,
         };
         let tls = settings.certificate.value.clone().zip(settings.key.value.clone());
-        if reach == Reach::Network {
+        if reach == ListenerReach::Network {
             off_loopback(asked, has_token, tls.is_some() || proxy.is_some())?;
         }
         let needs_token = has_token || grants == HostGrants::Some;
         let (without_token, made) = match reach {
-            Reach::Socket => (WithoutToken::One(Principal::local()), None),
-            Reach::Loopback if !needs_token => {
+            ListenerReach::Socket => (WithoutToken::One(Principal::local()), None),
+            ListenerReach::Loopback if !needs_token => {
                 (WithoutToken::Strangers(Principal::named(CLIENT)), None)
             }
-            Reach::Loopback if !has_token => (WithoutToken::Refused, Some(token_file()?)),
-            Reach::Loopback | Reach::Network => (WithoutToken::Refused, None),
+            ListenerReach::Loopback if !has_token => (WithoutToken::Refused, Some(token_file()?)),
+            ListenerReach::Loopback | ListenerReach::Network => (WithoutToken::Refused, None),
         };
-        let limits = Limits {
+        let limits = ListenerLimits {
             sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
             streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
             drain: settings.drain.value,
-            ..Limits::default()
+            ..ListenerLimits::default()
         };
         Ok(Some(Self {
             endpoint,
-            names: Names {
+            names: ServedNames {
                 reach,
                 hosts: settings.hosts.value.iter().cloned().collect(),
                 origins: settings.origins.value.iter().cloned().collect(),
@@ -381,7 +383,10 @@ mod tests {
         let refused = plan("0.0.0.0:0", None, TOKEN).expect_err("no TLS");
         assert!(refused.contains("in clear"), "{refused}");
         let tls = plan("0.0.0.0:0", None, &format!("{TLS}{TOKEN}")).expect("TLS");
-        assert_eq!((tls.without_token, tls.names.reach), (WithoutToken::Refused, Reach::Network));
+        assert_eq!(
+            (tls.without_token, tls.names.reach),
+            (WithoutToken::Refused, ListenerReach::Network)
+        );
         let proxied = plan("0.0.0.0:0", Some("10.0.0.7"), TOKEN).expect("a proxy");
         let own = IpAddr::from([10, 0, 0, 7]);
         assert_eq!(proxied.allowed, vec![IpNet::from(own)], "nobody but the proxy");

@@ -18,7 +18,7 @@ use sys::socket::{PacketWait, receive, send_now};
 
 use crate::intercept::Prepared;
 use crate::worker::Begun;
-use crate::{Spec, confine, worker};
+use crate::{GatewaySpec, confine, worker};
 
 /// Most cells with a network.
 const CELLS: usize = 4_096;
@@ -67,7 +67,7 @@ enum Source {
 #[derive(Debug)]
 struct Gateway<'a> {
     link: &'a OwnedFd,
-    spec: &'a Spec,
+    spec: &'a GatewaySpec,
     profiles: Vec<Arc<Egress>>,
     prepared: Prepared,
     hosts: Arc<Vec<(String, std::net::IpAddr)>>,
@@ -79,7 +79,7 @@ struct Gateway<'a> {
 }
 
 /// Serves until the supervisor closes its end of the link.
-pub(crate) fn serve(link: &OwnedFd, spec: &Spec, prepared: Prepared) {
+pub(crate) fn serve(link: &OwnedFd, spec: &GatewaySpec, prepared: Prepared) {
     let Ok(closer) = closer() else { return };
     let Ok(up) = encode(&FromGateway::Up) else { return };
     if send_now(link, &up, &[]).is_err() {

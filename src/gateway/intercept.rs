@@ -1,9 +1,9 @@
 //! Requests of a cell that are judged one by one: methods, paths and secrets.
 //!
 //! A connection whose rule has HTTP rules or a secret comes here, once it is open. TLS ends here: the cell sees a
-//! certificate of the run's own authority ([`authority`]), the server's is verified against the host's roots. Then
-//! each request is judged ([`request`]), written anew and sent; its answer is scrubbed of secrets ([`body`]).
-//! [`connection`] joins the two ends; [`trust`] makes the files by which cells trust the authority.
+//! certificate of the run's own authority (`authority`), the server's is verified against the host's roots. Then
+//! each request is judged (`request`), written anew and sent; its answer is scrubbed of secrets (`body`).
+//! `connection` joins the two ends; `trust` makes the files by which cells trust the authority.
 //!
 //! *Architecture Invariant:* a request reaches a server only as hyper wrote it out of judged parts, and a secret only
 //! a server whose certificate was verified for the name of the rule.

@@ -23,11 +23,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::egress::{Egress, SecretSource};
 
-pub use start::{StartError, Started, start};
+pub use start::{GatewayStartError, StartedGateway, start};
 
 /// Everything that a gateway is made with.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct GatewaySpec {
     /// One for each profile, by the index that frames name.
     pub profiles: Vec<Egress>,
     /// Resolvers that questions are forwarded to.

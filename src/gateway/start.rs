@@ -16,11 +16,11 @@ use sys::signals;
 use sys::socket::{PacketWait, receive, send};
 
 use crate::intercept::Prepared;
-use crate::{Spec, confine, gateway};
+use crate::{GatewaySpec, confine, gateway};
 
 /// Reasons why there is no gateway.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum GatewayStartError {
     #[error("the gateway's namespaces cannot be made: {0}")]
     Clone(Errno),
     #[error("the gateway's ids cannot be mapped: {0}")]
@@ -32,7 +32,7 @@ pub enum StartError {
 
 /// A gateway on its way up. Its first frame on the link says if it came up.
 #[derive(Debug)]
-pub struct Started {
+pub struct StartedGateway {
     pub pid: i32,
     pub pidfd: OwnedFd,
     /// Certificate in DER of the authority that cells of profiles with interception must trust; empty if no profile
@@ -58,34 +58,36 @@ const NAMESPACES: nix::libc::c_int = nix::libc::CLONE_NEWUSER
 ///
 /// # Errors
 /// The step of main's that failed; a step of the gateway's arrives as the first frame on the link.
-pub fn start(link: OwnedFd, spec: Spec) -> Result<Started, StartError> {
+pub fn start(link: OwnedFd, spec: GatewaySpec) -> Result<StartedGateway, GatewayStartError> {
     let (go, wait) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-            .map_err(StartError::Clone)?;
-    match process::clone3(NAMESPACES, None).map_err(StartError::Clone)? {
+            .map_err(GatewayStartError::Clone)?;
+    match process::clone3(NAMESPACES, None).map_err(GatewayStartError::Clone)? {
         Side::Child => {
             drop(go);
             run(link, &wait, spec)
         }
         Side::Parent(child) => {
             drop((wait, link));
-            map(child.pid, spec.id).map_err(StartError::Maps)?;
+            map(child.pid, spec.id).map_err(GatewayStartError::Maps)?;
             let authority = prepared(&go)?;
-            send(&go, b"go", &[]).map_err(StartError::Maps)?;
-            Ok(Started { pid: child.pid, pidfd: child.pidfd, authority })
+            send(&go, b"go", &[]).map_err(GatewayStartError::Maps)?;
+            Ok(StartedGateway { pid: child.pid, pidfd: child.pidfd, authority })
         }
     }
 }
 
 /// Waits until the gateway is prepared; returns its authority's certificate.
-fn prepared(go: &OwnedFd) -> Result<Vec<u8>, StartError> {
+fn prepared(go: &OwnedFd) -> Result<Vec<u8>, GatewayStartError> {
     let mut buffer = vec![0; AUTHORITY_BYTES];
     let received = receive(go, &mut buffer, PacketWait::Yes)
-        .map_err(|errno| StartError::Prepare(errno.desc().to_owned()))?;
+        .map_err(|errno| GatewayStartError::Prepare(errno.desc().to_owned()))?;
     match buffer.get(..received.bytes).and_then(<[u8]>::split_first) {
         Some((&PREPARED, authority)) => Ok(authority.to_vec()),
-        Some((_, why)) => Err(StartError::Prepare(String::from_utf8_lossy(why).into_owned())),
-        None => Err(StartError::Prepare("the gateway has ended".to_owned())),
+        Some((_, why)) => {
+            Err(GatewayStartError::Prepare(String::from_utf8_lossy(why).into_owned()))
+        }
+        None => Err(GatewayStartError::Prepare("the gateway has ended".to_owned())),
     }
 }
 
@@ -104,7 +106,7 @@ fn map(pid: i32, id: Option<u32>) -> Result<(), Errno> {
 }
 
 /// Runs the gateway. Never returns.
-fn run(link: OwnedFd, wait: &OwnedFd, spec: Spec) -> ! {
+fn run(link: OwnedFd, wait: &OwnedFd, spec: GatewaySpec) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let Some(prepared) = prepare(wait, &spec) else { return };
         match enter(&link, wait, spec.id.is_some()) {
@@ -122,7 +124,7 @@ fn run(link: OwnedFd, wait: &OwnedFd, spec: Spec) -> ! {
 
 /// Reads the secrets and makes the authority, and tells main. Before the gateway loses the ids and the root of the
 /// operator, who may read the secrets.
-fn prepare(wait: &OwnedFd, spec: &Spec) -> Option<Prepared> {
+fn prepare(wait: &OwnedFd, spec: &GatewaySpec) -> Option<Prepared> {
     let (said, prepared) = match Prepared::new(spec) {
         Ok(prepared) => ([vec![PREPARED], prepared.authority()].concat(), Some(prepared)),
         Err(error) => ([vec![NOT_PREPARED], in_words(&error).into_bytes()].concat(), None),

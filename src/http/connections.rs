@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::access::Peer;
-use crate::limits::{HEAD_BYTES, HEADERS, Limits};
+use crate::limits::{HEAD_BYTES, HEADERS, ListenerLimits};
 
 /// Connections of a server: as many as there may be, and when each was last used.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub(crate) async fn connection<S>(
     peer: Peer,
     router: Router,
     place: Place,
-    (limits, stop): (Limits, CancellationToken),
+    (limits, stop): (ListenerLimits, CancellationToken),
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -129,7 +129,7 @@ async fn requests<S>(
     peer: Peer,
     router: Router,
     place: Place,
-    limits: Limits,
+    limits: ListenerLimits,
     stop: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

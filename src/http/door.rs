@@ -22,7 +22,7 @@ use tower::ServiceExt;
 
 use crate::access::{Client, Standing};
 use crate::body::busy;
-use crate::limits::Limits;
+use crate::limits::ListenerLimits;
 use crate::respond::Refusal;
 use mcp::server::Continuity;
 use policy::Principal;
@@ -71,13 +71,13 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
     pub fn new<M: MakeHandler<Handler = H>>(
         handlers: &Arc<M>,
         client: &Client,
-        limits: &Limits,
+        limits: &ListenerLimits,
         end: &CancellationToken,
     ) -> Self {
         let mut table = LocalSessionManager::default();
         table.session_config.keep_alive = Some(limits.session_idle);
         let table = Arc::new(table);
-        // Names, origins and sizes are checked before a request comes here.
+        // ServedNames, origins and sizes are checked before a request comes here.
         let mut config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .disable_allowed_origins()

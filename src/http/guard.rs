@@ -27,7 +27,7 @@ use crate::access::browser::From;
 use crate::access::{AccessRules, Client, Peer};
 use crate::body::{Bodies, HeldBody, busy};
 use crate::door::{Door, MakeHandler};
-use crate::limits::Limits;
+use crate::limits::ListenerLimits;
 use crate::respond::{Refusal, harden, json_response};
 use mcp::lines::Ends;
 use policy::Principal;
@@ -56,7 +56,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     pub fn new<M: MakeHandler<Handler = H>>(
         handlers: &Arc<M>,
         access: AccessRules,
-        limits: &Limits,
+        limits: &ListenerLimits,
         ends: Ends,
         end: &CancellationToken,
     ) -> Self {

@@ -21,5 +21,5 @@ mod run;
 mod scopes;
 pub mod serve;
 
-pub use limits::Limits;
+pub use limits::ListenerLimits;
 pub use scopes::Scopes;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bounds of one server. What a client sends is bounded before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ListenerLimits {
     /// Connections at once; one more closes the longest idle one.
     pub connections: usize,
     /// MCP sessions of one client.
@@ -34,7 +34,7 @@ pub(crate) const HEADERS: usize = 100;
 /// Bytes of the head of one request.
 pub(crate) const HEAD_BYTES: usize = 64 << 10;
 
-impl Default for Limits {
+impl Default for ListenerLimits {
     fn default() -> Self {
         Self {
             connections: 512,

@@ -23,7 +23,7 @@ use crate::access::{AccessRules, Peer};
 use crate::connections::{self, Connections, Place};
 use crate::door::{Door, MakeHandler};
 use crate::guard::{Guard, guard};
-use crate::limits::Limits;
+use crate::limits::ListenerLimits;
 use crate::respond::Refusal;
 use crate::rest;
 use mcp::lines::Ends;
@@ -47,7 +47,7 @@ pub struct Front<M> {
     pub access: AccessRules,
     pub listener: Listener,
     pub tls: Option<Arc<ServerConfig>>,
-    pub limits: Limits,
+    pub limits: ListenerLimits,
 }
 
 /// Serves until `ends` says so: then no request is taken any more, those in flight have their time, and are killed
@@ -112,7 +112,7 @@ struct Taking {
     router: Router,
     tls: Option<TlsAcceptor>,
     connections: Arc<Connections>,
-    limits: Limits,
+    limits: ListenerLimits,
     stop: CancellationToken,
     all: TaskTracker,
 }

@@ -10,7 +10,7 @@ use super::conduct::{
     OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate, conduct,
 };
 use super::flags::{BadWords, Changes, DeclaredCommand, Flag, Input, Positional, Takes};
-use super::reach::{Reach, Within};
+use super::reach::{TargetPlaces, TargetReach};
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
 use model::egress::{HostPattern, Net};
 use model::units::Time;
@@ -432,8 +432,8 @@ fn reach(
     document: &Document,
     kind: &WordType,
     narrowing: &Narrowing<'_>,
-) -> Result<Reach, Mistake> {
-    let usual = Reach::default();
+) -> Result<TargetReach, Mistake> {
+    let usual = TargetReach::default();
     let Narrowing { within, largest, .. } = narrowing;
     let span = within.map(Spanned::span).or_else(|| largest.map(Spanned::span));
     if let Some(span) = span.filter(|_| !kind.is_target()) {
@@ -442,7 +442,7 @@ fn reach(
     }
     let within = match within {
         None => usual.within,
-        Some(places) if *places.get_ref() == ["any"] => Within::Any,
+        Some(places) if *places.get_ref() == ["any"] => TargetPlaces::Any,
         Some(places) => {
             let (mut hosts, mut nets) = (Vec::new(), Vec::new());
             for place in places.get_ref() {
@@ -460,13 +460,16 @@ fn reach(
             if hosts.is_empty() && nets.is_empty() {
                 return Err(document.mistake(places.span(), "`within` names no place"));
             }
-            Within::Listed { hosts, nets }
+            TargetPlaces::Listed { hosts, nets }
         }
     };
     if let Some(zero) = largest.filter(|most| *most.get_ref() == 0) {
         return Err(document.mistake(zero.span(), "`largest` is at least 1"));
     }
-    Ok(Reach { within, largest: largest.map_or(usual.largest, |most| (*most.get_ref()).into()) })
+    Ok(TargetReach {
+        within,
+        largest: largest.map_or(usual.largest, |most| (*most.get_ref()).into()),
+    })
 }
 
 /// Checks that every list shows words that it takes and words that it does not, and tries both.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
-use crate::reach::Reach;
+use crate::reach::TargetReach;
 use crate::{Policy, Profiles};
 
 fn command(tool: &str) -> DeclaredCommand {
@@ -199,8 +199,12 @@ proptest! {
 
 /// A list with one flag of each place for a value.
 fn list() -> DeclaredCommand {
-    let level =
-        Type { kind: WordType::Int(0..=9), pattern: None, max_bytes: 8, reach: Reach::default() };
+    let level = Type {
+        kind: WordType::Int(0..=9),
+        pattern: None,
+        max_bytes: 8,
+        reach: TargetReach::default(),
+    };
     let flag = |name: &str, takes| Flag {
         name: name.to_owned(),
         takes,

@@ -2,7 +2,7 @@
 //!
 //! A name says nothing of the address behind it: what a cell reaches is decided when it connects, by its profile.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::egress::{HostPattern, Net};
 
@@ -11,15 +11,15 @@ const LARGEST: u128 = 1024;
 
 /// Places that a word of the kinds `host`, `cidr`, `target` and `url` may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reach {
-    pub within: Within,
+pub struct TargetReach {
+    pub within: TargetPlaces,
     /// Most addresses of a network.
     pub largest: u128,
 }
 
 /// Names and networks of a reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Within {
+pub enum TargetPlaces {
     /// Private networks (RFC 1918, RFC 4193) and `*.lab.internal`.
     Private,
     /// These.
@@ -38,9 +38,9 @@ pub struct TooLarge {
     pub prefix: u8,
 }
 
-impl Default for Reach {
+impl Default for TargetReach {
     fn default() -> Self {
-        Self { within: Within::Private, largest: LARGEST }
+        Self { within: TargetPlaces::Private, largest: LARGEST }
     }
 }
 
@@ -54,7 +54,7 @@ const PRIVATE: [Net; 4] = [
 /// Names of a laboratory, as the reference implementation has them.
 const LAB: &str = ".lab.internal";
 
-impl Within {
+impl TargetPlaces {
     /// Checks an address.
     pub(crate) fn address(&self, address: IpAddr) -> Result<(), String> {
         self.network(&Net::of(address, 128))
@@ -97,7 +97,7 @@ impl Within {
     }
 }
 
-impl Reach {
+impl TargetReach {
     /// Returns the size of a network that is too large.
     pub(crate) fn too_large(&self, net: &Net) -> Option<TooLarge> {
         let bits: u8 = if net.first().is_ipv4() { 32 } else { 128 };
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn private_places_are_within_by_default_and_others_are_not() {
-        let within = Reach::default().within;
+        let within = TargetReach::default().within;
         for (text, inside) in [
             ("10.1.2.3", true),
             ("172.31.255.255", true),
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_network_is_within_only_whole_and_its_size_is_bounded() {
-        let reach = Reach::default();
+        let reach = TargetReach::default();
         assert_eq!(reach.within.network(&net("10.0.0.0/8")), Ok(()));
         assert!(reach.within.network(&Net::of(Ipv4Addr::new(8, 0, 0, 0).into(), 6)).is_err());
         assert_eq!(reach.too_large(&net("10.0.0.0/22")), None);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use regex::Regex;
 
-use super::reach::{Reach, TooLarge};
+use super::reach::{TargetReach, TooLarge};
 use model::call::Cwd;
 use model::egress::Net;
 
@@ -20,7 +20,7 @@ pub struct Type {
     pub pattern: Option<WordPattern>,
     pub max_bytes: usize,
     /// Places that a host, a network or a URL may be.
-    pub reach: Reach,
+    pub reach: TargetReach,
 }
 
 /// Type of a word.

@@ -5,11 +5,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::reach::Within;
+use crate::reach::TargetPlaces;
 
 fn of(kind: WordType) -> Type {
     // Places have tests of their own.
-    let reach = Reach { within: Within::Any, largest: u128::MAX };
+    let reach = TargetReach { within: TargetPlaces::Any, largest: u128::MAX };
     Type { kind, pattern: None, max_bytes: WORD_BYTES, reach }
 }
 

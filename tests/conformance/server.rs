@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use http::access::browser::{Names, Reach};
+use http::access::browser::{ListenerReach, ServedNames};
 use http::access::{AccessRules, WithoutToken};
 use http::door::MakeHandler;
 use http::serve::{Front, Listener, serve};
@@ -496,7 +496,8 @@ impl MakeHandler for Suite {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let names = Names { reach: Reach::Loopback, hosts: Vec::new(), origins: Vec::new() };
+    let names =
+        ServedNames { reach: ListenerReach::Loopback, hosts: Vec::new(), origins: Vec::new() };
     let without_token = WithoutToken::Strangers(Principal::named("suite"));
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("http://{}/mcp", listener.local_addr()?);
@@ -505,7 +506,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         access: AccessRules::new(names, Vec::new(), without_token),
         listener: Listener::Tcp(listener),
         tls: None,
-        limits: http::Limits::default(),
+        limits: http::ListenerLimits::default(),
     };
     serve(front, Ends::default()).await?;
     Ok(())

@@ -253,6 +253,7 @@ pub(crate) fn profile() -> Profile {
     Profile {
         name: ProfileName::new("bash").unwrap(),
         description: "a shell people can work in".to_owned(),
+        trust: Vec::new(),
         paths: vec![HostPath {
             host: PathBuf::from("/usr"),
             cell: PathBuf::from("/usr"),

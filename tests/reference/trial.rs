@@ -50,6 +50,10 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("Policy", "tool.flag.max_bytes", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
     ("Policy", "tool.flag.range", "[[tool]]\nflag = [{ arity = 1, kind = \"int\" }]"),
     ("Policy", "tool.flag.values", "[[tool]]\nflag = [{ arity = 1, kind = \"choice\" }]"),
+    ("Policy", "tool.flag.within", "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]"),
+    ("Policy", "tool.flag.largest", "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]"),
+    ("Policy", "tool.positional.within", "[[tool]]\npositional = [{ kind = \"target\" }]"),
+    ("Policy", "tool.positional.largest", "[[tool]]\npositional = [{ kind = \"target\" }]"),
     ("Policy", "tool.positional.range", "[[tool]]\npositional = [{ kind = \"int\" }]"),
     ("Policy", "tool.positional.values", "[[tool]]\npositional = [{ kind = \"choice\" }]"),
     (

@@ -5,7 +5,7 @@ use model::egress::{HostPattern, SecretSource};
 use super::grants::{PinnedRule, RequestRule};
 use super::secrets::{SecretError, SecretValue};
 use super::{CellInterception, InterceptAuthority, InterceptError, Intercepted, Interception};
-use crate::Spec;
+use crate::GatewaySpec;
 
 /// The reasons for which requests cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Reads the secrets and makes the authority. Call it before the process gives up its ids and its root.
-    pub(crate) fn new(spec: &Spec) -> Result<Self, PrepareError> {
+    pub(crate) fn new(spec: &GatewaySpec) -> Result<Self, PrepareError> {
         let all = || spec.profiles.iter().flat_map(|profile| &profile.rules);
         let hosts: Vec<&HostPattern> =
             all().filter(|rule| rule.intercepts()).flat_map(|rule| &rule.hosts).collect();

@@ -35,16 +35,24 @@ pub struct TrustFiles {
     pub java: Vec<u8>,
 }
 
+/// Files of a cell by which its programs trust the authority, and the variables that name them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedTrust {
+    /// Files by their names in the directory.
+    pub files: [(&'static str, Vec<u8>); 2],
+    pub variables: Vec<(String, String)>,
+}
+
 impl TrustFiles {
     /// Returns the files of a cell by their names, and the variables for programs that look for them in a directory.
-    pub fn placed(self, directory: &str) -> ([(&'static str, Vec<u8>); 2], Vec<(String, String)>) {
+    pub fn placed(self, directory: &str) -> PlacedTrust {
         let (bundle, java) = ("ca-certificates.crt", "cacerts");
         let path = format!("{directory}/{bundle}");
         let mut variables: Vec<_> =
             self.variables.iter().map(|name| ((*name).to_owned(), path.clone())).collect();
         let option = format!("-Djavax.net.ssl.trustStore={directory}/{java}");
         variables.push(("JAVA_TOOL_OPTIONS".to_owned(), option));
-        ([(bundle, self.bundle), (java, self.java)], variables)
+        PlacedTrust { files: [(bundle, self.bundle), (java, self.java)], variables }
     }
 
     /// Makes them of the host's bundle and the authority's certificate.

@@ -71,7 +71,7 @@ impl Link {
 /// The errno of epoll_ctl(2).
 #[expect(
     deprecated,
-    reason = "the new function is unsafe for types whose descriptor could change; that of OwnedFd cannot"
+    reason = "the new function has a condition on types whose descriptor could change; that of OwnedFd cannot"
 )]
 pub(crate) fn waited(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>, Errno> {
     AsyncFd::with_interest(fd, interest).map_err(|error| cell::errno_of(&error))

@@ -14,7 +14,7 @@ use crate::respond::Refusal;
 
 /// Place at which this server can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum ListenerReach {
     /// This machine's own addresses.
     Loopback,
     /// Other machines too.
@@ -23,10 +23,10 @@ pub enum Reach {
     Socket,
 }
 
-/// Names and origins that requests may have.
+/// ServedNames and origins that requests may have.
 #[derive(Debug, Clone)]
-pub struct Names {
-    pub reach: Reach,
+pub struct ServedNames {
+    pub reach: ListenerReach,
     /// Further names of this server, in lower case and without a port.
     pub hosts: Vec<String>,
     /// Origins whose pages may use it: `https://app.example`.
@@ -42,7 +42,7 @@ pub(crate) enum From {
     Listed(String),
 }
 
-impl Names {
+impl ServedNames {
     /// Checks that a request was meant for this server.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<From, Refusal> {
         let host = host(uri, headers)?;
@@ -76,9 +76,9 @@ impl Names {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let address = host.parse::<IpAddr>();
         match (self.reach, address) {
-            (Reach::Socket, _) | (Reach::Network, Ok(_)) => true,
-            (Reach::Loopback, Ok(address)) => address.is_loopback(),
-            (Reach::Loopback | Reach::Network, Err(_)) => {
+            (ListenerReach::Socket, _) | (ListenerReach::Network, Ok(_)) => true,
+            (ListenerReach::Loopback, Ok(address)) => address.is_loopback(),
+            (ListenerReach::Loopback | ListenerReach::Network, Err(_)) => {
                 host == "localhost" || self.hosts.contains(&host)
             }
         }
@@ -116,15 +116,15 @@ fn foreign() -> Refusal {
 mod tests {
     use super::*;
 
-    fn names(reach: Reach) -> Names {
-        Names {
+    fn names(reach: ListenerReach) -> ServedNames {
+        ServedNames {
             reach,
             hosts: vec!["shell.example".to_owned()],
             origins: vec!["https://app.example".to_owned()],
         }
     }
 
-    fn checked(reach: Reach, headers: &[(&'static str, &str)]) -> Result<From, u16> {
+    fn checked(reach: ListenerReach, headers: &[(&'static str, &str)]) -> Result<From, u16> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().expect("a value"));
@@ -138,7 +138,11 @@ mod tests {
         for host in
             ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.9.9.9", "[::1]:1", "shell.example"]
         {
-            assert_eq!(checked(Reach::Loopback, &[("host", host)]), Ok(From::Here), "{host}");
+            assert_eq!(
+                checked(ListenerReach::Loopback, &[("host", host)]),
+                Ok(From::Here),
+                "{host}"
+            );
         }
         for host in [
             "evil.example",
@@ -147,21 +151,25 @@ mod tests {
             "localhost.evil.example",
             "0.0.0.0",
         ] {
-            assert_eq!(checked(Reach::Loopback, &[("host", host)]), Err(403), "{host}");
+            assert_eq!(checked(ListenerReach::Loopback, &[("host", host)]), Err(403), "{host}");
         }
-        assert_eq!(checked(Reach::Network, &[("host", "10.0.0.1:8443")]), Ok(From::Here));
-        assert_eq!(checked(Reach::Network, &[("host", "evil.example")]), Err(403));
-        assert_eq!(checked(Reach::Socket, &[("host", "d")]), Ok(From::Here));
-        assert_eq!(checked(Reach::Loopback, &[]), Err(400));
+        assert_eq!(checked(ListenerReach::Network, &[("host", "10.0.0.1:8443")]), Ok(From::Here));
+        assert_eq!(checked(ListenerReach::Network, &[("host", "evil.example")]), Err(403));
+        assert_eq!(checked(ListenerReach::Socket, &[("host", "d")]), Ok(From::Here));
+        assert_eq!(checked(ListenerReach::Loopback, &[]), Err(400));
         let twice = [("host", "localhost"), ("host", "localhost")];
-        assert_eq!(checked(Reach::Loopback, &twice), Err(400));
-        assert_eq!(checked(Reach::Loopback, &[("host", "evil.example@localhost")]), Err(400));
+        assert_eq!(checked(ListenerReach::Loopback, &twice), Err(400));
+        assert_eq!(
+            checked(ListenerReach::Loopback, &[("host", "evil.example@localhost")]),
+            Err(400)
+        );
     }
 
     #[test]
     fn pages_of_other_origins_do_not_pass() {
-        let from =
-            |origin| checked(Reach::Loopback, &[("host", "localhost:8080"), ("origin", origin)]);
+        let from = |origin| {
+            checked(ListenerReach::Loopback, &[("host", "localhost:8080"), ("origin", origin)])
+        };
         assert_eq!(from("http://localhost:8080"), Ok(From::Here));
         assert_eq!(from("https://app.example"), Ok(From::Listed("https://app.example".to_owned())));
         for origin in [
@@ -174,8 +182,9 @@ mod tests {
         ] {
             assert_eq!(from(origin), Err(403), "{origin}");
         }
-        let site =
-            |site| checked(Reach::Loopback, &[("host", "localhost"), ("sec-fetch-site", site)]);
+        let site = |site| {
+            checked(ListenerReach::Loopback, &[("host", "localhost"), ("sec-fetch-site", site)])
+        };
         assert_eq!((site("none"), site("same-origin")), (Ok(From::Here), Ok(From::Here)));
         assert_eq!((site("cross-site"), site("same-site")), (Err(403), Err(403)));
     }

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use ipnet::IpNet;
 
 use crate::respond::Refusal;
-use browser::Names;
+use browser::ServedNames;
 use failures::Failures;
 use policy::Principal;
 use tokens::{Role, Token};
@@ -55,7 +55,7 @@ pub enum Standing {
 /// Conditions of access.
 #[derive(Debug)]
 pub struct AccessRules {
-    pub names: Names,
+    pub names: ServedNames,
     pub tokens: Vec<Token>,
     pub without_token: WithoutToken,
     /// Addresses that may connect; all if it is empty.
@@ -64,7 +64,7 @@ pub struct AccessRules {
 }
 
 impl AccessRules {
-    pub fn new(names: Names, tokens: Vec<Token>, without_token: WithoutToken) -> Self {
+    pub fn new(names: ServedNames, tokens: Vec<Token>, without_token: WithoutToken) -> Self {
         Self { names, tokens, without_token, allowed: Vec::new(), failures: Failures::default() }
     }
 

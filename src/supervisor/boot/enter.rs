@@ -386,12 +386,7 @@ fn design(
         private: &plan.private(),
     };
     let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
-    let egress = profile.egress.class.has_egress();
-    let network = egress.then(NetworkPlan::new);
-    if egress {
-        // Of the packet socket, by init.
-        allowed.push(seccomp::number(syscalls::Sysno::bind));
-    }
+    let network = network(profile, &mut allowed);
     let (abi, links, class) = (landlock_abi, Follow::Texts, profile.egress.class);
     let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
@@ -416,6 +411,16 @@ fn design(
         network,
         mediation,
     })
+}
+
+/// Plans the network of a cell with egress, and allows init the call that it takes.
+fn network(profile: &Profile, allowed: &mut Vec<u32>) -> Option<NetworkPlan> {
+    if !profile.egress.class.has_egress() {
+        return None;
+    }
+    // Of the packet socket.
+    allowed.push(seccomp::number(syscalls::Sysno::bind));
+    Some(NetworkPlan::new())
 }
 
 /// The supervisor's own walls, last: capabilities, then its filter.

@@ -101,11 +101,7 @@ pub fn start_beside(
         clocks: Clocks::Host,
         bare,
     };
-    let side = match spec.tier {
-        Tier::Full => process::clone3(NAMESPACES, None),
-        Tier::Bare => fork(),
-    };
-    match side.map_err(StartError::Clone)? {
+    match cloned(spec.tier).map_err(StartError::Clone)? {
         Side::Child => {
             // Main's ends of both pairs are this process's too: they go, or it would never see
             // main's death as the end of the link. Nor is a file of the host held, but by a mount.
@@ -113,10 +109,7 @@ pub fn start_beside(
             enter::run(inherited, GoSignal { wait })
         }
         Side::Parent(child) => {
-            if spec.tier == Tier::Full {
-                host::place_supervisor(&inherited.cgroups, &identity, child.pid)
-                    .map_err(|error| StartError::Maps(cell::errno_of(&error)))?;
-            }
+            place(spec.tier, &inherited.cgroups, &identity, child.pid)?;
             match mapper(&identity).map_err(StartError::Clone)? {
                 Some(Side::Child) => {
                     // Each of the two must see the other's end of the link close.
@@ -135,6 +128,23 @@ pub fn start_beside(
             Ok(Started { link, held: HeldResources { _identity: identity, _pidfd: child.pidfd } })
         }
     }
+}
+
+/// Clones the supervisor's process.
+fn cloned(tier: Tier) -> Result<Side, Errno> {
+    match tier {
+        Tier::Full => process::clone3(NAMESPACES, None),
+        Tier::Bare => fork(),
+    }
+}
+
+/// Puts the supervisor beside the control groups of its cells.
+fn place(tier: Tier, cgroups: &Parent, identity: &Identity, pid: i32) -> Result<(), StartError> {
+    if tier == Tier::Bare {
+        return Ok(());
+    }
+    host::place_supervisor(cgroups, identity, pid)
+        .map_err(|error| StartError::Maps(cell::errno_of(&error)))
 }
 
 /// Checks that this process can start a supervisor, and finds out whose ids there are.

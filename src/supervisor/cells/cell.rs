@@ -191,10 +191,8 @@ impl Maker<'_> {
         // The payload's first packet tells its pid in this namespace (unix(7), SO_PASSCRED).
         setsockopt(&job, PassCred, &true)?;
         let group = self.cgroups.make(u64::from(slot.number()), &design.profile.limits)?;
-        let out_of_memory = match &group {
-            Some(group) => group.out_of_memory_event()?,
-            None => None,
-        };
+        let out_of_memory =
+            group.as_ref().map(|it| it.out_of_memory_event()).transpose()?.flatten();
         let (private, others) = match &design.ground {
             Ground::Root(root) => {
                 // The cell mounts it.
@@ -239,15 +237,18 @@ impl Maker<'_> {
             domain,
             done: Vec::new(),
         };
-        match &design.ground {
-            Ground::Root(root) => {
-                self.admit(&cell, design.ids.of_slot(root.mounts.id_slot(slot))?)?
-            }
-            Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[])?,
-        }
+        self.mapped(&cell, design, slot)?;
         // While it builds itself.
         cell.streams = Some(Streams::new(design)?);
         Ok(cell)
+    }
+
+    /// Maps the ids of a new cell and tells it, where it has ids of its own.
+    fn mapped(&self, cell: &Cell, design: &Design, slot: Slot) -> Result<(), Errno> {
+        match &design.ground {
+            Ground::Root(root) => self.admit(cell, design.ids.of_slot(root.mounts.id_slot(slot))?),
+            Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[]),
+        }
     }
 
     /// Does what only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.

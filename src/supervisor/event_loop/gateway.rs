@@ -11,16 +11,13 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::supervisor::Supervisor;
-use crate::cells::cell::NetworkEnds;
-use crate::cells::key::KeyId;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
 use model::egress::{Denied, TALLY_ROWS, Tally};
 use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
-use sys::socket::{self, PacketWait};
+use sys::socket;
 
 /// Wait for the tally of a call that has ended; after it the reply goes out and says that it is incomplete.
 const TALLY_TIME: Duration = Duration::from_millis(50);
@@ -31,7 +28,7 @@ const TEXT_BYTES: usize = 512;
 
 /// The state of the gateway.
 #[derive(Debug)]
-enum GatewayState {
+pub(super) enum GatewayState {
     /// It has not said yet that it serves; after the instant it is given up.
     Starting(Arc<OwnedFd>, Instant),
     Up(Arc<OwnedFd>),
@@ -42,15 +39,15 @@ enum GatewayState {
 /// The supervisor's end of the link to the gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayLink {
-    state: GatewayState,
+    pub(super) state: GatewayState,
     /// Number of the next cell, never used twice.
-    next: u64,
+    pub(super) next: u64,
     /// Cells that it serves, by the number of their slot.
-    cells: BTreeMap<u16, CellKey>,
+    pub(super) cells: BTreeMap<u16, CellKey>,
     /// Calls that run in these cells.
     calls: BTreeMap<CallId, CellKey>,
     /// Cells whose network is gone, with the reason.
-    failed: BTreeMap<CellKey, String>,
+    pub(super) failed: BTreeMap<CellKey, String>,
     /// Calls that have ended, and wait for their tally.
     asked: BTreeMap<CallId, Asked>,
 }
@@ -93,7 +90,7 @@ impl GatewayLink {
     }
 
     /// Sends a frame without waiting. A gateway that does not read any more is given up.
-    fn send(&mut self, frame: &ToGateway, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    pub(super) fn send(&mut self, frame: &ToGateway, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let Some(link) = self.descriptor() else { return Err(Errno::EPIPE) };
         let bytes = wire::encode(frame).map_err(|_| Errno::E2BIG)?;
         let sent = socket::send_now(link, &bytes, fds);
@@ -103,7 +100,7 @@ impl GatewayLink {
         sent
     }
 
-    fn die(&mut self, why: &str) {
+    pub(super) fn die(&mut self, why: &str) {
         if !matches!(self.state, GatewayState::Dead(_)) {
             tracing::error!(why, "the gateway is gone: no call reaches a network");
             self.state = GatewayState::Dead(why.to_owned());
@@ -120,7 +117,7 @@ impl GatewayLink {
     }
 
     /// Has a call begin in the cell of a slot.
-    fn begin(&mut self, slot: Slot, call: CallId) {
+    pub(super) fn begin(&mut self, slot: Slot, call: CallId) {
         let Some(cell) = self.cells.get(&slot.number()).copied() else { return };
         self.calls.insert(call, cell);
         // If it cannot be sent the gateway is dead, which the end of the call tells.
@@ -128,7 +125,7 @@ impl GatewayLink {
     }
 
     /// Asks for the tally of a call that has ended. Returns the end if nothing is to be waited for.
-    fn ask(&mut self, call: CallId, mut ended: Ended) -> Option<Ended> {
+    pub(super) fn ask(&mut self, call: CallId, mut ended: Ended) -> Option<Ended> {
         let Some(cell) = self.calls.remove(&call) else { return Some(ended) };
         if self.send(&ToGateway::Ask { cell, call }, &[]).is_err() {
             ended.network = Some(self.unknown(cell));
@@ -152,7 +149,7 @@ impl GatewayLink {
     }
 
     /// Takes out the calls whose wait is over: all of them if the gateway is dead.
-    fn overdue(&mut self, now: Instant) -> Vec<(CallId, Ended)> {
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<(CallId, Ended)> {
         if matches!(&self.state, GatewayState::Starting(_, deadline) if *deadline <= now) {
             self.die("it did not start in time");
         }
@@ -172,7 +169,7 @@ impl GatewayLink {
     }
 
     /// Takes a frame of the gateway. Returns the call that has its tally now.
-    fn hear(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
+    pub(super) fn hear(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
         match frame {
             FromGateway::Up => {
                 if let GatewayState::Starting(link, _) = &self.state {
@@ -223,123 +220,7 @@ fn harmless(mut tally: Tally) -> Tally {
     tally
 }
 
-impl Supervisor {
-    /// Returns whether cells of a key can have a job: those with egress, only while the gateway serves.
-    pub(super) fn readiness(&self, key: KeyId) -> Readiness {
-        if self.keys.design(key).is_none_or(|design| design.network.is_none()) {
-            return Readiness::Ready;
-        }
-        match self.gateway.as_ref().map(|gateway| &gateway.state) {
-            Some(GatewayState::Up(_)) => Readiness::Ready,
-            Some(GatewayState::Starting(..)) => Readiness::Starting,
-            Some(GatewayState::Dead(why)) => Readiness::Dead(why.clone()),
-            None => Readiness::Dead("it was not started".to_owned()),
-        }
-    }
-
-    /// Refuses a job of a key whose gateway is dead.
-    pub(super) fn check_gateway(&self, key: KeyId) -> Result<(), Failure> {
-        match self.readiness(key) {
-            Readiness::Ready | Readiness::Starting => Ok(()),
-            Readiness::Dead(why) => Err(no_gateway(&why)),
-        }
-    }
-
-    /// Gives the gateway the network of a cell.
-    ///
-    /// # Errors
-    /// What sending said; the cell is of no use then.
-    pub(super) fn open_network(
-        &mut self,
-        slot: Slot,
-        key: KeyId,
-        ends: &NetworkEnds,
-    ) -> Result<(), Errno> {
-        let name = self.keys.get(key).map(|key| key.profile.clone()).ok_or(Errno::ENOENT)?;
-        let profile = self.profiles.iter().position(|profile| *profile == name);
-        let profile = profile.and_then(|index| u16::try_from(index).ok()).ok_or(Errno::ENOENT)?;
-        let gateway = self.gateway.as_mut().ok_or(Errno::EPIPE)?;
-        let cell = CellKey { slot: u32::from(slot.number()), generation: gateway.next };
-        gateway.next += 1;
-        let fds = [ends.packets.as_fd(), ends.lifeline.as_fd()];
-        gateway.send(&ToGateway::Open { cell, profile, seed: ends.seed }, &fds)?;
-        gateway.cells.insert(slot.number(), cell);
-        Ok(())
-    }
-
-    /// Has a call begin in the cell of a slot, if the cell has a network.
-    pub(super) fn begin_network(&mut self, slot: Slot, call: CallId) {
-        if let Some(gateway) = &mut self.gateway {
-            gateway.begin(slot, call);
-        }
-    }
-
-    /// Asks for the tally of a call that has ended. Returns the end if it can be told at once.
-    pub(super) fn ask_network(&mut self, call: CallId, ended: Ended) -> Option<Ended> {
-        match &mut self.gateway {
-            Some(gateway) => gateway.ask(call, ended),
-            None => Some(ended),
-        }
-    }
-
-    /// Tells the gateway that the cell of a slot is gone.
-    pub(super) fn close_network(&mut self, slot: Slot) {
-        let Some(gateway) = &mut self.gateway else { return };
-        if let Some(cell) = gateway.cells.remove(&slot.number()) {
-            gateway.failed.remove(&cell);
-            // The gateway sees the end of the cell's lifeline as well.
-            gateway.send(&ToGateway::Close { cell }, &[]).unwrap_or_default();
-        }
-    }
-
-    /// Reads what the gateway has sent.
-    pub(super) fn read_gateway(&mut self) {
-        let mut buffer = self.room();
-        loop {
-            buffer.clear();
-            let Some(gateway) = &mut self.gateway else { break };
-            let Some(link) = gateway.descriptor() else { break };
-            match socket::receive_into(link, &mut buffer, PacketWait::No) {
-                Err(Errno::EAGAIN) => break,
-                Ok(received) if received.bytes > 0 => {}
-                Ok(_) | Err(_) => gateway.die("its process has ended"),
-            }
-            let frame = wire::decode::<FromGateway>(&buffer);
-            if let Some((call, ended)) = frame.ok().and_then(|frame| gateway.hear(frame)) {
-                self.tell_end(call, ended);
-            }
-        }
-        self.buffer = buffer;
-        self.refuse_without_gateway();
-    }
-
-    /// Answers for the calls whose tally did not come in time.
-    pub(super) fn pass_gateway_deadlines(&mut self, now: Instant) {
-        let over = self.gateway.as_mut().map(|gateway| gateway.overdue(now)).unwrap_or_default();
-        let any = !over.is_empty();
-        over.into_iter().for_each(|(call, ended)| self.tell_end(call, ended));
-        if any || self.gateway.as_ref().is_some_and(|gateway| gateway.descriptor().is_none()) {
-            self.refuse_without_gateway();
-        }
-    }
-
-    /// Refuses the jobs that wait for cells with egress, if the gateway is dead.
-    fn refuse_without_gateway(&mut self) {
-        let mut place = 0;
-        while let Some(ready) = self.queue.get(place) {
-            let (call, key) = (ready.start.call, ready.key);
-            match self.check_gateway(key) {
-                Ok(()) => place += 1,
-                Err(failure) => {
-                    drop(self.queue.remove(place));
-                    self.end(call, Ended::failed(failure));
-                }
-            }
-        }
-    }
-}
-
-fn no_gateway(why: &str) -> Failure {
+pub(super) fn no_gateway(why: &str) -> Failure {
     Failure::Refused {
         why: format!("the gateway, by which cells reach a network, has ended: {why}"),
     }

@@ -156,7 +156,11 @@ async fn a_request_for_another_host_is_refused() {
         assert!(is_refused, "{line} {headers}: {answer}");
         assert!(lab.seen().is_empty(), "{line} {headers}: {:?}", lab.seen());
     }
-    // The same with nothing wrong in it.
+}
+
+#[tokio::test]
+async fn a_request_for_the_host_in_any_spelling_is_passed_on() {
+    let fine = format!("Host: {HOST}");
     for (line, headers) in [
         ("GET /ok/a", fine.clone()),
         ("GET /ok/a", format!("Host: {}:80", HOST.to_ascii_uppercase())),

@@ -152,7 +152,7 @@ impl Lab {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .unwrap();
         let resolver: SocketAddr = "203.0.113.53:53".parse().unwrap();
-        let spec = gateway::Spec {
+        let spec = gateway::GatewaySpec {
             profiles: profiles(),
             resolvers: vec![resolver],
             roots: std::fs::read(directory.path().join("cert")).unwrap(),

@@ -1,0 +1,132 @@
+//! The network of cells, as the loop has it: opened at the gateway, begun, tallied and closed.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use super::gateway::{GatewayState, Readiness, no_gateway};
+use super::supervisor::Supervisor;
+use crate::cells::cell::NetworkEnds;
+use crate::cells::key::KeyId;
+use cell::mounts::Slot;
+use model::egress::frames::{CellKey, FromGateway, ToGateway};
+use model::outcome::{Ended, Failure};
+use model::wire::{self, CallId};
+use sys::socket::{self, PacketWait};
+
+impl Supervisor {
+    /// Tells if cells of a key can have a job: those with egress, only while the gateway serves.
+    pub(super) fn readiness(&self, key: KeyId) -> Readiness {
+        if self.keys.design(key).is_none_or(|design| design.network.is_none()) {
+            return Readiness::Ready;
+        }
+        match self.gateway.as_ref().map(|gateway| &gateway.state) {
+            Some(GatewayState::Up(_)) => Readiness::Ready,
+            Some(GatewayState::Starting(..)) => Readiness::Starting,
+            Some(GatewayState::Dead(why)) => Readiness::Dead(why.clone()),
+            None => Readiness::Dead("it was not started".to_owned()),
+        }
+    }
+
+    /// Refuses a job of a key whose gateway is dead.
+    pub(super) fn check_gateway(&self, key: KeyId) -> Result<(), Failure> {
+        match self.readiness(key) {
+            Readiness::Ready | Readiness::Starting => Ok(()),
+            Readiness::Dead(why) => Err(no_gateway(&why)),
+        }
+    }
+
+    /// Gives the gateway the network of a cell.
+    ///
+    /// # Errors
+    /// What sending said; the cell is of no use then.
+    pub(super) fn open_network(
+        &mut self,
+        slot: Slot,
+        key: KeyId,
+        ends: &NetworkEnds,
+    ) -> Result<(), Errno> {
+        let name = self.keys.get(key).map(|key| key.profile.clone()).ok_or(Errno::ENOENT)?;
+        let profile = self.profiles.iter().position(|profile| *profile == name);
+        let profile = profile.and_then(|index| u16::try_from(index).ok()).ok_or(Errno::ENOENT)?;
+        let gateway = self.gateway.as_mut().ok_or(Errno::EPIPE)?;
+        let cell = CellKey { slot: u32::from(slot.number()), generation: gateway.next };
+        gateway.next += 1;
+        let fds = [ends.packets.as_fd(), ends.lifeline.as_fd()];
+        gateway.send(&ToGateway::Open { cell, profile, seed: ends.seed }, &fds)?;
+        gateway.cells.insert(slot.number(), cell);
+        Ok(())
+    }
+
+    /// Has a call begin in the cell of a slot, if the cell has a network.
+    pub(super) fn begin_network(&mut self, slot: Slot, call: CallId) {
+        if let Some(gateway) = &mut self.gateway {
+            gateway.begin(slot, call);
+        }
+    }
+
+    /// Asks for the tally of a call that has ended. Returns the end if it can be told at once.
+    pub(super) fn ask_network(&mut self, call: CallId, ended: Ended) -> Option<Ended> {
+        match &mut self.gateway {
+            Some(gateway) => gateway.ask(call, ended),
+            None => Some(ended),
+        }
+    }
+
+    /// Tells the gateway that the cell of a slot is gone.
+    pub(super) fn close_network(&mut self, slot: Slot) {
+        let Some(gateway) = &mut self.gateway else { return };
+        if let Some(cell) = gateway.cells.remove(&slot.number()) {
+            gateway.failed.remove(&cell);
+            // The gateway sees the end of the cell's lifeline as well.
+            gateway.send(&ToGateway::Close { cell }, &[]).unwrap_or_default();
+        }
+    }
+
+    /// Reads what the gateway has sent.
+    pub(super) fn read_gateway(&mut self) {
+        let mut buffer = self.room();
+        loop {
+            buffer.clear();
+            let Some(gateway) = &mut self.gateway else { break };
+            let Some(link) = gateway.descriptor() else { break };
+            match socket::receive_into(link, &mut buffer, PacketWait::No) {
+                Err(Errno::EAGAIN) => break,
+                Ok(received) if received.bytes > 0 => {}
+                Ok(_) | Err(_) => gateway.die("its process has ended"),
+            }
+            let frame = wire::decode::<FromGateway>(&buffer);
+            if let Some((call, ended)) = frame.ok().and_then(|frame| gateway.hear(frame)) {
+                self.tell_end(call, ended);
+            }
+        }
+        self.buffer = buffer;
+        self.refuse_without_gateway();
+    }
+
+    /// Answers for the calls whose tally did not come in time.
+    pub(super) fn pass_gateway_deadlines(&mut self, now: Instant) {
+        let over = self.gateway.as_mut().map(|gateway| gateway.overdue(now)).unwrap_or_default();
+        let any = !over.is_empty();
+        over.into_iter().for_each(|(call, ended)| self.tell_end(call, ended));
+        if any || self.gateway.as_ref().is_some_and(|gateway| gateway.descriptor().is_none()) {
+            self.refuse_without_gateway();
+        }
+    }
+
+    /// Refuses the jobs that wait for cells with egress, if the gateway is dead.
+    fn refuse_without_gateway(&mut self) {
+        let mut place = 0;
+        while let Some(ready) = self.queue.get(place) {
+            let (call, key) = (ready.start.call, ready.key);
+            match self.check_gateway(key) {
+                Ok(()) => place += 1,
+                Err(failure) => {
+                    drop(self.queue.remove(place));
+                    self.end(call, Ended::failed(failure));
+                }
+            }
+        }
+    }
+}
