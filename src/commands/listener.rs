@@ -21,7 +21,7 @@ use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
 use http::ListenerLimits;
 use http::access::browser::{ListenerReach, ServedNames};
-use http::access::tokens::{Role, Token};
+use http::access::tokens::Token;
 use http::access::{AccessRules, WithoutToken};
 use http::serve::Listener;
 use model::outcome::in_words;
@@ -177,16 +177,15 @@ impl HttpPlan {
             secret(path, &host).map_err(|error| CliError::new(format!("http: token: {error}")))
         };
         let mut tokens = Vec::new();
-        for TokenSetting { client, file, operator } in &self.tokens {
-            let role = if *operator { Role::Operator } else { Role::Client };
-            tokens.push(token(&read(file)?, client, role, &file.display().to_string())?);
+        for TokenSetting { client, file } in &self.tokens {
+            tokens.push(token(&read(file)?, client, &file.display().to_string())?);
         }
         if let Some(given) = &self.given {
-            tokens.push(token(given, CLIENT, Role::Client, VARIABLE)?);
+            tokens.push(token(given, CLIENT, VARIABLE)?);
         }
         if let Some(path) = &self.made {
             make_token(path)?;
-            tokens.push(token(&read(path)?, CLIENT, Role::Client, &path.display().to_string())?);
+            tokens.push(token(&read(path)?, CLIENT, &path.display().to_string())?);
         }
         Ok(tokens)
     }
@@ -234,8 +233,8 @@ fn off_loopback(asked: &str, has_token: bool, is_private: bool) -> Result<(), Cl
     Ok(())
 }
 
-fn token(secret: &str, client: &str, role: Role, place: &str) -> Result<Token, CliError> {
-    Token::new(secret.trim(), Principal::named(client), role).map_err(|fault| {
+fn token(secret: &str, client: &str, place: &str) -> Result<Token, CliError> {
+    Token::new(secret.trim(), Principal::named(client)).map_err(|fault| {
         CliError::new(format!("http: {place}: {fault}")).with_hint("make one: openssl rand -hex 32")
     })
 }

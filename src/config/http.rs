@@ -42,8 +42,6 @@ pub struct HttpSettings {
 pub struct TokenSetting {
     pub client: String,
     pub file: PathBuf,
-    /// True if it may switch tools on and off.
-    pub operator: bool,
 }
 
 /// Listener of `serve --http`: who may use it, and how much of it.
@@ -82,7 +80,7 @@ pub(super) struct Written {
     ///
     /// Default: `"5s"`. Example: `"30s"`.
     drain: Option<Spanned<Time>>,
-    /// Bearer tokens, each of one client: `clients` of a rule in a policy names them.
+    /// Bearer tokens, each of one client.
     #[serde(default)]
     tokens: Vec<WrittenToken>,
 }
@@ -91,16 +89,11 @@ pub(super) struct Written {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenToken {
-    /// Name of the client in rules and in the audit log: lower-case letters, digits and dashes. Example: `"ci"`.
+    /// Name of the client in the audit log: lower-case letters, digits and dashes. Example: `"ci"`.
     client: Spanned<String>,
     /// Absolute path of the file with the token: one line of 32 characters at least, which others cannot read.
     /// Example: `"/etc/cofferdam/ci.token"`.
     file: Spanned<PathBuf>,
-    /// Let this client switch tools on and off for everybody.
-    ///
-    /// Default: `false`. Example: `true`.
-    #[serde(default)]
-    operator: bool,
 }
 
 impl HttpSettings {
@@ -193,15 +186,10 @@ fn tokens(
             let what = "this name is that of clients without a token of their own";
             return Err(reader.mistake(token.client.span(), what));
         }
-        if tokens.iter().any(|other| other.client == *client && other.operator != token.operator) {
-            let what = "another token of this client has another `operator`";
-            return Err(reader.mistake(token.client.span(), what));
-        }
         if !file.is_absolute() {
             return Err(reader.mistake(token.file.span(), "a path must be absolute"));
         }
-        let operator = token.operator;
-        tokens.push(TokenSetting { client: client.clone(), file: file.clone(), operator });
+        tokens.push(TokenSetting { client: client.clone(), file: file.clone() });
     }
     let first = written.first().map(|token| &token.client);
     Ok(reader.set(first, Vec::new(), |_| tokens))
@@ -241,7 +229,7 @@ mod tests {
         let http = http.expect("it is right");
         assert_eq!(http.allowed.value.len(), 2);
         assert!(http.hosts.value.contains("shell.example"));
-        let token = TokenSetting { client: "ci".to_owned(), file: "/t".into(), operator: false };
+        let token = TokenSetting { client: "ci".to_owned(), file: "/t".into() };
         assert_eq!(http.tokens.value, vec![token]);
     }
 

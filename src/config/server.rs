@@ -503,9 +503,9 @@ impl Config {
                 format!("{what:?}").to_lowercase()
             }),
             shown("nested.sockets", &self.nested_sockets, nested::text),
-            shown("secret", &self.secrets, secrets::text),
         ]);
         all.extend(self.http.shown());
+        all.push(shown("secret", &self.secrets, secrets::text));
         all
     }
 }

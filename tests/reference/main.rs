@@ -154,9 +154,16 @@ fn the_defaults_in_words_are_what_the_server_computes() {
     // Three calls and two sessions, and twice the one that is ready.
     assert_eq!(of, ["7", "5G", "2880M", "1280"].map(Some));
     let server = kinds().into_iter().find(|kind| kind.name == "Server").expect("the server");
-    let (mut named, mut path) = (Vec::new(), Vec::new());
+    let (mut named, mut path, mut lists) = (Vec::new(), Vec::new(), Vec::new());
     walk(&server.root, &mut path, &mut |path, key| {
-        if path.len() == 2 && trial::inner(key).is_none() {
+        // A list of tables is one value, whatever is in the tables.
+        let is_list = matches!(key.value, source::Form::Tables(_));
+        let first = path.first().map(ToString::to_string).unwrap_or_default();
+        let is_within = lists.contains(&first);
+        if is_list {
+            lists.extend((path.len() == 1).then_some(first));
+            named.push(path.join("."));
+        } else if path.len() == 2 && trial::inner(key).is_none() && !is_within {
             named.push(path.join("."));
         }
     });

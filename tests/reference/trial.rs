@@ -30,6 +30,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "egress = [{ nets = [], http = [{ methods = [\"GET\"], paths = [\"/\"] }] }]",
     ),
     ("Profile", "limits.", "workspace = { why = \"w\" }"),
+    ("Server", "http.certificate", "[http]\nkey = \"/k\""),
+    ("Server", "http.key", "[http]\ncertificate = \"/c\""),
     ("Policy", "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
     (
         "Policy",

@@ -13,7 +13,7 @@ use crate::respond::Refusal;
 use browser::ServedNames;
 use failures::Failures;
 use policy::Principal;
-use tokens::{Role, Token};
+use tokens::Token;
 
 /// Sender of the requests of one connection, as the kernel tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,6 @@ pub enum WithoutToken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     pub principal: Principal,
-    pub role: Role,
     pub standing: Standing,
 }
 
@@ -111,7 +110,7 @@ impl AccessRules {
             WithoutToken::Strangers(principal) => (principal, Standing::Stranger),
             WithoutToken::One(principal) => (principal, Standing::Known),
         };
-        Some(Client { principal: principal.clone(), role: Role::Client, standing })
+        Some(Client { principal: principal.clone(), standing })
     }
 
     fn failed(&self, peer: Peer) -> Refusal {
@@ -132,6 +131,5 @@ impl AccessRules {
 }
 
 fn of_token(token: &Token) -> Client {
-    let (principal, role) = (token.principal.clone(), token.role);
-    Client { principal, role, standing: Standing::Known }
+    Client { principal: token.principal.clone(), standing: Standing::Known }
 }

@@ -21,21 +21,11 @@ pub enum BadToken {
     Characters,
 }
 
-/// Rights of a client beside those that the policy gives its calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Calls tools.
-    Client,
-    /// Also switches tools on and off for everybody.
-    Operator,
-}
-
 /// A token's hash, and the client that it stands for.
 #[derive(Clone)]
 pub struct Token {
     digest: [u8; 32],
     pub principal: Principal,
-    pub role: Role,
 }
 
 impl std::fmt::Debug for Token {
@@ -50,14 +40,14 @@ impl Token {
     ///
     /// # Errors
     /// A token that is too short, too long, or not of visible ASCII characters.
-    pub fn new(secret: &str, principal: Principal, role: Role) -> Result<Self, BadToken> {
+    pub fn new(secret: &str, principal: Principal) -> Result<Self, BadToken> {
         if !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(BadToken::Characters);
         }
         match secret.len() {
             short if short < SHORTEST => Err(BadToken::Short),
             long if long > LONGEST => Err(BadToken::Long),
-            _ => Ok(Self { digest: digest(secret.as_bytes()), principal, role }),
+            _ => Ok(Self { digest: digest(secret.as_bytes()), principal }),
         }
     }
 }
@@ -95,7 +85,7 @@ mod tests {
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
     fn token(secret: &str) -> Result<Token, BadToken> {
-        Token::new(secret, Principal::named("alice"), Role::Client)
+        Token::new(secret, Principal::named("alice"))
     }
 
     #[test]
