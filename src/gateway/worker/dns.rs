@@ -213,7 +213,7 @@ impl Worker {
 
     /// Asks the host's resolvers, in a question made anew: nothing of the cell's but name and type.
     async fn forwarded(&self, name: &str, kind: RecordType) -> Option<Message> {
-        let mut question = Message::query();
+        let mut question = Message::new(number()?, MessageType::Query, OpCode::Query);
         question.metadata.recursion_desired = true;
         question.add_query(Query::query(Name::from_ascii(format!("{name}.")).ok()?, kind));
         let mut edns = Edns::new();
@@ -230,6 +230,14 @@ impl Worker {
         }
         None
     }
+}
+
+/// Draws the number of a question. Not by the library: in a static program its source of random numbers is a file, and a
+/// worker can open none.
+fn number() -> Option<u16> {
+    let mut bytes = [0; 2];
+    let drawn = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    drawn.is_ok_and(|length| length == bytes.len()).then_some(u16::from_ne_bytes(bytes))
 }
 
 /// Returns true for an answer that says something of the name.
