@@ -119,12 +119,35 @@ pub(crate) fn limits_json(limits: &Limits) -> Value {
 pub(crate) fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| CliError::new(format!("no JSON: {error}")))?;
-    Ok(text + "\n")
+    Ok(inert(&text) + "\n")
+}
+
+/// Escapes what a terminal would act on, which JSON has in its strings alone, but for the breaks of its lines.
+fn inert(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !acts(character) {
+            text.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_has_nothing_that_a_terminal_acts_on_and_stays_what_it_is() {
+        let value = serde_json::json!({ "a\u{9b}31m": ["\u{202e}x\u{7f}", "\u{e0041}", "é\n"] });
+        let text = pretty(&value).unwrap_or_default();
+        assert!(!text.chars().any(|one| one != '\n' && acts(one)), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).ok(), Some(value));
+    }
 
     #[test]
     fn rows_are_aligned_and_have_no_blanks_at_their_ends() {

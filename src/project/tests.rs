@@ -214,3 +214,29 @@ fn a_server_without_a_name_has_that_of_its_directory() -> Tested {
     assert!(matches!(Project::read(&root), Err(ProjectError::WritableByOthers)));
     Ok(())
 }
+
+/// Links are left out one by one, so a flood of them must end the reading; and each file of metadata is small.
+#[test]
+fn a_project_with_more_entries_or_metadata_than_any_has_is_not_read_on() -> Tested {
+    let held = tempfile::tempdir()?;
+    let (root, links) = (held.path(), held.path().join("tools/links"));
+    fs::create_dir_all(&links)?;
+    for number in 0..20_000 {
+        symlink("nowhere", links.join(number.to_string()))?;
+    }
+    let error = Project::read(root).err().ok_or("20,000 and the folder are too many")?;
+    assert_eq!(error.to_string(), "tools/links: has more than 20,000 entries");
+    fs::remove_dir_all(&links)?;
+
+    let long = format!("{{\"description\":\"{}\"}}", "x".repeat(1_000_000));
+    for number in 0..70 {
+        write(root, &format!("tools/t{number}/t{number}.sh"), "echo", 0o644)?;
+        write(root, &format!("tools/t{number}/t{number}.meta.json"), &long, 0o644)?;
+    }
+    let project = Project::read(root)?;
+    let left_out = mistakes(&project);
+    assert!(!project.tools.is_empty() && left_out.len() >= 3, "{left_out:?}");
+    let why = "is left out: the project has more than 64M of metadata";
+    assert!(left_out.iter().all(|one| one.ends_with(why)), "{left_out:?}");
+    Ok(())
+}

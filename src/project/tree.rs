@@ -1,5 +1,6 @@
 //! The held directory of a project: files are read beneath it, and no link is followed.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -16,8 +17,12 @@ pub(crate) const FILE_BYTES: u64 = 1 << 20;
 const HEAD_BYTES: u64 = 8 << 10;
 /// Folders below each other.
 const DEPTH: usize = 16;
-/// Entries of one kind: tools, resources or prompts, with their metadata.
+/// Entries of one kind: tools, resources or prompts, with their metadata and what is left out.
 const ENTRIES: usize = 20_000;
+/// Bytes of metadata that are read of one project.
+const ALL_BYTES: u64 = 64 << 20;
+
+const TOO_MANY: &str = "has more than 20,000 entries";
 
 /// Bits of a mode.
 const EXECUTABLE: u32 = 0o111;
@@ -30,6 +35,8 @@ pub(crate) struct Tree {
     root: OwnedFd,
     /// User who owns the directory, and so must own each file that is used.
     owner: u32,
+    /// Bytes of metadata that were read.
+    read: Cell<u64>,
     /// Last component of its path.
     pub(crate) name: String,
 }
@@ -75,7 +82,7 @@ impl Tree {
             return Err(ProjectError::ForeignOwner);
         }
         let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Self { root, owner: stat.st_uid, name: name.unwrap_or_default() })
+        Ok(Self { root, owner: stat.st_uid, read: Cell::new(0), name: name.unwrap_or_default() })
     }
 
     fn file(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -124,6 +131,11 @@ impl Tree {
         if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES) {
             return Err(bad("is longer than 1M"));
         }
+        let read = self.read.get() + u64::try_from(bytes.len()).unwrap_or(FILE_BYTES);
+        if read > ALL_BYTES {
+            return Err(bad("is left out: the project has more than 64M of metadata"));
+        }
+        self.read.set(read);
         String::from_utf8(bytes).map(Some).map_err(|_| bad("is not UTF-8"))
     }
 
@@ -157,9 +169,15 @@ impl Tree {
         mistakes: &mut Vec<ProjectMistake>,
     ) -> Result<Vec<FoundFile>, ProjectMistake> {
         let mut found = Vec::new();
+        let mut looked_at = 0;
         let mut open = vec![(folder.to_owned(), 0)];
         while let Some((at, depth)) = open.pop() {
-            for (path, kind) in self.entries(&at, mistakes)? {
+            let entries = self.entries(&at, mistakes)?;
+            looked_at += entries.len();
+            if looked_at > ENTRIES {
+                return Err(ProjectMistake::new(folder, TOO_MANY));
+            }
+            for (path, kind) in entries {
                 if kind == FileType::Directory && depth < DEPTH {
                     open.push((path, depth + 1));
                 } else if kind == FileType::Directory {
@@ -169,9 +187,6 @@ impl Tree {
                         Ok(file) => found.extend(file),
                         Err(mistake) => mistakes.push(mistake),
                     }
-                }
-                if found.len() + open.len() > ENTRIES {
-                    return Err(ProjectMistake::new(folder, "has more than 20,000 files"));
                 }
             }
         }
@@ -212,7 +227,10 @@ impl Tree {
             }
         };
         let mut entries = Vec::new();
-        for entry in Dir::new(directory).map_err(bad)? {
+        for (number, entry) in Dir::new(directory).map_err(bad)?.enumerate() {
+            if number > ENTRIES {
+                return Err(ProjectMistake::new(folder, TOO_MANY));
+            }
             let entry = entry.map_err(bad)?;
             let Ok(name) = entry.file_name().to_str() else {
                 mistakes.push(ProjectMistake::new(folder, "has a name that is not UTF-8"));

@@ -84,7 +84,7 @@ fn refusal(
 }
 
 fn refused_names(caller: &Caller) -> Check {
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 18] = [
         "LD_PRELOAD",
         "LD_LIBRARY_PATH",
         "LD_AUDIT",
@@ -96,6 +96,8 @@ fn refused_names(caller: &Caller) -> Check {
         "IFS",
         "BASH_FUNC_x",
         "GLIBC_TUNABLES",
+        "ZDOTDIR",
+        "FPATH",
         "BC_ENV_ARGS",
         "GIT_SSH_COMMAND",
         "GIT_DIR",

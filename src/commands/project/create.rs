@@ -158,6 +158,16 @@ fn write(project: &Path, name: &str, files: &[TemplateFile]) -> Result<Vec<Strin
     if let Some(there) = paths.iter().find(|path| project.join(path).symlink_metadata().is_ok()) {
         return Err(CliError::new(format!("project: `{there}` is there already")));
     }
+    // Somebody else's project may lead elsewhere.
+    let folders = paths.iter().flat_map(|path| Path::new(path).ancestors());
+    let is_link = |path: &&Path| {
+        !path.as_os_str().is_empty()
+            && project.join(path).symlink_metadata().is_ok_and(|it| it.is_symlink())
+    };
+    if let Some(link) = folders.into_iter().find(is_link) {
+        let why = format!("project: `{}` is a symbolic link, and none is followed", link.display());
+        return Err(CliError::new(why));
+    }
     for (file, path) in files.iter().zip(&paths) {
         let place = project.join(path);
         let mode = if file.is_program { 0o755 } else { 0o644 };
