@@ -7,7 +7,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # PROGRAM:PACKAGE, as Debian names them.
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
 TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng strace:strace zsh:zsh fish:fish newuidmap:uidmap \
-	ip:iproute2 openssl:openssl curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap traceroute:traceroute
+	ip:iproute2 openssl:openssl curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap traceroute:traceroute \
+	node:nodejs wget:wget pip:python3-pip keytool:default-jre-headless
 
 # Needed beside these where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
