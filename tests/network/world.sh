@@ -1,0 +1,39 @@
+#!/bin/bash
+# Runs cofferdam against a web server and a name server that stand in a network namespace of their own; called in
+# fresh mount and network namespaces. Prints a line for each case.
+set -u
+cofferdam=$1 scratch=$2
+ip link set lo up
+mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip netns add far
+ip link add near0 type veth peer name far0 netns far
+ip addr add 203.0.113.1/24 dev near0 && ip link set near0 up
+ip -n far addr add 203.0.113.10/24 dev far0
+ip -n far addr add 203.0.113.53/24 dev far0
+ip -n far link set far0 up
+ip -n far link set lo up
+echo 'nameserver 203.0.113.53' >"$scratch/resolv.conf"
+mount --bind "$scratch/resolv.conf" /etc/resolv.conf
+ip netns exec far python3 "$(dirname "$0")/far.py" &
+far=$!
+trap 'kill $far' EXIT
+for _ in $(seq 100); do
+    curl -s -o /dev/null http://203.0.113.10/ && break
+    sleep 0.1
+done
+
+# case NAME GRANT URL: what curl printed, and its exit code.
+case_of() {
+    said=$("$cofferdam" run ${2:+--egress "$2"} -- curl -sS -m 10 "$3" 2>/dev/null)
+    echo "$1: $? $said"
+}
+case_of name web.example.org:80 http://web.example.org/
+case_of capital web.example.org:80 http://WEB.example.org/
+case_of other-name web.example.org:80 http://other.example.org/
+case_of address 203.0.113.0/24:80 http://203.0.113.10/
+case_of other-port 203.0.113.10:80 http://203.0.113.10:81/
+case_of own-address 203.0.113.0/24:80 http://203.0.113.1/
+case_of metadata 0.0.0.0/0:80 http://169.254.169.254/
+case_of nothing '' http://203.0.113.10/
+case_of unlisted-host web.example.org:80 http://203.0.113.10/
+"$cofferdam" run --json --egress web.example.org:80 -- \
+    sh -c 'curl -sS http://web.example.org/; curl -sS http://other.example.org/ 2>&1' >"$scratch/reply.json"
