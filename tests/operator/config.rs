@@ -19,7 +19,7 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
             &["policy", "explain", "zzz"],
             "there is no tool `zzz`\nhint: the tools are bash, bash_output, bash_input, bash_jobs, bash_kill, \
              calculate, calculate_advanced, calculate_batch, calculate_plot, calculate_functions, calculate_stats, \
-             calculate_history, set_precision, sandbox_rules, bash_exec, bash_exec_stream, pipeline, \
+             calculate_history, set_precision, sandbox_rules, get_tool_info, bash_exec, bash_exec_stream, pipeline, \
              get_working_dir, set_working_dir, get_env, system_info, process_info, which_command, command_help, \
              man_page, history_search, history_replay, macro_save, macro_run, macro_list, macro_delete, \
              edit, put_file, get_file",
@@ -71,6 +71,16 @@ audit.max_bytes       64M          default
 audit.keep            5            default
 audit.on_error        continue     default
 nested.sockets                     default
+http.allowed                       default
+http.hosts                         default
+http.origins                       default
+http.certificate                   default
+http.key                           default
+http.sessions         64           default
+http.streams          64           default
+http.drain            5s           default
+http.tokens                        default
+secret                             default
 
 profile bash      embedded:sandbox-profiles/bash.toml
 profile bc        embedded:sandbox-profiles/bc.toml

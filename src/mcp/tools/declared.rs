@@ -37,7 +37,7 @@ impl BuiltIn for GetToolInfoArguments {
                 "tool": { "type": "string", "description": "Name of the tool, such as cli_jq" }
             }
         });
-        let output = json!({ "type": "object", "properties": {} });
+        let output = json!({ "type": "object", "properties": {}, "additionalProperties": true });
         tool::<Self>("About a tool", description.to_owned(), input, output).annotate(pure())
     }
 
