@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -104,6 +105,9 @@ pub struct ServeArguments {
     pub listener: HttpFlags,
 }
 
+/// Time in which a client opens its session; the code of that is not needed again.
+const OPENED: Duration = Duration::from_secs(1);
+
 /// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
     // With a listener, a terminal is no client.
@@ -131,7 +135,13 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             match link.ready().await {
                 Ok(_) => {
                     started();
-                    link.closed().await;
+                    tokio::select! {
+                        () = link.closed() => {}
+                        () = tokio::time::sleep(OPENED) => {
+                            started();
+                            link.closed().await;
+                        }
+                    }
                 }
                 Err(_) => std::future::pending().await,
             }

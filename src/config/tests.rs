@@ -259,7 +259,6 @@ fn every_value_is_shown_with_its_source() {
         "audit.keep = 5 (default)".to_owned(),
         "audit.on_error = continue (default)".to_owned(),
         "nested.sockets =  (default)".to_owned(),
-        "secret =  (default)".to_owned(),
         "http.allowed =  (default)".to_owned(),
         "http.hosts =  (default)".to_owned(),
         "http.origins =  (default)".to_owned(),
@@ -269,6 +268,7 @@ fn every_value_is_shown_with_its_source() {
         "http.streams = 64 (default)".to_owned(),
         "http.drain = 5s (default)".to_owned(),
         "http.tokens =  (default)".to_owned(),
+        "secret =  (default)".to_owned(),
     ];
     assert_eq!(shown, Ok(expected.to_vec()));
 }
