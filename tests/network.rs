@@ -38,10 +38,16 @@ fn a_cell_reaches_what_is_granted_and_is_told_of_the_rest() {
         ("capital", "0 hello"),
         ("metadata", "7"),
         ("name", "0 hello"),
+        // grep finds nothing, in the environment and in files.
+        ("no-secret-inside", "0 0"),
         ("nothing", "7"),
+        ("other-method", "0 403"),
         ("other-name", "6"),
+        ("other-path", "0 403"),
         ("other-port", "7"),
         ("own-address", "7"),
+        ("secret", "0 welcome"),
+        ("secret-elsewhere", "0 403"),
         ("unlisted-host", "7"),
     ];
     let expected: BTreeMap<String, String> =

@@ -1,5 +1,5 @@
-"""A web server, and a name server that knows names below example.org by one address."""
-import http.server, socket, threading
+"""A web server, one that wants a secret, and a name server that knows names below example.org by one address."""
+import http.server, socket, ssl, sys, threading
 
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -14,6 +14,25 @@ class Page(http.server.BaseHTTPRequestHandler):
 for port in (80, 81):
     server = http.server.ThreadingHTTPServer(("203.0.113.10", port), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+class Guarded(Page):
+    def do_GET(self):
+        known = self.headers.get("Authorization") == "Bearer the-secret-of-this-test"
+        body = b"welcome" if known else b"who?"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+
+server = http.server.ThreadingHTTPServer(("203.0.113.10", 443), Guarded)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(f"{sys.argv[1]}/server.pem", f"{sys.argv[1]}/server.key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
 names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 names.bind(("203.0.113.53", 53))
 while True:
