@@ -27,6 +27,63 @@ impl ShellKind {
         }
     }
 
+    /// Returns true for a variable that the shell of a session keeps for itself: setting it fails, changes the shell's
+    /// identity, or is undone by the shell (bash(1), dash(1), zshparam(1), fish's `set`).
+    #[must_use]
+    pub fn keeps(self, name: &str) -> bool {
+        let own: &[&str] = match self {
+            Self::Bash => &["BASH_VERSINFO", "EUID", "PPID", "UID"],
+            Self::Sh => &["LINENO", "OPTIND", "PPID"],
+            Self::Zsh => &[
+                "ARGC",
+                "EGID",
+                "ERRNO",
+                "EUID",
+                "GID",
+                "HISTCMD",
+                "LINENO",
+                "PPID",
+                "TTYIDLE",
+                "UID",
+                "USERNAME",
+                "ZSH_EVAL_CONTEXT",
+                "ZSH_SUBSHELL",
+                "argv",
+                "cdpath",
+                "fignore",
+                "fpath",
+                "mailpath",
+                "manpath",
+                "module_path",
+                "path",
+                "pipestatus",
+                "psvar",
+                "signals",
+                "status",
+                "watch",
+                "zsh_eval_context",
+            ],
+            Self::Fish => &[
+                "FISH_VERSION",
+                "PWD",
+                "SHLVL",
+                "_",
+                "argv",
+                "fish_kill_signal",
+                "fish_killring",
+                "fish_pid",
+                "history",
+                "hostname",
+                "pipestatus",
+                "status",
+                "status_generation",
+                "umask",
+                "version",
+            ],
+        };
+        name.starts_with("COFFERDAM_") || own.contains(&name)
+    }
+
     /// Quotes a word for this shell, whatever is in it.
     #[must_use]
     pub fn quoted(self, word: &str) -> String {
@@ -42,6 +99,15 @@ impl ShellKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_shell_keeps_its_own_variables_and_no_others() {
+        assert!(ShellKind::Zsh.keeps("UID") && ShellKind::Fish.keeps("status"));
+        assert!(!ShellKind::Fish.keeps("UID") && !ShellKind::Bash.keeps("status"));
+        for shell in ShellKind::ALL {
+            assert!(shell.keeps("COFFERDAM_CALL") && !shell.keeps("HOME") && !shell.keeps("PATH"));
+        }
+    }
 
     #[test]
     fn any_text_is_one_word() {

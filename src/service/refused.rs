@@ -129,6 +129,8 @@ impl From<FileFailure> for Refused {
             FileFailure::Failed(failure) => failure.into(),
             FileFailure::Cancelled => Self::new(RefusedKind::Cancelled, failure.to_string()),
             FileFailure::Late => Self::failed(failure.to_string()),
+            FileFailure::CutShort => Self::failed(failure.to_string())
+                .with_hint("look at the file before you try again: edit with `view`, or get_file"),
             FileFailure::Garbled { .. } => Self::failed(failure.to_string())
                 .with_hint("bash with `restart` gives the session a new shell"),
         }

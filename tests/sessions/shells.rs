@@ -17,6 +17,8 @@ struct Words {
     mistake: &'static str,
     /// Leaves nothing of the shell that could go on.
     wrecks: &'static str,
+    /// A variable that it keeps for itself.
+    keeps: &'static str,
 }
 
 const SH: Words = Words {
@@ -25,6 +27,7 @@ const SH: Words = Words {
     loops: "while :; do sleep 0.3; done",
     mistake: "if",
     wrecks: "set -n; echo",
+    keeps: "LINENO",
 };
 const ZSH: Words = Words {
     shell: "zsh",
@@ -32,6 +35,7 @@ const ZSH: Words = Words {
     loops: "g() { while :; do sleep 0.3; done }; g; echo on",
     mistake: "if",
     wrecks: "builtin() { }; function . () { }; exit() { }; set -n",
+    keeps: "UID",
 };
 const FISH: Words = Words {
     shell: "fish",
@@ -39,6 +43,7 @@ const FISH: Words = Words {
     loops: "while true; sleep 0.3; end",
     mistake: "end",
     wrecks: "function source; end; function printf; end; function true; end",
+    keeps: "status",
 };
 
 /// A session with one of the shells.
@@ -137,6 +142,13 @@ fn kept(session: &mut Session) -> Check {
     equal("no directory", story(&answer), (Some(1), String::new()))?;
     let answer = session.call(session.words.mistake, json!({}))?;
     holds("a mistake", &answer, story(&answer).0.is_some_and(|code| code != 0))?;
+    for name in [session.words.keeps, "COFFERDAM_CALL"] {
+        let answer = session.call("echo ran", json!({ "env": { name: "7" } }))?;
+        let told = answer["structuredContent"]["error"].to_string();
+        let kind = session.words.shell;
+        let expected = format!("env `{name}` is refused: the {kind} of the session keeps");
+        holds("a variable of the shell's own", &told, told.contains(&expected))?;
+    }
     session.gives("f; pwd", 0, "f 5\n/tmp\n")?;
 
     let id = job(&mut session.server, "s", "sleep 0.5; pwd; exit 4")?;

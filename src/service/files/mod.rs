@@ -80,6 +80,8 @@ pub enum FileFailure {
     Cancelled,
     #[error("the cell gave no answer within {} s", TIME.as_secs())]
     Late,
+    #[error("the cell ended while it worked on the file, which may have been changed or not")]
+    CutShort,
     #[error("the cell's answer was not understood: {said}")]
     Garbled { said: String },
 }
@@ -216,7 +218,9 @@ fn filed(
         Outcome::Timeout => return Err(FileFailure::Late),
         Outcome::Cancelled => return Err(FileFailure::Cancelled),
         Outcome::Failed(failure) => return Err(failure.clone().into()),
-        Outcome::Signaled { .. } | Outcome::Limit(_) => None,
+        Outcome::Signaled { .. } | Outcome::Limit(_) => {
+            Some(stdout.whole().and_then(|bytes| read(&bytes)).ok_or(FileFailure::CutShort)?)
+        }
     };
     let said = || {
         let whole = [stderr.head(), stdout.head()].concat();
@@ -226,4 +230,23 @@ fn filed(
     };
     let answer = answer.ok_or_else(|| FileFailure::Garbled { said: said() })?;
     Ok(FileReply { answer, denials, receipt, lost })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_whose_cell_ends_first_says_that_the_file_may_have_changed() {
+        let told = |stdout: &[u8], outcome: Outcome| {
+            let (stdout, stderr) = (Captured::of(stdout), Captured::of(b""));
+            filed(&outcome, &stdout, &stderr, Vec::new(), None, None)
+        };
+        let killed = Outcome::Signaled { signal: 9 };
+        assert!(matches!(told(b"", killed.clone()), Err(FileFailure::CutShort)));
+        let put = b"cofferdam-clerk 1\nok\nwas created\nsize 3\nbytes 0\n\n";
+        assert!(told(put, killed).is_ok_and(|reply| reply.answer.is_ok()));
+        let garbled = told(b"hello", Outcome::Exited { code: 0 });
+        assert!(matches!(garbled, Err(FileFailure::Garbled { said }) if said == "hello"));
+    }
 }

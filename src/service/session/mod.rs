@@ -69,6 +69,8 @@ pub enum SessionError {
          that shell, and another `session` can have one beside it"
     )]
     OtherShell { session: String, has: &'static str, asked: &'static str },
+    #[error("env `{name}` is refused: the {shell} of the session keeps this variable for itself")]
+    KeptVariable { name: String, shell: &'static str },
     #[error("there is no session `{0}`{1}\nhint: a command with this `session` begins it")]
     Unknown(String, String),
 }

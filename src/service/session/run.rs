@@ -173,6 +173,10 @@ impl Workbench {
     ) -> Result<Reply, Refusal> {
         let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
         self.shared.clients.forget(&self.shared.link.forgotten());
+        if let Err(kept) = self.check_variables(&session, &decided) {
+            decided.entry.refused(kept.to_string());
+            return Err(kept.into());
+        }
         let (named, made_room) = self.open(&session, &decided.grant, caller).await;
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
@@ -219,6 +223,17 @@ impl Workbench {
                 Err(SessionError::Full { what, others }.into())
             }
             Err(outcome) => Ok(reply(CommandState::Never(outcome), given, None, None)),
+        }
+    }
+
+    /// Refuses variables for a command that its shell would not take.
+    fn check_variables(&self, session: &str, decided: &Decided) -> Result<(), SessionError> {
+        let shell = decided.shell.unwrap_or_else(|| self.sessions.shell_of(session));
+        match decided.grant.job().env.iter().find(|(name, _)| shell.keeps(name)) {
+            Some((name, _)) => {
+                Err(SessionError::KeptVariable { name: name.to_owned(), shell: shell.name() })
+            }
+            None => Ok(()),
         }
     }
 
