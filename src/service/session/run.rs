@@ -73,6 +73,7 @@ impl Workbench {
             }
         };
         let decided = Decided { grant, entry, place, kept, mode, shell };
+        let decided = self.with_variables(&session, decided)?;
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
@@ -173,10 +174,6 @@ impl Workbench {
     ) -> Result<Reply, Refusal> {
         let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
         self.shared.clients.forget(&self.shared.link.forgotten());
-        if let Err(kept) = self.check_variables(&session, &decided) {
-            decided.entry.refused(kept.to_string());
-            return Err(kept.into());
-        }
         let (named, made_room) = self.open(&session, &decided.grant, caller).await;
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
@@ -226,15 +223,14 @@ impl Workbench {
         }
     }
 
-    /// Refuses variables for a command that its shell would not take.
-    fn check_variables(&self, session: &str, decided: &Decided) -> Result<(), SessionError> {
+    /// Refuses a command with variables that its shell would not take.
+    fn with_variables(&self, session: &str, decided: Decided) -> Result<Decided, SessionError> {
         let shell = decided.shell.unwrap_or_else(|| self.sessions.shell_of(session));
-        match decided.grant.job().env.iter().find(|(name, _)| shell.keeps(name)) {
-            Some((name, _)) => {
-                Err(SessionError::KeptVariable { name: name.to_owned(), shell: shell.name() })
-            }
-            None => Ok(()),
-        }
+        let mut env = decided.grant.job().env.iter();
+        let Some((name, _)) = env.find(|(name, _)| shell.keeps(name)) else { return Ok(decided) };
+        let kept = SessionError::KeptVariable { name: name.to_owned(), shell: shell.name() };
+        decided.entry.refused(kept.to_string());
+        Err(kept)
     }
 
     /// Gives a session the shell that a command asks for; one that is kept must be that.
