@@ -226,9 +226,11 @@ impl Workbench {
     /// Refuses a command with variables that its shell would not take.
     fn with_variables(&self, session: &str, decided: Decided) -> Result<Decided, SessionError> {
         let shell = decided.shell.unwrap_or_else(|| self.sessions.shell_of(session));
-        let mut env = decided.grant.job().env.iter();
-        let Some((name, _)) = env.find(|(name, _)| shell.keeps(name)) else { return Ok(decided) };
-        let kept = SessionError::KeptVariable { name: name.to_owned(), shell: shell.name() };
+        let mut names = decided.grant.job().env.iter().map(|(name, _)| name);
+        let found = names.find(|name| shell.keeps(name)).map(str::to_owned);
+        drop(names);
+        let Some(name) = found else { return Ok(decided) };
+        let kept = SessionError::KeptVariable { name, shell: shell.name() };
         decided.entry.refused(kept.to_string());
         Err(kept)
     }
