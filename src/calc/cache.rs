@@ -36,6 +36,11 @@ impl Cache {
         kept.values.get(&(expression.to_owned(), precision)).cloned()
     }
 
+    /// Forgets every value.
+    pub fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
+    }
+
     /// Keeps the value of a calculation that would give the same again.
     pub fn put(&self, done: &Evaluated) {
         if done.exact == Some(false)

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use model::accounts;
-use model::profile::Profile;
+use model::profile::{Exec, PATH, Profile};
 use service::host_programs::HostPrograms;
 
 /// Programs that are remembered, at most.
@@ -25,6 +25,26 @@ pub(super) fn named(program: &str, profile: &Profile) -> HostPrograms {
     let home = accounts::home();
     let directory = all.iter().find(has).map(|directory| place(directory, home.as_deref()));
     HostPrograms::new(directory.into_iter().map(|place| (program.to_owned(), place)).collect())
+}
+
+/// Returns true if the host has the file that cells of `profile` would run as this program: by its path, or in a
+/// directory of their PATH.
+pub(super) fn is_in_cells(program: &str, profile: &Profile) -> bool {
+    if let Exec::Only(path) = &profile.exec {
+        return path.is_file();
+    }
+    let names: Vec<PathBuf> = match program.contains('/') {
+        true => vec![PathBuf::from(program)],
+        false => PATH.split(':').map(|directory| Path::new(directory).join(program)).collect(),
+    };
+    let on_the_host = |name: &PathBuf| {
+        profile.paths.iter().any(|shown| match name.strip_prefix(&shown.cell) {
+            Ok(below) if below.as_os_str().is_empty() => shown.host.is_file(),
+            Ok(below) => shown.host.join(below).is_file(),
+            Err(_) => false,
+        })
+    };
+    names.iter().any(on_the_host)
 }
 
 /// Returns the directories of PATH that the cells do not have.
@@ -74,6 +94,27 @@ mod tests {
     use model::profile::{HostPath, PathKind, Presence};
 
     use super::*;
+
+    #[test]
+    fn a_program_is_in_cells_where_a_shown_directory_or_file_has_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("present"), "").expect("written");
+        let shown = |host: PathBuf, cell: &str| HostPath {
+            cell: cell.into(),
+            host,
+            kind: PathKind::Tree,
+            presence: Presence::Optional,
+        };
+        let with = |path| Profile { paths: vec![path], ..Profile::nothing() };
+        let tree = with(shown(directory.path().to_owned(), "/usr/bin"));
+        assert!(is_in_cells("present", &tree) && is_in_cells("/usr/bin/present", &tree));
+        assert!(!is_in_cells("absent", &tree) && !is_in_cells("/bin/present", &tree));
+        let one = with(shown(directory.path().join("present"), "/usr/bin/named"));
+        assert!(is_in_cells("named", &one) && !is_in_cells("present", &one));
+        let only = |path| Profile { exec: Exec::Only(path), ..Profile::nothing() };
+        assert!(is_in_cells("x", &only(directory.path().join("present"))));
+        assert!(!is_in_cells("x", &only(directory.path().join("absent"))));
+    }
 
     #[test]
     fn programs_outside_of_the_cell_are_found_with_their_first_directory()

@@ -87,6 +87,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
                 all.0.extend(fields.0.iter().cloned());
             }
         }
+        // A field of the event takes the place of its span's.
+        all.0.retain(|(name, _)| own.0.iter().all(|(other, _)| other != name));
         all.0.append(&mut own.0);
         all.add("target", about.target().into());
         // A line that nobody takes is counted there, and missed by nobody else.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tokio::task::JoinHandle;
 
 use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
@@ -129,7 +130,10 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
         let executor = Arc::new(executor);
         let supervisor = link.clone();
-        let metrics = tokio::spawn(metrics::at_signal(link.clone()));
+        let signals = [
+            tokio::spawn(metrics::at_signal(link.clone(), Arc::clone(&executor))),
+            tokio::spawn(metrics::reset_at_signal(Arc::clone(&executor))),
+        ];
         let gone = async move {
             // Each call reports a supervisor that failed to start, with the remedy.
             match link.ready().await {
@@ -149,7 +153,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let streams = (!at_terminal || http.is_none()).then_some(streams);
         let served = doors(executor, offer, http, streams, gone).await;
         served.map_err(|error| CliError::new(format!("serve: {error}")))?;
-        metrics.abort();
+        signals.iter().for_each(JoinHandle::abort);
         tracing::info!(metrics = ?supervisor.metrics(), "calls");
         // Without a supervisor no call could run: the client may start the server again.
         match supervisor.greeted().is_some() && supervisor.is_closed() {

@@ -23,9 +23,10 @@ use model::profile::{
     HostPath, PATH, PathKind, Presence, Profile, ProfileAdditions, SCRIPT_PROGRAMS, TerminalSize,
 };
 use model::receipt::Tier;
+use policy::flags::DeclaredCommand;
 use policy::group::ToolGroup;
 use policy::tools;
-use policy::{Effect, Grant, Policy};
+use policy::{Effect, Grant, Policy, Terms};
 use service::Setup;
 use service::host_programs::HostPrograms;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
@@ -268,7 +269,25 @@ impl Settings {
             granted: self.access(),
             host_programs,
             command_timeout: self.json.as_ref().and_then(|json| json.command_timeout),
+            missing: self.missing(),
         }
+    }
+
+    /// Finds the declared tools that are on and whose cells have no such program.
+    fn missing(&self) -> BTreeSet<String> {
+        let Loaded { policy, profiles, config, .. } = &self.loaded;
+        let on = &config.tools_on.value;
+        if on.is_empty() {
+            return BTreeSet::new();
+        }
+        let missing = |command: &&DeclaredCommand| {
+            let terms = policy.terms(&command.name, profiles);
+            let has =
+                |terms: Terms<'_>| host_programs::is_in_cells(&command.program, terms.profile);
+            on.contains(&command.name) && !terms.map_or(true, has)
+        };
+        let missing = policy.commands().iter().filter(missing);
+        missing.map(|command| command.name.clone()).collect()
     }
 
     /// Finds programs of the operator's PATH that commands of `bash` do not have.

@@ -132,10 +132,16 @@ impl<B: Backend> Server<B> {
         let backend = &self.0.backend;
         let in_force = InForce { rules: backend.rules(), options: backend.exec_options() };
         let listed = self.0.tools.iter().filter(|tool| backend.lists(tool.name));
-        let declared = backend.commands().iter().map(commands::tool);
+        let declared = self.commands().map(commands::tool);
         let scripts = self.0.project.iter().flat_map(|project| &project.tools);
         let own = scripts.map(projects::described);
         own.chain(listed.map(|tool| (tool.describe)(&in_force))).chain(declared).collect()
+    }
+
+    /// Returns the declared tools that are offered now.
+    fn commands(&self) -> impl Iterator<Item = &Declared> {
+        let backend = &self.0.backend;
+        backend.commands().iter().filter(|one| backend.withheld(&one.command.name).is_none())
     }
 
     /// Returns the names of these tools.
@@ -144,7 +150,7 @@ impl<B: Backend> Server<B> {
         let built_in = self.0.tools.iter().map(|tool| tool.name);
         built_in
             .filter(|name| backend.lists(name))
-            .chain(backend.commands().iter().map(|declared| declared.command.name.as_str()))
+            .chain(self.commands().map(|declared| declared.command.name.as_str()))
             .chain(self.0.project.iter().flat_map(|it| &it.tools).map(|tool| tool.name.as_str()))
             .collect()
     }

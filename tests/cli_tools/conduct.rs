@@ -10,7 +10,7 @@ use super::server::patience::patience;
 use super::{asked, names, serving};
 
 /// `cli_mine`, which runs `program` as the keys of `conduct` say.
-fn mine(program: &str, conduct: &str) -> String {
+pub(crate) fn mine(program: &str, conduct: &str) -> String {
     format!(
         r#"
 [[tool]]

@@ -97,6 +97,14 @@ impl Breaker {
         self.lock().told()
     }
 
+    /// Closes it, and forgets the failures: by the operator's word. Returns the state before.
+    pub(crate) fn reset(&self) -> BreakerState {
+        let mut state = self.lock();
+        let before = state.told();
+        self.change(&mut state, State::Closed { failures: 0 });
+        before
+    }
+
     fn change(&self, state: &mut State, next: State) {
         let (old, new) = (state.told(), next.told());
         *state = next;
@@ -207,6 +215,26 @@ mod tests {
         drop(breaker.pass().expect("tried"));
         assert_eq!(breaker.state(), BreakerState::Open);
         breaker.pass().expect("the next is tried at once").succeeded();
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reset_closes_it_and_forgets_what_failed() {
+        let breaker = breaker();
+        fail(&breaker);
+        fail(&breaker);
+        assert_eq!(breaker.reset(), BreakerState::Open);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        fail(&breaker);
+        assert_eq!(breaker.state(), BreakerState::Closed, "one failure is not two");
+        fail(&breaker);
+        let late = breaker.pass().map(drop);
+        assert_eq!(late, Err(RECOVERY));
+        // A call on trial that ends after the reset opens nothing.
+        tokio::time::advance(RECOVERY).await;
+        let trial = breaker.pass().expect("its time is over");
+        assert_eq!(breaker.reset(), BreakerState::HalfOpen);
+        drop(trial);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 

@@ -204,6 +204,11 @@ impl DeclaredResult {
         }
     }
 
+    /// Returns true if a stream was longer than what is kept of it.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.truncated_stdout || self.truncated_stderr
+    }
+
     /// Returns true if the tool failed. A program's own exit code is data, not a failure of the
     /// tool.
     pub fn is_error(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The state of each declared tool of a server: its turns, its breaker, and the counts of its calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(crate) struct ToolStates(BTreeMap<String, ToolState>);
 pub(crate) struct ToolState {
     pub(crate) queue: Queue,
     pub(crate) breaker: Breaker,
+    /// True if its cells had no such program when the server started.
+    missing: bool,
     counts: Mutex<Counts>,
 }
 
@@ -29,8 +31,17 @@ struct Counts {
     calls: u64,
     errors: BTreeMap<ErrorType, u64>,
     time: Duration,
-    /// Kind of the last call's error.
-    last: Option<ErrorType>,
+    slowest: Duration,
+    /// End of the last call that says something of the program.
+    last: Option<LastEnd>,
+}
+
+/// End of a call, as far as health goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastEnd {
+    /// The program was there, whatever it answered.
+    Found,
+    NotFound,
 }
 
 /// Health of a tool, in the reference implementation's words.
@@ -40,8 +51,19 @@ pub enum ToolHealth {
     Healthy,
     /// Its breaker refuses calls.
     Degraded,
-    /// Its program was not there when it was last called.
+    /// Its program is not there: by the last call, or before the first by a look at the start.
     Unhealthy,
+}
+
+impl ToolHealth {
+    /// Returns the word that reports have.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
 }
 
 /// Figures of a tool, for health and metrics.
@@ -54,19 +76,21 @@ pub struct ToolFigures {
     /// Calls that have ended, and of those the ones with an error, by its kind.
     pub calls: u64,
     pub errors: BTreeMap<ErrorType, u64>,
-    /// Wall time of all of them, in seconds.
+    /// Wall time of all of them, and of the slowest, in seconds.
     pub seconds: f64,
+    pub slowest: f64,
 }
 
 impl ToolStates {
-    /// Makes the states of these tools.
-    pub(crate) fn of(commands: &[Declared]) -> Self {
+    /// Makes the states of these tools; the programs of those in `missing` were not found.
+    pub(crate) fn of(commands: &[Declared], missing: &BTreeSet<String>) -> Self {
         let state = |declared: &Declared| {
             let conduct = &declared.command.conduct;
             let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
             let state = ToolState {
                 queue: Queue::new(size(conduct.concurrency), size(conduct.queue)),
                 breaker: Breaker::new(&declared.command.name, conduct.breaker),
+                missing: missing.contains(&declared.command.name),
                 counts: Mutex::default(),
             };
             (declared.command.name.clone(), state)
@@ -76,6 +100,11 @@ impl ToolStates {
 
     pub(crate) fn get(&self, tool: &str) -> Option<&ToolState> {
         self.0.get(tool)
+    }
+
+    /// Returns the states of all tools.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ToolState> {
+        self.0.values()
     }
 
     /// Returns the figures of every tool, by its name.
@@ -90,9 +119,19 @@ impl ToolState {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.calls += 1;
         counts.time = counts.time.saturating_add(took);
-        // A call that the breaker refused says nothing new of the program.
-        if error != Some(ErrorType::CircuitBreakerOpen) {
-            counts.last = error;
+        counts.slowest = counts.slowest.max(took);
+        match error {
+            Some(ErrorType::NotFound) => counts.last = Some(LastEnd::NotFound),
+            None | Some(ErrorType::ExecutionError | ErrorType::Timeout) => {
+                counts.last = Some(LastEnd::Found);
+            }
+            // The program was not asked.
+            Some(
+                ErrorType::CircuitBreakerOpen
+                | ErrorType::ResourceExhausted
+                | ErrorType::ValidationError
+                | ErrorType::Unknown,
+            ) => {}
         }
         if let Some(kind) = error {
             *counts.errors.entry(kind).or_default() += 1;
@@ -102,13 +141,15 @@ impl ToolState {
     pub(crate) fn figures(&self) -> ToolFigures {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let breaker = self.breaker.state();
-        let health = match (counts.last, breaker) {
-            (Some(ErrorType::NotFound), _) => ToolHealth::Unhealthy,
-            (_, BreakerState::Open | BreakerState::HalfOpen) => ToolHealth::Degraded,
-            (_, BreakerState::Closed) => ToolHealth::Healthy,
+        let missing = counts.last.map_or(self.missing, |last| last == LastEnd::NotFound);
+        let health = match (missing, breaker) {
+            (true, _) => ToolHealth::Unhealthy,
+            (false, BreakerState::Open | BreakerState::HalfOpen) => ToolHealth::Degraded,
+            (false, BreakerState::Closed) => ToolHealth::Healthy,
         };
-        let Counts { calls, errors, time, last: _ } = counts;
+        let Counts { calls, errors, time, slowest, last: _ } = counts;
+        let (seconds, slowest) = (time.as_secs_f64(), slowest.as_secs_f64());
         let pending = self.queue.pending();
-        ToolFigures { health, breaker, pending, calls, errors, seconds: time.as_secs_f64() }
+        ToolFigures { health, breaker, pending, calls, errors, seconds, slowest }
     }
 }

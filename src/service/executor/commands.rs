@@ -14,7 +14,7 @@ use crate::cli::{
 use crate::queue::Turn;
 use crate::refused::Refused;
 use crate::{CallReport, Caller, Refusal};
-use model::call::Call;
+use model::call::{Call, Correlation};
 use model::outcome::{Failure, Outcome};
 use policy::conduct::Retries;
 
@@ -35,6 +35,7 @@ impl Scope {
             Ok(call) => call,
             Err(bad) => {
                 self.workbench.audit.invalid(about.tool, &bad.to_string());
+                info!(tool = about.tool, correlation_id = about.correlation, "tool.invalid");
                 return Ok(DeclaredResult::refused(bad.into(), about));
             }
         };
@@ -53,12 +54,15 @@ impl Scope {
             Ok(result) => result.error_type,
             Err(_) => Some(ErrorType::ExecutionError),
         };
-        state.count(kind, started.elapsed());
+        let took = started.elapsed();
+        state.count(kind, took);
         info!(
             tool = about.tool,
             correlation_id = about.correlation,
             returncode = done.as_ref().ok().map(|result| result.returncode),
             error_type = kind.map(ErrorType::name),
+            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            truncated = done.as_ref().ok().map(DeclaredResult::is_cut),
             "tool.end"
         );
         done
@@ -124,7 +128,8 @@ impl Scope {
                 return Ok((report, attempt));
             }
             let tool = &declared.command.name;
-            warn!(tool, attempt, outcome = report.outcome.name(), "tool.retry");
+            let correlation_id = call.correlation.as_ref().map(Correlation::as_str);
+            warn!(tool, correlation_id, attempt, outcome = report.outcome.name(), "tool.retry");
             tokio::select! {
                 () = caller.cancel.cancelled() => return Ok((report, attempt)),
                 () = tokio::time::sleep(delay) => {}

@@ -4,14 +4,16 @@ mod commands;
 mod files;
 mod fresh;
 mod jobs;
+mod operator;
 mod sessions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use self::jobs::end_of;
+pub use self::operator::{NoControl, ToolSwitch};
 use crate::calculate::InCells;
 use crate::cli::state::{ToolFigures, ToolState, ToolStates};
 use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
@@ -56,6 +58,8 @@ pub struct Setup {
     /// Time limit of a `bash` call that asks for none, if the operator named one.
     pub command_timeout: Option<Duration>,
     pub host_programs: HostPrograms,
+    /// Declared tools whose cells have no such program, by a look before the confinement.
+    pub missing: BTreeSet<String>,
 }
 
 /// Executor behind the tools of a server, which all of its clients share.
@@ -76,6 +80,8 @@ pub struct Executor {
     commands: Vec<Declared>,
     /// What their calls share.
     tools: ToolStates,
+    /// Tools that the operator switched off since the start.
+    switched_off: RwLock<BTreeSet<String>>,
     exec: ExecOptions,
     host_programs: HostPrograms,
 }
@@ -83,7 +89,7 @@ pub struct Executor {
 impl Executor {
     /// Makes the executor of a server, whose calls run over `link` and are recorded in `audit`.
     pub fn new(setup: Setup, link: Link, audit: Audit) -> Self {
-        let Setup { loaded, workspace, granted, command_timeout, host_programs } = setup;
+        let Setup { loaded, workspace, granted, command_timeout, host_programs, missing } = setup;
         let effective = |tool| effective(&loaded, tool, workspace);
         let config = &loaded.config;
         let shell = effective("bash".into());
@@ -107,7 +113,8 @@ impl Executor {
                 Workspace::Granted(_) => granted,
             },
             cache: calc::Cache::default(),
-            tools: ToolStates::of(&commands),
+            tools: ToolStates::of(&commands, &missing),
+            switched_off: RwLock::default(),
             commands,
             exec: exec_options(&loaded),
             host_programs,
@@ -425,6 +432,10 @@ impl Backend for Scope {
     }
 
     fn withheld(&self, tool: &str) -> Option<Refused> {
+        if [tool, ruled_by(tool)].iter().any(|name| self.executor.is_switched_off(name)) {
+            let off = Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
+            return Some(off.with_hint("the operator switched it off while the server runs"));
+        }
         withheld(&self.executor.shared.loaded, tool)
     }
 

@@ -7,7 +7,10 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket
 use policy::Policy;
 use profile::Profiles;
 
+use profile::document::Document;
+
 use super::*;
+use crate::cli::state::ToolHealth;
 use crate::patience::soon;
 use crate::request::{CommandInput, SessionCommand, Shown, Wait};
 use crate::session::{DEFAULT, Restart};
@@ -28,15 +31,57 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
     let (own, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     let profiles = Profiles::compiled_in();
     let policy = Policy::parse(&policy::shipped(), &profiles)?;
-    let (config, origin) = (Config::parse(None, 1)?, Origin::Embedded);
+    let on = Document::new("c.toml", "schema = 1\n[tools]\non = [\"cli_jq\", \"cli_file\"]\n");
+    let (config, origin) = (Config::parse(Some(&on), 1)?, Origin::Embedded);
     let setup = Setup {
         loaded: Loaded { config, policy, profiles, origin },
         workspace: Workspace::Fresh,
         granted: None,
         command_timeout: None,
         host_programs: HostPrograms::default(),
+        missing: BTreeSet::from(["cli_jq".to_owned()]),
     };
     Ok((Arc::new(Executor::new(setup, Link::attach(own)?, Audit::off())), other))
+}
+
+#[tokio::test]
+async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program()
+-> Result<(), Failed> {
+    let (executor, _supervisor) = executor()?;
+    let scope = executor.scope(Principal::local());
+    let health = |tool: &str| executor.tool_figures().get(tool).map(|figures| figures.health);
+    assert_eq!(health("cli_jq"), Some(ToolHealth::Unhealthy), "before any call");
+    assert_eq!(health("cli_file"), Some(ToolHealth::Healthy));
+    let state = executor.tools.get("cli_file").ok_or("it is on")?;
+    for _ in 0..5 {
+        state.breaker.pass().map_err(|_| "it is closed")?.failed();
+    }
+    assert_eq!(health("cli_file"), Some(ToolHealth::Degraded));
+    assert_eq!(executor.reset_breakers(Some("cli_file")), Ok(1));
+    assert_eq!(health("cli_file"), Some(ToolHealth::Healthy));
+    assert_eq!(executor.reset_breakers(None), Ok(0), "none is open any more");
+    let unknown = NoControl::Unknown("cli_fil".to_owned());
+    assert_eq!(executor.reset_breakers(Some("cli_fil")), Err(unknown.clone()));
+    let none = NoControl::NoBreaker("bash".to_owned());
+    assert_eq!(executor.reset_breakers(Some("bash")), Err(none));
+
+    // A tool is withheld from every client at once, with those that go by its rule, and comes back.
+    assert!(scope.withheld("cli_file").is_none() && scope.withheld("bash_jobs").is_none());
+    assert_eq!(executor.switch("cli_file", ToolSwitch::Off), Ok(true));
+    assert_eq!(executor.switch("cli_file", ToolSwitch::Off), Ok(false), "it is off");
+    assert_eq!(executor.switch("bash", ToolSwitch::Off), Ok(true));
+    for tool in ["cli_file", "bash", "bash_jobs"] {
+        let refused = scope.withheld(tool).map(|refused| (refused.kind, refused.message));
+        assert_eq!(refused, Some((RefusedKind::Denied, format!("`{tool}` is switched off"))));
+    }
+    assert!(!scope.lists("bash") && scope.lists("calculate"));
+    assert_eq!(executor.switch("cli_file", ToolSwitch::On), Ok(true));
+    assert!(scope.withheld("cli_file").is_none());
+    // What the configuration leaves out is never switched on.
+    assert_eq!(executor.switch("cli_fil", ToolSwitch::On), Err(unknown));
+    let configured = NoControl::Configured("bash_exec".to_owned());
+    assert_eq!(executor.switch("bash_exec", ToolSwitch::On), Err(configured));
+    Ok(())
 }
 
 #[tokio::test]

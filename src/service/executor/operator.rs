@@ -1,0 +1,87 @@
+//! Controls of the operator over a server that runs. No call of an agent leads here: a front door asks for the
+//! operator's own token first, and the command line for a signal.
+
+use std::sync::PoisonError;
+
+use tracing::info;
+
+use super::{Executor, withheld};
+use crate::cli::breaker::BreakerState;
+
+/// Choice of whether a tool is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolSwitch {
+    On,
+    Off,
+}
+
+/// Reason why a control does nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoControl {
+    #[error("there is no tool `{0}`")]
+    Unknown(String),
+    /// The configuration leaves it out, and its cells were never prepared.
+    #[error("`{0}` is off in the configuration, which is read at the start")]
+    Configured(String),
+    #[error("`{0}` is no command-line tool, and has no circuit breaker")]
+    NoBreaker(String),
+}
+
+impl Executor {
+    /// Offers a tool, or withholds it until it is switched on again; returns true if that changed something.
+    ///
+    /// # Errors
+    /// There is no such tool, or the configuration leaves it out.
+    pub fn switch(&self, tool: &str, to: ToolSwitch) -> Result<bool, NoControl> {
+        if !self.knows(tool) {
+            return Err(NoControl::Unknown(tool.to_owned()));
+        }
+        if withheld(&self.shared.loaded, tool).is_some() {
+            return Err(NoControl::Configured(tool.to_owned()));
+        }
+        let changed = {
+            let mut off = self.switched_off.write().unwrap_or_else(PoisonError::into_inner);
+            match to {
+                ToolSwitch::On => off.remove(tool),
+                ToolSwitch::Off => off.insert(tool.to_owned()),
+            }
+        };
+        if changed {
+            self.clear_caches();
+            info!(tool, on = to == ToolSwitch::On, "tool.switched");
+        }
+        Ok(changed)
+    }
+
+    /// Closes the circuit breaker of a tool, or of every tool; returns the number of those that were not closed.
+    ///
+    /// # Errors
+    /// There is no such tool, or it has no breaker.
+    pub fn reset_breakers(&self, tool: Option<&str>) -> Result<usize, NoControl> {
+        let was_closed = |before: BreakerState| before == BreakerState::Closed;
+        let Some(tool) = tool else {
+            let states = self.tools.all().map(|state| state.breaker.reset());
+            return Ok(states.filter(|before| !was_closed(*before)).count());
+        };
+        match self.tools.get(tool) {
+            Some(state) => Ok(usize::from(!was_closed(state.breaker.reset()))),
+            None if self.knows(tool) => Err(NoControl::NoBreaker(tool.to_owned())),
+            None => Err(NoControl::Unknown(tool.to_owned())),
+        }
+    }
+
+    /// Forgets what was remembered of earlier calls: values of the calculator.
+    pub fn clear_caches(&self) {
+        self.cache.clear();
+        info!("caches.cleared");
+    }
+
+    /// Returns true if the operator has switched the tool off since the start.
+    pub(super) fn is_switched_off(&self, tool: &str) -> bool {
+        self.switched_off.read().unwrap_or_else(PoisonError::into_inner).contains(tool)
+    }
+
+    fn knows(&self, tool: &str) -> bool {
+        policy::tools::NAMES.contains(&tool) || self.shared.loaded.policy.declares(tool)
+    }
+}
