@@ -32,7 +32,7 @@ use model::units::Size;
 use policy::Grant;
 use service::denied::DenialReport;
 use service::host_programs::HostPrograms;
-use service::report::{Clamped, CommandReport, Cut, StreamReport, time_text};
+use service::report::{Clamped, CommandReport, Cut, StreamReport, network, time_text};
 use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].
@@ -225,6 +225,15 @@ impl Terms {
         error
     }
 
+    /// Returns a line for each denial, which may be why the call failed, with the grant that would allow it.
+    fn denied(&self, ended: &Ended) -> Vec<String> {
+        let calls =
+            ended.denials.iter().map(|denied| DenialReport::of(denied, &self.profile).line());
+        let network = ended.network.iter().flat_map(network::denials);
+        let bare = |line: String| line.trim_start_matches('[').trim_end_matches(']').to_owned();
+        calls.chain(network).map(bare).collect()
+    }
+
     fn report(
         &self,
         ended: Ended,
@@ -301,6 +310,9 @@ async fn live(
     let code = exit::code(&ended.outcome, taken_back);
     if !is_read {
         return Ok(code);
+    }
+    if code != 0 {
+        terms.denied(&ended).iter().for_each(|denied| eprintln!("cofferdam: {denied}"));
     }
     match &ended.outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Cancelled => Ok(code),

@@ -514,6 +514,14 @@ fn told(caller: &Caller) -> Check {
             { "syscall": "mkdir", "count": 2, "grant": grant },
         ]),
     )?;
+    // A person is told of what may be why a command failed, and of nothing where it did not.
+    let failed = caller.run(&["--rw", &path], &["mkdir", "/workspace/.git"])?;
+    let line =
+        format!("cofferdam: denied: system call mkdir, once; the operator can grant it: {grant}\n");
+    holds("told", &failed.stderr, failed.stderr.ends_with(&line))?;
+    let went_on =
+        caller.run(&["--rw", &path], &["bash", "-c", "mkdir .vscode 2>/dev/null; true"])?;
+    equal("not told", (went_on.code, went_on.stderr.as_str()), (0, ""))?;
     let receipt = at(&object, "/receipt");
     equal("probed", at(receipt, "/probed/guarded_name"), "EPERM")?;
     let workspace = at(receipt, "/configured/workspace");

@@ -13,8 +13,13 @@ pub fn lines(tally: &Tally) -> Vec<String> {
     if tally.connections > 0 || tally.incomplete {
         lines.push(connections(tally));
     }
-    lines.extend(tally.denied.iter().map(denial));
+    lines.extend(denials(tally));
     lines
+}
+
+/// Formats what was denied, a line each.
+pub fn denials(tally: &Tally) -> impl Iterator<Item = String> {
+    tally.denied.iter().map(denial)
 }
 
 fn connections(tally: &Tally) -> String {
