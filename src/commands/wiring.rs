@@ -368,6 +368,7 @@ fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
         return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
             .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
     }
+    check_hooks(loaded)?;
     let config = &loaded.config;
     if config.tools_on.value.is_empty() && config.tools_off.value.is_empty() {
         return Ok(());
@@ -386,6 +387,30 @@ fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// Checks that hooks of the tools that are on can run: a rule allows them, under a profile without a network.
+fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
+    let Loaded { policy, profiles, config, .. } = loaded;
+    let is_on = |command: &&DeclaredCommand| config.tools_on.value.contains(&command.name);
+    let mut on = policy.given_commands().iter().filter(is_on);
+    let Some(command) = on.find(|command| !command.hooks.scripts.is_empty()) else {
+        return Ok(());
+    };
+    let name = &command.name;
+    match policy.terms(&format!("{}{name}", tools::HOOK_PREFIX), profiles) {
+        Err(denial) => {
+            Err(CliError::new(format!("policies: `{name}` has a hook that may not run: {denial}"))
+                .with_hint("a rule with `tools = [\"hook\"]` names the profile of such scripts"))
+        }
+        Ok(terms) if terms.profile.egress.class > NetworkClass::Loopback => {
+            let profile = &terms.profile.name;
+            let message = format!("policies: hooks run under `{profile}`, which has a network");
+            Err(CliError::new(message)
+                .with_hint("name a profile without one in the rule of `hook`"))
+        }
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Selects one profile and adds the operator's mounts; a path of `--rw` is the workspace.

@@ -10,7 +10,9 @@ use super::conduct::{
     OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate, conduct,
 };
 use super::flags::{BadWords, Changes, DeclaredCommand, Flag, Input, Positional, Takes};
+use super::hooks::{WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement, hooks};
 use super::reach::{TargetPlaces, TargetReach};
+use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
 use model::egress::{HostPattern, Net};
 use model::units::Time;
@@ -78,6 +80,18 @@ pub(super) struct WrittenCommand {
     /// Words under a name, for the field `template` of a call.
     #[serde(default, rename = "template")]
     pub(super) templates: Vec<WrittenTemplate>,
+    /// Conditions on the flags of a call together.
+    #[serde(default, rename = "check")]
+    pub(super) checks: Vec<WrittenCheck>,
+    /// Words in the place of a caller's.
+    #[serde(default, rename = "replace")]
+    pub(super) replacements: Vec<WrittenReplacement>,
+    /// Readers of lines of the standard output.
+    #[serde(default, rename = "read")]
+    pub(super) readers: Vec<WrittenReader>,
+    /// Scripts that check a call, change its flags, or read its output, each in a cell of its own.
+    #[serde(default, rename = "hook")]
+    pub(super) hooks: Vec<WrittenHook>,
     /// Flags that callers may give.
     #[serde(default, rename = "flag")]
     flags: Vec<WrittenFlag>,
@@ -248,6 +262,10 @@ pub(super) fn command(
         let message = "a tool's name is lower-case letters, digits and underscores";
         return Err(document.mistake(written.name.span(), message));
     }
+    if RESERVED.contains(&name.as_str()) {
+        let message = format!("rules know something else as `{name}`; a tool has another name");
+        return Err(document.mistake(written.name.span(), message));
+    }
     if others.iter().any(|other| other.name == *name) {
         return Err(document.mistake(written.name.span(), format!("there are two tools `{name}`")));
     }
@@ -272,6 +290,7 @@ pub(super) fn command(
         positionals: positionals(document, written)?,
         input: written.stdin.as_ref().map_or_else(Input::default, |input| *input.get_ref()),
         conduct: conduct(document, written)?,
+        hooks: hooks(document, written)?,
         description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
         changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
         why,

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::conduct::Conduct;
+use super::hooks::Hooks;
 use super::reach::TooLarge;
 use super::values::{Type, WordType, plain};
 use model::call::{Argv, InvalidCall};
@@ -33,6 +34,7 @@ pub struct DeclaredCommand {
     pub positionals: Vec<Positional>,
     pub input: Input,
     pub conduct: Conduct,
+    pub hooks: Hooks,
     /// Effect of the flag, for callers.
     pub description: String,
     pub changes: Changes,
@@ -109,10 +111,12 @@ pub enum BadWords {
     NoValue { tool: String, flag: String },
     #[error("{tool}: {what} is given {given} times; at most {most} are taken")]
     TooMany { tool: String, what: String, given: usize, most: usize },
-    #[error("{tool}: {what} is no field of this tool")]
-    NoField { tool: String, what: String },
-    #[error("{tool}: {what} is missing")]
-    Missing { tool: String, what: String },
+    /// A field is missing, or the tool has none of this name.
+    #[error("{tool}: {what} {why}")]
+    Field { tool: String, what: String, why: &'static str },
+    /// Each flag is taken, and all of them together are not.
+    #[error("{tool}: {why}")]
+    Together { tool: String, why: String },
     #[error("{tool}: there is no template `{name}`")]
     NoTemplate { tool: String, name: String, taken: Vec<String> },
     #[error("{tool}: {source}")]
@@ -142,8 +146,8 @@ impl BadWords {
             | Self::Value { .. }
             | Self::NoValue { .. }
             | Self::TooMany { .. }
-            | Self::NoField { .. }
-            | Self::Missing { .. }
+            | Self::Field { .. }
+            | Self::Together { .. }
             | Self::TooLong { .. } => None,
         }
     }
@@ -182,7 +186,8 @@ impl DeclaredCommand {
             })?;
             chosen.extend(template.args.iter().cloned());
         }
-        self.flags(words, &mut chosen)?;
+        self.flags(&self.hooks.replaced(words), &mut chosen)?;
+        self.hooks.check(&self.name, &chosen)?;
         let defaults: Vec<String> = self.conduct.default_words(&chosen).cloned().collect();
         let mut argv = vec![self.program.clone()];
         argv.extend(self.conduct.always.iter().cloned().chain(defaults).chain(chosen));
@@ -238,7 +243,7 @@ impl DeclaredCommand {
         let known: BTreeSet<&str> = self.positionals.iter().map(|one| one.name.as_str()).collect();
         if let Some((name, _)) = given.iter().find(|(name, _)| !known.contains(name)) {
             let (tool, what) = (self.name.clone(), format!("`{}`", shown(name)));
-            return Err(BadWords::NoField { tool, what });
+            return Err(BadWords::Field { tool, what, why: "is no field of this tool" });
         }
         for one in &self.positionals {
             let values: Vec<&str> = given
@@ -251,7 +256,8 @@ impl DeclaredCommand {
             }
             if values.len() < one.min {
                 let what = format!("`{}`", one.name);
-                return Err(BadWords::Missing { tool: self.name.clone(), what });
+                let tool = self.name.clone();
+                return Err(BadWords::Field { tool, what, why: "is missing" });
             }
             if values.is_empty() && self.input == Input::Dash && self.file() == Some(one) {
                 argv.push("-".to_owned());

@@ -6,6 +6,7 @@ mod commands;
 pub mod conduct;
 pub mod flags;
 pub mod group;
+pub mod hooks;
 pub mod reach;
 mod rules;
 pub mod tools;

@@ -56,6 +56,12 @@ macro_rules! with_tools {
 /// tool's own can still deny it.
 pub const PROJECT_PREFIX: &str = "project:";
 
+/// Beginning of the names under which hooks of declared tools are recorded. The rule of `hook` allows them.
+pub const HOOK_PREFIX: &str = "hook:";
+
+/// Names that rules have for calls which are no tools of a client.
+pub(crate) const RESERVED: [&str; 2] = ["project", "hook"];
+
 /// A built-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolSpec {
@@ -127,6 +133,9 @@ pub fn asks_a_rule(tool: &str) -> bool {
 pub fn ruled_by(tool: &str) -> &str {
     if tool.starts_with(PROJECT_PREFIX) {
         return "project";
+    }
+    if tool.starts_with(HOOK_PREFIX) {
+        return "hook";
     }
     match ToolSpec::named(tool).map(|tool| tool.rule) {
         Some(RuledBy::RuleOf(other)) => other,

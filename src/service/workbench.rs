@@ -112,6 +112,19 @@ impl Workbench {
         self.recorded_run(grant, entry, keep, caller).await
     }
 
+    /// Runs a call as [`Workbench::call`] does, on an empty workspace whatever is granted.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::call`].
+    pub(crate) async fn call_alone(
+        &self,
+        call: Call,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let (grant, entry) = self.decide(call, Workspace::Fresh.into())?;
+        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
+    }
+
     /// Runs a call as [`Workbench::call`] does, on the private workspace of the default session if
     /// that has one, and has the call's profile.
     ///

@@ -31,6 +31,7 @@ fn kinds() -> [Kind; 3] {
         "policy/rules.rs",
         "policy/commands.rs",
         "policy/conduct.rs",
+        "policy/hooks.rs",
         "policy/flags.rs",
     ]);
     [

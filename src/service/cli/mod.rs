@@ -6,6 +6,7 @@
 
 mod advice;
 pub(crate) mod breaker;
+pub(crate) mod hooks;
 mod nmap;
 mod output;
 mod result;
@@ -134,6 +135,17 @@ impl Words {
     }
 }
 
+/// Returns the caller's words, apart.
+///
+/// # Errors
+/// A text that cannot be split.
+pub(crate) fn words(
+    declared: &Declared,
+    request: &DeclaredRequest,
+) -> Result<Vec<String>, BadRequest> {
+    request.flags.list(&declared.command.name)
+}
+
 /// Builds the call of a declared tool that `request` describes.
 ///
 /// # Errors
@@ -147,7 +159,7 @@ pub fn call(
     one_input(command, request)?;
     let given: Vec<(&str, &str)> =
         request.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let words = request.flags.list(&command.name)?;
+    let words = words(declared, request)?;
     // What the tool's own file asks for is no wish of the caller's that could be told as clamped.
     let usual = command.conduct.timeout.map(|time| time.min(profile.limits.wall));
     let asked = request.timeout.map(|value| seconds("timeout_sec", value)).transpose()?;

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::advice::ErrorType;
+use super::hooks;
 use super::output;
 use super::{Declared, DeclaredRequest};
 use crate::CallReport;
@@ -123,11 +124,13 @@ impl DeclaredResult {
     }
 
     /// Makes the result of a call that asked what would run.
-    pub(crate) fn would_run(grant: &Grant, about: AboutCall<'_>) -> Self {
+    pub(crate) fn would_run(declared: &Declared, grant: &Grant, about: AboutCall<'_>) -> Self {
+        let hooks = declared.command.hooks.scripts.iter().map(|hook| hook.at.name());
+        let hooks: Vec<&str> = hooks.collect();
         let job = grant.job();
         let words: Vec<String> = job.argv.words().iter().map(|word| quoted(word)).collect();
         let command = words.join(" ");
-        Self {
+        let mut told = Self {
             stdout: format!("Would execute: {command}"),
             metadata: json!({
                 "dry_run": true,
@@ -139,7 +142,12 @@ impl DeclaredResult {
                 "clamped": grant.clamped(),
             }),
             ..Self::nothing(about)
+        };
+        // They would need cells: they may still refuse the call, or change its flags.
+        if let Some(metadata) = told.metadata.as_object_mut().filter(|_| !hooks.is_empty()) {
+            metadata.insert("hooks_not_run".to_owned(), json!(hooks));
         }
+        told
     }
 
     fn nothing(about: AboutCall<'_>) -> Self {
@@ -185,6 +193,8 @@ impl DeclaredResult {
             metadata.insert("error_context".to_owned(), error.context(about));
         }
         metadata.extend(data(declared, &stdout, truncated_stdout));
+        let read = hooks::read(&declared.command.hooks, &stdout);
+        metadata.extend(read.map(|read| ("parsed".to_owned(), Value::Object(read))));
         let (error_type, error) = failed.map(|it| (it.kind, it.message)).unzip();
         Self {
             stdout,

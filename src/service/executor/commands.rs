@@ -41,7 +41,7 @@ impl Scope {
         };
         if request.dry_run {
             let grant = self.workbench.only_decided(call, declared.command.changes)?;
-            return Ok(DeclaredResult::would_run(&grant, about));
+            return Ok(DeclaredResult::would_run(declared, &grant, about));
         }
         let Some(state) = self.executor.tools.get(about.tool) else {
             let error = ToolError::new(ErrorType::Unknown, "the tool has no state");
@@ -49,7 +49,7 @@ impl Scope {
         };
         let started = Instant::now();
         info!(tool = about.tool, correlation_id = about.correlation, "tool.start");
-        let done = self.with_state(declared, state, call, &caller, about).await;
+        let done = self.with_state(declared, (&request, call), state, &caller, about).await;
         let kind = match &done {
             Ok(result) => result.error_type,
             Err(_) => Some(ErrorType::ExecutionError),
@@ -71,8 +71,8 @@ impl Scope {
     async fn with_state(
         &self,
         declared: &Declared,
+        (request, call): (&DeclaredRequest, Call),
         state: &ToolState,
-        call: Call,
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<DeclaredResult, Refused> {
@@ -98,10 +98,20 @@ impl Scope {
             Ok(Turn::Cancelled) => None,
             Err(full) => return Ok(exhausted(&full)),
         };
+        // A call that a hook refuses says nothing of the program: the pass is dropped without a verdict.
+        let call = match self.hooked(declared, request, call, caller, about).await {
+            Ok(call) => call,
+            Err(error) => return Ok(DeclaredResult::refused(error, about)),
+        };
         match self.attempts(declared, call, caller).await {
             Ok((report, attempts)) => {
                 verdict(pass, &report.outcome);
-                Ok(DeclaredResult::of(declared, report, attempts, about))
+                let ran = report.receipt.is_some();
+                let result = DeclaredResult::of(declared, report, attempts, about);
+                Ok(match ran {
+                    true => self.read_by_hooks(declared, request, result, caller, about).await,
+                    false => result,
+                })
             }
             Err(full @ Refusal::QueueFull { .. }) => Ok(exhausted(&full)),
             Err(

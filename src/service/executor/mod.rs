@@ -3,6 +3,7 @@
 mod commands;
 mod files;
 mod fresh;
+mod hooks;
 mod jobs;
 mod operator;
 mod sessions;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use self::jobs::end_of;
 pub use self::operator::{NoControl, ToolSwitch};
 use crate::calculate::InCells;
+use crate::cli::hooks::Answers;
 use crate::cli::state::{ToolFigures, ToolState, ToolStates};
 use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
@@ -80,6 +82,8 @@ pub struct Executor {
     commands: Vec<Declared>,
     /// What their calls share.
     tools: ToolStates,
+    /// Answers of their hooks that are remembered.
+    answers: Answers,
     /// Tools that the operator switched off since the start.
     switched_off: RwLock<BTreeSet<String>>,
     exec: ExecOptions,
@@ -114,6 +118,7 @@ impl Executor {
             },
             cache: calc::Cache::default(),
             tools: ToolStates::of(&commands, &missing),
+            answers: Answers::default(),
             switched_off: RwLock::default(),
             commands,
             exec: exec_options(&loaded),

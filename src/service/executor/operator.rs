@@ -70,8 +70,9 @@ impl Executor {
         }
     }
 
-    /// Forgets what was remembered of earlier calls: values of the calculator.
+    /// Forgets what was remembered of earlier calls: values of the calculator, answers of hooks.
     pub fn clear_caches(&self) {
+        self.answers.clear();
         self.cache.clear();
         info!("caches.cleared");
     }

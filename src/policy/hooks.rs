@@ -1,0 +1,326 @@
+//! Hooks of a declared tool: checks before a call, words put in the place of a caller's, and readers of the output.
+//! Each is data, or a script of the operator's that runs in a cell of its own. Pure.
+//!
+//! *Invariant:* a hook never widens what a caller may do. Words that it makes are checked as a caller's own are.
+
+use std::time::Duration;
+
+use regex::Regex;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::commands::{WrittenCommand, why};
+use super::flags::BadWords;
+use super::values::plain;
+use model::units::Time;
+use profile::document::{Document, Mistake};
+
+/// Time of a hook's script, unless the file says otherwise, and the most.
+const TIME: Duration = Duration::from_secs(5);
+const TIME_MOST: Duration = Duration::from_secs(60);
+/// Most hooks of one tool that are scripts: each is a cell before or after the call's own.
+const SCRIPTS_MOST: usize = 4;
+/// Longest script, in bytes.
+const SCRIPT_BYTES: usize = 64 << 10;
+/// Lines of an output that one reader takes.
+const LINES_MOST: usize = 1000;
+
+/// Hooks of one tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hooks {
+    pub checks: Vec<FlagCheck>,
+    pub replacements: Vec<Replacement>,
+    pub readers: Vec<LineReader>,
+    pub scripts: Vec<HookScript>,
+}
+
+/// Condition on the flags of a call together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagCheck {
+    /// It is about calls with one of these; about every call if there is none.
+    pub given: Vec<String>,
+    /// One of these must be given too, if there is any.
+    pub needs: Vec<String>,
+    /// None of these may be given.
+    pub excludes: Vec<String>,
+    /// Reason, which callers are told.
+    pub why: String,
+}
+
+/// Words in the place of one of a caller's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    pub word: String,
+    pub by: Vec<String>,
+}
+
+/// Reader of lines of the standard output.
+#[derive(Debug, Clone)]
+pub struct LineReader {
+    /// Name under which `metadata.parsed` has what it found.
+    pub name: String,
+    pattern: Regex,
+    /// True for a list of every line that matches, else the first alone.
+    pub all: bool,
+}
+
+impl PartialEq for LineReader {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.pattern.as_str(), self.all)
+            == (&other.name, other.pattern.as_str(), other.all)
+    }
+}
+
+impl Eq for LineReader {}
+
+/// Part of a line that a reader found: the groups of its pattern that have names, by these, or one value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundLine {
+    Value(String),
+    Groups(Vec<(String, String)>),
+}
+
+/// Script of the operator's that runs in a cell of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookScript {
+    pub at: HookPoint,
+    pub script: String,
+    pub timeout: Duration,
+    /// True if the same call has the same answer, which is then remembered.
+    pub remember: bool,
+}
+
+/// Point of a call at which a script runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookPoint {
+    /// Before the program: exit code 0 lets the call through, 1 refuses it with the output as the reason.
+    Check,
+    /// Before the program: `{"extra_args": […]}` on standard output takes the place of the caller's flags.
+    Transform,
+    /// After the program: JSON on standard output becomes `metadata.parsed`.
+    Output,
+}
+
+impl HookPoint {
+    /// Returns the word of policy files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Transform => "transform",
+            Self::Output => "output",
+        }
+    }
+}
+
+impl Hooks {
+    /// Returns the caller's words with the replacements made, each once: what is put in is not replaced again.
+    pub(super) fn replaced(&self, words: &[String]) -> Vec<String> {
+        let by = |word: &String| self.replacements.iter().find(|one| one.word == *word);
+        let put = |word: &String| by(word).map_or_else(|| vec![word.clone()], |one| one.by.clone());
+        words.iter().flat_map(put).collect()
+    }
+
+    /// Checks the flags of a call together.
+    pub(super) fn check(&self, tool: &str, words: &[String]) -> Result<(), BadWords> {
+        let has = |flag: &String| {
+            words.iter().any(|word| {
+                word == flag || word.split_once('=').is_some_and(|(name, _)| name == flag)
+            })
+        };
+        let fails = |check: &&FlagCheck| {
+            let concerned = check.given.is_empty() || check.given.iter().any(has);
+            let lacks = !check.needs.is_empty() && !check.needs.iter().any(has);
+            concerned && (lacks || check.excludes.iter().any(has))
+        };
+        match self.checks.iter().find(fails) {
+            Some(check) => {
+                Err(BadWords::Together { tool: tool.to_owned(), why: check.why.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the scripts of these points, in their order.
+    pub fn scripts_at(&self, points: &[HookPoint]) -> impl Iterator<Item = &HookScript> {
+        self.scripts.iter().filter(|script| points.contains(&script.at))
+    }
+}
+
+impl LineReader {
+    /// Reads an output; empty where no line matches.
+    pub fn read(&self, output: &str) -> Vec<FoundLine> {
+        let most = if self.all { LINES_MOST } else { 1 };
+        let captured = output.lines().filter_map(|line| self.pattern.captures(line));
+        let found = captured.map(|captured| {
+            let names = self.pattern.capture_names().flatten();
+            let named = names.filter_map(|name| {
+                Some((name.to_owned(), captured.name(name)?.as_str().to_owned()))
+            });
+            let named: Vec<(String, String)> = named.collect();
+            let first = captured.get(1).or_else(|| captured.get(0));
+            match named.is_empty() {
+                true => FoundLine::Value(first.map_or("", |found| found.as_str()).to_owned()),
+                false => FoundLine::Groups(named),
+            }
+        });
+        found.take(most).collect()
+    }
+}
+
+/// Condition on the flags of a call together, checked before anything runs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCheck {
+    /// Flags that it is about: a call with one of them is checked; `[]` is about every call. Example: `["-sn"]`.
+    given: Vec<String>,
+    /// Flags of which such a call needs one.
+    ///
+    /// Default: `[]`. Example: `["-sV"]`.
+    #[serde(default)]
+    needs: Vec<String>,
+    /// Flags that such a call may not have; `[]` where it has `needs`. Example: `["-p", "--top-ports"]`.
+    excludes: Vec<String>,
+    /// Reason, which the caller is told. Example: `"a ping scan looks at no ports"`.
+    why: Spanned<String>,
+}
+
+/// Words in the place of one of the caller's. What comes of it is checked as the caller's own words are.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenReplacement {
+    /// Word of the caller's, exactly. Example: `"-sS"`.
+    word: Spanned<String>,
+    /// Words in its place; none takes it out. Example: `["-sT"]`.
+    by: Spanned<Vec<String>>,
+    /// Reason for it. Example: `"a cell has no raw sockets, and -sT gives the same port states"`.
+    why: Spanned<String>,
+}
+
+/// Reader of lines of the standard output, for `metadata.parsed`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenReader {
+    /// Name of what is found: lower-case letters and underscores. Example: `"replies"`.
+    name: Spanned<String>,
+    /// Regular expression for a part of a line. Its named groups become fields, else its first group is the value.
+    ///
+    /// Example: `"(?<bytes>[0-9]+) bytes from (?<from>[^ :]+)"`.
+    pattern: Spanned<String>,
+    /// A list of all lines that match, 1000 at most, instead of the first alone.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    all: bool,
+    /// Reason for it. Example: `"each answer, for a program"`.
+    why: Spanned<String>,
+}
+
+/// Script of bash that runs in a cell of its own, with an empty workspace and without a network. It has the call as
+/// JSON on standard input: `tool`, `fields`, `extra_args`, `template`, and after the program `returncode`, `stdout`
+/// and `stderr`. A rule must allow the tool `hook`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenHook {
+    /// Point of the call at which it runs. Example: `"check"`.
+    at: HookPoint,
+    /// The script. One that fails, or takes too long, refuses the call; after the program it leaves out its data.
+    ///
+    /// Example: `"jq -e '.fields.target != \"10.0.0.1\"' > /dev/null || { echo 'not the router'; exit 1; }"`.
+    script: Spanned<String>,
+    /// Time of the script, one minute at most.
+    ///
+    /// Default: `"5s"`. Example: `"1s"`.
+    timeout: Option<Spanned<Time>>,
+    /// Remember its answers until the operator clears them (SIGUSR2): the same call has the same answer. Not after the
+    /// program.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    remember: bool,
+    /// Reason for it. Example: `"the router is not to be scanned"`.
+    why: Spanned<String>,
+}
+
+/// Checks the hooks of one declared tool.
+pub(super) fn hooks(document: &Document, written: &WrittenCommand) -> Result<Hooks, Mistake> {
+    let checks = written.checks.iter().map(|one| check(document, one));
+    let replacements = written.replacements.iter().map(|one| replacement(document, one));
+    let scripts = written.hooks.iter().map(|one| script(document, one));
+    let mut readers: Vec<LineReader> = Vec::new();
+    for one in &written.readers {
+        let reader = reader(document, one)?;
+        if readers.iter().any(|other| other.name == reader.name) {
+            let message = format!("there are two readers `{}`", reader.name);
+            return Err(document.mistake(one.name.span(), message));
+        }
+        readers.push(reader);
+    }
+    if let Some(many) = written.hooks.get(SCRIPTS_MOST) {
+        let message = format!("a tool has {SCRIPTS_MOST} hooks at most: each is a cell");
+        return Err(document.mistake(many.script.span(), message));
+    }
+    Ok(Hooks {
+        checks: checks.collect::<Result<_, _>>()?,
+        replacements: replacements.collect::<Result<_, _>>()?,
+        readers,
+        scripts: scripts.collect::<Result<_, _>>()?,
+    })
+}
+
+fn check(document: &Document, written: &WrittenCheck) -> Result<FlagCheck, Mistake> {
+    let WrittenCheck { given, needs, excludes, why: reason } = written;
+    if needs.is_empty() && excludes.is_empty() {
+        let message = "a check with no `needs` and no `excludes` refuses nothing";
+        return Err(document.mistake(reason.span(), message));
+    }
+    let (given, needs, excludes) = (given.clone(), needs.clone(), excludes.clone());
+    Ok(FlagCheck { given, needs, excludes, why: why(document, reason)? })
+}
+
+fn replacement(document: &Document, written: &WrittenReplacement) -> Result<Replacement, Mistake> {
+    why(document, &written.why)?;
+    let (word, by) = (written.word.get_ref(), written.by.get_ref());
+    if let Some(bad) = [word].into_iter().chain(by).find_map(|word| plain(word).err()) {
+        return Err(document.mistake(written.word.span(), format!("a word of a replacement {bad}")));
+    }
+    Ok(Replacement { word: word.clone(), by: by.clone() })
+}
+
+fn reader(document: &Document, written: &WrittenReader) -> Result<LineReader, Mistake> {
+    why(document, &written.why)?;
+    let name = written.name.get_ref();
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+        let message = "a reader's name is lower-case letters and underscores";
+        return Err(document.mistake(written.name.span(), message));
+    }
+    let Ok(pattern) = Regex::new(written.pattern.get_ref()) else {
+        return Err(document.mistake(written.pattern.span(), "`pattern` is no regular expression"));
+    };
+    Ok(LineReader { name: name.clone(), pattern, all: written.all })
+}
+
+fn script(document: &Document, written: &WrittenHook) -> Result<HookScript, Mistake> {
+    why(document, &written.why)?;
+    let text = written.script.get_ref();
+    if text.trim().is_empty() || text.contains('\0') || text.len() > SCRIPT_BYTES {
+        let message = "a script is text of 64 KiB at most, and no NUL is in it";
+        return Err(document.mistake(written.script.span(), message));
+    }
+    if written.remember && written.at == HookPoint::Output {
+        let message = "`remember` is for hooks before the program";
+        return Err(document.mistake(written.script.span(), message));
+    }
+    let timeout = match &written.timeout {
+        None => TIME,
+        Some(time) if time.get_ref().0.is_zero() || time.get_ref().0 > TIME_MOST => {
+            return Err(document.mistake(time.span(), "`timeout` is above 0 and 1m at most"));
+        }
+        Some(time) => time.get_ref().0,
+    };
+    Ok(HookScript { at: written.at, script: text.clone(), timeout, remember: written.remember })
+}
+
+#[cfg(test)]
+#[path = "hooks_tests.rs"]
+mod tests;

@@ -1,0 +1,218 @@
+//! Scripts of a declared tool's hooks: what they are sent, and what is made of their answers. Pure.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words};
+use crate::CallReport;
+use capture::Captured;
+use capture::text::render;
+use model::outcome::Outcome;
+use policy::hooks::{FoundLine, HookPoint, HookScript, Hooks};
+
+/// Characters of a refusal that a caller is told.
+const REASON: usize = 500;
+/// Characters of the words that a script gives.
+const WORDS: usize = 64 << 10;
+/// Characters of the data that a script gives.
+const DATA: usize = 256 << 10;
+/// Exit code by which a check refuses.
+const REFUSED: u8 = 1;
+/// Most answers that are remembered.
+const REMEMBERED: usize = 1024;
+
+/// Answer of a script that ran before the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Pass,
+    /// The call is not made, for this reason.
+    Refuse(String),
+    /// These words take the place of the caller's.
+    Words(Vec<String>),
+}
+
+/// Answers of scripts whose hooks say `remember`, by tool, script and input; the oldest goes first.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    answers: HashMap<(String, String), Answer>,
+    order: VecDeque<(String, String)>,
+}
+
+impl Answers {
+    pub(crate) fn get(&self, script: &str, input: &str) -> Option<Answer> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.answers.get(&(script.to_owned(), input.to_owned())).cloned()
+    }
+
+    pub(crate) fn put(&self, script: &str, input: &str, answer: Answer) {
+        let key = (script.to_owned(), input.to_owned());
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.answers.insert(key.clone(), answer).is_none() {
+            kept.order.push_back(key);
+        }
+        while kept.order.len() > REMEMBERED {
+            if let Some(oldest) = kept.order.pop_front() {
+                kept.answers.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
+    }
+}
+
+/// Describes a call for a script: what the caller asks for, without an id, so that equal calls are equal.
+pub(crate) fn input(declared: &Declared, request: &DeclaredRequest, words: &[String]) -> Value {
+    let mut fields: Map<String, Value> = Map::new();
+    for one in &declared.command.positionals {
+        let given = request.given.iter().filter(|(name, _)| *name == one.name);
+        let mut given: Vec<&str> = given.map(|(_, word)| word.as_str()).collect();
+        let value = match (one.max, given.pop()) {
+            (_, None) => continue,
+            (1, Some(word)) => json!(word),
+            (_, Some(word)) => {
+                given.push(word);
+                json!(given)
+            }
+        };
+        fields.insert(one.name.clone(), value);
+    }
+    json!({
+        "tool": declared.command.name, "fields": fields, "extra_args": words,
+        "template": request.template,
+    })
+}
+
+/// Adds the end of the program.
+pub(crate) fn with_end(mut input: Value, result: &DeclaredResult) -> Value {
+    if let Some(input) = input.as_object_mut() {
+        input.insert("returncode".to_owned(), json!(result.returncode));
+        input.insert("stdout".to_owned(), json!(result.stdout));
+        input.insert("stderr".to_owned(), json!(result.stderr));
+    }
+    input
+}
+
+/// Reads the answer of a script before the program. One that fails refuses the call.
+///
+/// # Errors
+/// The script's own failure, which is the operator's to mend.
+pub(crate) fn answer(hook: &HookScript, report: &CallReport) -> Result<Answer, ToolError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Given {
+        extra_args: Vec<String>,
+    }
+    match (&report.outcome, hook.at) {
+        (Outcome::Exited { code: 0 }, HookPoint::Check) => Ok(Answer::Pass),
+        (Outcome::Exited { code: 0 }, HookPoint::Transform) => {
+            let given = serde_json::from_str(&text(&report.stdout, WORDS));
+            given.map(|Given { extra_args }| Answer::Words(extra_args)).map_err(|error| {
+                failed(hook, &format!("printed no object with `extra_args`: {error}"))
+            })
+        }
+        (Outcome::Exited { code: REFUSED }, HookPoint::Check | HookPoint::Transform) => {
+            let reason = text(&report.stdout, REASON);
+            Ok(Answer::Refuse(match reason.trim() {
+                "" => "the operator's check refuses this call".to_owned(),
+                reason => reason.to_owned(),
+            }))
+        }
+        (outcome, _) => Err(failed(hook, &ended(outcome))),
+    }
+}
+
+/// Reads the data of a script after the program.
+///
+/// # Errors
+/// The reason why there is none.
+pub(crate) fn data(hook: &HookScript, report: &CallReport) -> Result<Value, String> {
+    if report.outcome != (Outcome::Exited { code: 0 }) {
+        return Err(format!("the operator's {} hook {}", hook.at.name(), ended(&report.outcome)));
+    }
+    serde_json::from_str(&text(&report.stdout, DATA))
+        .map_err(|error| format!("the operator's {} hook printed no JSON: {error}", hook.at.name()))
+}
+
+/// Makes the error of a hook that has no answer.
+pub(crate) fn failed(hook: &HookScript, how: &str) -> ToolError {
+    let message = format!("the operator's {} hook {how}; the call was not made", hook.at.name());
+    ToolError::new(ErrorType::ExecutionError, message)
+}
+
+fn ended(outcome: &Outcome) -> String {
+    if let Outcome::Exited { code } = outcome {
+        return format!("ended with exit code {code}");
+    }
+    format!("ended: {}", outcome.name())
+}
+
+fn text(captured: &Captured, most: usize) -> String {
+    render(captured, &Captured::of(b""), most).stdout
+}
+
+/// Returns what the readers of a tool find in its output, by their names; `None` where it has none.
+pub(crate) fn read(hooks: &Hooks, stdout: &str) -> Option<Map<String, Value>> {
+    let value = |found: FoundLine| match found {
+        FoundLine::Value(text) => number_or_text(text),
+        FoundLine::Groups(groups) => {
+            let field = |(name, text)| (name, number_or_text(text));
+            Value::Object(groups.into_iter().map(field).collect())
+        }
+    };
+    let mut all = Map::new();
+    for reader in &hooks.readers {
+        let mut found: Vec<Value> = reader.read(stdout).into_iter().map(value).collect();
+        if reader.all {
+            all.insert(reader.name.clone(), Value::Array(found));
+        } else if let Some(first) = found.pop() {
+            all.insert(reader.name.clone(), first);
+        }
+    }
+    (!hooks.readers.is_empty()).then_some(all)
+}
+
+/// Converts digits to a number, for a program; text that a number would change stays text.
+fn number_or_text(text: String) -> Value {
+    let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
+    number.map_or(Value::String(text), Value::from)
+}
+
+/// Returns a request with other words.
+pub(crate) fn with_words(request: &DeclaredRequest, words: Vec<String>) -> DeclaredRequest {
+    DeclaredRequest { flags: Words::List(words), ..request.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_kept_up_to_a_number_and_until_they_are_cleared() {
+        let answers = Answers::default();
+        for number in 0..=REMEMBERED {
+            answers.put("s", &number.to_string(), Answer::Pass);
+        }
+        assert_eq!(answers.get("s", "0"), None, "the oldest went");
+        assert_eq!(answers.get("s", "1"), Some(Answer::Pass));
+        assert_eq!(answers.get("t", "1"), None, "of another script");
+        answers.clear();
+        assert_eq!(answers.get("s", "1"), None);
+    }
+
+    #[test]
+    fn digits_become_numbers_and_nothing_else_does() {
+        let read = |text: &str| number_or_text(text.to_owned());
+        assert_eq!((read("12"), read("-3")), (json!(12), json!(-3)));
+        for text in ["007", "+1", "1.5", "", "99999999999999999999"] {
+            assert_eq!(read(text), json!(text));
+        }
+    }
+}
