@@ -11,7 +11,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
     CompletionInfo, ErrorCode, GetPromptResponse, GetPromptResult, Implementation, JsonObject,
     Prompt, PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource,
-    ResourceContents, ResourceTemplate, Role, Tool,
+    ResourceContents, ResourceTemplate, ResultType, Role, Tool,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -189,6 +189,7 @@ impl<B: Backend> Server<B> {
         let mut result: CallToolResult = serde_json::from_value(result).map_err(|_| {
             ErrorData::internal_error("the tool's result is no result of a tool", None)
         })?;
+        result.result_type = Some(ResultType::COMPLETE);
         let receipt = reply::meta(report.receipt.as_ref(), None);
         result.meta.get_or_insert_default().0.extend(receipt.0);
         Ok(result)

@@ -92,6 +92,7 @@ pub(crate) fn json_object(
     path: &str,
 ) -> Result<Option<Map<String, Value>>, ProjectMistake> {
     let Some(text) = tree.text(path)? else { return Ok(None) };
+    tree.take_values(path, &text)?;
     match serde_json::from_str(&text) {
         Ok(Value::Object(object)) => Ok(Some(object)),
         Ok(

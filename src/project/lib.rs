@@ -9,6 +9,7 @@ mod completions;
 mod embedded;
 mod fields;
 pub mod hooks;
+mod json;
 mod launch;
 mod metadata;
 mod prompts;

@@ -63,8 +63,9 @@ fn inline(tree: &Tree, file: &FoundFile) -> Result<Map<String, Value>, ProjectMi
         if !json.trim_start().starts_with('{') {
             continue;
         }
+        let place = format!("{}:{number}", file.path);
+        tree.take_values(&place, json.trim())?;
         return serde_json::from_str(json.trim()).map_err(|error| {
-            let place = format!("{}:{number}", file.path);
             ProjectMistake::new(&place, format!("`mcp:` is followed by no JSON object: {error}"))
         });
     }

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::embedded;
-use crate::launch::ScriptLaunch;
+use crate::json::{FirstDocument, VALUES};
+use crate::launch::{ScriptLaunch, ShellReport};
 use crate::stream::OUTPUT_BYTES;
 use crate::{Project, ScriptTool};
 
@@ -13,6 +14,11 @@ const INTERNAL: i64 = -32603;
 const CANCELLED: i64 = -32001;
 /// Exit code of a call that was ended by its time limit (timeout(1)).
 const TIMED_OUT: i32 = 124;
+/// Codes by which a client learns something of the protocol: no JSON, no request, no method, headers, capabilities, revisions, and
+/// an address that the user is to be led to. A script has nothing to say about these.
+const OF_THE_PROTOCOL: [i64; 7] = [-32700, -32600, -32601, -32020, -32021, -32022, -32042];
+/// Beginnings of the keys of `_meta` that are the server's.
+const OF_THE_SERVER: [&str; 2] = ["cofferdam/", "io.modelcontextprotocol/"];
 /// Bytes of standard error in a result: its last ones.
 const STDERR_BYTES: usize = 4096;
 
@@ -64,17 +70,20 @@ impl ScriptError {
 
     /// Reads an error that a script wrote: an object with a code and a message.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let mut error: Map<String, Value> = first_value(bytes)?.as_object()?.clone();
+        Self::of(FirstDocument::of(bytes).value?)
+    }
+
+    fn of(mut document: Value) -> Option<Self> {
+        let error = document.as_object_mut()?;
         let code = error.get("code")?.as_i64()?;
         let message = error.get("message")?.as_str()?.to_owned();
         let data = error.remove("data").filter(|data| !data.is_null());
+        if OF_THE_PROTOCOL.contains(&code) {
+            let data = json!({ "code": code, "data": data });
+            return Some(Self { code: INTERNAL, message, data: Some(data) });
+        }
         Some(Self { code, message, data })
     }
-}
-
-/// Reads the first JSON value of an output: a script that reports an error and goes on prints more than one.
-fn first_value(bytes: &[u8]) -> Option<Value> {
-    serde_json::Deserializer::from_slice(bytes).into_iter::<Value>().next()?.ok()
 }
 
 impl Project {
@@ -114,10 +123,11 @@ impl Project {
         }
         if report.exit_code != 0 {
             // A script that says what failed and then ends so has said it in the better way.
-            if let Some(result) = own_result(report.output).filter(is_error) {
+            let printed = FirstDocument::of(report.output).value;
+            if let Some(result) = printed.clone().filter(is_own_result).filter(is_error) {
                 return Ok(with_meta(result, report.exit_code, &stderr));
             }
-            return Err(failed(report.output, report.exit_code, &stderr));
+            return Err(failed(printed, report, &stderr));
         }
         let mut result = succeeded(tool, report.output, &stderr)?;
         if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
@@ -169,11 +179,11 @@ fn timed_out(tool: &ScriptTool, launch: &ScriptLaunch, output: &ScriptOutput) ->
 }
 
 /// Makes the error of a script that ended with another code than 0.
-fn failed(output: &[u8], exit_code: i32, stderr: &str) -> ScriptError {
-    if let Some(error) = ScriptError::read(output) {
+fn failed(printed: Option<Value>, report: ShellReport<'_>, stderr: &str) -> ScriptError {
+    if let Some(error) = printed.and_then(ScriptError::of) {
         return error;
     }
-    let said = String::from_utf8_lossy(output);
+    let (said, exit_code) = (String::from_utf8_lossy(report.output), report.exit_code);
     if !said.trim().is_empty() {
         return ScriptError { data: Some(json!(said)), ..ScriptError::internal("Tool failed") };
     }
@@ -190,12 +200,10 @@ fn meta(exit_code: i32, stderr: &str) -> Value {
     }
 }
 
-/// Returns the first document of an output, if it is a result of a tool.
-fn own_result(output: &[u8]) -> Option<Value> {
-    first_value(output).filter(|value| {
-        value.get("content").is_some_and(Value::is_array)
-            && value.get("isError").is_some_and(Value::is_boolean)
-    })
+/// Returns true if a document is a result of a tool.
+fn is_own_result(document: &Value) -> bool {
+    document.get("content").is_some_and(Value::is_array)
+        && document.get("isError").is_some_and(Value::is_boolean)
 }
 
 fn is_error(result: &Value) -> bool {
@@ -206,7 +214,10 @@ fn is_error(result: &Value) -> bool {
 fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
     if let Some(fields) = result.as_object_mut() {
         let given = fields.remove("_meta");
+        // What a client believes of the server is not the script's to say.
+        fields.remove("resultType");
         let mut merged = given.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
+        merged.retain(|key, _| !OF_THE_SERVER.iter().any(|start| key.starts_with(start)));
         merged.extend(meta(exit_code, stderr).as_object().cloned().unwrap_or_default());
         fields.insert("_meta".to_owned(), Value::Object(merged));
     }
@@ -216,33 +227,42 @@ fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
 /// Makes the result of a script that ended with 0.
 fn succeeded(tool: &ScriptTool, output: &[u8], stderr: &str) -> Result<Value, ScriptError> {
     let text = String::from_utf8_lossy(output);
-    let whole: Option<Value> = serde_json::from_slice(output).ok();
-    let own = own_result(output);
+    let printed = FirstDocument::of(output);
+    let own = printed.value.as_ref().filter(|value| is_own_result(value));
     // The schema is about what succeeded.
-    let has_failed = own.as_ref().is_some_and(is_error);
+    let has_failed = own.is_some_and(is_error);
     if let Some(schema) = tool.output_schema.as_ref().filter(|_| !has_failed) {
-        let fields = match &own {
-            Some(result) => result.get("structuredContent").cloned(),
-            None => whole.clone(),
+        if printed.is_too_large {
+            let why =
+                format!("Tool output has more than {VALUES} values, and a declared outputSchema");
+            return Err(ScriptError::internal(why));
+        }
+        let fields = match own {
+            Some(result) => result.get("structuredContent"),
+            None => printed.alone(),
         };
         check_output(schema, fields, &text)?;
     }
-    if let Some(result) = own {
-        return Ok(with_meta(result, 0, stderr));
+    let is_own = own.is_some();
+    let is_alone = printed.is_alone;
+    if let Some(result) = printed.value.filter(|_| is_own || is_alone) {
+        if is_own {
+            return Ok(with_meta(result, 0, stderr));
+        }
+        return Ok(json!({
+            "content": [{ "type": "text", "text": text }], "isError": false, "_meta": meta(0, stderr),
+            "structuredContent": result,
+        }));
     }
-    let mut result = json!({
+    Ok(json!({
         "content": [{ "type": "text", "text": text }], "isError": false, "_meta": meta(0, stderr),
-    });
-    if let (Some(value), Some(fields)) = (whole, result.as_object_mut()) {
-        fields.insert("structuredContent".to_owned(), value);
-    }
-    Ok(result)
+    }))
 }
 
 /// Checks an output against the required fields of a schema and their types.
 fn check_output(
     schema: &Map<String, Value>,
-    output: Option<Value>,
+    output: Option<&Value>,
     text: &str,
 ) -> Result<(), ScriptError> {
     let what =
@@ -254,7 +274,7 @@ fn check_output(
     let mut required = required.filter_map(Value::as_str);
     let properties = schema.get("properties").and_then(Value::as_object);
     let mut properties = properties.into_iter().flatten();
-    let is_well = has_type(schema.get("type"), &output)
+    let is_well = has_type(schema.get("type"), output)
         && required.all(|key| output.get(key).is_some())
         && properties.all(|(key, property)| {
             output.get(key).is_none_or(|value| has_type(property.get("type"), value))

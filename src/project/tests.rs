@@ -240,3 +240,82 @@ fn a_project_with_more_entries_or_metadata_than_any_has_is_not_read_on() -> Test
     assert!(left_out.iter().all(|one| one.ends_with(why)), "{left_out:?}");
     Ok(())
 }
+
+#[test]
+fn a_folder_that_others_may_write_to_is_left_out_with_what_is_in_it() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/well/tool.sh", "", 0o755)?;
+    write(root, "tools/open/other.sh", "", 0o755)?;
+    write(root, "prompts/open/p.txt", "", 0o644)?;
+    write(root, "tools/a/deep/deep.sh", "", 0o755)?;
+    write(
+        root,
+        "server.d/register.json",
+        r#"{"version": 1, "completions": [{"name": "c", "path": "lib/c.sh"}]}"#,
+        0o644,
+    )?;
+    write(root, "lib/c.sh", "", 0o755)?;
+    for folder in ["tools/open", "prompts/open", "tools/a"] {
+        fs::set_permissions(root.join(folder), fs::Permissions::from_mode(0o777))?;
+    }
+    let project = Project::read(root)?;
+    assert_eq!((names(&project), project.prompts.len()), (vec!["tool"], 0));
+    let why = "may be written by its group or by others (chmod go-w)";
+    let mut told = mistakes(&project);
+    told.sort();
+    let folders = ["prompts/open", "tools/a", "tools/open"];
+    assert_eq!(told, folders.map(|folder| format!("{folder}: {why}")));
+    // What a list names is in such a folder too.
+    fs::set_permissions(root.join("lib"), fs::Permissions::from_mode(0o775))?;
+    assert_eq!(
+        Project::read(root).map_err(|error| error.to_string()),
+        Err(format!("./lib: {why}"))
+    );
+    Ok(())
+}
+
+#[test]
+fn metadata_of_any_size_depth_or_kind_costs_an_entry_and_not_the_server() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/well/well.sh", "", 0o755)?;
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
+    write(root, "tools/deep/deep.sh", "", 0o755)?;
+    write(root, "tools/deep/deep.meta.json", &deep, 0o644)?;
+    write(root, "tools/huge/huge.sh", "", 0o755)?;
+    write(root, "tools/huge/huge.meta.json", "{}", 0o644)?;
+    fs::OpenOptions::new()
+        .write(true)
+        .open(root.join("tools/huge/huge.meta.json"))?
+        .set_len(100 << 20)?;
+    let many = format!("{{\"inputSchema\":{{\"enum\":[{}0]}}}}", "0,".repeat(450_000));
+    for tool in ["many1", "many2", "many3"] {
+        write(root, &format!("tools/{tool}/{tool}.sh"), "", 0o755)?;
+        write(root, &format!("tools/{tool}/{tool}.meta.json"), &many, 0o644)?;
+    }
+    for tool in ["fifo", "folder"] {
+        write(root, &format!("tools/{tool}/{tool}.sh"), "", 0o755)?;
+    }
+    let made = std::process::Command::new("mkfifo")
+        .arg(root.join("tools/fifo/fifo.meta.json"))
+        .status()?;
+    assert!(made.success());
+    fs::create_dir(root.join("tools/folder/folder.meta.json"))?;
+    let project = Project::read(root)?;
+    assert_eq!(names(&project), ["many1", "many2", "well"]);
+    let mut told = mistakes(&project);
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "tools/deep/deep.meta.json:1:132: not valid JSON: recursion limit exceeded",
+            "tools/fifo/fifo.meta.json: is not a regular file",
+            "tools/fifo/fifo.meta.json: is not a regular file",
+            "tools/folder/folder.meta.json: is not a regular file",
+            "tools/huge/huge.meta.json: is longer than 1M",
+            "tools/many3/many3.meta.json: is left out: the project's metadata has more than 1,000,000 values",
+        ]
+    );
+    Ok(())
+}

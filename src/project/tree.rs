@@ -1,6 +1,7 @@
 //! The held directory of a project: files are read beneath it, and no link is followed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -9,6 +10,7 @@ use std::path::Path;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 use rustix::io::Errno;
 
+use crate::json::take_values;
 use crate::{ProjectError, ProjectMistake};
 
 /// Length of the longest file of metadata in bytes.
@@ -21,6 +23,8 @@ const DEPTH: usize = 16;
 const ENTRIES: usize = 20_000;
 /// Bytes of metadata that are read of one project.
 const ALL_BYTES: u64 = 64 << 20;
+/// Values in all metadata of one project.
+const ALL_VALUES: usize = 1_000_000;
 
 const TOO_MANY: &str = "has more than 20,000 entries";
 
@@ -37,6 +41,10 @@ pub(crate) struct Tree {
     owner: u32,
     /// Bytes of metadata that were read.
     read: Cell<u64>,
+    /// Values that metadata may still have.
+    values: Cell<usize>,
+    /// Folders that only their owner may write to.
+    folders: RefCell<BTreeSet<String>>,
     /// Last component of its path.
     pub(crate) name: String,
 }
@@ -82,7 +90,14 @@ impl Tree {
             return Err(ProjectError::ForeignOwner);
         }
         let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Self { root, owner: stat.st_uid, read: Cell::new(0), name: name.unwrap_or_default() })
+        Ok(Self {
+            root,
+            owner: stat.st_uid,
+            read: Cell::new(0),
+            values: Cell::new(ALL_VALUES),
+            folders: RefCell::default(),
+            name: name.unwrap_or_default(),
+        })
     }
 
     fn file(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -97,9 +112,54 @@ impl Tree {
         !matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
+    /// Checks that only the project's owner may put files into a folder: others could exchange each file in it.
+    ///
+    /// # Errors
+    /// A folder that its group or others may write to, or that is another user's.
+    fn check_folder(&self, path: &str) -> Result<(), ProjectMistake> {
+        // The project's own directory was checked when it was opened.
+        if path == "." || self.folders.borrow().contains(path) {
+            return Ok(());
+        }
+        // What is no folder is found out where it is opened.
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let Ok(stat) = self.file(path, flags).and_then(fstat) else { return Ok(()) };
+        if stat.st_mode & WRITABLE_BY_OTHERS != 0 {
+            let why = "may be written by its group or by others (chmod go-w)";
+            return Err(ProjectMistake::new(path, why));
+        }
+        if stat.st_uid != self.owner {
+            let why = "belongs to another user than the project's directory";
+            return Err(ProjectMistake::new(path, why));
+        }
+        self.folders.borrow_mut().insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Counts the values of a JSON text among those of the project.
+    ///
+    /// # Errors
+    /// A text that is not JSON, or one with too many values.
+    pub(crate) fn take_values(&self, path: &str, text: &str) -> Result<(), ProjectMistake> {
+        let mut left = self.values.get();
+        let taken = take_values(text, &mut left);
+        self.values.set(left);
+        match taken {
+            Ok(()) => Ok(()),
+            Err(_) if left == 0 => {
+                let why = "is left out: the project's metadata has more than 1,000,000 values";
+                Err(ProjectMistake::new(path, why))
+            }
+            Err(error) => Err(ProjectMistake::of_json(path, &error)),
+        }
+    }
+
     /// Opens a regular file that only the project's owner may write to.
     fn checked(&self, path: &str) -> Result<Option<(File, Stat)>, ProjectMistake> {
         let bad = |why: &str| ProjectMistake::new(path, why);
+        for (at, _) in path.match_indices('/') {
+            self.check_folder(path.get(..at).unwrap_or_default())?;
+        }
         // Opening a FIFO must not block, and a terminal must not become the server's.
         let file = match self.file(path, OFlags::NONBLOCK | OFlags::NOCTTY) {
             Ok(file) => file,
@@ -226,6 +286,10 @@ impl Tree {
                 return Ok(Vec::new());
             }
         };
+        if let Err(mistake) = self.check_folder(folder) {
+            mistakes.push(mistake);
+            return Ok(Vec::new());
+        }
         let mut entries = Vec::new();
         for (number, entry) in Dir::new(directory).map_err(bad)?.enumerate() {
             if number > ENTRIES {
