@@ -64,7 +64,8 @@ pub fn read(printed: &[u8], mark: &str) -> Result<HookResults, HookError> {
             "done" => is_done = true,
             "env" => {
                 let (name, value) = text.split_once('=').unwrap_or((text, ""));
-                if !is_own(name) {
+                // A function that is exported is for the hooks that come after.
+                if !is_own(name) && !name.starts_with("BASH_FUNC_") {
                     results.env.insert(name.to_owned(), value.to_owned());
                 }
             }

@@ -63,6 +63,8 @@ pub struct ScriptLaunch {
     pub profile: Option<String>,
     /// Time limit in seconds without progress.
     pub idle: Option<u64>,
+    /// True if the user may be asked what the script asks: only by a tool, which the user has had called.
+    pub may_ask: bool,
     /// Word that separates the output from the report.
     mark: String,
 }
@@ -128,7 +130,7 @@ impl ScriptLaunch {
         let script = format!("{EMBED}{}", script(&mark, run, &more));
         let profile = profile(tool);
         let (seconds, idle) = (seconds(project, tool), idle(project, tool));
-        Ok(Self { script, env, stdin, seconds, idle, profile, mark })
+        Ok(Self { script, env, stdin, seconds, idle, profile, may_ask: true, mark })
     }
 
     /// Tells the script if the client shows pages.
@@ -152,6 +154,7 @@ impl ScriptLaunch {
             seconds: POLICY_SECONDS,
             idle: None,
             profile: None,
+            may_ask: false,
             mark,
         }
     }
@@ -181,8 +184,8 @@ impl ScriptLaunch {
             ("MCP_RESOURCE_URI", &asked.uri),
             ("MCP_RESOURCES_ROOTS", ROOT),
             ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
-            ("PROVIDER", &asked.provider),
-            ("PAGE", &asked.file),
+            ("COFFERDAM_PROVIDER", &asked.provider),
+            ("COFFERDAM_PAGE", &asked.file),
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
         Self {
@@ -192,6 +195,7 @@ impl ScriptLaunch {
             seconds: project.settings.default_seconds,
             idle: None,
             profile: None,
+            may_ask: false,
             mark,
         }
     }
@@ -213,16 +217,25 @@ impl ScriptLaunch {
         let path = format!("{ROOT}/{}", completion.path);
         let mut env = variables(project);
         env.extend(named(&[
-            ("PROGRAM_PATH", &path),
+            ("COFFERDAM_PATH", &path),
             ("MCP_COMPLETION_NAME", &completion.name),
             ("MCP_COMPLETION_ARGS_JSON", &arguments),
             ("MCP_COMPLETION_LIMIT", &SUGGESTIONS.to_string()),
             ("MCP_COMPLETION_OFFSET", "0"),
         ]));
         let run = if completion.is_executable { "program" } else { "bash" };
-        let script = script(&mark, run, &[("PROGRAM", "$PROGRAM_PATH")]);
+        let script = script(&mark, run, &[("PROGRAM", "$COFFERDAM_PATH")]);
         let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
-        Ok(Self { script, env, stdin: Vec::new(), seconds, idle: None, profile: None, mark })
+        Ok(Self {
+            script,
+            env,
+            stdin: Vec::new(),
+            seconds,
+            idle: None,
+            profile: None,
+            may_ask: false,
+            mark,
+        })
     }
 
     /// Reads the answer of the project's hook. Everything but a clear yes is a no.
@@ -374,6 +387,10 @@ fn quoted(text: &str) -> String {
 
 /// Puts the script together; the values of `more` are words of a shell.
 fn script(mark: &str, run: &str, more: &[(&str, &str)]) -> String {
-    let more = more.iter().map(|(name, value)| format!("{name}={value} ")).collect::<String>();
-    format!("MARK={mark} RUN={run} ARGUMENTS= METADATA= {more}FILES={FILES}\n{AROUND}")
+    let more =
+        more.iter().map(|(name, value)| format!("COFFERDAM_{name}={value} ")).collect::<String>();
+    format!(
+        "COFFERDAM_MARK={mark} COFFERDAM_RUN={run} COFFERDAM_ARGUMENTS= COFFERDAM_METADATA= {more}\
+         COFFERDAM_FILES={FILES}\n{AROUND}"
+    )
 }

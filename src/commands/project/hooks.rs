@@ -50,16 +50,19 @@ pub(in crate::commands) fn run(
     ]);
     command.arg("--ro").arg(granted).args(["--", "bash", "-c"]);
     command.arg(OsString::from(hooks::script(hooks, &mark)));
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| failed(in_words(&error)))?;
+    let output = command.stdin(Stdio::null()).output().map_err(|error| failed(in_words(&error)))?;
+    tell(&output.stderr);
     if !output.status.success() {
         let code = output.status.code().unwrap_or(-1);
         return Err(failed(format!("its hooks could not be run (exit code {code})")));
     }
     hooks::read(&output.stdout, &mark).map_err(|error| failed(plain(&error.to_string())))
+}
+
+/// Shows what the hooks said on standard error, a line at a time, so that none acts on the operator's terminal.
+fn tell(said: &[u8]) {
+    let said = String::from_utf8_lossy(said);
+    said.lines().for_each(|line| eprintln!("{}", plain(line)));
 }
 
 /// Makes a word that no hook knows.

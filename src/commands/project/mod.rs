@@ -16,6 +16,7 @@ use run_tool::RunToolArguments;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, plain, pretty};
+use model::call::Env;
 use project::hooks::{ENV, POLICY, REGISTER};
 use project::{CompletionOf, Project, ProjectError, ProjectSettings};
 
@@ -212,6 +213,11 @@ pub(in crate::commands) fn with_hooks(
             "project: every call is refused: {POLICY} decides, and hooks are off (serve --project-hooks)"
         );
     }
+    // A cell refuses some names, and every call with them.
+    Env::new(settings.env.clone()).map_err(|error| {
+        CliError::new(format!("project: a variable for scripts: {}", plain(&error.to_string())))
+            .with_hint("it is of server.d/env.sh, or of MCPBASH_TOOL_ENV_ALLOWLIST")
+    })?;
     project.settings = settings;
     Ok(project)
 }

@@ -93,7 +93,8 @@ impl<B: Backend> Server<B> {
             Some(token) => launch.with_progress(&token_text(token)),
             None => launch,
         };
-        let launch = if can_ask(context) { launch.with_questions() } else { launch };
+        let asks = launch.may_ask && can_ask(context);
+        let launch = if asks { launch.with_questions() } else { launch };
         let (sender, events) = mpsc::channel(WAITING);
         let (input, pieces) = mpsc::channel(8);
         if !launch.stdin.is_empty() {
@@ -111,7 +112,7 @@ impl<B: Backend> Server<B> {
             *told.events() = None;
             done
         };
-        let (done, ()) = tokio::join!(run, self.tell(events, token, &input, context));
+        let (done, ()) = tokio::join!(run, self.tell(events, (token, asks), &input, context));
         let (report, stop) = done?;
         let end = match (super::end(&report.outcome), stop) {
             (ScriptEnd::Cancelled, Stop::Idle) => ScriptEnd::Idle,
@@ -164,7 +165,7 @@ impl<B: Backend> Server<B> {
     async fn tell(
         &self,
         mut events: mpsc::Receiver<ScriptEvent>,
-        token: Option<ProgressToken>,
+        (token, asks): (Option<ProgressToken>, bool),
         input: &mpsc::Sender<Vec<u8>>,
         context: &Context,
     ) {
@@ -198,7 +199,7 @@ impl<B: Backend> Server<B> {
                     }
                 }
                 // One question at a time: the script waits for its answer.
-                Some(ScriptEvent::Question(fields)) if asked.is_none() && can_ask(context) => {
+                Some(ScriptEvent::Question(fields)) if asks && asked.is_none() => {
                     asked = Some(Box::pin(ask(context.peer.clone(), fields)));
                 }
                 Some(ScriptEvent::Question(_)) => {}
@@ -259,10 +260,19 @@ fn question(peer: &Peer<RoleServer>, mut fields: Map<String, Value>) -> Option<V
             Some(json!({ "mode": mode, "message": message, "requestedSchema": schema }))
         }
         "url" if known.url.is_some() => {
-            let url = fields.remove("url").filter(Value::is_string)?;
+            let url =
+                fields.remove("url").filter(|url| url.as_str().is_some_and(is_web_address))?;
             let id = super::mark();
             Some(json!({ "mode": mode, "message": message, "url": url, "elicitationId": id }))
         }
         _ => None,
     }
+}
+
+/// Returns true for an address that a browser opens as a page of a host: another would start programs of the user's
+/// machine, or read files there.
+fn is_web_address(url: &str) -> bool {
+    let Some((scheme, rest)) = url.split_once("://") else { return false };
+    let is_web = ["https", "http"].iter().any(|web| scheme.eq_ignore_ascii_case(web));
+    is_web && !rest.is_empty() && rest.chars().all(|c| c.is_ascii_graphic())
 }

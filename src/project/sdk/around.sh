@@ -1,18 +1,19 @@
 # What stands around a project's script in its cell: its files, its end, and the error that it wrote. Written for cofferdam.
+# Variables of this shell begin with COFFERDAM_, which no hook and no operator sets: another name could be a script's.
 umask 077
-for name in error resources debug output; do : >"$FILES$name" || exit 125; done
+for COFFERDAM_NAME in error resources debug output; do : >"$COFFERDAM_FILES$COFFERDAM_NAME" || exit 125; done
 # Lines for the client leave by the output of this shell; the script has a file, which is sent when it has ended.
 # A descriptor that the script inherits: where names are guarded, no other process's can be opened.
 exec 203>&1
-stream=/dev/fd/203
-[[ -w $stream ]] || stream=${FILES}stream
-export MCP_PROGRESS_STREAM=$stream MCP_LOG_STREAM=$stream
+MCP_PROGRESS_STREAM=/dev/fd/203
+[[ -w $MCP_PROGRESS_STREAM ]] || MCP_PROGRESS_STREAM=${COFFERDAM_FILES}stream
+export MCP_PROGRESS_STREAM MCP_LOG_STREAM=$MCP_PROGRESS_STREAM
 echo
-if [[ -n $ARGUMENTS ]]; then
-    head -c "$ARGUMENTS" >"${FILES}arguments" || exit 125
-    export MCP_TOOL_ARGS_FILE=${FILES}arguments
+if [[ -n $COFFERDAM_ARGUMENTS ]]; then
+    head -c "$COFFERDAM_ARGUMENTS" >"${COFFERDAM_FILES}arguments" || exit 125
+    export MCP_TOOL_ARGS_FILE=${COFFERDAM_FILES}arguments
 fi
-[[ -z $METADATA ]] || export MCP_TOOL_METADATA_JSON=$METADATA
+[[ -z $COFFERDAM_METADATA ]] || export MCP_TOOL_METADATA_JSON=$COFFERDAM_METADATA
 cd "$MCPBASH_PROJECT_ROOT" || exit 125
 
 # Takes what the server says while the script runs, a line at a time.
@@ -47,23 +48,44 @@ asks() {
 }
 # A background command has no input unless it is given one.
 listens <&0 2>/dev/null &
-listener=$!
+COFFERDAM_LISTENER=$!
 
-case $RUN in
-    program) "$PROGRAM" </dev/null >>"${FILES}output" ;;
-    bash) bash "$PROGRAM" </dev/null >>"${FILES}output" ;;
-    policy) decides </dev/null 3>>"${FILES}output" >&2 ;;
-    provider) reads "$MCP_RESOURCE_URI" </dev/null >>"${FILES}output" ;;
+# What a path led to when the project was read is not believed: a link would be another program's name.
+rejected() {
+    printf '{"code":-32602,"message":"Tool path rejected by policy"}' >"${COFFERDAM_FILES}error"
+    return 1
+}
+is_plain() {
+    local path=$1
+    [[ -f $path ]] || return
+    while [[ $path != "$MCPBASH_PROJECT_ROOT" ]]; do
+        [[ ! -L $path && $path == */* ]] || return
+        path=${path%/*}
+    done
+}
+case $COFFERDAM_RUN in
+    program | bash) is_plain "$COFFERDAM_PROGRAM" || COFFERDAM_RUN=rejected ;;
 esac
-code=$?
-kill "$listener" 2>/dev/null
-error=
-IFS= read -rN 65536 error <"${FILES}error"
+case $COFFERDAM_RUN in
+    program) "$COFFERDAM_PROGRAM" </dev/null >>"${COFFERDAM_FILES}output" ;;
+    bash) bash "$COFFERDAM_PROGRAM" </dev/null >>"${COFFERDAM_FILES}output" ;;
+    policy) decides </dev/null 3>>"${COFFERDAM_FILES}output" >&2 ;;
+    provider) reads "$MCP_RESOURCE_URI" </dev/null >>"${COFFERDAM_FILES}output" ;;
+    *) rejected ;;
+esac
+COFFERDAM_CODE=$?
+kill "$COFFERDAM_LISTENER" 2>/dev/null
+COFFERDAM_ERROR=
+IFS= read -rN 65536 COFFERDAM_ERROR <"${COFFERDAM_FILES}error"
 # Lengths in bytes.
 LC_ALL=C
-printf '\n%s %d %d\n%s' "$MARK" "$code" "${#error}" "$error"
-[[ $code != 0 || ! -s ${FILES}resources ]] || embeds
-printf '\n%s\n' "$MARK"
+printf '\n%s %d %d\n%s' "$COFFERDAM_MARK" "$COFFERDAM_CODE" "${#COFFERDAM_ERROR}" "$COFFERDAM_ERROR"
+[[ $COFFERDAM_CODE != 0 || ! -s ${COFFERDAM_FILES}resources ]] || embeds
+printf '\n%s\n' "$COFFERDAM_MARK"
 # A short text is sent without another program.
-if IFS= read -rd '' -n 2048 output <"${FILES}output"; then cat -- "${FILES}output"; else printf %s "$output"; fi
+if IFS= read -rd '' -n 2048 COFFERDAM_OUTPUT <"${COFFERDAM_FILES}output"; then
+    cat -- "${COFFERDAM_FILES}output"
+else
+    printf %s "$COFFERDAM_OUTPUT"
+fi
 exit 0

@@ -9,7 +9,7 @@ embeds() {
             split("\n")[] | select(. != "") | split("\t") | {path: .[0], mimeType: .[1], uri: .[2]}
           else $json | if type == "array" then .[] else . end | if type == "string" then {path: .} else . end end
         | objects | select(.path | type == "string" and . != "")
-        | (.path | line), ({path, mimeType, uri} | tojson)' <"${FILES}resources" |
+        | (.path | line), ({path, mimeType, uri} | tojson)' <"${COFFERDAM_FILES}resources" |
         while IFS= read -r path && IFS= read -r entry; do
             printf -v path %b "$path"
             size=$(stat -Lc %s -- "$path" 2>/dev/null)

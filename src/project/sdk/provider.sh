@@ -1,22 +1,22 @@
 # Reads a resource by its URI: by the project's provider, else by one of these. Written for cofferdam.
 # Ends with 2 for a path outside the project, 3 if there is nothing, 4 for a bad URI, 5 if nothing can read it.
 reads() {
-    local program=$MCPBASH_PROVIDERS_DIR/$PROVIDER.sh
+    local program=$MCPBASH_PROVIDERS_DIR/$COFFERDAM_PROVIDER.sh
     if [[ -f $program && -x $program ]]; then
         "$program" "$1"
     elif [[ -f $program ]]; then
         bash "$program" "$1"
     else
-        case $PROVIDER in
+        case $COFFERDAM_PROVIDER in
             file) reads_file "$1" ;;
             echo) printf %s "${1#echo://}" ;;
-            git | https) echo "cells have no network: $PROVIDER resources are not read" >&2; return 5 ;;
+            git | https) echo "cells have no network: $COFFERDAM_PROVIDER resources are not read" >&2; return 5 ;;
             ui)
                 # Only pages that were found when the project was read have a file.
-                [[ -n $PAGE ]] || return 3
-                reads_file "file://./${PAGE//%/%25}"
+                [[ -n $COFFERDAM_PAGE ]] || return 3
+                reads_file "file://./${COFFERDAM_PAGE//%/%25}"
                 ;;
-            *) echo "there is no provider providers/$PROVIDER.sh" >&2; return 5 ;;
+            *) echo "there is no provider providers/$COFFERDAM_PROVIDER.sh" >&2; return 5 ;;
         esac
     fi
 }
