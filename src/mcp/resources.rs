@@ -93,6 +93,12 @@ pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
     shown.map(resource).collect()
 }
 
+/// Returns true for the address of a resource of the server's own, whose tool is listed.
+pub(crate) fn is_taken<B: Backend>(backend: &B, uri: &str) -> bool {
+    let is_listed = ALL.iter().any(|(own, tool, _, _)| *own == uri && backend.lists(tool));
+    is_listed || Template::shown(backend).any(|template| uri.starts_with(template.prefix))
+}
+
 /// Returns the templates whose tools are listed.
 pub fn templates<B: Backend>(backend: &B) -> Vec<ResourceTemplate> {
     let template = |one: &Template| {

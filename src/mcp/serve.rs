@@ -23,7 +23,7 @@ pub enum Offer {
     BuiltIn,
     /// The scripts of a project, and nothing else.
     Project(Arc<Project>),
-    /// Both; a script is called where names collide.
+    /// Both; the built-in tool is called where names collide.
     Both(Arc<Project>),
 }
 

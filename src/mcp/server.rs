@@ -111,7 +111,19 @@ impl<B: Backend> Server<B> {
     /// Returns the project's tool of this name.
     fn project_script(&self, name: &str) -> Option<(&Arc<Project>, &ScriptTool)> {
         let project = self.0.project.as_ref()?;
-        Some((project, project.tools.iter().find(|tool| tool.name == name)?))
+        Some((project, self.scripts().find(|tool| tool.name == name)?))
+    }
+
+    /// Returns the project's tools, without those whose names are taken: a project is not asked what a tool of the
+    /// operator's does.
+    fn scripts(&self) -> impl Iterator<Item = &ScriptTool> {
+        let tools = self.0.project.iter().flat_map(|project| &project.tools);
+        tools.filter(|tool| !self.is_taken(&tool.name))
+    }
+
+    /// Returns true for the names of built-in and of declared tools.
+    fn is_taken(&self, name: &str) -> bool {
+        self.built_in(name).is_some() || self.declared(name).is_some()
     }
 
     /// Returns the server's name and version: those of its project, if it has one.
@@ -133,8 +145,7 @@ impl<B: Backend> Server<B> {
         let in_force = InForce { rules: backend.rules(), options: backend.exec_options() };
         let listed = self.0.tools.iter().filter(|tool| backend.lists(tool.name));
         let declared = self.commands().map(commands::tool);
-        let scripts = self.0.project.iter().flat_map(|project| &project.tools);
-        let own = scripts.map(projects::described);
+        let own = self.scripts().map(projects::described);
         own.chain(listed.map(|tool| (tool.describe)(&in_force))).chain(declared).collect()
     }
 
@@ -151,7 +162,7 @@ impl<B: Backend> Server<B> {
         built_in
             .filter(|name| backend.lists(name))
             .chain(self.commands().map(|declared| declared.command.name.as_str()))
-            .chain(self.0.project.iter().flat_map(|it| &it.tools).map(|tool| tool.name.as_str()))
+            .chain(self.scripts().map(|tool| tool.name.as_str()))
             .collect()
     }
 
@@ -368,8 +379,10 @@ impl<B: Backend> ServerHandler for Server<B> {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let own = self.0.project.iter().flat_map(|it| &it.resources).map(projects::resource);
-        let all = own.chain(resources::listed(&self.0.backend)).collect();
+        let built_in = resources::listed(&self.0.backend);
+        let own = self.0.project.iter().flat_map(|it| &it.resources);
+        let own = own.filter(|one| !resources::is_taken(&self.0.backend, &one.uri));
+        let all = own.map(projects::resource).chain(built_in).collect();
         Ok(ListResourcesResult::with_all_items(all))
     }
 
@@ -392,7 +405,11 @@ impl<B: Backend> ServerHandler for Server<B> {
         let span = tracing::error_span!("read", id = %context.id);
         let read = async {
             tracing::debug!("a resource is read");
-            let done = match self.read_script(&request.uri, &context).await {
+            let script = match resources::is_taken(&self.0.backend, &request.uri) {
+                true => None,
+                false => self.read_script(&request.uri, &context).await,
+            };
+            let done = match script {
                 Some(done) => done,
                 None => self.read(&request.uri, &context).await,
             };
