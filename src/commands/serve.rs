@@ -244,6 +244,12 @@ fn offer(typed: &ServeArguments, config: Option<&Path>) -> Result<Offer, CliErro
     let Some(asked) = &typed.project else { return Ok(Offer::BuiltIn) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
     let project = Arc::new(project::with_hooks(directory, typed.project_hooks, config)?);
+    if project.settings.token.is_some() && typed.listener.http.is_some() {
+        let why = "MCPBASH_REMOTE_TOKEN is asked for on standard input and output alone, and --http is asked for";
+        return Err(
+            CliError::new(why).with_hint("leave it out, and set tokens under `[[http.tokens]]`")
+        );
+    }
     for mistake in &project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }
@@ -261,12 +267,31 @@ fn project_workspace(asked: &str) -> String {
     }
 }
 
-/// Returns what keeps the hooks of a project that is granted for writing as they are: scripts that could change what
-/// decides about them would decide themselves.
-fn kept(asked: &str) -> Option<MountRequest> {
-    let hooks = std::path::absolute(asked.strip_suffix(":rw")?).ok()?.join("server.d");
-    let cell = Path::new(WORKSPACE).join("server.d");
-    hooks.is_dir().then_some(MountRequest { host: hooks, cell, access: Access::ReadOnly })
+/// Folders of a project that say what its tools are and what they do.
+const KEPT: [&str; 7] = ["server.d", "tools", "prompts", "completions", "providers", "lib", "ui"];
+
+/// Returns what keeps the scripts, the metadata and the hooks of a project that is granted for writing as they are: a
+/// script that could change another tool would have what that tool has.
+///
+/// # Errors
+/// A project without the folder of its hooks, which a script could make.
+fn kept(asked: &str) -> Result<Vec<MountRequest>, CliError> {
+    let Some(directory) = asked.strip_suffix(":rw") else { return Ok(Vec::new()) };
+    let directory = std::path::absolute(directory)
+        .map_err(|error| CliError::new(format!("--project: {}", in_words(&error))))?;
+    // What is named may be a link, but nothing below it.
+    let is_folder = |place: &Path| place.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    if !is_folder(&directory.join("server.d")) {
+        let why = "--project: there is no folder server.d, which is kept as it is where scripts may write to the project";
+        return Err(CliError::new(why).with_hint("make it first: mkdir server.d"));
+    }
+    let present = KEPT.iter().filter(|name| is_folder(&directory.join(name)));
+    let request = |name: &&str| MountRequest {
+        host: directory.join(name),
+        cell: Path::new(WORKSPACE).join(name),
+        access: Access::ReadOnly,
+    };
+    Ok(present.map(request).collect())
 }
 
 /// Returns memory that only a start needs: parsing, the command line, the supervisor's set-up.
@@ -285,7 +310,7 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     let ask = project.as_deref().or(typed.workspace.as_deref());
     let workspace = ask.map(|ask| check_workspace(ask, home)).transpose()?;
     let mut mounts = Vec::from_iter(workspace);
-    mounts.extend(typed.project.as_deref().and_then(kept));
+    mounts.extend(typed.project.as_deref().map(kept).transpose()?.unwrap_or_default());
     let writable = (typed.rw.as_slice(), Access::ReadWrite);
     mounts.extend(run_arguments::mounts(&typed.ro, writable, home)?);
     run_arguments::distinct(&mounts)?;

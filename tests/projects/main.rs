@@ -6,6 +6,7 @@
 
 mod author;
 mod hooks;
+mod hostile;
 mod live;
 mod pages;
 #[path = "../support/server.rs"]
