@@ -6,10 +6,12 @@
 #![deny(unreachable_pub)]
 
 pub mod chain;
+mod figures;
 mod file;
 pub mod read;
 mod record;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +19,8 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
+use figures::Figures;
+pub use figures::{CallCounts, DURATION_BOUNDS};
 use file::LogFile;
 pub use file::LogFileError;
 use model::call::{Call, ToolName};
@@ -63,6 +67,7 @@ pub struct Audit {
     log: Option<Arc<Log>>,
     /// Client that the lines of decisions, of jobs and of refused arguments name.
     principal: Principal,
+    figures: Arc<Figures>,
 }
 
 #[derive(Debug)]
@@ -84,13 +89,13 @@ struct State {
 impl Audit {
     /// Makes an audit without a log: nothing is recorded.
     pub fn off() -> Self {
-        Self { log: None, principal: Principal::local() }
+        Self { log: None, principal: Principal::local(), figures: Arc::default() }
     }
 
     /// Returns the same log for the calls of another client.
     #[must_use]
     pub fn of(&self, principal: Principal) -> Self {
-        Self { log: self.log.clone(), principal }
+        Self { log: self.log.clone(), principal, figures: Arc::clone(&self.figures) }
     }
 
     /// Opens the log for the local client; before the front end confines itself.
@@ -105,7 +110,8 @@ impl Audit {
             prefix: format!("{}-{}", model::clock::now(), std::process::id()),
             calls: AtomicU64::new(0),
         };
-        Ok(Self { log: Some(Arc::new(log)), principal: Principal::local() })
+        let log = Some(Arc::new(log));
+        Ok(Self { log, principal: Principal::local(), figures: Arc::default() })
     }
 
     /// Returns the one directory that a confined front end may write in.
@@ -117,6 +123,11 @@ impl Audit {
         log.state().file.directory().try_clone_to_owned().map(Some)
     }
 
+    /// Returns the counts of calls since the start, by tool, of all clients together.
+    pub fn figures(&self) -> BTreeMap<String, CallCounts> {
+        self.figures.all()
+    }
+
     /// Returns the record of a call as it was asked; `None` without a log.
     pub fn asked(&self, call: &Call) -> Option<CallRecord> {
         let log = self.log.as_ref()?;
@@ -124,23 +135,28 @@ impl Audit {
         Some(CallRecord::of(format!("{}-{number}", log.prefix), &self.principal, call))
     }
 
-    /// Records a grant.
+    /// Records a grant to a call of a tool.
     ///
     /// # Errors
     /// When it cannot be recorded and calls are to stop then.
     pub fn granted(
         &self,
+        tool: ToolName,
         asked: Option<CallRecord>,
         grant: &Grant,
     ) -> Result<LoggedCall, Unrecorded> {
-        let (Some(log), Some(asked)) = (&self.log, asked) else { return Ok(LoggedCall(None)) };
-        let (call, tool) = (asked.call.clone(), asked.tool.clone());
-        log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
-        Ok(LoggedCall(Some(Open { log: Arc::clone(log), call, tool, since: Instant::now() })))
+        let mut open =
+            Open { log: None, tool, since: Instant::now(), figures: Arc::clone(&self.figures) };
+        if let (Some(log), Some(asked)) = (&self.log, asked) {
+            open.log = Some((Arc::clone(log), asked.call.clone()));
+            log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
+        }
+        Ok(LoggedCall(Some(open)))
     }
 
-    /// Records a denial; it stays one, recorded or not.
-    pub fn denied(&self, asked: Option<CallRecord>, denial: &Denial) {
+    /// Records a denial of a call of a tool; it stays one, recorded or not.
+    pub fn denied(&self, tool: &str, asked: Option<CallRecord>, denial: &Denial) {
+        self.figures.denied(tool);
         if let (Some(log), Some(asked)) = (&self.log, asked) {
             log.note(Record::Decision(Box::new(Decision::denied(asked, denial))));
         }
@@ -148,6 +164,7 @@ impl Audit {
 
     /// Records that the arguments of a call were not taken.
     pub fn invalid(&self, tool: &str, why: &str) {
+        self.figures.invalid(tool);
         if let Some(log) = &self.log {
             log.note(Record::invalid(&self.principal, tool, why));
         }
@@ -229,17 +246,21 @@ pub struct LoggedCall(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
-    log: Arc<Log>,
-    call: String,
+    /// The log, and the call's id in it.
+    log: Option<(Arc<Log>, String)>,
     tool: ToolName,
     since: Instant,
+    figures: Arc<Figures>,
 }
 
 impl LoggedCall {
     /// Records how the call ended.
     pub fn ended(mut self, story: &Story<'_>) {
-        if let Some(Open { log, call, tool, since }) = self.0.take() {
-            log.note(Record::Outcome(Box::new(Ending::of(call, tool, since.elapsed(), story))));
+        let Some(Open { log, tool, since, figures }) = self.0.take() else { return };
+        let took = since.elapsed();
+        figures.ended(&tool, took, story);
+        if let Some((log, call)) = log {
+            log.note(Record::Outcome(Box::new(Ending::of(call, tool, took, story))));
         }
     }
 
@@ -259,8 +280,11 @@ impl LoggedCall {
     }
 
     fn close(&mut self, outcome: &'static str, why: String) {
-        if let Some(Open { log, call, tool, since }) = self.0.take() {
-            let ending = Ending::refused(call, tool, since.elapsed(), outcome, why);
+        let Some(Open { log, tool, since, figures }) = self.0.take() else { return };
+        let took = since.elapsed();
+        figures.closed(&tool, took, outcome);
+        if let Some((log, call)) = log {
+            let ending = Ending::refused(call, tool, took, outcome, why);
             log.note(Record::Outcome(Box::new(ending)));
         }
     }

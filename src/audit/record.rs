@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::chain::sha256;
 use model::call::{Call, Stdin, ToolName};
+use model::egress::Tally;
 use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use model::profile::calls;
@@ -315,6 +316,8 @@ pub struct Story<'a> {
     pub timings: &'a Timings,
     pub denials: &'a [DeniedCall],
     pub receipt: Option<&'a Receipt>,
+    /// Use of its network, if it had one.
+    pub network: Option<&'a Tally>,
 }
 
 impl Ending {

@@ -33,7 +33,7 @@ fn written(options: &Options, lines: usize) {
     let audit = Audit::open(options).expect("a log");
     let denial = Denial { rule: "none".to_owned(), why: "a test".to_owned(), hint: String::new() };
     for _ in 0..lines {
-        audit.denied(audit.asked(&call().expect("a call")), &denial);
+        audit.denied("bash", audit.asked(&call().expect("a call")), &denial);
     }
     assert_eq!(audit.trouble(), None);
 }

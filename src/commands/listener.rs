@@ -19,11 +19,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::error::CliError;
 use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
-use http::ListenerLimits;
 use http::access::browser::{ListenerReach, ServedNames};
 use http::access::tokens::Token;
 use http::access::{AccessRules, WithoutToken};
 use http::serve::Listener;
+use http::{ListenerLimits, OwnMemory};
 use model::outcome::in_words;
 use policy::Principal;
 
@@ -83,6 +83,8 @@ pub struct Opened {
     pub listener: Listener,
     pub tls: Option<Arc<ServerConfig>>,
     pub limits: ListenerLimits,
+    /// Reader of this process's memory; absent without a `/proc`.
+    pub memory: Option<OwnMemory>,
 }
 
 impl HttpPlan {
@@ -168,7 +170,7 @@ impl HttpPlan {
         }
         let Self { names, allowed, without_token, limits, .. } = self;
         let access = AccessRules { allowed, ..AccessRules::new(names, tokens, without_token) };
-        Ok(Opened { access, listener, tls, limits })
+        Ok(Opened { access, listener, tls, limits, memory: OwnMemory::open().ok() })
     }
 
     fn secrets(&self) -> Result<Vec<Token>, CliError> {

@@ -106,7 +106,7 @@ fn prepare(
     let terms = Terms { host_programs, ..Terms::of(&grant, call.asked.output, profile) };
     let launched = launch::recorded(settings)?;
     let audit = &launched.audit;
-    let recorded = audit.granted(audit.asked(&call), &grant);
+    let recorded = audit.granted(call.tool.clone(), audit.asked(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
     Ok((grant, terms, launched, entry))
 }
@@ -277,8 +277,8 @@ fn stream(head: Head) -> StreamReport {
 
 /// Builds the audit record of an end.
 fn story<'a>(ended: &'a Ended, receipt: Option<&'a Receipt>) -> Story<'a> {
-    let Ended { outcome, usage, denials, timings, .. } = ended;
-    Story { outcome, usage, timings, denials, receipt }
+    let Ended { outcome, usage, denials, timings, network, .. } = ended;
+    Story { outcome, usage, timings, denials, receipt, network: network.as_ref() }
 }
 
 async fn live(

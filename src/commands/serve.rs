@@ -215,8 +215,9 @@ async fn doors(
         let backend = executor.scope(Principal::local());
         serve::streams((backend, offer.clone()), reader, writer, ends)
     });
-    let listened = http.map(|Opened { access, listener, tls, limits }| {
-        let handlers = Scopes { executor: Arc::clone(&executor), offer, kill: ends.kill.clone() };
+    let listened = http.map(|Opened { access, listener, tls, limits, memory }| {
+        let (executor, kill) = (Arc::clone(&executor), ends.kill.clone());
+        let handlers = Scopes { executor, offer, kill, memory };
         http::serve::serve(Front { handlers, access, listener, tls, limits }, ends.clone())
     });
     let local = async {

@@ -22,6 +22,7 @@ use tower::ServiceExt;
 
 use crate::access::{Client, Standing};
 use crate::body::busy;
+use crate::health::HealthWord;
 use crate::limits::ListenerLimits;
 use crate::respond::Refusal;
 use mcp::server::Continuity;
@@ -38,6 +39,11 @@ pub trait MakeHandler: Send + Sync + 'static {
 
     /// Makes the handler of one session of a client, or of its requests without one.
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler;
+
+    /// Returns the state of what is behind the doors.
+    fn health(&self) -> HealthWord {
+        HealthWord::Healthy
+    }
 
     /// Returns what there is besides MCP and the tools. Requests have their [`Client`] as an extension.
     fn more(self: &Arc<Self>) -> Router {

@@ -27,8 +27,9 @@ use crate::access::browser::From;
 use crate::access::{AccessRules, Client, Peer};
 use crate::body::{Bodies, HeldBody, busy};
 use crate::door::{Door, MakeHandler};
+use crate::health::{self, HealthWord};
 use crate::limits::ListenerLimits;
-use crate::respond::{Refusal, harden, json_response};
+use crate::respond::{Refusal, harden};
 use mcp::lines::Ends;
 use policy::Principal;
 
@@ -43,6 +44,8 @@ pub struct Guard<H> {
     pub(crate) ends: Ends,
     /// Requests that wait for their answer.
     pub(crate) busy: TaskTracker,
+    /// State of what is behind the doors.
+    health: Box<dyn Fn() -> HealthWord + Send + Sync>,
 }
 
 impl<H> std::fmt::Debug for Guard<H> {
@@ -68,6 +71,10 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             bodies: Bodies::new(limits.body, limits.bodies, limits.body_time),
             doors: access.clients().into_iter().map(door).collect(),
             busy: TaskTracker::new(),
+            health: {
+                let handlers = Arc::clone(handlers);
+                Box::new(move || handlers.health())
+            },
             access,
             ends,
         }
@@ -84,6 +91,12 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let client = self.access.client(peer.ok_or_else(unknown)?, &parts.headers)?;
         let door = self.doors.get(&client.principal).cloned().ok_or_else(unknown)?;
         Ok((client, door))
+    }
+
+    /// Says whether calls are taken, to a load balancer that has no token.
+    fn liveness(&self) -> Response {
+        let is_ending = self.ends.stop.is_cancelled() || self.ends.lost.is_cancelled();
+        health::word(if is_ending { HealthWord::Unhealthy } else { (self.health)() })
     }
 
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
@@ -118,8 +131,10 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
     };
     let response = match (request.method(), request.uri().path(), &from) {
         (&Method::OPTIONS, _, From::Listed(_)) => preflight(),
-        // With a token or without: it tells nothing that one would be needed for.
-        (&Method::GET, HEALTH, _) => liveness(&guard.ends),
+        // Every check to a client that is known, and the word alone to others: a probe has no token.
+        (&Method::GET, HEALTH, _) => {
+            guard.served(request, next).await.unwrap_or_else(|_| guard.liveness())
+        }
         _ => guard.served(request, next).await.unwrap_or_else(IntoResponse::into_response),
     };
     let mut response = hardened(response);
@@ -144,16 +159,6 @@ fn unambiguous(headers: &HeaderMap) -> Result<(), Refusal> {
             Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message))
         }
     }
-}
-
-/// Says whether calls are taken, to a load balancer that has no token.
-fn liveness(ends: &Ends) -> Response {
-    let ending = ends.stop.is_cancelled() || ends.lost.is_cancelled();
-    let (status, word) = match ending {
-        true => (StatusCode::SERVICE_UNAVAILABLE, "unhealthy"),
-        false => (StatusCode::OK, "healthy"),
-    };
-    json_response(status, &serde_json::json!({ "status": word }))
 }
 
 fn hardened(mut response: Response) -> Response {

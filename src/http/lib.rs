@@ -14,12 +14,16 @@ pub mod body;
 pub mod connections;
 pub mod door;
 pub mod guard;
+mod health;
 mod limits;
+mod metrics;
 mod respond;
 mod rest;
 mod run;
 mod scopes;
 pub mod serve;
 
+pub use health::HealthWord;
 pub use limits::ListenerLimits;
+pub use metrics::OwnMemory;
 pub use scopes::Scopes;

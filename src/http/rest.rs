@@ -45,7 +45,7 @@ async fn about() -> Json<Value> {
     Json(json!({
         "name": "cofferdam",
         "version": env!("CARGO_PKG_VERSION"),
-        "endpoints": ["/mcp", "/run", "/tools", "/tools/{name}/execute", "/health"]
+        "endpoints": ["/mcp", "/run", "/tools", "/tools/{name}/execute", "/health", "/metrics"]
     }))
 }
 

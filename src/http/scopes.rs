@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::post;
+use axum::routing::{get, post};
 use tokio_util::sync::CancellationToken;
 
 use crate::door::MakeHandler;
+use crate::health::{Health, HealthWord, health};
+use crate::metrics::{OwnMemory, metrics};
 use crate::run::run;
 use mcp::serve::Offer;
 use mcp::server::{Continuity, Server};
@@ -20,6 +22,8 @@ pub struct Scopes {
     pub offer: Offer,
     /// Tripped to end every call in flight.
     pub kill: CancellationToken,
+    /// Absent where the kernel's count cannot be read.
+    pub memory: Option<OwnMemory>,
 }
 
 impl MakeHandler for Scopes {
@@ -31,6 +35,14 @@ impl MakeHandler for Scopes {
     }
 
     fn more(self: &Arc<Self>) -> Router {
-        Router::new().route("/run", post(run)).with_state(Arc::clone(self))
+        Router::new()
+            .route("/run", post(run))
+            .route("/health", get(health))
+            .route("/metrics", get(metrics))
+            .with_state(Arc::clone(self))
+    }
+
+    fn health(&self) -> HealthWord {
+        Health::of(&self.executor.figures()).status
     }
 }

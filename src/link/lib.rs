@@ -168,6 +168,11 @@ impl Link {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
+    /// Returns true if the supervisor told that it can make no cell.
+    pub fn is_unable(&self) -> bool {
+        matches!(&*self.shared.greeting.borrow(), Some(Err(_)))
+    }
+
     /// Returns whether the supervisor is gone.
     pub fn is_closed(&self) -> bool {
         self.shared.state().closed.is_some()

@@ -128,6 +128,7 @@ impl CallReport {
             timings: &self.timings,
             denials: &self.denials,
             receipt: self.receipt.as_ref(),
+            network: self.network.as_ref(),
         }
     }
 }

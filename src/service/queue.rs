@@ -35,6 +35,11 @@ impl Queue {
         (self.concurrency + self.waiting).saturating_sub(self.places.available_permits())
     }
 
+    /// Returns the number of calls that may run or wait.
+    pub(crate) fn places(&self) -> usize {
+        self.concurrency + self.waiting
+    }
+
     /// Takes a place among the running and waiting calls.
     pub(crate) fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
         self.places.try_acquire().map_err(|_| self.full())

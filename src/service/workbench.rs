@@ -71,7 +71,7 @@ impl Workbench {
         call: Call,
         surroundings: Surroundings,
     ) -> Result<(Grant, LoggedCall), Refusal> {
-        let asked = self.audit.asked(&call);
+        let (asked, tool) = (self.audit.asked(&call), call.tool.clone());
         match self.shared.loaded.policy.decide(
             &self.principal,
             call,
@@ -79,13 +79,13 @@ impl Workbench {
             surroundings,
         ) {
             Ok(grant) => {
-                let entry = self.audit.granted(asked, &grant)?;
+                let entry = self.audit.granted(tool, asked, &grant)?;
                 let profile = grant.job().profile.to_string();
                 tracing::debug!(rule = grant.rule(), profile, "granted");
                 Ok((grant, entry))
             }
             Err(denial) => {
-                self.audit.denied(asked, &denial);
+                self.audit.denied(&tool, asked, &denial);
                 tracing::debug!(rule = denial.rule, "denied");
                 Err(denial.into())
             }
@@ -190,7 +190,7 @@ impl Workbench {
     /// # Errors
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub(crate) fn remembered(&self, call: Call) -> Result<(), Refusal> {
-        let asked = self.audit.asked(&call);
+        let (asked, tool) = (self.audit.asked(&call), call.tool.clone());
         let surroundings = self.surroundings(&call.tool);
         match self.shared.loaded.policy.decide(
             &self.principal,
@@ -198,9 +198,9 @@ impl Workbench {
             &self.shared.loaded.profiles,
             surroundings,
         ) {
-            Ok(grant) => self.audit.granted(asked, &grant)?.remembered(),
+            Ok(grant) => self.audit.granted(tool, asked, &grant)?.remembered(),
             Err(denial) => {
-                self.audit.denied(asked, &denial);
+                self.audit.denied(&tool, asked, &denial);
                 return Err(denial.into());
             }
         }
@@ -263,6 +263,7 @@ impl Observed {
             timings: &self.ended.timings,
             denials: &self.ended.denials,
             receipt: self.receipt.as_ref(),
+            network: self.ended.network.as_ref(),
         }
     }
 

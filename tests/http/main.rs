@@ -4,6 +4,7 @@
 
 mod access;
 mod client;
+mod figures;
 mod limits;
 mod rest;
 mod sessions;

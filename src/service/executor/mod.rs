@@ -1,6 +1,7 @@
 //! The executor behind the tools, one for each server: its policy, queue, link and audit log.
 
 mod commands;
+mod figures;
 mod files;
 mod fresh;
 mod hooks;
@@ -13,6 +14,7 @@ use std::pin::Pin;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+pub use self::figures::{ServerFigures, SupervisorState};
 use self::jobs::end_of;
 pub use self::operator::{NoControl, ToolSwitch};
 use crate::calculate::InCells;
@@ -34,6 +36,7 @@ use crate::shell::{self, ScriptArgs};
 use crate::workbench::{Shared, Workbench};
 use crate::{Backend, CallReport, Caller};
 use audit::Audit;
+pub use audit::{CallCounts, DURATION_BOUNDS};
 use calc::plot::Plot;
 use config::Loaded;
 use link::Link;

@@ -229,6 +229,7 @@ impl Command {
             timings: &end.timings,
             denials: &end.denials,
             receipt: Some(&self.receipt),
+            network: end.network.as_ref(),
         });
         // The seat is freed before the end is reported: the receiver of the report may ask for the
         // next command.

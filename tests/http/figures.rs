@@ -1,0 +1,149 @@
+//! Health and metrics of a server that works, of one whose tool is missing, and of one that ends.
+
+use serde_json::{Value, json};
+
+use crate::client::{ALICE, Answer, Server};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+/// A policy with one command-line tool, whose program is to be named, beside the shipped rules.
+const POLICY: &str = r#"
+schema = 1
+extends = "shipped"
+
+[[tool]]
+name = "cli_mine"
+program = "PROGRAM"
+why = "this test calls it"
+accepts = [{ args = [] }]
+refuses = [{ args = ["--help"] }]
+breaker = { failures = 1, recovery = "600s" }
+[[tool.positional]]
+name = "word"
+kind = "text"
+min = 0
+max = 1
+why = "a word"
+
+[[rule]]
+id = "mine"
+tools = ["cli_mine"]
+action = "allow"
+profile = "bash"
+limits = { timeout = "1s" }
+why = "this test calls it"
+matches = [{ tool = "cli_mine" }]
+not_matches = [{ tool = "bash" }]
+"#;
+
+/// A server that offers a tool of this program.
+pub(crate) fn with_tool(program: &str, toml: &str) -> Server {
+    Server::prepared(&format!("[tools]\non = [\"cli_mine\"]\n{toml}"), &[], |home, _| {
+        let policies = home.join("config/policies");
+        std::fs::create_dir(&policies).expect("a directory");
+        let policy = POLICY.replace("PROGRAM", program);
+        std::fs::write(policies.join("mine.toml"), policy).expect("written");
+    })
+}
+
+fn metrics(server: &Server) -> String {
+    let answer = server.ask("GET", "/metrics", &[], "");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let kind = answer.header("content-type").expect("a type");
+    assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
+    assert!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
+    answer.body
+}
+
+/// The value of a line of metrics.
+fn value(text: &str, line: &str) -> Option<f64> {
+    let found = text.lines().find_map(|one| one.strip_prefix(line)?.strip_prefix(' '));
+    found.and_then(|value| value.parse().ok())
+}
+
+fn health(server: &Server) -> Answer {
+    server.ask("GET", "/health", &[], "")
+}
+
+#[test]
+fn metrics_count_calls_by_outcome_duration_and_what_was_refused() {
+    let server = Server::start(&[]);
+    let run = |body: &Value| {
+        let answer = server.ask("POST", "/run", &[JSON], &body.to_string());
+        assert_eq!(answer.status, 200, "{answer:?}");
+    };
+    run(&json!({"command": "exit 3"}));
+    run(&json!({"command": "unshare -U true"}));
+    run(&json!({"command": "sleep 60", "timeout_seconds": 0.2}));
+    let text = metrics(&server);
+    let counted = |line: &str| value(&text, &format!("cofferdam_{line}"));
+    assert_eq!(counted(r#"calls_total{tool="bash_exec",outcome="exited"}"#), Some(2.0), "{text}");
+    assert_eq!(counted(r#"calls_total{tool="bash_exec",outcome="timeout"}"#), Some(1.0));
+    assert_eq!(counted(r#"denied_system_calls_total{tool="bash_exec"}"#), Some(1.0));
+    let bucket = |le: &str| {
+        counted(&format!(r#"call_duration_seconds_bucket{{le="{le}",tool="bash_exec"}}"#))
+    };
+    assert_eq!((bucket("+Inf"), bucket("0.005")), (Some(3.0), Some(0.0)), "{text}");
+    assert_eq!(counted(r#"call_duration_seconds_count{tool="bash_exec"}"#), Some(3.0));
+    assert_eq!(
+        (counted("pending"), counted("places").is_some_and(|it| it > 256.0)),
+        (Some(0.0), true)
+    );
+    assert!(counted("resident_memory_bytes").is_some_and(|bytes| bytes > 1e6), "{text}");
+    let made: f64 = ["warm", "cold"]
+        .iter()
+        .filter_map(|fate| counted(&format!(r#"cells_total{{fate="{fate}"}}"#)))
+        .sum();
+    assert_eq!(made, 3.0, "{text}");
+}
+
+#[test]
+fn health_has_every_check_for_a_client_and_one_word_for_a_probe() {
+    let toml = "[[http.tokens]]\nclient = \"alice\"\nfile = \"HOME/alice\"\n";
+    let server = Server::prepared(toml, &[], |home, _| {
+        std::fs::write(home.join("alice"), ALICE).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(home.join("alice"), mode).expect("ours");
+    });
+    let bearer = format!("Bearer {ALICE}");
+    // The check says more once the supervisor has greeted; this call waits for it.
+    let all = [JSON, ("authorization", bearer.as_str())];
+    assert_eq!(server.ask("POST", "/run", &all, "{\"command\": \"true\"}").status, 200);
+    let known = server.ask("GET", "/health", &[("authorization", &bearer)], "");
+    let told = known.message();
+    assert_eq!((known.status, &told["status"]), (200, &json!("healthy")), "{known:?}");
+    let supervisor =
+        json!({"status": "healthy", "priority": "critical", "message": "cells can be made"});
+    assert_eq!(told["checks"]["supervisor"], supervisor);
+    let summary = json!({"total_checks": 3, "healthy": 3, "degraded": 0, "unhealthy": 0});
+    assert_eq!((&told["summary"], &told["transport"]), (&summary, &json!("http")));
+    assert!(told["timestamp"].is_string(), "{told}");
+    for wrong in [&[][..], &[("authorization", "Bearer wrong")]] {
+        let answer = server.ask("GET", "/health", wrong, "");
+        assert_eq!((answer.status, answer.message()), (200, json!({"status": "healthy"})));
+    }
+    assert_eq!(server.ask("GET", "/metrics", &[], "").status, 401);
+}
+
+#[test]
+fn a_missing_program_and_an_open_breaker_degrade_the_server() {
+    let missing = with_tool("no-such-program-anywhere", "");
+    let answer = health(&missing);
+    let tool = &answer.message()["checks"]["tool_cli_mine"];
+    let told = (&tool["status"], &tool["priority"]);
+    assert_eq!(told, (&json!("unhealthy"), &json!("informational")), "{answer:?}");
+    assert_eq!((answer.status, &answer.message()["status"]), (207, &json!("degraded")));
+
+    // The breaker opens at the first call that runs into its time.
+    let failing = with_tool("sleep", "");
+    let before = health(&failing).message();
+    assert_eq!(before["checks"]["tool_cli_mine"]["status"], "healthy", "{before}");
+    let done = failing.ask("POST", "/tools/cli_mine/execute", &[JSON], "{\"word\": \"60\"}");
+    assert_eq!(done.message()["error_type"], "timeout", "{done:?}");
+    let answer = health(&failing);
+    assert_eq!(answer.message()["checks"]["tool_cli_mine"]["status"], "degraded", "{answer:?}");
+    assert_eq!(answer.status, 207);
+    let text = metrics(&failing);
+    let kept = |line: &str| value(&text, &format!("cofferdam_{line}"));
+    assert_eq!(kept(r#"tool_errors_total{tool="cli_mine",error="timeout"}"#), Some(1.0), "{text}");
+    assert_eq!(kept(r#"tool_health{tool="cli_mine",health="degraded"}"#), Some(1.0), "{text}");
+}
