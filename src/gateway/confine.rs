@@ -24,7 +24,7 @@ const NICE: i32 = 5;
 const PORTS: usize = 4_096;
 
 /// Calls of both: waiting, packets and frames, memory, time, the runtime.
-const COMMON: [Sysno; 44] = [
+const COMMON: [Sysno; 42] = [
     Sysno::ppoll,
     Sysno::read,
     Sysno::write,
@@ -32,8 +32,6 @@ const COMMON: [Sysno; 44] = [
     Sysno::writev,
     Sysno::recvmsg,
     Sysno::recvfrom,
-    Sysno::sendmsg,
-    Sysno::sendto,
     Sysno::close,
     Sysno::shutdown,
     Sysno::connect,
@@ -148,8 +146,17 @@ fn options() -> Verdict {
     Verdict::AllowIf(all.map(one).into_iter().collect())
 }
 
+/// Allows a call that sends, whose flags are its argument `at`, with those that the runtime, flows and frames need.
+///
+/// Not MSG_FASTOPEN, which connects a stream without connect(2), where Landlock does not look at the port (tcp(7)).
+fn sending(at: u8) -> Verdict {
+    let flags = nix::libc::MSG_NOSIGNAL | nix::libc::MSG_DONTWAIT;
+    let others = u64::from(u32::MAX) & !unsigned(flags);
+    Verdict::AllowIf(vec![vec![test(at, Op::MaskedEq(others), 0)]])
+}
+
 /// Verdicts that both filters have on calls with arguments.
-fn conditional() -> [(Sysno, Verdict); 4] {
+fn conditional() -> [(Sysno, Verdict); 6] {
     use nix::libc;
     let fcntls =
         [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
@@ -158,6 +165,8 @@ fn conditional() -> [(Sysno, Verdict); 4] {
         (Sysno::fcntl, Verdict::AllowIf(fcntl.into_iter().collect())),
         (Sysno::ioctl, Verdict::AllowIf(vec![vec![test(1, Op::Eq, libc::FIONBIO)]])),
         (Sysno::setsockopt, options()),
+        (Sysno::sendto, sending(3)),
+        (Sysno::sendmsg, sending(2)),
         // The flags of clone3 are behind a pointer, where no filter sees them.
         (Sysno::clone3, Verdict::Errno(libc::ENOSYS)),
     ]
@@ -279,7 +288,8 @@ mod tests {
 
     use nix::libc;
     use nix::sys::socket::{
-        AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect, socket,
+        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect,
+        sendto, socket,
     };
     use sys::process::Side;
 
@@ -321,6 +331,14 @@ mod tests {
         connect(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port))
     }
 
+    /// Opens a connection to the port by the first bytes that are sent (tcp(7), MSG_FASTOPEN), not by connect(2).
+    fn opened_by_sending(port: u16) -> Result<(), Errno> {
+        let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+        let to = SockaddrIn::new(127, 0, 0, 1, port);
+        sendto(stream.as_raw_fd(), b"x", &to, MsgFlags::from_bits_retain(libc::MSG_FASTOPEN))
+            .map(drop)
+    }
+
     /// What a worker that was taken over would try.
     fn attempts() -> Vec<Result<(), Errno>> {
         let bound = || {
@@ -346,6 +364,7 @@ mod tests {
             made(AddressFamily::Inet, SockType::Datagram, Some(SockProtocol::Udp)),
             made(AddressFamily::Inet, SockType::SeqPacket, None),
             nix::sys::signal::kill(nix::unistd::getppid(), None),
+            opened_by_sending(10),
         ]
     }
 
@@ -354,14 +373,14 @@ mod tests {
         let refused = libc::ECONNREFUSED;
         // Unconfined, each of them works, but for the two ports where nobody listens and the kind that is none.
         let bare = in_child(attempts);
-        assert_eq!(bare, [refused, refused, 0, 0, 0, 0, 0, 0, libc::ESOCKTNOSUPPORT, 0]);
+        assert_eq!(bare, [refused, refused, 0, 0, 0, 0, 0, 0, libc::ESOCKTNOSUPPORT, 0, refused]);
         let confined = in_child(|| {
             let walls = process::set_no_new_privs().and_then(|()| worker(Some(&[9])));
             if walls.is_err() { vec![walls] } else { attempts() }
         });
         let no = libc::EPERM;
         let other_port = if landlock::kernel_abi() >= 4 { libc::EACCES } else { refused };
-        assert_eq!(confined, [refused, other_port, no, no, no, no, no, 0, no, no]);
+        assert_eq!(confined, [refused, other_port, no, no, no, no, no, 0, no, no, no]);
     }
 
     #[test]
