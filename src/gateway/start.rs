@@ -11,7 +11,7 @@ use nix::sys::stat::Mode;
 
 use cell::fds;
 use cell::ids::{Supplementary, become_id, write_map};
-use sys::process::{self, Dumpable, Side};
+use sys::process::{self, ArgumentPages, Dumpable, Side};
 use sys::signals;
 use sys::socket::{PacketWait, receive, send};
 
@@ -109,7 +109,7 @@ fn map(pid: i32, id: Option<u32>) -> Result<(), Errno> {
 fn run(link: OwnedFd, wait: &OwnedFd, spec: GatewaySpec) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let Some(prepared) = prepare(wait, &spec) else { return };
-        match enter(&link, wait, spec.id.is_some()) {
+        match forget_environment().and_then(|()| enter(&link, wait, spec.id.is_some())) {
             Ok(()) => gateway::serve(&link, &spec, prepared),
             Err((step, errno)) => {
                 let why = format!("{step}: {}", errno.desc());
@@ -136,6 +136,15 @@ fn prepare(wait: &OwnedFd, spec: &GatewaySpec) -> Option<Prepared> {
     };
     send(wait, &said, &[]).ok()?;
     prepared
+}
+
+/// Erases the operator's arguments and environment, which may hold secrets of other profiles and of no profile: a
+/// worker that is taken over has all that the gateway has.
+fn forget_environment() -> Result<(), (&'static str, Errno)> {
+    let pages = ArgumentPages::locate();
+    let pages = pages.map_err(|error| ("finding the environment", cell::errno_of(&error)))?;
+    pages.clear("cofferdam-gateway");
+    Ok(())
 }
 
 /// Returns an error with its causes.

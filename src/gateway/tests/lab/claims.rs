@@ -513,6 +513,13 @@ fn confined(lab: &Lab) {
     assert_eq!(cell.connect("203.0.113.20", 7), "ok");
     let worker = *lab.workers().last().expect("a worker");
     for pid in [lab.gateway, worker] {
+        // The lab has an environment, and they had it.
+        for (file, left) in [("environ", ""), ("cmdline", "cofferdam-gateway")] {
+            let bytes = std::fs::read(format!("/proc/{pid}/{file}")).expect("readable by root");
+            let text = String::from_utf8_lossy(&bytes).replace('\0', "");
+            assert_eq!(text, left, "{file}");
+            assert!(std::fs::read("/proc/self/environ").is_ok_and(|own| own.len() > 20));
+        }
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
         let line = |key: &str| {
             let found = status.lines().find_map(|line| line.strip_prefix(key));
