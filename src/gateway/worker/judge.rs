@@ -88,12 +88,22 @@ impl Judge {
         }
         let Some(allowed) = self.allowed(protocol, to, port) else { return self.no_rule(to, port) };
         // After the rules: only whoever may reach an address learns that it is the host's.
-        match self.routes.to(to) {
+        match self.route(to) {
             Ok(Route::Onwards) => Decision::Allowed(allowed),
             Ok(Route::Own) => refused("never reached: an address of this host".to_owned(), None),
             Ok(Route::None(errno)) => Decision::Unreachable(errno),
             // A route that cannot be told may lead to the host.
             Err(_) => refused("the host's routes cannot be read".to_owned(), None),
+        }
+    }
+
+    /// Returns the host's route to an address; the host's own address is its own in each spelling of IPv6 too, whose
+    /// packets a translator would bring back.
+    fn route(&self, to: IpAddr) -> Result<Route, Errno> {
+        let meant = never::meant(to);
+        match (meant != to).then(|| self.routes.to(meant)).transpose()? {
+            Some(Route::Own) => Ok(Route::Own),
+            Some(Route::Onwards | Route::None(_)) | None => self.routes.to(to),
         }
     }
 
@@ -134,7 +144,7 @@ impl Judge {
         let only = self.only.as_ref();
         let names = self.pins.names(to);
         let of_rule = |(index, rule): &(usize, &EgressRule)| {
-            let matches = |name: &&String| rule.hosts.iter().any(|host| host.matches(name));
+            let matches = |name: &&String| names_address(rule, name, to);
             let names = names.iter().filter(matches);
             let names: Vec<_> = names
                 .filter(|name| name_in_call(only, name) || listed(only, to))
@@ -185,7 +195,7 @@ impl Judge {
     /// A private address is told for a name that a rule spells out, whose owner the operator chose; below a
     /// wildcard it may be a tenant's, who could point the cell at the operator's network.
     pub(crate) fn tells(&self, name: &str, address: IpAddr) -> bool {
-        let own = || !matches!(self.routes.to(address), Ok(Route::Onwards | Route::None(_)));
+        let own = || !matches!(self.route(address), Ok(Route::Onwards | Route::None(_)));
         if never::never(address).is_some() || own() {
             return false;
         }
@@ -241,6 +251,15 @@ fn takes(rule: &EgressRule, protocol: Protocol, port: Option<u16>) -> bool {
                 if NAMED_PORTS.contains(&port) { range.names(port) } else { range.contains(port) }
             })
         })
+}
+
+/// Returns true if the rule reaches an address by a name that was resolved to it.
+///
+/// A private address only by a name that the rule spells out: below a wildcard a tenant could point the cell at the
+/// operator's network. That another rule has the address, on other ports, makes no difference here.
+fn names_address(rule: &EgressRule, name: &str, to: IpAddr) -> bool {
+    let is_private = never::is_private(to);
+    rule.hosts.iter().any(|host| host.matches(name) && (host.exact().is_some() || !is_private))
 }
 
 /// Returns true if the call may use the rule.

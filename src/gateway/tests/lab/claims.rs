@@ -189,6 +189,12 @@ fn rebinding(lab: &Lab) {
     assert_eq!(cell.run("dig +short mixed.test"), "203.0.113.10\n");
     assert_eq!(cell.run("dig +short inside.test"), "10.77.0.10\n");
     assert_eq!(cell.run("curl -sS http://inside.test/"), "hello inside.test 0\n");
+    // A network that a rule has may be told for a tenant's name, and is reached on that rule's ports alone.
+    assert_eq!(cell.run("dig +short lab.wild.test"), "10.77.0.20\n");
+    assert_eq!(cell.connect("10.77.0.20", 22), "ok");
+    assert_eq!(cell.connect("10.77.0.20", 80), "EHOSTUNREACH");
+    let refused = cell.run("curl -sS http://lab.wild.test/");
+    assert!(!refused.contains("hello"), "{refused}");
 }
 
 fn dns_by_tcp(lab: &Lab) {
@@ -299,6 +305,8 @@ fn never(lab: &Lab) {
         "fd00:ec2::254",
         "::ffff:0:7f00:1",
         "fd00::2",
+        // The host's own address of IPv4, by a translator to which there is a route.
+        "64:ff9b::203.0.113.1",
     ] {
         assert_eq!(any.connect(address, 80), "EACCES", "{address}");
     }

@@ -1,5 +1,5 @@
 """The servers of the lab: DNS, HTTP, TLS, echo, one that speaks first, a source and a sink."""
-import socket, ssl, struct, sys, threading
+import socket, ssl, struct, sys, threading, time
 
 V4, V6 = ["203.0.113.10", "203.0.113.20"], ["2001:db8::10", "2001:db8::20"]
 ZONE = {
@@ -9,6 +9,7 @@ ZONE = {
     "lab.test": ["203.0.113.20", "2001:db8::20"],
     "a.wild.test": ["203.0.113.10"],
     "tenant.wild.test": ["10.77.0.10"],
+    "lab.wild.test": ["10.77.0.20"],
     "inside.test": ["10.77.0.10"],
     "loop.test": ["127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "64:ff9b::7f00:1"],
     "host.test": ["203.0.113.1"],
@@ -149,7 +150,20 @@ def udp_echo(address):
         s.sendto(data, peer)
 
 
-work = [(dns_udp, ()), (listen, ("203.0.113.53", 53, dns_tcp)), (listen, ("10.77.0.10", 80, http))]
+def udp_flood(address):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((address, 8))
+    s.setblocking(True)
+    while True:
+        peer = s.recvfrom(65536)[1]
+        end = time.time() + 2
+        while time.time() < end:
+            for _ in range(1000):
+                s.sendto(bytes(10), peer)
+
+
+work = [(dns_udp, ()), (listen, ("203.0.113.53", 53, dns_tcp)), (listen, ("10.77.0.10", 80, http)),
+        (listen, ("10.77.0.20", 80, http)), (listen, ("10.77.0.20", 22, banner)), (udp_flood, ("203.0.113.20",))]
 for address in V4 + V6:
     work.append((udp_echo, (address,)))
     for port, serve in [(80, http), (443, tls), (7, echo), (22, banner), (9000, source), (9001, sink), (9002, mute), (9003, keep)]:
@@ -157,7 +171,6 @@ for address in V4 + V6:
 threads = [threading.Thread(target=f, args=a, daemon=True) for f, a in work]
 for thread in threads:
     thread.start()
-import time
 time.sleep(0.3)
 dead = [w for w, t in zip(work, threads) if not t.is_alive()]
 sys.stdout.write("up\n" if not dead else f"dead {dead}\n")

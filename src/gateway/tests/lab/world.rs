@@ -114,6 +114,8 @@ fn profiles() -> Vec<Egress> {
     let rules = vec![
         rule("web", &named, &[], &web, Protocols::TCP),
         rule("lab", &[], &nets, &["1-65535"], Protocols::ALL),
+        // Of an operator's own network, one port.
+        rule("inside", &[], &["10.77.0.20"], &["22"], Protocols::TCP),
     ];
     let of = |class, rules: &[EgressRule]| Egress {
         class,
@@ -274,7 +276,7 @@ fn wire(directory: &Path) -> Child {
     let inside = |words: &str| run(&format!("nsenter -t {pid} -n {words}"));
     inside("ip link set lo up");
     inside("ip link set s0 up");
-    for address in ["203.0.113.10/24", "203.0.113.20/24", "203.0.113.53/24", "10.77.0.10/24"] {
+    for address in ["203.0.113.10/24", "203.0.113.20/24", "203.0.113.53/24", "10.77.0.10/24", "10.77.0.20/24"] {
         inside(&format!("ip addr add {address} dev s0"));
     }
     for address in ["2001:db8::10/64", "2001:db8::20/64"] {
@@ -287,6 +289,7 @@ fn wire(directory: &Path) -> Child {
     inside("ip route add 198.51.100.20/32 dev s0");
     inside("ip route add unreachable 198.51.100.14/32");
     run("ip route add 198.51.100.0/24 via 203.0.113.10");
+    run("ip -6 route add 64:ff9b::/96 via 2001:db8::10");
     let mac = Command::new("nsenter")
         .args(["-t", &pid.to_string(), "-n", "ip", "-o", "link", "show", "s0"])
         .output()
