@@ -245,7 +245,12 @@ impl Worker {
                 self.to_cell(cell, host, &entry, &mut received)
             )
         };
-        let result = both.await;
+        let result = tokio::select! {
+            biased;
+            result = both => result,
+            // Either direction may be waiting for the server alone.
+            () = cell.reset() => Err(Broken::Reset),
+        };
         (told.sent, told.received) = (sent, received);
         match result {
             Ok(_) => ConnectionEnd::Relayed,
@@ -278,6 +283,8 @@ impl Worker {
             *count = count.saturating_add(self.moved(entry, Way::Sent, wrote)?);
         }
         shut_down(host);
+        // Its program may be gone, which a cell that waits for nothing would never say.
+        cell.keep_asking();
         Ok(())
     }
 
@@ -291,11 +298,7 @@ impl Worker {
         loop {
             let most = self.allowance(Way::Received).await?;
             host.readable().await?;
-            tokio::select! {
-                writable = cell.writable() => writable?,
-                // The cell may reset a connection whose window it never opens.
-                () = cell.gone() => return Err(Broken::Reset),
-            }
+            cell.writable().await?;
             let read = cell.send(|room| {
                 let length = room.len().min(most);
                 let result = host.try_read(room.get_mut(..length).unwrap_or_default());

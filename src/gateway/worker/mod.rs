@@ -37,7 +37,7 @@ use flows::{Flow, Outgoing};
 use judge::{Judge, Refusal};
 use packet::{Body, Packet, RESOLVER};
 use routes::Routes;
-use stack::{CellStream, Ends, Link, Stack, hold};
+use stack::{CellStream, Ends, Link, Reuse, Stack, hold};
 
 /// Most connections on their way. The cell sends the first segment of any more again.
 const CONNECTING: usize = 512;
@@ -306,8 +306,13 @@ impl Worker {
         packet: Packet,
         (opens, resets): (bool, bool),
     ) {
-        if stack.has(&ends) && !(opens && stack.is_over(&ends)) {
-            return stack.segment(&ends, packet.ip);
+        match stack.reuse(&ends) {
+            Reuse::Open => return stack.segment(&ends, packet.ip),
+            // The cell sends it again, and soon there is room.
+            Reuse::Ending if opens => return,
+            Reuse::Ending => return stack.segment(&ends, packet.ip),
+            Reuse::Free if stack.has(&ends) && !opens => return stack.segment(&ends, packet.ip),
+            Reuse::Free => {}
         }
         let ip = stack.frame(packet.ip.end).get(packet.ip.start..).unwrap_or_default();
         if !opens {

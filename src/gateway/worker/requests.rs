@@ -32,6 +32,7 @@ impl Worker {
     ) -> ConnectionEnd {
         let named: Vec<_> = allowed.named.iter().map(|it| (it.rule, it.names.clone())).collect();
         let counts = Arc::new(Counts::default());
+        let reset = cell.reset();
         let stream = Counted {
             inner: cell,
             worker: Arc::clone(self),
@@ -46,7 +47,12 @@ impl Worker {
             rule: told.entry.rule.clone(),
         };
         let intercepted = self.requests.intercepted(to.port(), &named);
-        let served = self.requests.cell.serve(intercepted, stream, host, Arc::new(events)).await;
+        let served = tokio::select! {
+            biased;
+            served = self.requests.cell.serve(intercepted, stream, host, Arc::new(events)) => served,
+            // The server may never answer.
+            () = reset => Ok(()),
+        };
         told.sent = counts.sent.load(Ordering::Relaxed);
         told.received = counts.received.load(Ordering::Relaxed);
         match served {

@@ -30,6 +30,8 @@ const BUFFER: usize = 128 << 10;
 const LINGER: Duration = Duration::from_secs(60);
 /// First of the ports by which the stack knows connections.
 const FIRST_PORT: u16 = 1_024;
+/// Time between two questions to the cell if it still has a connection of which it has closed its direction.
+const ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// Most connections that the stack holds, closing ones too.
 pub(crate) const MOST: usize = 512;
 
@@ -152,8 +154,10 @@ impl phy::Device for Device {
 struct Connection {
     handle: SocketHandle,
     port: u16,
-    /// Time at which the stream was let go of.
+    /// Time at which the stream was let go of. Until then the stream has the handle, which must stay this connection's.
     left: Option<Instant>,
+    /// True once the cell has reset it.
+    is_reset: bool,
 }
 
 /// All connections of a cell.
@@ -229,26 +233,37 @@ impl Stack {
         self.connections.len()
     }
 
-    /// Returns true if the connection is over but for the time in which late segments may come: the cell may use
-    /// its ends again.
-    pub(crate) fn is_over(&self, ends: &Ends) -> bool {
-        self.connections.get(ends).is_some_and(|connection| {
-            let socket = self.sockets.get::<tcp::Socket<'_>>(connection.handle);
-            matches!(socket.state(), State::TimeWait | State::Closed)
-        })
+    /// Returns the state in which a connection is for a segment that would open it.
+    pub(crate) fn reuse(&self, ends: &Ends) -> Reuse {
+        let Some(connection) = self.connections.get(ends) else { return Reuse::Free };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.handle);
+        match (socket.state(), connection.left) {
+            (State::TimeWait | State::Closed, Some(_)) => Reuse::Free,
+            (State::TimeWait | State::Closed, None) => Reuse::Ending,
+            _ => Reuse::Open,
+        }
     }
 
     /// Gives the frame that was read last, whose IP packet is at `ip`, to the connection.
     pub(crate) fn segment(&mut self, ends: &Ends, ip: std::ops::Range<usize>) {
-        let Some(port) = self.connections.get(ends).map(|connection| connection.port) else {
+        let Some(Connection { port, handle, .. }) = self.connections.get(ends).copied() else {
             return;
         };
+        let before = self.socket(handle).state();
         let own = SocketAddr::new(packet::of_family(GATEWAY, ends.remote.ip()), port);
         let rewritten = self.device.frame.get_mut(ip.clone());
         if rewritten.and_then(|packet| packet::rewrite(packet, None, Some(own))).is_some() {
             self.device.arrived = Some(ip);
             let now = self.now();
             self.interface.poll_ingress_single(now, &mut self.device, &mut self.sockets);
+        }
+        // In order it is closed from these states alone.
+        let in_order = [State::LastAck, State::Closing, State::TimeWait, State::Closed];
+        if self.socket(handle).state() == State::Closed
+            && !in_order.contains(&before)
+            && let Some(connection) = self.connections.get_mut(ends)
+        {
+            connection.is_reset = true;
         }
     }
 
@@ -266,7 +281,7 @@ impl Stack {
         }
         self.forget(&ends);
         let handle = self.sockets.add(socket);
-        self.connections.insert(ends, Connection { handle, port, left: None });
+        self.connections.insert(ends, Connection { handle, port, left: None, is_reset: false });
         self.device.ports.insert(port, ends);
         let end = HEAD.saturating_add(syn.len());
         if let Some(room) = self.device.frame.get_mut(HEAD..end) {
@@ -343,6 +358,16 @@ impl Stack {
 /// Takes a lock. One thread runs a worker, so it is free; a panic elsewhere does not make its contents unsafe.
 pub(crate) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state in which ends of a connection are that the cell would use for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// Nothing has them, or late segments alone.
+    Free,
+    /// Their connection is over, and its stream does not know it yet.
+    Ending,
+    Open,
 }
 
 /// The cell's side of a connection.
@@ -448,18 +473,24 @@ impl CellStream {
         std::future::poll_fn(|context| self.poll_writable(context)).await
     }
 
-    /// Waits until the connection is no longer open in both directions, whoever ended it.
-    pub(crate) async fn gone(&self) {
-        let gone = std::future::poll_fn(|context| {
-            let mut stack = hold(&self.stack);
-            let socket = stack.socket(self.handle);
-            if matches!(socket.state(), State::Closed | State::Listen | State::TimeWait) {
+    /// Waits until the cell has reset the connection. Must be waited for by the task that reads the stream, as one task
+    /// is woken.
+    pub(crate) fn reset(&self) -> impl Future<Output = ()> + use<> {
+        let (stack, ends, handle) = (Arc::clone(&self.stack), self.ends, self.handle);
+        std::future::poll_fn(move |context| {
+            let mut stack = hold(&stack);
+            if stack.connections.get(&ends).is_none_or(|connection| connection.is_reset) {
                 return Poll::Ready(());
             }
-            socket.register_recv_waker(context.waker());
+            stack.socket(handle).register_recv_waker(context.waker());
             Poll::Pending
-        });
-        gone.await;
+        })
+    }
+
+    /// Asks the cell from time to time if it still has the connection; it resets one that it has not.
+    pub(crate) fn keep_asking(&self) {
+        hold(&self.stack).socket(self.handle).set_keep_alive(Some(ALIVE));
+        self.poke.notify_one();
     }
 
     /// Hands bytes of the cell to `take`, which says how many it took.
@@ -538,8 +569,8 @@ impl AsyncWrite for CellStream {
         ready!(self.poll_writable(context))?;
         Poll::Ready(self.send(|room| {
             let length = bytes.len().min(room.len());
-            for (to, from) in room.iter_mut().zip(bytes) {
-                *to = *from;
+            if let (Some(to), Some(from)) = (room.get_mut(..length), bytes.get(..length)) {
+                to.copy_from_slice(from);
             }
             (length, length)
         }))

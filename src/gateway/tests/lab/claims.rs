@@ -3,7 +3,7 @@
 use model::egress::Only;
 use model::egress::frames::{FromGateway, ToGateway};
 
-use super::world::{ANY, LIMITED, LIST, Lab, PRIVATE, READ, SECRET, SEED};
+use super::world::{ANY, LIMITED, LIST, Lab, PRIVATE, READ, SECRET, SEED, SLOW};
 
 type Claim = (&'static str, fn(&Lab));
 
@@ -26,6 +26,9 @@ pub(crate) const ALL: &[Claim] = &[
     ("datagrams_go_both_ways_and_their_errors_come_back", datagrams),
     ("ping_gets_its_echo_and_traceroute_its_hops", echo),
     ("a_call_is_narrowed_to_its_target_and_never_widened", narrowed),
+    ("a_connection_with_the_ends_of_one_that_was_reset_is_another", same_ends),
+    ("a_program_that_is_gone_leaves_no_connection_of_the_host", left_half_open),
+    ("a_server_that_floods_a_flow_is_slowed_and_leaves_others_alone", flooded),
     ("limits_end_connections_and_are_told", limits),
     ("a_tally_counts_connections_bytes_and_denials", tallies),
     ("nmap_sees_the_same_states_as_bare", nmap),
@@ -399,6 +402,62 @@ fn narrowed(lab: &Lab) {
     assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
     cell.begin(5, None);
     assert_eq!(cell.connect("203.0.113.20", 80), "ok");
+}
+
+fn same_ends(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    // The first leaves bytes that its server never takes, and is reset; the second comes from the same port.
+    let echoed = cell.python(
+        "def made():\n s=socket.socket(); s.setsockopt(1,2,1); s.bind(('10.0.2.15',40001)); s.settimeout(5); \
+         s.connect(('203.0.113.20',9004)); return s\n\
+         a=made(); a.sendall(b'stuck'); a.setblocking(False)\n\
+         for _ in range(40):\n  try: a.send(bytes(1<<20))\n  except BlockingIOError: time.sleep(.01)\n\
+         a.setsockopt(1,13,struct.pack('ii',1,0)); a.close()\n\
+         b=made(); b.sendall(b'echo.'); n=0\n\
+         try:\n  for k in range(30): b.sendall(b'%03d'%k); n+=b.recv(3)==b'%03d'%k; time.sleep(.1)\n\
+         except OSError as e: print(name(e))\nprint(n)",
+    );
+    assert_eq!(echoed, "30");
+}
+
+fn left_half_open(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let open = || {
+        let output = std::process::Command::new("ss").args(["-Htn", "dport = :9005"]).output();
+        String::from_utf8_lossy(&output.expect("ss").stdout).lines().count()
+    };
+    let before = open();
+    // TCP_LINGER2: its kernel forgets the connection a second after the program has closed it.
+    cell.python(
+        "s=socket.create_connection(('203.0.113.20',9005)); s.setsockopt(6,8,1); s.close()",
+    );
+    assert_eq!(open(), before + 1);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while open() > before {
+        assert!(std::time::Instant::now() < end, "it is still open");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
+fn flooded(lab: &Lab) {
+    // It sends as fast as it can for two seconds; the rate of the profile is 20 KB a second.
+    let cell = lab.cell(SLOW);
+    let count = cell.python(
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(1,8,1<<22); s.connect(('203.0.113.20',8)); s.send(b'x')\n\
+         s.settimeout(1); n=0\n\
+         try:\n  while True: n+=len(s.recv(99))\n\
+         except socket.timeout: print(n)",
+    );
+    let received: u64 = count.parse().expect("a number");
+    assert!((1_000..200_000).contains(&received), "{received}");
+    // While it lasts, frames of the gateway and other connections have their turn.
+    let cell = lab.cell(LIST);
+    let slowest = cell.python(
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(('203.0.113.20',8)); t=socket.create_connection(('203.0.113.20',7))\n\
+         s.send(b'x'); time.sleep(.2); worst=0\n\
+         for _ in range(20): a=time.time(); t.sendall(b'x'); t.recv(1); worst=max(worst,time.time()-a); time.sleep(.02)\nprint(worst<1)",
+    );
+    assert_eq!(slowest, "True");
 }
 
 fn limits(lab: &Lab) {

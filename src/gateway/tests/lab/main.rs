@@ -8,8 +8,19 @@ mod world;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Programs that the lab is made with.
-const NEEDED: [&str; 10] =
-    ["unshare", "nsenter", "ip", "python3", "openssl", "curl", "dig", "ping", "nmap", "traceroute"];
+const NEEDED: [&str; 11] = [
+    "unshare",
+    "nsenter",
+    "ip",
+    "ss",
+    "python3",
+    "openssl",
+    "curl",
+    "dig",
+    "ping",
+    "nmap",
+    "traceroute",
+];
 
 fn main() {
     if std::env::var_os("GATEWAY_LAB").is_none() {

@@ -115,6 +115,17 @@ def mute(c):
     c.recv(1)
 
 
+def deaf(c):
+    time.sleep(60)
+
+
+def either(c):
+    if c.recv(5) == b"stuck":
+        time.sleep(2)
+    else:
+        echo(c)
+
+
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(sys.argv[2], sys.argv[3])
 
@@ -166,7 +177,7 @@ work = [(dns_udp, ()), (listen, ("203.0.113.53", 53, dns_tcp)), (listen, ("10.77
         (listen, ("10.77.0.20", 80, http)), (listen, ("10.77.0.20", 22, banner)), (udp_flood, ("203.0.113.20",))]
 for address in V4 + V6:
     work.append((udp_echo, (address,)))
-    for port, serve in [(80, http), (443, tls), (7, echo), (22, banner), (9000, source), (9001, sink), (9002, mute), (9003, keep)]:
+    for port, serve in [(80, http), (443, tls), (7, echo), (22, banner), (9000, source), (9001, sink), (9002, mute), (9003, keep), (9004, either), (9005, deaf)]:
         work.append((listen, (address, port, serve)))
 threads = [threading.Thread(target=f, args=a, daemon=True) for f, a in work]
 for thread in threads:

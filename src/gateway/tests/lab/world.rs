@@ -29,6 +29,7 @@ pub(crate) const ANY: u16 = 1;
 pub(crate) const PRIVATE: u16 = 2;
 pub(crate) const LIMITED: u16 = 3;
 pub(crate) const READ: u16 = 4;
+pub(crate) const SLOW: u16 = 5;
 
 /// Text of the placeholders of all cells, and the secret in whose place they stand.
 pub(crate) const SEED: [u8; 16] = *b"0123456789abcdef";
@@ -130,6 +131,10 @@ fn profiles() -> Vec<Egress> {
         of(NetworkClass::Private, &[]),
         Egress { limits, ..of(NetworkClass::AllowList, &rules) },
         of(NetworkClass::AllowList, &[reading()]),
+        Egress {
+            limits: EgressLimits { rate: Some(20_000), ..EgressLimits::default() },
+            ..of(NetworkClass::AllowList, &rules)
+        },
     ]
 }
 
@@ -276,7 +281,9 @@ fn wire(directory: &Path) -> Child {
     let inside = |words: &str| run(&format!("nsenter -t {pid} -n {words}"));
     inside("ip link set lo up");
     inside("ip link set s0 up");
-    for address in ["203.0.113.10/24", "203.0.113.20/24", "203.0.113.53/24", "10.77.0.10/24", "10.77.0.20/24"] {
+    for address in
+        ["203.0.113.10/24", "203.0.113.20/24", "203.0.113.53/24", "10.77.0.10/24", "10.77.0.20/24"]
+    {
         inside(&format!("ip addr add {address} dev s0"));
     }
     for address in ["2001:db8::10/64", "2001:db8::20/64"] {
