@@ -27,6 +27,8 @@ use super::stack::{self, hold};
 pub(crate) const MOST: usize = 256;
 /// Time without a packet after which a flow ends.
 const IDLE: Duration = Duration::from_secs(60);
+/// Packets and errors that are taken in a row, before others of the cell have their turn.
+const IN_A_ROW: usize = 32;
 /// Packets that wait for a flow; more are dropped, as by a network.
 pub(crate) const WAITING: usize = 32;
 
@@ -172,6 +174,7 @@ impl Worker {
         packets: &mut mpsc::Receiver<Outgoing>,
     ) -> ConnectionEnd {
         let mut buffer = vec![0; MTU];
+        let mut taken = Taken::All;
         loop {
             let interest = Interest::READABLE.add(Interest::ERROR);
             tokio::select! {
@@ -181,17 +184,28 @@ impl Worker {
                     },
                     None => return ConnectionEnd::Relayed,
                 },
-                ready = carried.socket.ready(interest) => {
+                ready = carried.socket.ready(interest), if taken == Taken::All => {
                     let Ok(mut ready) = ready else { return ConnectionEnd::Relayed };
                     ready.clear_ready();
                     drop(ready);
-                    self.errors(carried);
-                    if !self.received(carried, &mut buffer) {
-                        return ConnectionEnd::Limit;
-                    }
+                    taken = self.taken(carried, &mut buffer);
+                }
+                () = tokio::task::yield_now(), if taken == Taken::Some => {
+                    taken = self.taken(carried, &mut buffer);
                 }
                 () = tokio::time::sleep(IDLE) => return ConnectionEnd::Relayed,
             }
+            if taken == Taken::Limit {
+                return ConnectionEnd::Limit;
+            }
+        }
+    }
+
+    /// Passes on some of the errors and packets that have come.
+    fn taken(&self, carried: &mut Carried, buffer: &mut [u8]) -> Taken {
+        match (self.errors(carried), self.received(carried, buffer)) {
+            (Taken::Some, Taken::All) => Taken::Some,
+            (_, packets) => packets,
         }
     }
 
@@ -223,24 +237,28 @@ impl Worker {
                     hold(&self.account).moved(&carried.entry, Way::Sent, bytes);
                     break;
                 }
-                Err(_) => self.errors(carried),
+                Err(_) => drop(self.errors(carried)),
             }
         }
         true
     }
 
-    /// Passes on what has come. Returns false where a limit of the call is reached.
-    fn received(&self, carried: &mut Carried, buffer: &mut [u8]) -> bool {
-        loop {
+    /// Passes on packets that have come.
+    fn received(&self, carried: &mut Carried, buffer: &mut [u8]) -> Taken {
+        for _ in 0..IN_A_ROW {
             let socket = carried.socket.get_ref().as_raw_fd();
             let length = match recv(socket, buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => length,
                 // The error queue has it.
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => continue,
-                Err(_) => return true,
+                Err(_) => return Taken::All,
             };
-            if hold(&self.account).allowance(Way::Received) == Allowance::Over {
-                return false;
+            let allowance = hold(&self.account).allowance(Way::Received);
+            match allowance {
+                Allowance::Bytes(_) => {}
+                // A network that is too slow drops it.
+                Allowance::Wait(_) => continue,
+                Allowance::Over => return Taken::Limit,
             }
             let message = buffer.get(..length).unwrap_or_default();
             let flow = carried.flow;
@@ -259,13 +277,14 @@ impl Worker {
             hold(&self.account).moved(&carried.entry, Way::Received, payload);
             self.link.send(frame);
         }
+        Taken::Some
     }
 
     /// Passes on the errors that routers and the destination sent.
-    fn errors(&self, carried: &Carried) {
+    fn errors(&self, carried: &Carried) -> Taken {
         let mut buffer = vec![0; 2_048];
-        for _ in 0..WAITING {
-            let Ok(Some(error)) = carried.next_error(&mut buffer) else { return };
+        for _ in 0..IN_A_ROW {
+            let Ok(Some(error)) = carried.next_error(&mut buffer) else { return Taken::All };
             let flow = carried.flow;
             let quoted = buffer.get(..error.quoted).unwrap_or_default();
             let quoted = match flow.echo {
@@ -278,7 +297,18 @@ impl Worker {
             let start = [error.kind, error.code, 0, 0, 0, 0, 0, 0];
             self.link.send(packet::error(error.from, flow.cell.ip(), start, &quoted));
         }
+        Taken::Some
     }
+}
+
+/// How much was taken of what has come for a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    All,
+    /// There may be more; others go first.
+    Some,
+    /// A limit of the call is reached.
+    Limit,
 }
 
 /// Returns the sequence number of an echo message.
