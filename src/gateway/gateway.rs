@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use model::egress::frames::{
-    CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
+    CallId, CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
 };
 use model::egress::{Egress, Tally};
 use nix::errno::Errno;
@@ -48,6 +48,8 @@ enum State {
         ending: bool,
         /// False once the worker has closed its end of the link.
         open: bool,
+        /// Calls about which it was asked and has not answered.
+        asked: Vec<CallId>,
     },
     /// Its worker died; it has no network any more.
     Failed,
@@ -195,7 +197,12 @@ impl Gateway<'_> {
                 }
             }
             ToGateway::Ask { cell, call } => {
-                if !self.pass(cell, bytes) {
+                let passed = self.pass(cell, bytes);
+                if let Some(State::Working { asked, .. }) =
+                    self.cells.get_mut(&cell).map(|cell| &mut cell.state).filter(|_| passed)
+                {
+                    asked.push(call);
+                } else {
                     let failed = self
                         .cells
                         .get(&cell)
@@ -272,7 +279,8 @@ impl Gateway<'_> {
             }
             Ok(((link, _), Side::Parent(child))) => {
                 let pidfd = child.pidfd;
-                cell.state = State::Working { link, pidfd, ending: false, open: true };
+                let asked = Vec::new();
+                cell.state = State::Working { link, pidfd, ending: false, open: true, asked };
             }
             Err(_) => {
                 self.close_packets(&packets);
@@ -296,7 +304,8 @@ impl Gateway<'_> {
 
     /// Passes on a frame of a worker, which may speak of its own cell only.
     fn worker_frame(&mut self, key: CellKey) {
-        let Some(Cell { state: State::Working { link, open, .. }, .. }) = self.cells.get_mut(&key)
+        let Some(Cell { state: State::Working { link, open, asked, .. }, .. }) =
+            self.cells.get_mut(&key)
         else {
             return;
         };
@@ -315,7 +324,11 @@ impl Gateway<'_> {
                 // For the log alone, which does without where the link is full.
                 send_now(self.link, bytes, &[]).unwrap_or_default();
             }
-            Ok(FromGateway::Tally { cell, .. }) if cell == key => self.tell(bytes),
+            // Once for each question: tallies wait for room on the link, and must not crowd out those of other cells.
+            Ok(FromGateway::Tally { cell, call, .. }) if cell == key && asked.contains(&call) => {
+                asked.retain(|asked| *asked != call);
+                self.tell(bytes);
+            }
             // A worker says nothing else, unless it is not one any more.
             Ok(_) | Err(_) => self.kill(key),
         }
@@ -410,4 +423,95 @@ fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
         .map_err(|error| cell::errno_of(&error))?;
     confine::worker(ports.as_deref())?;
     runtime.block_on(worker::serve(parts, prepared))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::egress::{Connection, ConnectionEnd, Protocol};
+
+    use super::*;
+
+    const KEY: CellKey = CellKey { slot: 1, generation: 4 };
+
+    /// Gives the frames to a gateway as those of a worker that has been asked about call 9; returns what the supervisor
+    /// gets, and if the worker was killed.
+    fn said(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
+        let (supervisor, link) = pair().expect("a pair");
+        let (theirs, ours) = pair().expect("a pair");
+        let Side::Parent(worker) = fork().expect("a child") else {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+            process::exit_now(0);
+        };
+        let pidfd = worker.pidfd.try_clone().expect("a copy");
+        let state = State::Working { link: ours, pidfd, ending: false, open: true, asked: vec![9] };
+        let egress = Arc::new(Egress::default());
+        let cell = Cell { egress, profile: 0, seed: [0; 16], begun: None, state };
+        let spec = GatewaySpec {
+            profiles: Vec::new(),
+            resolvers: Vec::new(),
+            hosts: Vec::new(),
+            roots: Vec::new(),
+            secrets: Vec::new(),
+            id: None,
+        };
+        let mut gateway = Gateway {
+            link: &link,
+            spec: &spec,
+            profiles: Vec::new(),
+            prepared: Prepared::new(&spec).expect("nothing to prepare"),
+            hosts: Arc::default(),
+            cells: HashMap::from([(KEY, cell)]),
+            closer: closer().expect("a closer"),
+            pending: VecDeque::new(),
+        };
+        for frame in frames {
+            send_now(&theirs, &encode(frame).expect("it fits"), &[]).expect("sent");
+            gateway.worker_frame(KEY);
+        }
+        let mut buffer = vec![0; FRAME_BYTES];
+        let mut got = Vec::new();
+        while let Ok(received) = receive(&supervisor, &mut buffer, PacketWait::No) {
+            got.push(decode(buffer.get(..received.bytes).expect("read")).expect("a frame"));
+        }
+        let mut waited = [PollFd::new(worker.pidfd.as_fd(), PollFlags::POLLIN)];
+        let killed = poll(&mut waited, PollTimeout::from(200_u16)).expect("waited") == 1;
+        process::signal(&worker.pidfd, Signal::SIGKILL).unwrap_or_default();
+        process::wait(&worker.pidfd).expect("its end");
+        (got, killed)
+    }
+
+    #[test]
+    fn a_worker_says_what_it_was_asked_of_its_own_cell_and_nothing_else() {
+        let tally = |cell, call| FromGateway::Tally { cell, call, tally: Tally::default() };
+        let connection = |cell| FromGateway::Connection {
+            cell,
+            call: 9,
+            connection: Connection {
+                protocol: Protocol::Tcp,
+                name: None,
+                address: ([203, 0, 113, 1], 80).into(),
+                rule: None,
+                sent: 0,
+                received: 0,
+                milliseconds: 0,
+                end: ConnectionEnd::Relayed,
+                request: None,
+            },
+        };
+        let own = [connection(KEY), tally(KEY, 9), connection(KEY)];
+        assert_eq!(said(&own), (own.to_vec(), false));
+        let other = CellKey { slot: 2, ..KEY };
+        for hostile in [
+            vec![tally(KEY, 8)],
+            vec![tally(other, 9)],
+            vec![connection(other)],
+            vec![FromGateway::Up],
+            vec![FromGateway::Failed { cell: Some(other), why: String::new() }],
+        ] {
+            assert_eq!(said(&hostile), (Vec::new(), true), "{hostile:?}");
+        }
+        // A second answer to one question is none.
+        let twice = [tally(KEY, 9), tally(KEY, 9)];
+        assert_eq!(said(&twice), (vec![tally(KEY, 9)], true));
+    }
 }
