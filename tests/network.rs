@@ -35,12 +35,15 @@ fn a_cell_reaches_what_is_granted_and_is_told_of_the_rest() {
     // curl's exit codes: 6 for a name that is not known, 7 for a connection that was refused.
     let expected = [
         ("address", "0 hello"),
+        ("call-after-it", "True"),
         ("capital", "0 hello"),
+        ("lost-call", "True"),
         ("metadata", "7"),
         ("name", "0 hello"),
         // grep finds nothing, in the environment and in files.
         ("no-secret-inside", "0 0"),
         ("nothing", "7"),
+        ("other-call", "True"),
         ("other-method", "0 403"),
         ("other-name", "6"),
         ("other-path", "0 403"),

@@ -296,6 +296,7 @@ fn refused(name: &str, failure: &Failure) -> LayerCheck {
         | Failure::Busy { .. }
         | Failure::Supervisor
         | Failure::Lost
+        | Failure::Network { .. }
         | Failure::Refused { .. } => failure.hint().map(str::to_owned),
     };
     LayerCheck {

@@ -61,6 +61,7 @@ pub fn failure_code(failure: &Failure) -> u8 {
         | Failure::Busy { .. }
         | Failure::Supervisor
         | Failure::Lost
+        | Failure::Network { .. }
         | Failure::Refused { .. } => REFUSED,
     }
 }

@@ -103,6 +103,10 @@ pub enum Failure {
     /// The frame was not one the supervisor takes.
     #[error("the supervisor refused the job: {why}")]
     Refused { why: String },
+    /// The process that carries the cell's network ended while the call ran: without it programs would wait for answers
+    /// that never come.
+    #[error("the cell lost its network: {why}")]
+    Network { why: String },
 }
 
 impl Failure {
@@ -118,6 +122,7 @@ impl Failure {
                 Some("`cofferdam doctor` shows what this machine lacks and the remedy")
             }
             Self::Busy { .. } => Some("try again when other calls have ended"),
+            Self::Network { .. } => Some("start it again; if it is refused, restart the server"),
             Self::NotExecutable { .. } | Self::Supervisor | Self::Lost | Self::Refused { .. } => {
                 None
             }

@@ -1,8 +1,10 @@
 """A web server, one that wants a secret, and a name server that knows names below example.org by one address."""
-import http.server, socket, ssl, sys, threading
+import http.server, socket, ssl, sys, threading, time
 
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/mute":
+            time.sleep(60)
         self.send_response(200)
         self.send_header("Content-Length", "5")
         self.end_headers()

@@ -47,6 +47,8 @@ case_of unlisted-host web.example.org:80 http://203.0.113.10/
 "$cofferdam" run --json --egress web.example.org:80 -- \
     sh -c 'curl -sS http://web.example.org/; curl -sS http://other.example.org/ 2>&1' >"$scratch/reply.json"
 
+python3 "$(dirname "$0")/lost.py" "$cofferdam"
+
 # A secret that the cell never has.
 mkdir -p "$scratch/configuration/sandbox-profiles"
 printf 'the-secret-of-this-test' >"$scratch/token" && chmod 600 "$scratch/token"

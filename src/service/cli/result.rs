@@ -301,6 +301,6 @@ fn kind_of(failure: &Failure) -> ErrorType {
         | Failure::Setup { .. }
         | Failure::Unmeasured { .. }
         | Failure::Refused { .. } => ErrorType::ExecutionError,
-        Failure::Supervisor | Failure::Lost => ErrorType::Unknown,
+        Failure::Supervisor | Failure::Lost | Failure::Network { .. } => ErrorType::Unknown,
     }
 }

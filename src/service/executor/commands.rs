@@ -156,7 +156,10 @@ fn has_no_result(outcome: &Outcome, retries: &Retries) -> bool {
         Outcome::Exited { code } => retries.codes.contains(code),
         Outcome::Timeout | Outcome::Limit(_) => true,
         Outcome::Failed(failure) => match failure {
-            Failure::Busy { .. } | Failure::Setup { .. } | Failure::Unmeasured { .. } => true,
+            Failure::Busy { .. }
+            | Failure::Setup { .. }
+            | Failure::Unmeasured { .. }
+            | Failure::Network { .. } => true,
             Failure::NotFound { .. }
             | Failure::NotExecutable { .. }
             | Failure::Cwd { .. }

@@ -50,6 +50,8 @@ pub(crate) struct GatewayLink {
     pub(super) failed: BTreeMap<CellKey, String>,
     /// Calls that have ended, and wait for their tally.
     asked: BTreeMap<CallId, Asked>,
+    /// Calls that run, whose network is gone, with the reason; they are to be ended.
+    lost: Vec<(CallId, String)>,
 }
 
 /// An end that waits for its tally.
@@ -78,6 +80,7 @@ impl GatewayLink {
             calls: BTreeMap::new(),
             failed: BTreeMap::new(),
             asked: BTreeMap::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -104,7 +107,14 @@ impl GatewayLink {
         if !matches!(self.state, GatewayState::Dead(_)) {
             tracing::error!(why, "the gateway is gone: no call reaches a network");
             self.state = GatewayState::Dead(why.to_owned());
+            let why = format!("the gateway has ended: {why}");
+            self.lost.extend(self.calls.keys().map(|call| (*call, why.clone())));
         }
+    }
+
+    /// Takes out the calls that run and have lost their network, with the reason.
+    pub(super) fn take_lost(&mut self) -> Vec<(CallId, String)> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Returns the soonest instant at which something is due.
@@ -113,13 +123,17 @@ impl GatewayLink {
             GatewayState::Starting(_, deadline) => Some(*deadline),
             GatewayState::Up(_) | GatewayState::Dead(_) => None,
         };
-        self.asked.values().map(|asked| asked.deadline).chain(start).min()
+        let lost = (!self.lost.is_empty()).then(Instant::now);
+        self.asked.values().map(|asked| asked.deadline).chain(start).chain(lost).min()
     }
 
     /// Has a call begin in the cell of a slot.
     pub(super) fn begin(&mut self, slot: Slot, call: CallId) {
         let Some(cell) = self.cells.get(&slot.number()).copied() else { return };
         self.calls.insert(call, cell);
+        if let Some(why) = self.failed.get(&cell) {
+            self.lost.push((call, why.clone()));
+        }
         // If it cannot be sent the gateway is dead, which the end of the call tells.
         self.send(&ToGateway::Begin { cell, call, only: None }, &[]).unwrap_or_default();
     }
@@ -184,7 +198,12 @@ impl GatewayLink {
                     return None;
                 }
                 let Asked { mut ended, .. } = self.asked.remove(&call)?;
-                ended.network = Some(harmless(tally)).filter(|tally| !tally.is_empty());
+                // The gateway knows as little of a cell whose worker has died.
+                let tally = match self.failed.contains_key(&cell) {
+                    true => self.unknown(cell),
+                    false => harmless(tally),
+                };
+                ended.network = Some(tally).filter(|tally| !tally.is_empty());
                 Some((call, ended))
             }
             FromGateway::Failed { cell: None, why } => {
@@ -193,7 +212,10 @@ impl GatewayLink {
             }
             FromGateway::Failed { cell: Some(cell), why } => {
                 if self.cells.values().any(|open| *open == cell) {
-                    self.failed.insert(cell, bounded(&why));
+                    let why = bounded(&why);
+                    let running = self.calls.iter().filter(|(_, of)| **of == cell);
+                    self.lost.extend(running.map(|(call, _)| (*call, why.clone())));
+                    self.failed.insert(cell, why);
                 }
                 None
             }
@@ -288,6 +310,34 @@ mod tests {
         let [denied] = network.denied.as_slice() else { panic!("{network:?}") };
         assert!(network.incomplete && denied.why.starts_with("the gateway has ended"));
         assert!(link.descriptor().is_none());
+    }
+
+    #[test]
+    fn a_call_whose_worker_dies_is_to_be_ended_and_others_are_not() {
+        let (mut link, _theirs) = link();
+        let other = CellKey { slot: 2, generation: 5 };
+        link.cells.insert(2, other);
+        link.calls.insert(10, other);
+        let failed =
+            |cell| FromGateway::Failed { cell: Some(cell), why: "it\u{7} died".to_owned() };
+        assert!(link.hear(failed(CellKey { generation: 3, ..CELL })).is_none());
+        assert_eq!((link.take_lost(), link.next_deadline()), (Vec::new(), None));
+        assert!(link.hear(failed(CELL)).is_none());
+        assert!(link.next_deadline().is_some());
+        assert_eq!(link.take_lost(), [(9, "it died".to_owned())]);
+        // Its end says so as well, though the gateway answers.
+        assert!(link.ask(9, ended()).is_none());
+        let answer = Tally { incomplete: true, ..Tally::default() };
+        let (_, ended) =
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: answer }).expect("told");
+        let network = ended.network.expect("a tally");
+        assert!(network.incomplete && network.denied.len() == 1, "{network:?}");
+        // A call that begins in the cell meanwhile is none that has a network.
+        link.begin(Slot::new(1), 11);
+        assert_eq!(link.take_lost(), [(11, "it died".to_owned())]);
+        link.die("its process has ended");
+        let lost: Vec<CallId> = link.take_lost().into_iter().map(|(call, _)| call).collect();
+        assert_eq!(lost, [10, 11]);
     }
 
     #[test]

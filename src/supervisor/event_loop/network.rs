@@ -5,15 +5,18 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::gateway::{GatewayState, Readiness, no_gateway};
+use super::gateway::{GatewayLink, GatewayState, Readiness, no_gateway};
 use super::supervisor::Supervisor;
 use crate::cells::cell::NetworkEnds;
 use crate::cells::key::KeyId;
 use cell::mounts::Slot;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
-use model::outcome::{Ended, Failure};
+use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{self, CallId};
 use sys::socket::{self, PacketWait};
+
+/// Frames of the gateway that are read in a row.
+const FRAMES: usize = 64;
 
 impl Supervisor {
     /// Tells if cells of a key can have a job: those with egress, only while the gateway serves.
@@ -87,7 +90,8 @@ impl Supervisor {
     /// Reads what the gateway has sent.
     pub(super) fn read_gateway(&mut self) {
         let mut buffer = self.room();
-        loop {
+        // Bounded: a cell that is denied much, or a worker that was taken over, must not keep all others waiting.
+        for _ in 0..FRAMES {
             buffer.clear();
             let Some(gateway) = &mut self.gateway else { break };
             let Some(link) = gateway.descriptor() else { break };
@@ -102,7 +106,16 @@ impl Supervisor {
             }
         }
         self.buffer = buffer;
+        self.end_lost();
         self.refuse_without_gateway();
+    }
+
+    /// Ends the calls that have lost their network.
+    fn end_lost(&mut self) {
+        let lost = self.gateway.as_mut().map(GatewayLink::take_lost).unwrap_or_default();
+        for (call, why) in lost {
+            self.stop(call, Outcome::Failed(Failure::Network { why }));
+        }
     }
 
     /// Answers for the calls whose tally did not come in time.
@@ -110,6 +123,7 @@ impl Supervisor {
         let over = self.gateway.as_mut().map(|gateway| gateway.overdue(now)).unwrap_or_default();
         let any = !over.is_empty();
         over.into_iter().for_each(|(call, ended)| self.tell_end(call, ended));
+        self.end_lost();
         if any || self.gateway.as_ref().is_some_and(|gateway| gateway.descriptor().is_none()) {
             self.refuse_without_gateway();
         }
