@@ -263,7 +263,8 @@ impl Gateway<'_> {
             Ok(((link, theirs), Side::Child)) => {
                 drop(link);
                 let egress = Arc::clone(&cell.egress);
-                let requests = self.prepared.of_cell(cell.profile, cell.seed);
+                let reads = egress.rules.iter().any(model::egress::EgressRule::intercepts);
+                let requests = self.prepared.of_cell(cell.profile, cell.seed, reads);
                 self.become_worker(worker::Parts {
                     requests,
                     cell: key,

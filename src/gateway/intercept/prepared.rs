@@ -60,10 +60,12 @@ impl Prepared {
     }
 
     /// Takes out the part of one profile, for the worker of a cell; erases the secrets of all others.
-    pub(crate) fn of_cell(&mut self, profile: usize, seed: [u8; 16]) -> CellRequests {
+    /// The authority goes to a worker alone that needs it: `reads`.
+    pub(crate) fn of_cell(&mut self, profile: usize, seed: [u8; 16], reads: bool) -> CellRequests {
         let rules = self.rules.get_mut(profile).map(std::mem::take).unwrap_or_default();
         self.rules.clear();
-        let cell = self.interception.take().map(|interception| interception.of_cell(seed));
+        let interception = self.interception.take().filter(|_| reads);
+        let cell = interception.map(|interception| interception.of_cell(seed));
         CellRequests { cell: cell.unwrap_or_else(|| CellInterception::without_tls(seed)), rules }
     }
 }
@@ -95,5 +97,47 @@ impl CellRequests {
             Some(PinnedRule { rule, names: names.clone() })
         });
         Intercepted { port, rules: rules.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::egress::{Egress, EgressRule, HttpRule, Protocols};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_has_the_authority_only_if_its_rules_read_requests() {
+        let http = HttpRule { methods: vec!["GET".to_owned()], paths: vec!["/**".to_owned()] };
+        let rule = EgressRule {
+            id: "api".to_owned(),
+            hosts: vec!["a.example.test".parse().expect("a host")],
+            nets: Vec::new(),
+            ports: vec!["443".parse().expect("a port")],
+            protocols: Protocols::TCP,
+            http: vec![http],
+            secret: None,
+            why: String::new(),
+        };
+        let reading = Egress { rules: vec![rule], ..Egress::default() };
+        let spec = GatewaySpec {
+            profiles: vec![reading, Egress::default()],
+            resolvers: Vec::new(),
+            hosts: Vec::new(),
+            roots: crate::intercept::trust::TrustFiles::new(b"", &root()).authority,
+            secrets: Vec::new(),
+            id: None,
+        };
+        for (profile, reads) in [(0, true), (1, false)] {
+            let mut prepared = Prepared::new(&spec).expect("prepared");
+            let requests = prepared.of_cell(profile, [7; 16], reads);
+            assert_eq!(requests.cell.handshakes.is_some(), reads);
+            assert!(prepared.interception.is_none() && prepared.rules.is_empty());
+        }
+    }
+
+    fn root() -> Vec<u8> {
+        let hosts: [HostPattern; 1] = ["b.example.test".parse().expect("a host")];
+        InterceptAuthority::generate(&hosts).expect("an authority").certificate().to_vec()
     }
 }
