@@ -135,6 +135,9 @@ fn server_name(hello: &[u8]) -> Option<Option<String>> {
         return Some(None);
     }
     let mut extensions = fields.long()?;
+    if !fields.0.is_empty() {
+        return None;
+    }
     let mut name = None;
     while !extensions.0.is_empty() {
         let kind = extensions.two()?;
@@ -213,6 +216,7 @@ fn authority(text: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a hello of a known length")]
 mod tests {
     use super::*;
 
@@ -262,6 +266,20 @@ mod tests {
         assert_eq!(read(&[0x16, 3, 1, 0, 4, 2, 0, 0, 0]), FirstFlight::Malformed);
         let endless = [&[0x16, 3, 1, 0x40, 0][..], &[1; 20_000]].concat();
         assert_eq!(read(&endless), FirstFlight::Malformed);
+    }
+
+    #[test]
+    fn bytes_behind_the_extensions_are_none_of_a_client_hello() {
+        let mut bytes = hello(&sni("a.org"), 1_000);
+        assert_eq!(read(&bytes), FirstFlight::Tls(Some("a.org".to_owned())));
+        // A server that looked on might find another name there.
+        let more = sni("b.org");
+        bytes.extend_from_slice(&more);
+        let added = u8::try_from(more.len()).expect("short");
+        for at in [4, 8] {
+            bytes[at] += added;
+        }
+        assert_eq!(read(&bytes), FirstFlight::Malformed);
     }
 
     #[test]
