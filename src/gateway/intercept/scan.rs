@@ -73,10 +73,18 @@ impl Needles {
     }
 }
 
-/// Returns a text in its encodings: plain, percent-encoded, escaped for JSON, and in base64 at each of its three
-/// alignments, without the letters at the ends that depend on what stands beside it.
+/// Returns a text in its encodings: plain, in hexadecimal, percent-encoded, escaped for JSON, and in base64 at
+/// each of its three alignments, without the letters at the ends that depend on what stands beside it.
 fn spellings(text: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let mut all = vec![Zeroizing::new(text.to_vec())];
+    for lower in [false, true] {
+        let mut hexadecimal = Zeroizing::new(Vec::with_capacity(text.len() * 2));
+        for byte in text {
+            let digits = if lower { format!("{byte:02x}") } else { format!("{byte:02X}") };
+            hexadecimal.extend(digits.bytes());
+        }
+        all.push(hexadecimal);
+    }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     if !text.iter().all(|byte| is_plain(*byte)) {
         for lower in [false, true] {
@@ -245,6 +253,8 @@ mod tests {
             "s3cr3t-value%2f%2b%22x",
             r#"s3cr3t-value\/+\"x"#,
             r#"s3cr3t-value/+\"x"#,
+            "7333637233742d76616c75652f2b2278",
+            "7333637233742D76616C75652F2B2278",
         ] {
             assert!(
                 scrubbed(&needles, text.as_bytes(), &[5]).iter().all(|byte| *byte == b'*'),
