@@ -100,8 +100,9 @@ pub(super) fn granting<'a>(
     let shown: String = raw.chars().take(SHOWN).collect();
     let grant = format!("http = [{{ methods = [\"{method}\"], paths = [\"{shown}\"] }}]");
     let why = refused.unwrap_or_else(|| "no rule".to_owned());
-    // A glob is of a decoded path, so that an encoded one is not to be copied.
-    Err(Refusal { why, grant: (!raw.contains(['%', ';'])).then_some(grant) })
+    // A glob is of a decoded path, so that an encoded one is not to be copied. Nor is one with a star, which would grant
+    // more than the request: its path is the cell's choice.
+    Err(Refusal { why, grant: (!raw.contains(['%', ';', '*'])).then_some(grant) })
 }
 
 #[cfg(test)]
@@ -140,6 +141,9 @@ mod tests {
         );
         let refusal = granting(&pypi, "GET", "/legacy/").expect_err("refused");
         assert_eq!(refusal.why, "rule pypi takes GET for other paths");
+        for path in ["/**", "/legacy/*", "/a%2fb"] {
+            assert_eq!(granting(&pypi, "POST", path).expect_err("refused").grant, None, "{path}");
+        }
         for method in ["get", "Get", "GETX", ""] {
             assert!(granting(&pypi, method, "/simple/x").is_err(), "{method}");
         }

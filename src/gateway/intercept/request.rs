@@ -110,7 +110,7 @@ impl Destination {
         let host =
             self.host(parts).unwrap_or_else(|_| self.names.first().map_or("", String::as_str));
         let port = self.port_text();
-        let path: String = parts.uri.path().chars().take(400).collect();
+        let path: String = plain(parts.uri.path()).take(400).collect();
         let method: String = parts.method.as_str().chars().take(40).collect();
         format!("{method} {}://{host}{port}{path}", self.scheme())
     }
@@ -255,6 +255,15 @@ fn check_method(parts: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Returns a path as it may be shown: what is not ASCII is encoded, as letters that turn text around would be shown too.
+fn plain(path: &str) -> impl Iterator<Item = char> {
+    let encoded = |byte: u8| match byte {
+        b' '..=b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    path.bytes().map(encoded).flat_map(|text| text.chars().collect::<Vec<_>>())
+}
+
 /// Spells a header's name as programs see it that get it as a variable.
 fn folded(name: &HeaderName) -> String {
     name.as_str().replace('_', "-")
@@ -300,7 +309,7 @@ pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), Re
 /// Says that a placeholder is where no secret is put.
 pub(super) fn misplaced(place: &str) -> Refusal {
     Refusal::new(format!(
-        "{place} holds the placeholder of a secret, which only its rule's header may over verified TLS"
+        "{place} holds the placeholder of a secret, which only its rule's header may hold, over verified TLS"
     ))
 }
 

@@ -40,6 +40,19 @@ async fn granted_requests_pass_and_others_are_answered_403() {
     );
 }
 
+#[tokio::test]
+async fn a_path_turns_no_text_around_where_it_is_told() {
+    let lab = open();
+    let answer = lab
+        .raw(&format!("GET /no\u{202e}gpj HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"))
+        .await;
+    assert!(answer.contains(" 403 ") && answer.contains("/no%E2%80%AEgpj"), "{answer}");
+    assert!(
+        !answer.contains('\u{202e}') && lab.told().iter().all(|told| told.is_ascii()),
+        "{answer}"
+    );
+}
+
 /// Two hosts of one address have a rule each.
 #[tokio::test]
 async fn a_request_is_judged_by_the_rules_of_its_own_host() {
