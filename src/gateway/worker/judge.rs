@@ -144,7 +144,7 @@ impl Judge {
         let only = self.only.as_ref();
         let names = self.pins.names(to);
         let of_rule = |(index, rule): &(usize, &EgressRule)| {
-            let matches = |name: &&String| names_address(rule, name, to);
+            let matches = |name: &&String| names_address(self.egress.class, rule, name, to);
             let names = names.iter().filter(matches);
             let names: Vec<_> = names
                 .filter(|name| name_in_call(only, name) || listed(only, to))
@@ -256,9 +256,15 @@ fn takes(rule: &EgressRule, protocol: Protocol, port: Option<u16>) -> bool {
 /// Returns true if the rule reaches an address by a name that was resolved to it.
 ///
 /// A private address only by a name that the rule spells out: below a wildcard a tenant could point the cell at the
-/// operator's network. That another rule has the address, on other ports, makes no difference here.
-fn names_address(rule: &EgressRule, name: &str, to: IpAddr) -> bool {
-    let is_private = never::is_private(to);
+/// operator's network. That another rule has the address, on other ports, makes no difference here. A class that
+/// reaches private addresses anyway has nothing to hold back.
+fn names_address(class: NetworkClass, rule: &EgressRule, name: &str, to: IpAddr) -> bool {
+    let is_private = match class {
+        NetworkClass::Private | NetworkClass::Any => false,
+        NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => {
+            never::is_private(to)
+        }
+    };
     rule.hosts.iter().any(|host| host.matches(name) && (host.exact().is_some() || !is_private))
 }
 

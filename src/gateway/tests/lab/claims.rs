@@ -358,6 +358,9 @@ fn datagrams(lab: &Lab) {
     cell.run("dig +short web.test");
     assert_eq!(udp("203.0.113.10", 7, 10), "EHOSTUNREACH");
     assert_eq!(udp("2001:db8::30", 7, 10), "EACCES");
+    // QUIC, where TCP to the same port is allowed: refused at once, so that clients take TCP.
+    assert_eq!(udp("203.0.113.10", 443, 1_200), "EHOSTUNREACH");
+    assert_eq!(cell.connect("203.0.113.10", 443), "ok");
     // Another resolver than the gateway's.
     assert_eq!(udp("203.0.113.53", 53, 30), "EHOSTUNREACH");
 }
@@ -443,7 +446,7 @@ fn flooded(lab: &Lab) {
     // It sends as fast as it can for two seconds; the rate of the profile is 20 KB a second.
     let cell = lab.cell(SLOW);
     let count = cell.python(
-        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(1,8,1<<22); s.connect(('203.0.113.20',8)); s.send(b'x')\n\
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(1,8,1<<22); s.connect(('203.0.113.20',12)); s.send(b'x')\n\
          s.settimeout(1); n=0\n\
          try:\n  while True: n+=len(s.recv(99))\n\
          except socket.timeout: print(n)",
@@ -453,7 +456,7 @@ fn flooded(lab: &Lab) {
     // While it lasts, frames of the gateway and other connections have their turn.
     let cell = lab.cell(LIST);
     let slowest = cell.python(
-        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(('203.0.113.20',8)); t=socket.create_connection(('203.0.113.20',7))\n\
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(('203.0.113.20',12)); t=socket.create_connection(('203.0.113.20',7))\n\
          s.send(b'x'); time.sleep(.2); worst=0\n\
          for _ in range(20): a=time.time(); t.sendall(b'x'); t.recv(1); worst=max(worst,time.time()-a); time.sleep(.02)\nprint(worst<1)",
     );

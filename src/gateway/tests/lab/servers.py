@@ -163,7 +163,7 @@ def udp_echo(address):
 
 def udp_flood(address):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.bind((address, 8))
+    s.bind((address, 12))
     s.setblocking(True)
     while True:
         peer = s.recvfrom(65536)[1]
