@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 pub mod denied;
 pub mod executor;
+pub mod fair;
 pub mod files;
 pub mod history;
 pub mod host_programs;
@@ -24,6 +25,7 @@ pub mod request;
 pub mod rules;
 pub mod session;
 pub mod shell;
+mod turns;
 mod watch;
 mod workbench;
 

@@ -1,38 +1,48 @@
-//! Bounds on the calls of a server that run and that wait.
+//! Bounds on the calls of a server that run and that wait, shared fairly between its clients.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::Arc;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::Refusal;
+use crate::fair::{FairShare, Share};
+use crate::turns::{RunningTurn, Turns};
+use policy::Principal;
 
-/// Bounds the number of running and queued calls; first come, first served.
+/// Bounds the number of running and queued calls. Of one client's, the first that came is the first that runs; between
+/// clients, the next is of the one for which the fewest run.
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// A place for each call that runs or waits: taken at once or refused.
-    places: Semaphore,
+    places: Arc<FairShare>,
     /// A turn for each running call: waited for.
-    turns: Semaphore,
+    turns: Arc<Turns>,
     concurrency: usize,
     waiting: usize,
 }
 
 /// Result of waiting in the queue.
-pub(crate) enum Turn<'queue> {
-    /// The call may run; dropping these permits gives the turn to the next.
-    Yours((SemaphorePermit<'queue>, SemaphorePermit<'queue>)),
+pub(crate) enum Turn {
+    /// The call may run; dropping these gives the turn to the next.
+    Yours((Share, RunningTurn)),
     Cancelled,
 }
 
 impl Queue {
     pub(crate) fn new(concurrency: usize, waiting: usize) -> Self {
-        let concurrency = concurrency.clamp(1, Semaphore::MAX_PERMITS / 2);
-        let waiting = waiting.min(Semaphore::MAX_PERMITS / 2);
-        let places = Semaphore::new(concurrency + waiting);
-        Self { places, turns: Semaphore::new(concurrency), concurrency, waiting }
+        let concurrency = concurrency.max(1);
+        let places = FairShare::new(concurrency.saturating_add(waiting));
+        Self { places, turns: Turns::new(concurrency), concurrency, waiting }
+    }
+
+    /// Reckons with a client from now on, though it has called nothing yet.
+    pub(crate) fn know(&self, client: &Principal) {
+        self.places.know(client);
+        self.turns.know(client);
     }
 
     pub(crate) fn pending(&self) -> usize {
-        (self.concurrency + self.waiting).saturating_sub(self.places.available_permits())
+        self.places.taken()
     }
 
     /// Returns the number of calls that may run or wait.
@@ -41,21 +51,28 @@ impl Queue {
     }
 
     /// Takes a place among the running and waiting calls.
-    pub(crate) fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.places.try_acquire().map_err(|_| self.full())
+    pub(crate) fn place(&self, client: &Principal) -> Result<Share, Refusal> {
+        self.places.take(client, 1).ok_or_else(|| self.full())
     }
 
     fn full(&self) -> Refusal {
         Refusal::QueueFull { running: self.concurrency, waiting: self.waiting }
     }
 
-    pub(crate) async fn turn(&self, cancel: &CancellationToken) -> Result<Turn<'_>, Refusal> {
-        let (place, full) = (self.place()?, self.full());
+    pub(crate) async fn turn(
+        &self,
+        client: &Principal,
+        cancel: &CancellationToken,
+    ) -> Result<Turn, Refusal> {
+        let place = self.place(client)?;
         tokio::select! {
             biased;
             () = cancel.cancelled() => Ok(Turn::Cancelled),
-            // The semaphore is never closed; if it were, refusing is the safe answer.
-            turn = self.turns.acquire() => turn.map(|turn| Turn::Yours((place, turn))).map_err(|_| full),
+            // Turns are given for as long as there is the queue; if not, refusing is the safe answer.
+            turn = self.turns.turn(client) => match turn {
+                Some(turn) => Ok(Turn::Yours((place, turn))),
+                None => Err(self.full()),
+            },
         }
     }
 }
@@ -64,15 +81,20 @@ impl Queue {
 mod tests {
     use super::*;
 
+    fn local() -> Principal {
+        Principal::local()
+    }
+
     #[tokio::test]
     async fn a_full_queue_is_refused_at_once_and_a_place_comes_free() {
         let (queue, never) = (Queue::new(1, 1), CancellationToken::new());
-        let running = queue.turn(&never).await;
+        let running = queue.turn(&local(), &never).await;
         assert!(matches!(running, Ok(Turn::Yours(_))));
-        let mut waiting = Box::pin(queue.turn(&never));
+        let own = local();
+        let mut waiting = Box::pin(queue.turn(&own, &never));
         assert!(glance(&mut waiting).await.is_none(), "the second call waits");
         assert_eq!(queue.pending(), 2);
-        let refused = queue.turn(&never).await.map(|_| ());
+        let refused = queue.turn(&local(), &never).await.map(|_| ());
         assert_eq!(refused, Err(Refusal::QueueFull { running: 1, waiting: 1 }));
         drop(running);
         assert!(matches!(waiting.await, Ok(Turn::Yours(_))));
@@ -82,13 +104,38 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_waits_can_be_taken_back() {
         let (queue, cancel) = (Queue::new(1, 1), CancellationToken::new());
-        let running = queue.turn(&CancellationToken::new()).await;
-        let mut waiting = Box::pin(queue.turn(&cancel));
+        let running = queue.turn(&local(), &CancellationToken::new()).await;
+        let own = local();
+        let mut waiting = Box::pin(queue.turn(&own, &cancel));
         assert!(glance(&mut waiting).await.is_none());
         cancel.cancel();
         assert!(matches!(waiting.await, Ok(Turn::Cancelled)));
         assert_eq!(queue.pending(), 1);
         drop(running);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_fills_the_queue_keeps_no_other_out() {
+        let (queue, never) = (Arc::new(Queue::new(1, 100)), CancellationToken::new());
+        let (greedy, modest) = (Principal::named("greedy"), Principal::named("modest"));
+        queue.know(&greedy);
+        queue.know(&modest);
+        let first = queue.turn(&greedy, &never).await.expect("a turn");
+        let wait = |client: &Principal| {
+            let (queue, client) = (Arc::clone(&queue), client.clone());
+            tokio::spawn(async move { queue.turn(&client, &CancellationToken::new()).await })
+        };
+        let many: Vec<_> = (0..100).map(|_| wait(&greedy)).collect();
+        tokio::task::yield_now().await;
+        assert!(queue.place(&greedy).is_err(), "it has its share");
+        let own = wait(&modest);
+        tokio::task::yield_now().await;
+        assert!(!own.is_finished());
+        drop(first);
+        // Of a hundred that came before, not one is before it.
+        let turn = own.await.expect("no panic");
+        assert!(matches!(turn, Ok(Turn::Yours(_))));
+        many.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     /// Polls a future once: its value, if it is ready.

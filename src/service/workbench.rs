@@ -37,7 +37,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Workbench {
     /// Client whose calls these are.
-    principal: Principal,
+    pub(crate) principal: Principal,
     pub(crate) shared: Arc<Shared>,
     /// Audit log, in which the lines of decisions name the client.
     pub(crate) audit: Audit,
@@ -49,7 +49,7 @@ impl Workbench {
     pub(crate) fn new(shared: &Arc<Shared>, principal: Principal) -> Self {
         Self {
             audit: shared.audit.of(principal.clone()),
-            sessions: session::Sessions::of_a_client(&shared.clients),
+            sessions: session::Sessions::of_a_client(&shared.clients, principal.clone()),
             shared: Arc::clone(shared),
             principal,
         }
@@ -215,7 +215,7 @@ impl Workbench {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();
-        let seen = match self.shared.queue.turn(&caller.cancel).await? {
+        let seen = match self.shared.queue.turn(&self.principal, &caller.cancel).await? {
             Turn::Yours(_turn) => self.seen(grant, &limits, keep, caller).await,
             Turn::Cancelled => Observed::nothing(Outcome::Cancelled),
         };

@@ -1,7 +1,7 @@
 //! The state of each declared tool of a server: its turns, its breaker, and the counts of its calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,6 +10,8 @@ use super::Declared;
 use super::advice::ErrorType;
 use super::breaker::{Breaker, BreakerState};
 use crate::queue::Queue;
+use policy::Principal;
+use policy::conduct::BreakerLimits;
 
 /// State of every offered tool, by its name.
 #[derive(Debug, Default)]
@@ -19,7 +21,10 @@ pub(crate) struct ToolStates(BTreeMap<String, ToolState>);
 #[derive(Debug)]
 pub(crate) struct ToolState {
     pub(crate) queue: Queue,
-    pub(crate) breaker: Breaker,
+    name: String,
+    limits: BreakerLimits,
+    /// A breaker of each client: calls of one that fail say nothing about those of another.
+    breakers: Mutex<BTreeMap<Principal, Arc<Breaker>>>,
     /// True if its cells had no such program when the server started.
     missing: bool,
     counts: Mutex<Counts>,
@@ -89,13 +94,20 @@ impl ToolStates {
             let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
             let state = ToolState {
                 queue: Queue::new(size(conduct.concurrency), size(conduct.queue)),
-                breaker: Breaker::new(&declared.command.name, conduct.breaker),
+                name: declared.command.name.clone(),
+                limits: conduct.breaker,
+                breakers: Mutex::default(),
                 missing: missing.contains(&declared.command.name),
                 counts: Mutex::default(),
             };
             (declared.command.name.clone(), state)
         };
         Self(commands.iter().map(state).collect())
+    }
+
+    /// Reckons with a client from now on, though it has called nothing yet.
+    pub(crate) fn know(&self, client: &Principal) {
+        self.0.values().for_each(|state| state.queue.know(client));
     }
 
     pub(crate) fn get(&self, tool: &str) -> Option<&ToolState> {
@@ -114,6 +126,32 @@ impl ToolStates {
 }
 
 impl ToolState {
+    /// Returns the breaker of a client's calls.
+    pub(crate) fn breaker(&self, client: &Principal) -> Arc<Breaker> {
+        let mut breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = || Arc::new(Breaker::new(&self.name, self.limits));
+        Arc::clone(breakers.entry(client.clone()).or_insert_with(made))
+    }
+
+    /// Closes every client's breaker. Returns true if one was not closed.
+    pub(crate) fn reset(&self) -> bool {
+        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = breakers.values().filter(|one| one.reset() != BreakerState::Closed);
+        open.count() > 0
+    }
+
+    /// Returns the state of the breaker that lets the least through.
+    fn strictest(&self) -> BreakerState {
+        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = breakers.values().map(|breaker| breaker.state());
+        let rank = |state: &BreakerState| match state {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
+        };
+        states.max_by_key(rank).unwrap_or(BreakerState::Closed)
+    }
+
     /// Counts a call that has ended.
     pub(crate) fn count(&self, error: Option<ErrorType>, took: Duration) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +178,7 @@ impl ToolState {
 
     pub(crate) fn figures(&self) -> ToolFigures {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let breaker = self.breaker.state();
+        let breaker = self.strictest();
         let missing = counts.last.map_or(self.missing, |last| last == LastEnd::NotFound);
         let health = match (missing, breaker) {
             (true, _) => ToolHealth::Unhealthy,

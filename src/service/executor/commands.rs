@@ -76,7 +76,8 @@ impl Scope {
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<DeclaredResult, Refused> {
-        let pass = match state.breaker.pass() {
+        let breaker = state.breaker(&self.workbench.principal);
+        let pass = match breaker.pass() {
             Ok(pass) => pass,
             Err(left) => {
                 let message = format!(
@@ -93,7 +94,7 @@ impl Scope {
             DeclaredResult::refused(error, about)
         };
         // Held until the call has ended; a cancelled call finds its cancelled token in the cell's queue.
-        let _turn = match state.queue.turn(&caller.cancel).await {
+        let _turn = match state.queue.turn(&self.workbench.principal, &caller.cancel).await {
             Ok(Turn::Yours(turn)) => Some(turn),
             Ok(Turn::Cancelled) => None,
             Err(full) => return Ok(exhausted(&full)),

@@ -11,7 +11,7 @@ mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use self::figures::{ServerFigures, SupervisorState};
@@ -80,7 +80,8 @@ pub struct Executor {
     calculator: Duration,
     /// Access to the directory that is granted as `/workspace`, if one is.
     granted: Option<Access>,
-    cache: calc::Cache,
+    /// Results of each client: to another, one that is remembered would tell what was asked.
+    caches: Mutex<BTreeMap<Principal, Arc<calc::Cache>>>,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
     /// What their calls share.
@@ -119,7 +120,7 @@ impl Executor {
                 Workspace::Fresh | Workspace::Session(_) => None,
                 Workspace::Granted(_) => granted,
             },
-            cache: calc::Cache::default(),
+            caches: Mutex::default(),
             tools: ToolStates::of(&commands, &missing),
             answers: Answers::default(),
             switched_off: RwLock::default(),
@@ -143,11 +144,20 @@ impl Executor {
         self.tools.figures()
     }
 
+    /// Returns true for a tool that is under `[tools] off` or was switched off since, whatever its group is.
+    pub fn is_off(&self, tool: &str) -> bool {
+        self.shared.loaded.config.tools_off.value.contains(tool) || self.is_switched_off(tool)
+    }
+
     /// Makes what one client has of this executor.
     pub fn scope(self: &Arc<Self>, principal: Principal) -> Scope {
+        self.shared.queue.know(&principal);
+        self.tools.know(&principal);
         let workbench = Workbench::new(&self.shared, principal);
         let client = ClientState::new(&self.exec);
-        Scope { executor: Arc::clone(self), workbench, client }
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = caches.entry(workbench.principal.clone()).or_default();
+        Scope { executor: Arc::clone(self), cache: Arc::clone(cache), workbench, client }
     }
 }
 
@@ -156,6 +166,7 @@ impl Executor {
 #[derive(Debug)]
 pub struct Scope {
     executor: Arc<Executor>,
+    cache: Arc<calc::Cache>,
     workbench: Workbench,
     client: ClientState,
 }
@@ -298,7 +309,7 @@ impl Backend for Scope {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, caller).within(within);
         let places = precision.places();
-        if let Some(result) = self.executor.cache.get(&expression, places.into()) {
+        if let Some(result) = self.cache.get(&expression, places.into()) {
             if let Err(error) = cells.remembered(&expression) {
                 return Err(uncalculated(cells, error));
             }
@@ -310,7 +321,7 @@ impl Backend for Scope {
             Err(error) => return Err(uncalculated(cells, error)),
         };
         let receipt = cells.receipt();
-        self.executor.cache.put(&done);
+        self.cache.put(&done);
         let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
         let ran = ValueOrigin::InCell(receipt.map(Box::new));
         Ok(Calculated { exact, ..self.calculated(done.result, ran, started) })

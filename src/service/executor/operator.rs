@@ -6,7 +6,6 @@ use std::sync::PoisonError;
 use tracing::info;
 
 use super::{Executor, withheld};
-use crate::cli::breaker::BreakerState;
 
 /// Choice of whether a tool is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +57,11 @@ impl Executor {
     /// # Errors
     /// There is no such tool, or it has no breaker.
     pub fn reset_breakers(&self, tool: Option<&str>) -> Result<usize, NoControl> {
-        let was_closed = |before: BreakerState| before == BreakerState::Closed;
         let Some(tool) = tool else {
-            let states = self.tools.all().map(|state| state.breaker.reset());
-            return Ok(states.filter(|before| !was_closed(*before)).count());
+            return Ok(self.tools.all().filter(|state| state.reset()).count());
         };
         match self.tools.get(tool) {
-            Some(state) => Ok(usize::from(!was_closed(state.breaker.reset()))),
+            Some(state) => Ok(usize::from(state.reset())),
             None if self.knows(tool) => Err(NoControl::NoBreaker(tool.to_owned())),
             None => Err(NoControl::Unknown(tool.to_owned())),
         }
@@ -73,7 +70,8 @@ impl Executor {
     /// Forgets what was remembered of earlier calls: values of the calculator, answers of hooks.
     pub fn clear_caches(&self) {
         self.answers.clear();
-        self.cache.clear();
+        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        caches.values().for_each(|cache| cache.clear());
         info!("caches.cleared");
     }
 

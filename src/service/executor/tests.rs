@@ -52,9 +52,9 @@ async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program(
     let health = |tool: &str| executor.tool_figures().get(tool).map(|figures| figures.health);
     assert_eq!(health("cli_jq"), Some(ToolHealth::Unhealthy), "before any call");
     assert_eq!(health("cli_file"), Some(ToolHealth::Healthy));
-    let state = executor.tools.get("cli_file").ok_or("it is on")?;
+    let (state, local) = (executor.tools.get("cli_file").ok_or("it is on")?, Principal::local());
     for _ in 0..5 {
-        state.breaker.pass().map_err(|_| "it is closed")?.failed();
+        state.breaker(&local).pass().map_err(|_| "it is closed")?.failed();
     }
     assert_eq!(health("cli_file"), Some(ToolHealth::Degraded));
     assert_eq!(executor.reset_breakers(Some("cli_file")), Ok(1));
@@ -99,7 +99,7 @@ async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<()
     assert_eq!(theirs.macros.get("build"), None);
     assert!(!Arc::ptr_eq(&ours.history, &theirs.history));
 
-    let turn = one.workbench.shared.queue.place()?;
+    let turn = one.workbench.shared.queue.place(&Principal::local())?;
     assert_eq!((one.pending(), other.pending()), (1, 1));
     drop(turn);
     assert_eq!((one.pending(), other.pending()), (0, 0));
@@ -151,8 +151,8 @@ async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed
 async fn the_sessions_of_a_dropped_client_end_and_no_others() -> Result<(), Failed> {
     let (executor, supervisor) = executor()?;
     let (one, other, idle) = (
-        executor.scope(Principal::local()),
-        executor.scope(Principal::local()),
+        executor.scope(Principal::named("one")),
+        executor.scope(Principal::named("other")),
         executor.scope(Principal::local()),
     );
     let (ours, theirs) = (begin(&one, &supervisor).await?, begin(&other, &supervisor).await?);

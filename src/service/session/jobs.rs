@@ -80,7 +80,7 @@ impl Workbench {
         if wait.is_zero() {
             return Ok(command);
         }
-        let _waits = self.shared.queue.place()?;
+        let _waits = self.shared.queue.place(&self.principal)?;
         let seen = seen.unwrap_or_else(|| command.printed());
         let until = Instant::now() + wait;
         let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;

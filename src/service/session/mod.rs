@@ -29,6 +29,7 @@ use model::call::Call;
 use model::job::{JobMode, Limits, SessionId};
 use model::outcome::Outcome;
 use model::shells::ShellKind;
+use policy::Principal;
 use seat::Seat;
 pub use seat::ShellLoss;
 use spool::Spool;
@@ -156,6 +157,33 @@ impl Clients {
         SessionId(self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    /// Returns sessions in which no command runs and that may end for one more of `own`, the first to end first.
+    /// Those of another client are among them where it has more than one over the other's; never those of the
+    /// operator's own client.
+    fn spare(&self, own: &Arc<Sessions>) -> Vec<(Arc<Sessions>, UnusedSession)> {
+        let all: Vec<Arc<Sessions>> = {
+            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut counts: BTreeMap<&Principal, usize> = BTreeMap::new();
+        for one in &all {
+            *counts.entry(&one.principal).or_default() += one.numbers().len();
+        }
+        let count = |client: &Principal| counts.get(client).copied().unwrap_or_default();
+        let rank = |one: &Arc<Sessions>| match one.principal == own.principal {
+            true if Arc::ptr_eq(one, own) => Some(0),
+            true => Some(1),
+            false if one.principal == Principal::local() => None,
+            false => (count(&one.principal) > count(&own.principal) + 1).then_some(2),
+        };
+        let ranked = all.iter().filter_map(|one| Some((rank(one)?, one)));
+        let mut spare: Vec<_> = ranked
+            .flat_map(|(rank, one)| one.unused().into_iter().map(move |it| (rank, one, it)))
+            .collect();
+        spare.sort_by_key(|(rank, _, unused)| (*rank, Reverse(unused.unused)));
+        spare.into_iter().map(|(_, owner, session)| (Arc::clone(owner), session)).collect()
+    }
+
     /// Removes sessions that the supervisor has ended, whoever has them.
     pub(crate) fn forget(&self, ended: &[SessionId]) {
         if ended.is_empty() {
@@ -169,10 +197,12 @@ impl Clients {
     }
 }
 
-/// Sessions of one client, by name.
+/// Sessions of one scope, by name.
 #[derive(Debug)]
 pub struct Sessions {
     clients: Arc<Clients>,
+    /// Client of the scope, which may have others.
+    principal: Principal,
     table: Lock<Table>,
     pub(super) spool: Spool,
 }
@@ -204,10 +234,10 @@ struct Named {
 }
 
 impl Sessions {
-    /// Makes those of one more client.
-    pub(crate) fn of_a_client(clients: &Arc<Clients>) -> Arc<Self> {
+    /// Makes those of one more scope of a client.
+    pub(crate) fn of_a_client(clients: &Arc<Clients>, principal: Principal) -> Arc<Self> {
         let (table, spool) = (Lock::default(), Spool::default());
-        let sessions = Arc::new(Self { clients: Arc::clone(clients), table, spool });
+        let sessions = Arc::new(Self { clients: Arc::clone(clients), principal, table, spool });
         let mut all = clients.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|sessions| sessions.strong_count() > 0);
         all.push(Arc::downgrade(&sessions));
@@ -396,7 +426,8 @@ mod tests {
     #[test]
     fn two_clients_never_share_a_session() {
         let clients = Arc::new(Clients::default());
-        let (one, other) = (Sessions::of_a_client(&clients), Sessions::of_a_client(&clients));
+        let scope = || Sessions::of_a_client(&clients, Principal::local());
+        let (one, other) = (scope(), scope());
         let (ours, theirs) = (one.named(DEFAULT).id, other.named(DEFAULT).id);
         assert_ne!(ours, theirs, "the supervisor knows them by their numbers");
         assert_eq!(one.named(DEFAULT).id, ours, "the same name is the same session to one client");
@@ -404,5 +435,25 @@ mod tests {
         clients.forget(&[theirs]);
         assert_eq!(one.find(DEFAULT).map(|named| named.id), Some(ours));
         assert!(other.find(DEFAULT).is_none());
+    }
+
+    #[test]
+    fn room_is_made_of_the_clients_own_sessions_and_of_those_of_a_client_that_has_more() {
+        let clients = Arc::new(Clients::default());
+        let scope = |name: &str| Sessions::of_a_client(&clients, Principal::named(name));
+        let (greedy, also_greedy, modest) = (scope("greedy"), scope("greedy"), scope("modest"));
+        let local = scope("local");
+        let ids = |own: &Arc<Sessions>| -> Vec<SessionId> {
+            clients.spare(own).into_iter().map(|(_, session)| session.id).collect()
+        };
+        let (one, two) = (greedy.named("one").id, also_greedy.named("two").id);
+        for name in ["a", "b", "c"] {
+            local.named(name);
+        }
+        assert_eq!(ids(&greedy), [one, two], "its own first");
+        assert_eq!(ids(&also_greedy), [two, one]);
+        assert_eq!(ids(&modest), [one, two], "it has none, the other two, and the operator's stay");
+        let own = modest.named("own").id;
+        assert_eq!(ids(&modest), [own], "two and one are a fair share");
     }
 }

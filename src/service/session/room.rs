@@ -1,9 +1,10 @@
 //! Room for sessions: ending one on request, or one that nobody uses for another.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::jobs::END;
-use super::{Named, SessionError, ShellLoss, UnusedSession, check_name};
+use super::{Named, SessionError, Sessions, ShellLoss, UnusedSession, check_name};
 use crate::workbench::Workbench;
 use crate::{Caller, Refusal};
 use model::job::SessionId;
@@ -42,40 +43,47 @@ impl Workbench {
         let ending = UnusedSession { name: session.to_owned(), id, unused: Duration::ZERO };
         self.sessions.ends(&[ending], None);
         self.shared.link.forget(id);
-        self.has_ended(id, caller).await;
+        self.has_ended(&self.sessions, id, caller).await;
         Ok(())
     }
 
-    /// Ends sessions of this client in which nothing runs, until there is room for one more, beginning with
-    /// the one that has been unused for longest.
+    /// Ends sessions in which nothing runs until there is room for one more: this scope's first, then other ones of
+    /// its client, then those of clients that have more. Of each, the one unused for longest is first. Returns those
+    /// of this scope.
     async fn make_room(&self, grant: &Grant, caller: &Caller) -> Vec<UnusedSession> {
         let mut ended = Vec::new();
         let (profile, workspace) = (grant.job().profile.clone(), grant.job().workspace);
         loop {
-            let mut unused = self.sessions.unused();
-            unused.truncate(MOST_ASKED);
-            if unused.is_empty() {
+            let mut spare = self.shared.clients.spare(&self.sessions);
+            spare.truncate(MOST_ASKED);
+            if spare.is_empty() {
                 return ended;
             }
-            let ids = unused.iter().map(|session| session.id).collect();
-            self.sessions.ends(&unused, Some(&ShellLoss::Room));
+            let ids = spare.iter().map(|(_, session)| session.id).collect();
+            for (owner, session) in &spare {
+                owner.ends(std::slice::from_ref(session), Some(&ShellLoss::Room));
+            }
             let ends = self.shared.link.make_room(profile.clone(), workspace, ids).await;
-            let of_it = |session: &UnusedSession| Some(session.id) == ends;
-            let one = unused.iter().position(of_it).map(|place| unused.swap_remove(place));
-            self.sessions.stay(&unused);
-            let Some(one) = one else { return ended };
-            self.has_ended(one.id, caller).await;
-            ended.push(one);
+            let place = spare.iter().position(|(_, session)| Some(session.id) == ends);
+            let one = place.map(|place| spare.swap_remove(place));
+            for (owner, session) in &spare {
+                owner.stay(std::slice::from_ref(session));
+            }
+            let Some((owner, one)) = one else { return ended };
+            self.has_ended(&owner, one.id, caller).await;
+            if Arc::ptr_eq(&owner, &self.sessions) {
+                ended.push(one);
+            }
         }
     }
 
     /// Waits until a session has ended, for [`END`] at most.
-    async fn has_ended(&self, id: SessionId, caller: &Caller) {
+    async fn has_ended(&self, owner: &Sessions, id: SessionId, caller: &Caller) {
         let mut ends = self.shared.link.ends();
         let ended = async {
             loop {
                 self.shared.clients.forget(&self.shared.link.forgotten());
-                if !self.sessions.numbers().contains(&id) || ends.changed().await.is_err() {
+                if !owner.numbers().contains(&id) || ends.changed().await.is_err() {
                     return;
                 }
             }

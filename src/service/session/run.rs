@@ -65,7 +65,7 @@ impl Workbench {
         };
         let (grant, entry) = self.decide(call, surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
-        let _waits = match self.shared.queue.place() {
+        let _waits = match self.shared.queue.place(&self.principal) {
             Ok(waits) => waits,
             Err(full) => {
                 entry.refused(full.to_string());

@@ -1,0 +1,144 @@
+//! Places that clients share: whoever holds few of them finds one, however many another client holds.
+//!
+//! A client may hold as many places as it leaves free (dynamic thresholds, as switches share their buffers). So one
+//! client has half of them at most, the next a third, and there is always something left for one more. The only
+//! client that there is has them all.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use policy::Principal;
+
+/// Places of one kind.
+#[derive(Debug)]
+pub struct FairShare {
+    most: usize,
+    held: Mutex<Held>,
+}
+
+/// Places that are held.
+#[derive(Debug, Default)]
+struct Held {
+    all: usize,
+    /// Those of every client that is known, most of which hold none.
+    of: BTreeMap<Principal, usize>,
+}
+
+/// Places of one client, until this is dropped.
+#[derive(Debug)]
+pub struct Share {
+    of: Arc<FairShare>,
+    client: Principal,
+    places: usize,
+}
+
+impl FairShare {
+    /// Makes `most` places, of which none is held.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, held: Mutex::default() })
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // Numbers are changed together, and nothing panics between.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reckons with a client from now on, though it holds nothing yet.
+    pub fn know(&self, client: &Principal) {
+        self.held().of.entry(client.clone()).or_default();
+    }
+
+    /// Returns the number of places that are held.
+    pub fn taken(&self) -> usize {
+        self.held().all
+    }
+
+    /// Takes so many places for a client. Returns `None` if it cannot have them now.
+    pub fn take(self: &Arc<Self>, client: &Principal, places: usize) -> Option<Share> {
+        let mut share = Share { of: Arc::clone(self), client: client.clone(), places: 0 };
+        share.grow(places).then_some(share)
+    }
+}
+
+impl Share {
+    /// Returns the number of places.
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Takes so many places more. Returns false, and takes none, if the client cannot have them now.
+    #[must_use]
+    pub fn grow(&mut self, more: usize) -> bool {
+        let mut held = self.of.held();
+        let Held { all, of } = &mut *held;
+        let is_alone = of.keys().all(|known| *known == self.client);
+        let own = of.entry(self.client.clone()).or_default();
+        let Some(left) = self.of.most.checked_sub(all.saturating_add(more)) else { return false };
+        // The first place of a client is not measured: there may be no more than one.
+        let is_first = *own == 0 && more == 1;
+        if !is_alone && !is_first && own.saturating_add(more) > left {
+            return false;
+        }
+        *all += more;
+        *own += more;
+        self.places += more;
+        true
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut held = self.of.held();
+        held.all = held.all.saturating_sub(self.places);
+        if let Some(own) = held.of.get_mut(&self.client) {
+            *own = own.saturating_sub(self.places);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(name: &str) -> Principal {
+        Principal::named(name)
+    }
+
+    #[test]
+    fn the_only_client_has_every_place() {
+        let places = FairShare::new(8);
+        let all: Vec<Share> = (0..9).filter_map(|_| places.take(&client("a"), 1)).collect();
+        assert_eq!((all.len(), places.taken()), (8, 8));
+        drop(all);
+        assert_eq!(places.taken(), 0);
+    }
+
+    #[test]
+    fn a_client_that_takes_all_it_can_leaves_as_much_to_others() {
+        let places = FairShare::new(12);
+        for name in ["a", "b", "c"] {
+            places.know(&client(name));
+        }
+        let take = |name: &str| -> Vec<Share> {
+            std::iter::from_fn(|| places.take(&client(name), 1)).collect()
+        };
+        let (a, b) = (take("a"), take("b"));
+        assert_eq!((a.len(), b.len()), (6, 3));
+        let c = take("c");
+        assert!(!c.is_empty(), "there is something left for a third");
+        drop((a, b));
+        assert_eq!(c.len() + take("c").len(), 6, "places come back");
+    }
+
+    #[test]
+    fn a_share_that_cannot_grow_stays_as_it_is() {
+        let places = FairShare::new(10);
+        places.know(&client("b"));
+        let mut share = places.take(&client("a"), 4).expect("there is room");
+        assert!(!share.grow(2), "it would leave four and hold six");
+        assert!(share.grow(1));
+        assert_eq!((share.places(), places.taken()), (5, 5));
+        assert!(places.take(&client("b"), 6).is_none());
+        assert!(places.take(&client("b"), 2).is_some());
+    }
+}

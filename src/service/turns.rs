@@ -1,0 +1,180 @@
+//! Turns to run, which clients wait for: the next is of the client for which the fewest run.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use policy::Principal;
+
+/// Turns of a queue.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// Number of the newest turn.
+    last: u64,
+    clients: BTreeMap<Principal, Use>,
+    /// Calls that wait, in the order they came.
+    waiting: VecDeque<(Principal, oneshot::Sender<RunningTurn>)>,
+}
+
+/// Use that one client makes of the turns.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    running: usize,
+    /// Number of its newest turn.
+    last: u64,
+}
+
+/// A turn, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningTurn {
+    of: Arc<Turns>,
+    client: Principal,
+}
+
+impl Turns {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Numbers are changed together, and nothing panics between.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reckons with a client from now on, though it has called nothing yet.
+    pub(crate) fn know(&self, client: &Principal) {
+        self.state().clients.entry(client.clone()).or_default();
+    }
+
+    /// Waits for a turn of a client. `None` is never returned while there are turns.
+    pub(crate) async fn turn(self: &Arc<Self>, client: &Principal) -> Option<RunningTurn> {
+        let (sender, turn) = oneshot::channel();
+        self.state().waiting.push_back((client.clone(), sender));
+        self.give();
+        turn.await.ok()
+    }
+
+    /// Gives free turns to those who wait.
+    fn give(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            state.waiting.retain(|(_, sender)| !sender.is_closed());
+            let Some(place) = state.next(self.most) else { return };
+            let Some((client, sender)) = state.waiting.remove(place) else { return };
+            state.began(&client);
+            drop(state);
+            // Dropped at once where the call was taken back meanwhile, and given to another in the next round.
+            drop(sender.send(RunningTurn { of: Arc::clone(self), client }));
+        }
+    }
+}
+
+impl State {
+    /// Returns the place of the call that has the next turn, if it may have one.
+    fn next(&self, most: usize) -> Option<usize> {
+        let free = most.saturating_sub(self.running);
+        let of = |client: &Principal| self.clients.get(client).copied().unwrap_or_default();
+        let idle = self.clients.values().filter(|one| one.running == 0).count();
+        let may = |client: &Principal| {
+            // Nobody knows for how long a call runs, so some turns are left for clients for whom none does.
+            let left = idle.min(most / 2);
+            free > 0 && (of(client).running == 0 || free > left)
+        };
+        let waiting = self.waiting.iter().enumerate().filter(|(_, (client, _))| may(client));
+        let order = |(place, (client, _)): &(usize, &(Principal, _))| {
+            let Use { running, last } = of(client);
+            (running, last, *place)
+        };
+        waiting.min_by_key(order).map(|(place, _)| place)
+    }
+
+    fn began(&mut self, client: &Principal) {
+        self.running += 1;
+        self.last += 1;
+        let one = self.clients.entry(client.clone()).or_default();
+        *one = Use { running: one.running + 1, last: self.last };
+    }
+}
+
+impl Drop for RunningTurn {
+    fn drop(&mut self) {
+        let mut state = self.of.state();
+        state.running = state.running.saturating_sub(1);
+        if let Some(one) = state.clients.get_mut(&self.client) {
+            one.running = one.running.saturating_sub(1);
+        }
+        drop(state);
+        self.of.give();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(most: usize, clients: &[&str]) -> Arc<Turns> {
+        let turns = Turns::new(most);
+        clients.iter().for_each(|name| turns.know(&Principal::named(*name)));
+        turns
+    }
+
+    /// Has a client wait for a turn.
+    fn wait(turns: &Arc<Turns>, name: &str) -> oneshot::Receiver<RunningTurn> {
+        let (sender, turn) = oneshot::channel();
+        turns.state().waiting.push_back((Principal::named(name), sender));
+        turns.give();
+        turn
+    }
+
+    #[test]
+    fn clients_take_turns_whoever_waits_for_longest() {
+        let turns = turns(1, &["a", "b"]);
+        let mut first = wait(&turns, "a");
+        let (mut second, mut third, mut other) =
+            (wait(&turns, "a"), wait(&turns, "a"), wait(&turns, "b"));
+        let running = first.try_recv().expect("it is free");
+        assert!(second.try_recv().is_err() && other.try_recv().is_err());
+        drop(running);
+        let running = other.try_recv().expect("the other client's");
+        assert!(second.try_recv().is_err());
+        drop(running);
+        let running = second.try_recv().expect("in the order they came");
+        assert!(third.try_recv().is_err());
+        drop(running);
+        assert!(third.try_recv().is_ok());
+    }
+
+    #[test]
+    fn turns_are_left_for_clients_for_whom_nothing_runs() {
+        let turns = turns(4, &["a", "b"]);
+        let mut of_a: Vec<_> = (0..4).map(|_| wait(&turns, "a")).collect();
+        let running: Vec<_> = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
+        assert_eq!(running.len(), 3, "one is left");
+        let own = wait(&turns, "b").try_recv().expect("for this one");
+        drop(running);
+        let next = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).count();
+        assert_eq!(next, 1);
+        drop(own);
+    }
+
+    #[test]
+    fn one_client_alone_has_every_turn_and_calls_that_left_have_none() {
+        let turns = turns(2, &["a"]);
+        let mut running = [wait(&turns, "a"), wait(&turns, "a")].map(|mut it| it.try_recv());
+        assert!(running.iter().all(Result::is_ok));
+        let gone = wait(&turns, "a");
+        let mut stays = wait(&turns, "a");
+        drop(gone);
+        running[0] = Err(oneshot::error::TryRecvError::Closed);
+        assert!(stays.try_recv().is_ok());
+        assert_eq!(turns.state().running, 1, "that of the second call, for the third is dropped");
+    }
+}
