@@ -67,8 +67,8 @@ pub struct HttpPlan {
     names: ServedNames,
     allowed: Vec<IpNet>,
     tokens: Vec<TokenSetting>,
-    /// Token from the environment.
-    given: Option<String>,
+    /// Token from the environment: its hash, for the supervisor and its cells are cloned after this was read.
+    given: Option<Token>,
     /// Place of a token that is to be made, where one is needed and none is configured.
     made: Option<PathBuf>,
     without_token: WithoutToken,
@@ -95,12 +95,12 @@ impl HttpPlan {
     pub fn of(
         flags: &HttpFlags,
         settings: &HttpSettings,
-        grants: HostGrants,
+        grants: impl FnOnce() -> HostGrants,
     ) -> Result<Option<Self>, CliError> {
         let Some(asked) = &flags.http else { return Ok(None) };
         let endpoint = endpoint(asked)?;
         let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
-        let given = std::env::var(VARIABLE).ok().filter(|token| !token.is_empty());
+        let given = from_environment()?;
         let has_token = given.is_some() || !settings.tokens.value.is_empty();
         let reach = match &endpoint {
             Endpoint::Unix(_) => ListenerReach::Socket,
@@ -113,7 +113,7 @@ impl HttpPlan {
         if reach == ListenerReach::Network {
             off_loopback(asked, has_token, tls.is_some() || proxy.is_some())?;
         }
-        let needs_token = has_token || grants == HostGrants::Some;
+        let needs_token = has_token || grants() == HostGrants::Some;
         let (without_token, made) = match reach {
             ListenerReach::Socket => (WithoutToken::One(Principal::local()), None),
             ListenerReach::Loopback if !needs_token => {
@@ -182,13 +182,12 @@ impl HttpPlan {
         for TokenSetting { client, file } in &self.tokens {
             tokens.push(token(&read(file)?, client, &file.display().to_string())?);
         }
-        if let Some(given) = &self.given {
-            tokens.push(token(given, CLIENT, VARIABLE)?);
-        }
+        tokens.extend(self.given.clone());
         if let Some(path) = &self.made {
             make_token(path)?;
             tokens.push(token(&read(path)?, CLIENT, &path.display().to_string())?);
         }
+        distinct(&tokens)?;
         Ok(tokens)
     }
 }
@@ -239,6 +238,31 @@ fn token(secret: &str, client: &str, place: &str) -> Result<Token, CliError> {
     Token::new(secret.trim(), Principal::named(client)).map_err(|fault| {
         CliError::new(format!("http: {place}: {fault}")).with_hint("make one: openssl rand -hex 32")
     })
+}
+
+/// Reads the token of the environment, if one is set, and wipes the text of it.
+fn from_environment() -> Result<Option<Token>, CliError> {
+    let Some(mut text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let made = token(&text, CLIENT, VARIABLE);
+    let mut bytes = std::mem::take(&mut text).into_bytes();
+    bytes.fill(0);
+    std::hint::black_box(&bytes);
+    made.map(Some)
+}
+
+/// Checks that no two clients have the same token: requests of one would be another's.
+fn distinct(tokens: &[Token]) -> Result<(), CliError> {
+    for (index, token) in tokens.iter().enumerate() {
+        let others = tokens.iter().skip(index + 1).filter(|it| it.principal != token.principal);
+        if let Some(other) = others.into_iter().find(|other| other.is_same_as(token)) {
+            let (one, two) = (token.principal.name(), other.principal.name());
+            let why = format!("http: clients `{one}` and `{two}` have the same token");
+            return Err(CliError::new(why).with_hint("make another one: openssl rand -hex 32"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the place of a token that cofferdam makes.
@@ -355,7 +379,7 @@ mod tests {
     fn plan(address: &str, proxy: Option<&str>, config: &str) -> Result<HttpPlan, String> {
         let behind_proxy = proxy.map(str::to_owned);
         let flags = HttpFlags { http: Some(address.to_owned()), behind_proxy };
-        let made = HttpPlan::of(&flags, &settings(config), HostGrants::None);
+        let made = HttpPlan::of(&flags, &settings(config), || HostGrants::None);
         made.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
     }
 
@@ -396,7 +420,7 @@ mod tests {
     #[test]
     fn a_grant_of_the_host_asks_for_a_token() {
         let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), behind_proxy: None };
-        let made = HttpPlan::of(&flags, &settings(""), HostGrants::Some);
+        let made = HttpPlan::of(&flags, &settings(""), || HostGrants::Some);
         let plan = made.ok().flatten().expect("a token is made");
         assert_eq!(plan.without_token, WithoutToken::Refused);
         assert!(plan.made.is_some());

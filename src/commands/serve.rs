@@ -23,6 +23,7 @@ use super::{metrics, project, start, wiring};
 use http::Scopes;
 use http::serve::Front;
 use link::Link;
+use mcp::gate::RemoteSecret;
 use mcp::lines::Ends;
 use mcp::serve::{self, Offer, ServeError, Watch};
 use model::accounts;
@@ -118,7 +119,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     }
     let offer = offer(typed, config)?;
     let (settings, workspace, _cache) = granted(typed, config)?;
-    let plan = HttpPlan::of(&typed.listener, &settings.loaded.config.http, settings.host_grants())?;
+    let plan =
+        HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();
     let Launched { link, audit, streams, http } = launch::listening(settings, plan)?;
@@ -216,8 +218,9 @@ async fn doors(
         serve::streams((backend, offer.clone()), reader, writer, ends)
     });
     let listened = http.map(|Opened { access, listener, tls, limits, memory }| {
+        let secret = RemoteSecret::of(&offer).map(Arc::new);
         let (executor, kill) = (Arc::clone(&executor), ends.kill.clone());
-        let handlers = Scopes { executor, offer, kill, memory };
+        let handlers = Scopes { executor, offer, secret, kill, memory };
         http::serve::serve(Front { handlers, access, listener, tls, limits }, ends.clone())
     });
     let local = async {

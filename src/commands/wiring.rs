@@ -26,7 +26,7 @@ use model::receipt::Tier;
 use policy::flags::DeclaredCommand;
 use policy::group::ToolGroup;
 use policy::tools;
-use policy::{Effect, Grant, Policy, Terms};
+use policy::{Effect, Grant, Policy, Profiles, Terms};
 use service::Setup;
 use service::host_programs::HostPrograms;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
@@ -250,11 +250,24 @@ impl Settings {
     /// Tells whether cells have anything of the host's that a stranger must not reach.
     #[must_use]
     pub fn host_grants(&self) -> HostGrants {
-        let inside = |profile: &Profile| {
-            let is_closed = profile.egress.class <= NetworkClass::Loopback;
-            is_closed && profile.script_sdk.is_empty()
+        let shipped = Profiles::compiled_in();
+        let shipped: Vec<&Profile> = shipped.names().filter_map(|it| shipped.get(it)).collect();
+        let is_shipped = |path: &HostPath| {
+            shipped.iter().flat_map(|profile| &profile.paths).any(|own| own.host == path.host)
         };
-        let none = self.granted.is_empty() && self.sockets.is_empty() && !self.has_own_env;
+        let is_usual = |(name, value): (&String, &String)| {
+            shipped.iter().any(|profile| profile.env.get(name) == Some(value))
+        };
+        let inside = |profile: &Profile| {
+            profile.egress.class <= NetworkClass::Loopback
+                && profile.script_sdk.is_empty()
+                && profile.paths.iter().all(is_shipped)
+                && profile.env.iter().all(is_usual)
+        };
+        // Without namespaces cells are the operator's own processes: nobody else is to have one unasked.
+        let is_full = self.tier == Tier::Full;
+        let is_alone = self.granted.is_empty() && self.sockets.is_empty() && !self.has_own_env;
+        let none = is_full && is_alone;
         match none && self.profiles.iter().all(inside) {
             true => HostGrants::None,
             false => HostGrants::Some,

@@ -1,13 +1,19 @@
 //! One connection: TLS if there is any, HTTP/1.1, and the clocks that a slow or silent client runs against.
+//!
+//! A connection counts as served once a request has arrived whole and passed every check. Until then it makes room for
+//! another when there are too many: whoever sends nothing, or slowly, keeps nobody out.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,10 +21,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
 use crate::access::Peer;
 use crate::limits::{HEAD_BYTES, HEADERS, ListenerLimits};
+use crate::respond::Refusal;
 
 /// Connections of a server: as many as there may be, and when each was last used.
 #[derive(Debug)]
@@ -36,6 +44,8 @@ struct Open {
 /// Use of one connection.
 #[derive(Debug)]
 struct Use {
+    /// Address that it came from; none of a Unix socket.
+    sender: Option<IpAddr>,
     /// Requests that it serves now.
     serving: usize,
     /// Time of its beginning, or of its last answer.
@@ -60,18 +70,18 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. The connection that has been idle for longest makes room, so that nobody keeps others out by
-    /// connections alone; there is none only if all of them are being served.
-    pub(crate) fn place(self: &Arc<Self>) -> Option<Place> {
+    /// Takes a place. Where there is none, a connection that is not being served makes room: of the address that has
+    /// most of those, the one idle for longest. Returns `None` only if all of them are being served.
+    pub(crate) fn place(self: &Arc<Self>, peer: Peer) -> Option<Place> {
         let mut open = self.open();
         if open.all.len() >= self.most {
-            let idle = open.all.iter().filter(|(_, one)| one.serving == 0);
-            let longest = idle.min_by_key(|(_, one)| one.since).map(|(id, _)| *id)?;
-            open.all.remove(&longest)?.close.cancel();
+            let goes = open.least_missed()?;
+            open.all.remove(&goes)?.close.cancel();
         }
         let (id, close) = (open.next, CancellationToken::new());
         open.next += 1;
-        let now = Use { serving: 0, since: Instant::now(), close: close.clone() };
+        let sender = peer.sender();
+        let now = Use { sender, serving: 0, since: Instant::now(), close: close.clone() };
         open.all.insert(id, now);
         Some(Place { connections: Arc::clone(self), id, close })
     }
@@ -85,14 +95,42 @@ impl Connections {
     }
 }
 
+impl Open {
+    fn least_missed(&self) -> Option<u64> {
+        let idle = || self.all.iter().filter(|(_, one)| one.serving == 0);
+        let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
+        for (_, one) in idle() {
+            *counts.entry(one.sender).or_default() += 1;
+        }
+        let order = |one: &Use| (Reverse(counts.get(&one.sender).copied()), one.since);
+        idle().min_by_key(|(_, one)| order(one)).map(|(id, _)| *id)
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.connections.open().all.remove(&self.id);
     }
 }
 
+/// The connection that a request came by.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnConnection {
+    connections: Arc<Connections>,
+    id: u64,
+}
+
+impl OwnConnection {
+    /// Notes that a request is being served, until the result is dropped.
+    pub(crate) fn serves(&self) -> Serving {
+        self.connections.note(self.id, true);
+        Serving(Arc::clone(&self.connections), self.id)
+    }
+}
+
 /// A request that a connection serves, until this is dropped.
-struct Serving(Arc<Connections>, u64);
+#[derive(Debug)]
+pub(crate) struct Serving(Arc<Connections>, u64);
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -134,19 +172,12 @@ async fn requests<S>(
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (connections, id) = (Arc::clone(&place.connections), place.id);
+    let own = OwnConnection { connections: Arc::clone(&place.connections), id: place.id };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(own.clone());
         let router = router.clone();
-        let serving = Serving(Arc::clone(&connections), id);
-        connections.note(id, true);
-        async move {
-            let answer = router.oneshot(request.map(Body::new)).await;
-            let answer: Response = answer.unwrap_or_else(|never| match never {});
-            // A stream is being served for as long as it lasts.
-            let answer = answer.map(|body| Body::new(Tied { body, _serving: serving }));
-            Ok::<_, Infallible>(answer)
-        }
+        async move { Ok::<_, Infallible>(answered(router, request.map(Body::new)).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -168,29 +199,17 @@ async fn requests<S>(
     }
 }
 
-/// The body of an answer, which keeps its connection from counting as idle.
-struct Tied {
-    body: Body,
-    _serving: Serving,
-}
-
-impl axum::body::HttpBody for Tied {
-    type Data = axum::body::Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
-        std::pin::Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
+/// Answers a request. A fault of ours ends it, and not the connection without a word.
+async fn answered(router: Router, request: hyper::Request<Body>) -> Response {
+    // Dropped with the connection, as all that it serves.
+    let task = AbortOnDropHandle::new(tokio::spawn(router.oneshot(request)));
+    match task.await {
+        Ok(answer) => answer.unwrap_or_else(|never| match never {}),
+        Err(_panicked) => {
+            tracing::error!("a request ended by a fault in cofferdam");
+            let message = "the request ended by a fault in cofferdam";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message).into_response()
+        }
     }
 }
 
@@ -198,19 +217,33 @@ impl axum::body::HttpBody for Tied {
 mod tests {
     use super::*;
 
+    fn from(address: [u8; 4]) -> Peer {
+        Peer::Address((address, 80).into())
+    }
+
     #[test]
     fn the_longest_idle_connection_makes_room_and_one_that_is_served_does_not() {
         let connections = Arc::new(Connections::new(2));
-        let (first, second) = (connections.place(), connections.place());
-        let (first, second) = (first.expect("room"), second.expect("room"));
+        let place = || connections.place(from([192, 0, 2, 1]));
+        let (first, second) = (place().expect("room"), place().expect("room"));
         connections.note(first.id, true);
-        let third = connections.place().expect("the second makes room");
+        let third = place().expect("the second makes room");
         assert!(second.close.is_cancelled() && !first.close.is_cancelled());
         connections.note(third.id, true);
-        assert!(connections.place().is_none(), "both are served");
+        assert!(place().is_none(), "both are served");
         drop(second);
-        assert!(connections.place().is_none(), "its place was given away already");
+        assert!(place().is_none(), "its place was given away already");
         drop(first);
-        assert!(connections.place().is_some());
+        assert!(place().is_some());
+    }
+
+    #[test]
+    fn an_address_with_many_connections_makes_room_before_another_with_one() {
+        let connections = Arc::new(Connections::new(3));
+        let quiet = connections.place(from([192, 0, 2, 1])).expect("room");
+        let flood = || connections.place(from([192, 0, 2, 2])).expect("room");
+        let many: Vec<Place> = (0..100).map(|_| flood()).collect();
+        assert!(!quiet.close.is_cancelled(), "idle for longest, and of another address");
+        assert_eq!(many.iter().filter(|place| !place.close.is_cancelled()).count(), 2);
     }
 }

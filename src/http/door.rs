@@ -16,7 +16,8 @@ use rmcp::model::ProtocolVersion;
 use rmcp::transport::streamable_http_server::session::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -24,7 +25,8 @@ use crate::access::{Client, Standing};
 use crate::body::busy;
 use crate::health::HealthWord;
 use crate::limits::ListenerLimits;
-use crate::respond::Refusal;
+use crate::respond::{Refusal, json_response};
+use mcp::gate::RemoteSecret;
 use mcp::server::Continuity;
 use policy::Principal;
 
@@ -45,6 +47,11 @@ pub trait MakeHandler: Send + Sync + 'static {
         HealthWord::Healthy
     }
 
+    /// Returns the secret that messages of MCP show besides, if there is one.
+    fn secret(&self) -> Option<Arc<RemoteSecret>> {
+        None
+    }
+
     /// Returns what there is besides MCP and the tools. Requests have their [`Client`] as an extension.
     fn more(self: &Arc<Self>) -> Router {
         Router::new()
@@ -62,6 +69,9 @@ pub struct Door<H> {
     /// The revision without: each request stands alone.
     requests: Service<H>,
     most: usize,
+    /// Held while a session is opened: of two at once, each would find the other's place.
+    opening: Mutex<()>,
+    secret: Option<Arc<RemoteSecret>>,
     streams: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
@@ -98,6 +108,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
             table,
             requests: Service::new(of_requests(handlers, client), Arc::default(), stateless),
             most: limits.sessions,
+            opening: Mutex::default(),
+            secret: handlers.secret(),
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiting: Arc::new(Semaphore::new(limits.requests)),
         }
@@ -122,16 +134,48 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 
     /// Serves a request of MCP.
     pub(crate) async fn mcp(&self, request: Request<Bytes>) -> Result<Response, Refusal> {
-        let service = match is_stateless(request.headers()) {
-            true => &self.requests,
-            false => {
-                self.check_session(&request).await?;
-                &self.sessions
-            }
+        let request = match self.shown(request).await {
+            Ok(request) => request,
+            Err(answer) => return Ok(json_response(StatusCode::FORBIDDEN, &answer)),
         };
+        let (mut service, mut opening) = (&self.requests, None);
+        if !is_stateless(request.headers()) {
+            if request.method() == Method::POST && !request.headers().contains_key(SESSION) {
+                opening = Some(self.opening.lock().await);
+            }
+            self.check_session(&request).await?;
+            service = &self.sessions;
+        }
         let answer = service.clone().oneshot(request.map(Full::new)).await;
         let answer = answer.unwrap_or_else(|never| match never {});
+        drop(opening);
         Ok(answer.map(Body::new))
+    }
+
+    /// Returns a request that may pass: with the project's secret, where it has one.
+    ///
+    /// # Errors
+    /// The answer to a message without.
+    async fn shown(&self, request: Request<Bytes>) -> Result<Request<Bytes>, Value> {
+        let Some(secret) = self.secret.as_ref().filter(|_| request.method() == Method::POST) else {
+            return Ok(request);
+        };
+        let (parts, body) = request.into_parts();
+        // Another reader may take for JSON what this one does not: it goes no further.
+        let Ok(message) = serde_json::from_slice::<Value>(&body) else {
+            let error = json!({ "code": -32700, "message": "the body is no JSON" });
+            return Err(json!({ "jsonrpc": "2.0", "id": null, "error": error }));
+        };
+        match secret.refusal(&message).await {
+            Some(answer) => Err(answer),
+            // As it was read here: of a key that stands twice, another reader could take the other.
+            None => Ok(Request::from_parts(parts, message.to_string().into())),
+        }
+    }
+
+    /// Returns true if messages show a secret in what only MCP has.
+    pub(crate) fn has_secret(&self) -> bool {
+        self.secret.is_some()
     }
 
     /// Checks what rmcp leaves open: the number of sessions, and the end of one that there is not.

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
@@ -22,24 +22,40 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{Instrument, Span};
 
 use crate::access::browser::From;
 use crate::access::{AccessRules, Client, Peer};
 use crate::body::{Bodies, HeldBody, busy};
+use crate::connections::{OwnConnection, Serving};
 use crate::door::{Door, MakeHandler};
 use crate::health::{self, HealthWord};
 use crate::limits::ListenerLimits;
 use crate::respond::{Refusal, harden};
 use mcp::lines::Ends;
 use policy::Principal;
+use service::fair::{self, FairShare};
 
 /// Path that anybody who reaches the server may ask: it says whether calls are taken, and nothing else.
 const HEALTH: &str = "/health";
+/// Path of MCP.
+const MCP: &str = "/mcp";
+/// Paths whose answer to GET is a stream, which lasts until the client closes it.
+const STREAMS: [&str; 2] = [MCP, "/events"];
+/// Header that tells the method of a message of MCP, and the method whose answer is a stream as well.
+const METHOD: &str = "mcp-method";
+const LISTEN: &str = "subscriptions/listen";
+/// Headers by which a client names its request, for logs: the first that it has is in the answer.
+const CORRELATION: [&str; 2] = ["x-correlation-id", "x-request-id"];
+/// Characters of such a name.
+const CORRELATION_BYTES: usize = 128;
 
 /// The checks, and the doors behind them.
 pub struct Guard<H> {
     pub(crate) access: AccessRules,
     bodies: Bodies,
+    /// Connections that requests are served on.
+    serving: Arc<FairShare>,
     doors: BTreeMap<Principal, Arc<Door<H>>>,
     pub(crate) ends: Ends,
     /// Requests that wait for their answer.
@@ -63,18 +79,23 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         ends: Ends,
         end: &CancellationToken,
     ) -> Self {
+        let bodies = Bodies::new(limits.body, limits.bodies, limits.body_time);
+        let serving = FairShare::new(limits.connections);
         let door = |client: Client| {
+            bodies.know(&client.principal);
+            serving.know(&client.principal);
             let door = Arc::new(Door::new(handlers, &client, limits, end));
             (client.principal, door)
         };
         Self {
-            bodies: Bodies::new(limits.body, limits.bodies, limits.body_time),
             doors: access.clients().into_iter().map(door).collect(),
             busy: TaskTracker::new(),
             health: {
                 let handlers = Arc::clone(handlers);
                 Box::new(move || handlers.health())
             },
+            bodies,
+            serving,
             access,
             ends,
         }
@@ -102,19 +123,58 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
         let (mut parts, body) = request.into_parts();
         let (client, door) = self.admit(&parts)?;
-        let held = self.bodies.read(&parts.headers, body).await?;
+        if door.has_secret() && is_plain_call(parts.uri.path()) {
+            let message = "this project's remote token is shown in `_meta` of requests to /mcp";
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
+        }
+        // Before it has a place: a body that comes slowly would keep it from others.
+        let held = self.bodies.read(&client.principal, &parts.headers, body).await?;
         // The end of a stream is the client's to choose, so a server that ends does not wait for it.
-        let is_stream = parts.method == Method::GET;
+        let is_stream = is_stream(&parts);
         let place = if is_stream { door.stream()? } else { door.place()? };
+        let full = || busy("this client has too many connections that are being served");
+        let serving = self.serving.take(&client.principal, 1).ok_or_else(full)?;
+        let own = parts.extensions.get::<OwnConnection>().map(OwnConnection::serves);
+        let correlation = correlation(&parts.headers);
+        let span = correlation.as_ref().and_then(|(_, id)| id.to_str().ok()).map(|id| {
+            tracing::error_span!("request", client = client.principal.name(), correlation_id = id)
+        });
         parts.extensions.insert(client);
         parts.extensions.insert(door);
         let HeldBody { bytes, .. } = &held;
         let request = Request::from_parts(parts, Body::from(bytes.clone()));
         let token = (!is_stream).then(|| self.busy.token());
-        let response = next.run(request).await;
+        let response = next.run(request).instrument(span.unwrap_or_else(Span::none)).await;
         let stop = is_stream.then(|| self.ends.stop.clone());
-        Ok(response.map(|body| Body::new(Lasting::new(body, (place, held, token), stop))))
+        let share = Share { _place: place, _held: held, _serving: (serving, own), _busy: token };
+        let mut response = response.map(|body| Body::new(Lasting::new(body, share, stop)));
+        response.headers_mut().extend(correlation);
+        Ok(response)
     }
+}
+
+/// Returns true for a path of plain requests that call tools.
+fn is_plain_call(path: &str) -> bool {
+    path == "/run" || path.split('/').nth(1) == Some("tools")
+}
+
+/// Returns true for a request whose answer is a stream.
+fn is_stream(parts: &Parts) -> bool {
+    let path = parts.uri.path();
+    let listens = || parts.headers.get(METHOD).is_some_and(|method| method == LISTEN);
+    match parts.method {
+        Method::GET => STREAMS.contains(&path),
+        Method::POST => path == MCP && listens(),
+        _ => false,
+    }
+}
+
+/// Returns the name that a client gave its request, with its header: one word of visible characters.
+fn correlation(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = CORRELATION.iter().find_map(|name| Some((*name, headers.get(*name)?)))?;
+    let is_word = (1..=CORRELATION_BYTES).contains(&value.len())
+        && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_word.then(|| (HeaderName::from_static(name), value.clone()))
 }
 
 /// Serves a request that passes the checks.
@@ -195,7 +255,13 @@ fn readable_by(origin: &str, headers: &mut HeaderMap) {
 }
 
 /// Things that a request has until its answer is sent.
-type Share = (OwnedSemaphorePermit, HeldBody, Option<TaskTrackerToken>);
+struct Share {
+    _place: OwnedSemaphorePermit,
+    _held: HeldBody,
+    /// Its part of all connections, and its own.
+    _serving: (fair::Share, Option<Serving>),
+    _busy: Option<TaskTrackerToken>,
+}
 
 /// The body of an answer, with what the request has until it is sent. A stream ends when the server does.
 struct Lasting {

@@ -15,7 +15,7 @@ pub struct ListenerLimits {
     pub requests: usize,
     /// Bytes of one body.
     pub body: usize,
-    /// Bytes of all bodies that are being read or served.
+    /// Bytes of all bodies that are being read or served, with what reading takes; one client has half of them at most.
     pub bodies: usize,
     /// Time for the head of a request, and for the handshake of TLS.
     pub head_time: Duration,

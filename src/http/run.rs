@@ -21,7 +21,7 @@ use service::{Backend, Caller};
 /// Seconds of a command that asks for no time.
 const TIMEOUT: f64 = 5.0;
 /// Tool under whose rule the command is decided.
-const TOOL: &str = "bash_exec";
+pub(crate) const TOOL: &str = "bash_exec";
 
 /// The body of a request.
 #[derive(Debug, Deserialize)]
@@ -53,6 +53,9 @@ pub(crate) async fn run(
     let caller = Caller { cancel: scopes.kill.child_token(), ..Caller::default() };
     // Of this request alone: nothing that it leaves is found by another.
     let scope = scopes.executor.scope(client.principal);
+    if let Some(refused) = scopes.withheld_run(&scope) {
+        return Err(refusal(&refused));
+    }
     let begun = Instant::now();
     let report = scope.script(TOOL, args, caller).await.map_err(|refused| refusal(&refused))?;
     Ok(json_response(StatusCode::OK, &fields(&report, millis(begun.elapsed()))))

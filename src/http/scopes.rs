@@ -1,4 +1,4 @@
-//! MakeHandler of the product: each session of MCP has a scope of its own over the one executor.
+//! Doors of the product: each session of MCP has a scope of its own over the one executor.
 
 use std::sync::Arc;
 
@@ -9,21 +9,42 @@ use tokio_util::sync::CancellationToken;
 use crate::door::MakeHandler;
 use crate::health::{Health, HealthWord, health};
 use crate::metrics::{OwnMemory, metrics};
-use crate::run::run;
+use crate::run::{TOOL, run};
+use mcp::gate::RemoteSecret;
 use mcp::serve::Offer;
 use mcp::server::{Continuity, Server};
 use policy::Principal;
-use service::{Executor, Scope};
+use service::refused::{Refused, RefusedKind};
+use service::{Backend, Executor, Scope};
 
 /// The executor, and what of it is served.
 #[derive(Debug)]
 pub struct Scopes {
     pub executor: Arc<Executor>,
     pub offer: Offer,
+    /// Secret of the project that is served.
+    pub secret: Option<Arc<RemoteSecret>>,
     /// Tripped to end every call in flight.
     pub kill: CancellationToken,
     /// Absent where the kernel's count cannot be read.
     pub memory: Option<OwnMemory>,
+}
+
+impl Scopes {
+    /// Returns the reason why a client has no `/run`. It is a shell, so it goes with the tools that are one.
+    pub(crate) fn withheld_run(&self, scope: &Scope) -> Option<Refused> {
+        let no = |why: &str| Refused::new(RefusedKind::Denied, why);
+        if let Offer::Project(_) = self.offer {
+            let hint = "the operator can show built-in tools beside a project's with --tools shell";
+            return Some(no("this server has the tools of its project only").with_hint(hint));
+        }
+        if self.executor.is_off(TOOL) {
+            let hint = "the operator did that, under `[tools] off` or since the start";
+            return Some(no(&format!("`{TOOL}` is switched off")).with_hint(hint));
+        }
+        let shell = scope.withheld("bash");
+        shell.filter(|_| scope.withheld(TOOL).is_some())
+    }
 }
 
 impl MakeHandler for Scopes {
@@ -32,6 +53,10 @@ impl MakeHandler for Scopes {
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
         let scope = self.executor.scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
+    }
+
+    fn secret(&self) -> Option<Arc<RemoteSecret>> {
+        self.secret.clone()
     }
 
     fn more(self: &Arc<Self>) -> Router {

@@ -133,15 +133,13 @@ impl Taking {
             };
             match taken {
                 Ok((stream, from)) => {
-                    let peer = Peer::Address(from);
-                    if !guard.access.admits(peer) {
-                        tracing::warn!(address = %from.ip(), "an address that is not allowed");
+                    if !guard.access.admits(from) {
                         continue;
                     }
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "small answers may be slow");
                     }
-                    self.begin(stream, peer);
+                    self.begin(stream, Peer::Address(from));
                 }
                 Err(error) => pause(&error).await,
             }
@@ -179,7 +177,7 @@ impl Taking {
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let Some(place): Option<Place> = self.connections.place() else {
+        let Some(place): Option<Place> = self.connections.place(peer) else {
             return tracing::warn!("a connection was refused: all of them are being served");
         };
         let (tls, router) = (self.tls.clone(), self.router.clone());

@@ -6,13 +6,19 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientNotification, ClientRequest, ErrorCode, ProtocolVersion, ServerConfig, ServerResult,
+    ClientNotification, ClientRequest, ConstString, ErrorCode, InitializeResultMethod,
+    PingRequestMethod, ProtocolVersion, ServerConfig, ServerResult,
 };
 use rmcp::service::{NotificationContext, RequestContext, Service};
 use rmcp::{ErrorData, RoleServer};
 
+use serde_json::{Map, Value, json};
+
+use crate::serve::Offer;
 use project::RemoteToken;
 
+/// Methods that tell the server's name, and nothing of its project.
+const OPEN: [&str; 2] = [InitializeResultMethod::VALUE, PingRequestMethod::VALUE];
 /// Failures within [`WITHIN`] after which each answer waits.
 const FAILURES: usize = 10;
 /// Time in which failures count.
@@ -20,37 +26,53 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// Time that an answer to a guess waits then.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A service, and the secret that its requests show.
+/// The secret that requests show, and the failures of all who did not.
 #[derive(Debug)]
-pub(crate) struct Gate<S> {
-    inner: S,
-    token: Option<RemoteToken>,
+pub struct RemoteSecret {
+    token: RemoteToken,
     failures: Mutex<VecDeque<Instant>>,
 }
 
-impl<S> Gate<S> {
-    /// Puts a gate before `inner`; it stands open without a secret.
-    pub(crate) fn new(inner: S, token: Option<RemoteToken>) -> Self {
-        Self { inner, token, failures: Mutex::default() }
+impl RemoteSecret {
+    /// Returns the secret of the project that is offered, if it has one.
+    pub fn of(offer: &Offer) -> Option<Self> {
+        let (Offer::Project(project) | Offer::Both(project)) = offer else { return None };
+        project.settings.token.clone().map(Self::new)
     }
 
-    /// Returns if a request may pass.
+    fn new(token: RemoteToken) -> Self {
+        Self { token, failures: Mutex::default() }
+    }
+
+    /// Returns the answer to a message that should show the secret and does not.
+    pub async fn refusal(&self, message: &Value) -> Option<Value> {
+        // Answers of the client have no method, and notifications none of these.
+        let method = message.get("method")?.as_str().unwrap_or_default();
+        if OPEN.contains(&method) || method.starts_with("notifications/") {
+            return None;
+        }
+        let meta = message.pointer("/params/_meta").and_then(Value::as_object);
+        let error = self.check(meta.unwrap_or(&Map::new())).await.err()?;
+        let id = message.get("id").cloned().unwrap_or_default();
+        let error = json!({ "code": error.code.0, "message": error.message });
+        Some(json!({ "jsonrpc": "2.0", "id": id, "error": error }))
+    }
+
+    /// Returns if a request with this `_meta` may pass.
     ///
     /// # Errors
     /// A request without the secret. After some of them, the answer to each further one waits.
-    async fn check(&self, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let meta = serde_json::to_value(&context.meta).unwrap_or_default();
-        let is_shown = meta.as_object().is_some_and(|meta| token.accepts(meta));
-        if is_shown {
+    async fn check(&self, meta: &Map<String, Value>) -> Result<(), ErrorData> {
+        if self.token.accepts(meta) {
             return Ok(());
         }
-        let is_throttled = self.count_failure();
-        tracing::warn!(is_throttled, "a request without the remote token was refused");
         let mut message = "Remote token missing or invalid";
-        if is_throttled {
-            tokio::time::sleep(PAUSE).await;
-            message = "Remote token missing or invalid (throttled)";
+        match self.count_failure() {
+            false => tracing::warn!("a request without the remote token was refused"),
+            true => {
+                tokio::time::sleep(PAUSE).await;
+                message = "Remote token missing or invalid (throttled)";
+            }
         }
         Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None))
     }
@@ -70,13 +92,32 @@ impl<S> Gate<S> {
     }
 }
 
+/// A service, and the secret that its requests show.
+#[derive(Debug)]
+pub(crate) struct Gate<S> {
+    inner: S,
+    secret: Option<RemoteSecret>,
+}
+
+impl<S> Gate<S> {
+    /// Puts a gate before `inner`; it stands open without a secret.
+    pub(crate) fn new(inner: S, token: Option<RemoteToken>) -> Self {
+        Self { inner, secret: token.map(RemoteSecret::new) }
+    }
+
+    async fn check(&self, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        let Some(secret) = &self.secret else { return Ok(()) };
+        let meta = serde_json::to_value(&context.meta).unwrap_or_default();
+        secret.check(meta.as_object().unwrap_or(&Map::new())).await
+    }
+}
+
 impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
     async fn handle_request(
         &self,
         request: ClientRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
-        // These tell the server's name, and nothing of its project.
         let is_open =
             matches!(request, ClientRequest::InitializeRequest(_) | ClientRequest::PingRequest(_));
         if !is_open {

@@ -12,7 +12,7 @@ pub mod arguments;
 pub mod commands;
 pub mod exec;
 pub mod files;
-mod gate;
+pub mod gate;
 pub mod jobs;
 pub mod lines;
 pub mod logs;

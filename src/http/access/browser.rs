@@ -19,7 +19,7 @@ pub enum ListenerReach {
     Loopback,
     /// Other machines too.
     Network,
-    /// A Unix socket, to which no page can connect.
+    /// A Unix socket. No page can connect to it, but to a port that somebody forwards to it.
     Socket,
 }
 
@@ -76,11 +76,11 @@ impl ServedNames {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let address = host.parse::<IpAddr>();
         match (self.reach, address) {
-            (ListenerReach::Socket, _) | (ListenerReach::Network, Ok(_)) => true,
+            (ListenerReach::Socket | ListenerReach::Network, Ok(_)) => true,
+            // Clients of sockets write any word; no name without a dot is anybody's to lead here.
+            (ListenerReach::Socket, Err(_)) if !host.contains('.') => true,
             (ListenerReach::Loopback, Ok(address)) => address.is_loopback(),
-            (ListenerReach::Loopback | ListenerReach::Network, Err(_)) => {
-                host == "localhost" || self.hosts.contains(&host)
-            }
+            (_, Err(_)) => host == "localhost" || self.hosts.contains(&host),
         }
     }
 }
@@ -155,7 +155,12 @@ mod tests {
         }
         assert_eq!(checked(ListenerReach::Network, &[("host", "10.0.0.1:8443")]), Ok(From::Here));
         assert_eq!(checked(ListenerReach::Network, &[("host", "evil.example")]), Err(403));
-        assert_eq!(checked(ListenerReach::Socket, &[("host", "d")]), Ok(From::Here));
+        for host in ["d", "localhost:8080", "shell.example", "[::1]", "127.0.0.1"] {
+            assert_eq!(checked(ListenerReach::Socket, &[("host", host)]), Ok(From::Here), "{host}");
+        }
+        for host in ["evil.example:8080", "evil.", "127.0.0.1.evil.example"] {
+            assert_eq!(checked(ListenerReach::Socket, &[("host", host)]), Err(403), "{host}");
+        }
         assert_eq!(checked(ListenerReach::Loopback, &[]), Err(400));
         let twice = [("host", "localhost"), ("host", "localhost")];
         assert_eq!(checked(ListenerReach::Loopback, &twice), Err(400));

@@ -35,7 +35,8 @@ impl Failures {
     }
 }
 
-fn sender(address: IpAddr) -> IpAddr {
+/// Returns what addresses of one sender have in common.
+pub(super) fn sender(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

@@ -23,6 +23,16 @@ pub enum Peer {
     Owner,
 }
 
+impl Peer {
+    /// Returns the address that its requests are counted by: of IPv6 the network, which one sender has as a whole.
+    pub(crate) fn sender(self) -> Option<IpAddr> {
+        match self {
+            Self::Address(from) => Some(failures::sender(from.ip().to_canonical())),
+            Self::Owner => None,
+        }
+    }
+}
+
 /// Client to which requests without a token belong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WithoutToken {
@@ -74,15 +84,15 @@ impl AccessRules {
         clients
     }
 
-    /// Returns true if this address may connect.
-    pub(crate) fn admits(&self, peer: Peer) -> bool {
-        match peer {
-            Peer::Owner => true,
-            Peer::Address(from) => {
-                let ip = from.ip().to_canonical();
-                self.allowed.is_empty() || self.allowed.iter().any(|net| net.contains(&ip))
-            }
+    /// Returns true if this address may connect. One that may not is logged, so many times in a minute.
+    pub(crate) fn admits(&self, from: SocketAddr) -> bool {
+        let address = from.ip().to_canonical();
+        let admits =
+            self.allowed.is_empty() || self.allowed.iter().any(|net| net.contains(&address));
+        if !admits && self.failures.note(address).is_ok() {
+            tracing::warn!(%address, "an address that is not allowed");
         }
+        admits
     }
 
     /// Returns the client of a request.
@@ -118,9 +128,12 @@ impl AccessRules {
             Peer::Address(from) => from.ip().to_canonical(),
             Peer::Owner => IpAddr::from([0, 0, 0, 0]),
         };
-        tracing::warn!(%address, "a request had a wrong token");
         match self.failures.note(address) {
-            Ok(()) => Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "the token is wrong"),
+            Ok(()) => {
+                // Beyond the throttle nothing is logged: a sender would fill the log.
+                tracing::warn!(%address, "a request had a wrong token");
+                Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "the token is wrong")
+            }
             Err(wait) => {
                 let message = "too many requests with a wrong token came from this address";
                 Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", message)

@@ -52,6 +52,14 @@ impl Token {
     }
 }
 
+impl Token {
+    /// Returns true for a token of the same text.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.digest.ct_eq(&other.digest).into()
+    }
+}
+
 fn digest(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
