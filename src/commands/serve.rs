@@ -248,12 +248,6 @@ fn offer(typed: &ServeArguments, config: Option<&Path>) -> Result<Offer, CliErro
     let Some(asked) = &typed.project else { return Ok(Offer::BuiltIn) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
     let project = Arc::new(project::with_hooks(directory, typed.project_hooks, config)?);
-    if project.settings.token.is_some() && typed.listener.http.is_some() {
-        let why = "MCPBASH_REMOTE_TOKEN is asked for on standard input and output alone, and --http is asked for";
-        return Err(
-            CliError::new(why).with_hint("leave it out, and set tokens under `[[http.tokens]]`")
-        );
-    }
     for mistake in &project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }

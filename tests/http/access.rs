@@ -1,32 +1,13 @@
 //! Who may ask: tokens, names, origins, sockets, and what one client sees of another.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{ALICE, BOB, PROGRAM, Server, call, initialize, modern, modern_call};
-
-/// Two clients with a token each.
-const TOKENS: &str = "[[http.tokens]]\nclient = \"alice\"\nfile = \"HOME/alice\"\n\
-                      [[http.tokens]]\nclient = \"bob\"\nfile = \"HOME/bob\"\n";
-
-fn secret(path: &Path, text: &str) {
-    std::fs::write(path, text).expect("written");
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).expect("its mode");
-}
-
-fn with_tokens(arguments: &[&str]) -> Server {
-    Server::prepared(TOKENS, arguments, |home, _| {
-        secret(&home.join("alice"), ALICE);
-        secret(&home.join("bob"), BOB);
-    })
-}
-
-fn bearer(token: &str) -> String {
-    format!("Bearer {token}")
-}
+use crate::client::{
+    ALICE, BOB, PROGRAM, Server, bearer, call, initialize, modern, modern_call, with_tokens,
+};
 
 #[test]
 fn a_grant_of_the_host_makes_a_token_that_each_request_needs() {

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -26,7 +28,7 @@ pub struct Server {
     pub at: String,
     said: Mutex<Receiver<String>>,
     /// Home of the server: its state is kept there, until this is dropped.
-    _home: tempfile::TempDir,
+    pub home: tempfile::TempDir,
 }
 
 impl Server {
@@ -68,7 +70,7 @@ impl Server {
                 }
             }
         });
-        let mut server = Self { child, at: String::new(), said: Mutex::new(said), _home: home };
+        let mut server = Self { child, at: String::new(), said: Mutex::new(said), home };
         let line = server.said("MCP at ");
         let at = line.rsplit("MCP at ").next().unwrap_or_default();
         let at = at.trim_start_matches("http://").trim_start_matches("https://");
@@ -156,6 +158,26 @@ impl Drop for Server {
             self.child.wait().map(|_| ()).unwrap_or_default();
         }
     }
+}
+
+/// Two clients with a token each.
+pub const TOKENS: &str = "[[http.tokens]]\nclient = \"alice\"\nfile = \"HOME/alice\"\n\
+                      [[http.tokens]]\nclient = \"bob\"\nfile = \"HOME/bob\"\n";
+
+pub fn secret(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("written");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).expect("its mode");
+}
+
+pub fn with_tokens(arguments: &[&str]) -> Server {
+    Server::prepared(TOKENS, arguments, |home, _| {
+        secret(&home.join("alice"), ALICE);
+        secret(&home.join("bob"), BOB);
+    })
+}
+
+pub fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
 }
 
 pub fn initialize() -> Value {

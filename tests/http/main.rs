@@ -2,9 +2,15 @@
 
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
+mod abuse;
 mod access;
 mod client;
 mod figures;
+mod isolation;
 mod limits;
+mod load;
+mod proxied;
+mod reach;
 mod rest;
 mod sessions;
+mod tls;

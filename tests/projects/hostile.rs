@@ -335,14 +335,3 @@ fn what_a_script_leaves_running_holds_no_end_and_says_nothing_later() {
     let ping = server.request("ping", json!({}));
     assert_eq!(until(&mut server, ping, |_| None).len(), 1);
 }
-
-#[test]
-fn a_token_for_requests_is_not_passed_over_where_a_listener_would_not_ask_for_it() {
-    let held = of_script("echo\n");
-    let mut command = command(&held, &["--http", "127.0.0.1:0"]);
-    command.env("MCPBASH_REMOTE_TOKEN", "0123456789abcdef0123456789abcdef");
-    let output = command.stdin(Stdio::null()).output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(125), "{told}");
-    assert!(told.contains("MCPBASH_REMOTE_TOKEN"), "{told}");
-}

@@ -1,0 +1,102 @@
+//! What one token leaves behind, looked for by another that guesses its names.
+
+use serde_json::{Value, json};
+
+use crate::client::{
+    ALICE, Answer, BOB, Server, bearer, call, initialize, modern, modern_call, with_tokens,
+};
+
+fn ask(server: &Server, token: &str, tool: &str, arguments: Value) -> Answer {
+    let headers = modern(tool);
+    let mut headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    headers.push(("authorization", token));
+    server.mcp(&headers, &modern_call(tool, arguments))
+}
+
+fn result(answer: &Answer) -> Value {
+    answer.message()["result"]["structuredContent"].clone()
+}
+
+#[test]
+fn jobs_files_history_and_outputs_of_one_token_are_nothing_to_another() {
+    let server = with_tokens(&["--tools", "calc,shell,exec,history,files"]);
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let job = ask(
+        &server,
+        &alice,
+        "bash",
+        json!({"command": "echo mine; sleep 300", "background": true}),
+    );
+    let job = result(&job)["job"].as_str().expect("a job").to_owned();
+    let number: u32 = job.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(1);
+    ask(&server, &alice, "bash", json!({"command": "echo secret > /tmp/f; echo secret > f"}));
+    let long = ask(&server, &alice, "bash_exec", json!({"command": "seq 1 100000"}));
+    let output = result(&long)["output_id"].clone();
+    // Each id that there could be, and the right ones.
+    let prefix = job.trim_end_matches(|c: char| c.is_ascii_digit());
+    let mut ids: Vec<Value> = (0..number + 20).map(|id| json!(format!("{prefix}{id}"))).collect();
+    ids.extend([json!(job), output.clone()]);
+    for id in ids.iter().filter(|id| id.is_string()) {
+        for (tool, arguments) in [
+            ("bash_output", json!({"job": id})),
+            ("bash_input", json!({"job": id, "text": "x"})),
+            ("bash_kill", json!({"job": id})),
+        ] {
+            let answer = ask(&server, &bob, tool, arguments);
+            assert_ne!(
+                answer.message()["result"]["isError"],
+                json!(false),
+                "{tool} {id}: {answer:?}"
+            );
+            assert!(!answer.body.contains("mine"), "{answer:?}");
+        }
+    }
+    for path in ["/tmp/f", "/workspace/f"] {
+        let seen = ask(&server, &bob, "bash", json!({"command": format!("cat {path}; echo end")}));
+        assert_eq!(seen.stdout(), "end\n", "{seen:?}");
+    }
+    let own = ask(&server, &alice, "bash", json!({"command": "cat /tmp/f f"}));
+    assert_eq!(own.stdout(), "secret\nsecret\n", "they are there: {own:?}");
+    let own = ask(&server, &alice, "bash_output", json!({"job": job}));
+    assert!(own.body.contains("mine"), "{own:?}");
+}
+
+#[test]
+fn a_result_that_one_token_had_is_not_known_to_another() {
+    let server = with_tokens(&[]);
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let receipt = |token: &str| {
+        let answer = ask(&server, token, "calculate", json!({"expression": "123456789*987654321"}));
+        assert!(answer.body.contains("121932631112635269"), "{answer:?}");
+        answer.message()["result"]["_meta"]["cofferdam/receipt"].clone()
+    };
+    let is_kept = |token: &str| receipt(token)["cached"] == json!(true);
+    assert!(!is_kept(&alice), "a cell runs");
+    assert!(is_kept(&alice), "it is remembered");
+    assert!(!is_kept(&bob), "by nobody else: the time would tell what another asked");
+}
+
+#[test]
+fn the_stream_of_one_token_is_not_taken_up_by_another() {
+    let server = with_tokens(&[]);
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let id = server.session(&[("authorization", &alice)]);
+    let stream = ("accept", "text/event-stream");
+    for event in ["0", "0/0", "1/0", "0/1"] {
+        let take = [
+            ("authorization", bob.as_str()),
+            ("mcp-session-id", &id),
+            stream,
+            ("last-event-id", event),
+        ];
+        assert_eq!(server.ask("GET", "/mcp", &take, "").status, 404, "{event}");
+    }
+    // Neither by a client that opened a session itself.
+    let own = server.session(&[("authorization", &bob)]);
+    assert_ne!(own, id);
+    let both = [("authorization", bob.as_str()), ("mcp-session-id", &id), ("mcp-session-id", &own)];
+    let answer = server.mcp(&both, &call("bash", json!({"command": "echo"})));
+    assert_ne!(answer.status, 200, "{answer:?}");
+    assert_eq!(server.mcp(&[("authorization", &alice)], &initialize()).status, 200);
+}

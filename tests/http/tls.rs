@@ -1,0 +1,111 @@
+//! TLS as clients of other makes see it: versions, resumption, and what is not spoken.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::client::{ALICE, Server, secret};
+
+/// Makes a certificate of this machine with its key, and a token.
+fn prepare(home: &Path) {
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .arg("-keyout")
+        .arg(home.join("key"))
+        .arg("-out")
+        .arg(home.join("certificate"))
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.expect("openssl runs").success());
+    let key = std::fs::read_to_string(home.join("key")).expect("a key");
+    secret(&home.join("key"), &key);
+    secret(&home.join("token"), ALICE);
+}
+
+fn server() -> Server {
+    let toml = "[http]\ncertificate = \"HOME/certificate\"\nkey = \"HOME/key\"\n\
+                [[http.tokens]]\nclient = \"ci\"\nfile = \"HOME/token\"\n";
+    Server::prepared(toml, &[], |home, _| prepare(home))
+}
+
+/// Speaks TLS by openssl with these options, and sends this text. Returns all that openssl says.
+fn speak(server: &Server, options: &[&str], text: &str) -> String {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-connect", &server.at, "-servername", "localhost", "-CAfile"]);
+    command.arg(server.home.path().join("certificate")).args(options);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("openssl runs");
+    let mut input = child.stdin.take().expect("a pipe");
+    // One that has failed already takes no text.
+    input.write_all(text.as_bytes()).unwrap_or_default();
+    let output = child.wait_with_output().expect("it ends");
+    drop(input);
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+
+#[test]
+fn versions_that_are_safe_are_spoken_and_no_other() {
+    let server = server();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let said = speak(&server, &[version, "-quiet", "-verify_return_error"], HEALTH);
+        assert!(said.contains("{\"status\":\"healthy\"}"), "{version}: {said}");
+    }
+    for version in ["-tls1", "-tls1_1"] {
+        let options = [version, "-cipher", "ALL:@SECLEVEL=0"];
+        let said = speak(&server, &options, HEALTH);
+        assert!(!said.contains("healthy") && said.contains("alert"), "{version}: {said}");
+    }
+    // In clear, on the same port.
+    let mut connection = server.connect();
+    connection.send(HEALTH);
+    assert_eq!(connection.answer().status, 0);
+    // HTTP/2 is not spoken, so none of its floods are.
+    let said = speak(&server, &["-tls1_3", "-alpn", "h2"], "");
+    assert!(
+        said.contains("No ALPN negotiated") || said.contains("no application protocol"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_session_is_resumed_and_no_key_is_agreed_on_anew() {
+    let server = server();
+    let kept = server.home.path().join("kept").display().to_string();
+    let first = speak(&server, &["-tls1_3", "-sess_out", &kept, "-ign_eof"], HEALTH);
+    assert!(first.contains("New, TLSv1.3"), "{first}");
+    let again = speak(&server, &["-tls1_3", "-sess_in", &kept, "-ign_eof"], HEALTH);
+    assert!(again.contains("Reused, TLSv1.3") && again.contains("healthy"), "{again}");
+    // A request to agree on new keys (`R`), which TLS 1.2 has: the server does not.
+    let said = speak(&server, &["-tls1_2"], "R\n");
+    assert!(said.contains("Secure Renegotiation IS supported"), "by its sign alone: {said}");
+    assert!(!said.contains("Verify return code: 0 (ok)\n---\nRENEGOTIATING\ndepth"), "{said}");
+    assert_eq!(speak(&server, &["-tls1_3", "-quiet"], HEALTH).matches("healthy").count(), 1);
+}
+
+#[test]
+fn a_token_is_needed_within_tls_as_well() {
+    let server = server();
+    let ask = |token: &str| {
+        let text = format!(
+            "GET /tools HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        );
+        speak(&server, &["-quiet"], &text)
+    };
+    assert!(ask(ALICE).contains("HTTP/1.1 200"));
+    assert!(ask(&ALICE.to_uppercase()).contains("HTTP/1.1 401"));
+}
