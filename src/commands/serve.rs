@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,23 +266,37 @@ fn project_workspace(asked: &str) -> String {
     }
 }
 
+/// Folder of a project's hooks and of its lists.
+const HOOKS: &str = "server.d";
 /// Folders of a project that say what its tools are and what they do.
-const KEPT: [&str; 7] = ["server.d", "tools", "prompts", "completions", "providers", "lib", "ui"];
+const KEPT: [&str; 7] = [HOOKS, "tools", "prompts", "completions", "providers", "lib", "ui"];
+
+/// Makes the folder of the hooks, which belongs to the project's owner.
+fn make_kept(directory: &Path) -> std::io::Result<()> {
+    let owner = std::fs::metadata(directory)?;
+    let place = directory.join(HOOKS);
+    std::fs::DirBuilder::new().mode(0o755).create(&place)?;
+    std::os::unix::fs::lchown(&place, Some(owner.uid()), Some(owner.gid()))
+}
 
 /// Returns what keeps the scripts, the metadata and the hooks of a project that is granted for writing as they are: a
 /// script that could change another tool would have what that tool has.
 ///
 /// # Errors
-/// A project without the folder of its hooks, which a script could make.
+/// A project whose folder of hooks is absent, which a script could make, and cannot be made here either.
 fn kept(asked: &str) -> Result<Vec<MountRequest>, CliError> {
     let Some(directory) = asked.strip_suffix(":rw") else { return Ok(Vec::new()) };
     let directory = std::path::absolute(directory)
         .map_err(|error| CliError::new(format!("--project: {}", in_words(&error))))?;
     // What is named may be a link, but nothing below it.
     let is_folder = |place: &Path| place.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-    if !is_folder(&directory.join("server.d")) {
-        let why = "--project: there is no folder server.d, which is kept as it is where scripts may write to the project";
-        return Err(CliError::new(why).with_hint("make it first: mkdir server.d"));
+    if !is_folder(&directory.join(HOOKS)) {
+        make_kept(&directory).map_err(|error| {
+            let why = format!("--project: {HOOKS} cannot be made: {}", in_words(&error));
+            CliError::new(why).with_hint(
+                "it is kept as it is where scripts may write to the project: mkdir server.d",
+            )
+        })?;
     }
     let present = KEPT.iter().filter(|name| is_folder(&directory.join(name)));
     let request = |name: &&str| MountRequest {
