@@ -18,6 +18,7 @@ pub mod lines;
 pub mod logs;
 pub mod message;
 pub(crate) mod notifier;
+mod pages;
 pub mod progress;
 mod projects;
 pub mod reply;

@@ -4,6 +4,7 @@
 //! last line without its newline; a client then waits for ever. Here each gets an answer. The end
 //! of input is held back until requests already received are answered.
 
+mod lifecycle;
 mod reading;
 
 use std::collections::HashSet;
@@ -22,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::message::Gate;
+use lifecycle::Lifecycle;
 use reading::Reading;
 
 /// Length of the longest line that is read, in bytes (16 MiB).
@@ -91,7 +93,17 @@ pub struct Lines {
     outgoing: Option<mpsc::Sender<Outgoing>>,
     open: Open,
     batches: Arc<AtomicBool>,
+    dialect: Dialect,
     writer: JoinHandle<()>,
+}
+
+/// Ways of a connection that the protocol does not ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    /// Refuses requests before the session is open and after `shutdown`.
+    pub(crate) keeps_order: bool,
+    /// Takes batches in each revision.
+    pub(crate) has_batches: bool,
 }
 
 impl Lines {
@@ -101,11 +113,20 @@ impl Lines {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
+        Self::of_dialect(reader, writer, ends, Dialect::default())
+    }
+
+    /// Starts as [`Lines::new`] does, with the ways of a script project's framework.
+    pub(crate) fn of_dialect<R, W>(reader: R, writer: W, ends: Ends, dialect: Dialect) -> Self
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
         // Small, so that a client that sends faster than the service reads has to wait.
         let (to_service, incoming) = mpsc::channel(16);
         let (outgoing, to_write) = mpsc::channel(64);
         let open = Open::default();
-        let batches = Arc::new(AtomicBool::new(false));
+        let batches = Arc::new(AtomicBool::new(dialect.has_batches));
         let reading = Reading {
             to_service,
             outgoing: outgoing.clone(),
@@ -113,11 +134,12 @@ impl Lines {
             batches: Arc::clone(&batches),
             gate: Gate::default(),
             taken_back: HashSet::new(),
+            lifecycle: Lifecycle::of(dialect.keeps_order),
             ends: ends.clone(),
         };
         tokio::spawn(reading.run(BufReader::new(reader)));
         let writer = tokio::spawn(write_lines(writer, to_write, ends));
-        Self { incoming, outgoing: Some(outgoing), open, batches, writer }
+        Self { incoming, outgoing: Some(outgoing), open, batches, dialect, writer }
     }
 }
 
@@ -134,7 +156,8 @@ impl Transport<RoleServer> for Lines {
             && let ServerResult::InitializeResult(result) = &response.result
         {
             // Batches exist in this one revision.
-            let has_batches = result.protocol_version == ProtocolVersion::V_2025_03_26;
+            let has_batches = self.dialect.has_batches
+                || result.protocol_version == ProtocolVersion::V_2025_03_26;
             self.batches.store(has_batches, Ordering::Release);
         }
         async move {

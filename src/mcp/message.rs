@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+use crate::pages::MOVED;
+
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
 
@@ -41,6 +43,12 @@ impl Fault {
     /// Makes the error for JSON that is not an acceptable request (-32600).
     pub fn request(message: impl Into<String>) -> Self {
         Self { id: None, code: INVALID_REQUEST, message: message.into() }
+    }
+
+    #[must_use]
+    pub(crate) fn with_code(mut self, code: i32) -> Self {
+        self.code = code;
+        self
     }
 
     #[must_use]
@@ -76,12 +84,62 @@ pub fn judge(line: &[u8]) -> Judged {
         }
     };
     match tool_call(text).map_or_else(|| serde_json::from_str(text), Ok) {
-        Ok(message) => Judged::Message(Box::new(message)),
+        Ok(message) => Judged::Message(Box::new(with_moved(message, text))),
         Err(_) => match serde_json::from_str(text) {
             Ok(value) => judge_value(value),
             Err(error) => Judged::Fault(Fault::parse(format!("not JSON: {error}"))),
         },
     }
+}
+
+/// Members of the parameters that the framework of script projects has, and the protocol has not.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MovedMembers {
+    limit: Option<Value>,
+    timeout_secs: Option<Value>,
+    cursor: Option<Value>,
+}
+
+/// Puts members that rmcp drops into the `_meta` of a request, behind `mcpbash/`.
+fn with_moved(
+    mut message: RxJsonRpcMessage<RoleServer>,
+    text: &str,
+) -> RxJsonRpcMessage<RoleServer> {
+    let JsonRpcMessage::Request(request) = &mut message else { return message };
+    let has = |name: &str| text.contains(name);
+    let of = &request.request;
+    let is_call = matches!(of, ClientRequest::CallToolRequest(_));
+    let is_completion = matches!(of, ClientRequest::CompleteRequest(_));
+    let is_list = matches!(
+        of,
+        ClientRequest::ListToolsRequest(_)
+            | ClientRequest::ListPromptsRequest(_)
+            | ClientRequest::ListResourcesRequest(_)
+            | ClientRequest::ListResourceTemplatesRequest(_)
+    );
+    let is_asked = (is_call && has("\"timeoutSecs\""))
+        || (is_completion && has("\"cursor\""))
+        || ((is_completion || is_list) && has("\"limit\""));
+    let members = is_asked.then(|| serde_json::from_str::<MovedParameters>(text).ok()).flatten();
+    let Some(MovedParameters { params }) = members else { return message };
+    // A list has a cursor of the protocol's own.
+    let cursor = params.cursor.filter(|_| is_completion);
+    let meta = request.request.get_meta_mut();
+    for (name, value) in
+        [("limit", params.limit), ("timeoutSecs", params.timeout_secs), ("cursor", cursor)]
+    {
+        if let Some(value) = value {
+            meta.insert(format!("{MOVED}{name}"), value);
+        }
+    }
+    message
+}
+
+/// Parameters of such a request.
+#[derive(Debug, Deserialize)]
+struct MovedParameters {
+    params: MovedMembers,
 }
 
 /// Exactly the fields of a request: with a `result` beside them a line is no message.
@@ -185,7 +243,7 @@ impl Gate {
 
 /// Returns true if rmcp leaves its opening phase with this request (its
 /// `serve_server_with_ct_inner`).
-fn opens(request: &ClientRequest) -> bool {
+pub(crate) fn opens(request: &ClientRequest) -> bool {
     if matches!(request, ClientRequest::InitializeRequest(_)) {
         return true;
     }
@@ -296,5 +354,24 @@ mod tests {
         for line in other {
             assert!(tool_call(line).is_none(), "{line}");
         }
+    }
+
+    #[test]
+    fn members_that_only_script_projects_have_are_in_the_meta_of_a_request() {
+        let meta = |line: &str| {
+            let Judged::Message(message) = judge(line.as_bytes()) else { return Value::Null };
+            let JsonRpcMessage::Request(request) = *message else { return Value::Null };
+            json!(request.request.get_meta())
+        };
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","timeoutSecs":7,"_meta":{"x":1}}}"#;
+        assert_eq!(meta(call), json!({"x": 1, "mcpbash/timeoutSecs": 7}));
+        let list =
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"limit":3,"cursor":"c"}}"#;
+        assert_eq!(meta(list), json!({"mcpbash/limit": 3}));
+        let complete = r#"{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":{"limit":3,"cursor":"c",
+            "ref":{"type":"ref/prompt","name":"p"},"argument":{"name":"a","value":""}}}"#;
+        assert_eq!(meta(complete), json!({"mcpbash/limit": 3, "mcpbash/cursor": "c"}));
+        let inside = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"timeoutSecs":7}}}"#;
+        assert_eq!(meta(inside), json!({}));
     }
 }

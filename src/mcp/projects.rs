@@ -17,13 +17,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::Instrument;
 
+use super::pages::{self, MOVED, Paged};
 use super::reply;
 use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
 use project::{
-    AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, ScriptEnd,
-    ScriptError, ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
+    AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, SUGGESTIONS,
+    ScriptEnd, ScriptError, ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
 };
 use service::refused::{Refused, RefusedKind};
 use service::{Backend, CallReport};
@@ -34,6 +35,11 @@ pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each 
 
 /// Extension of MCP by which a client says that it shows pages.
 const PAGES: &str = "io.modelcontextprotocol/ui";
+
+/// Key of `_meta` with the cursor of further suggestions: the protocol has no place for it.
+const NEXT: &str = "mcpbash/nextCursor";
+/// Suggestions of the longest completion.
+const COMPLETIONS: usize = 1_000_000;
 
 /// Name that rules know the reading of a project's resources by, behind `project:`.
 const READS: &str = "resources/read";
@@ -49,10 +55,18 @@ pub(crate) fn described(tool: &ScriptTool) -> Tool {
         ("outputSchema", tool.output_schema.clone().map(Value::Object)),
         ("annotations", tool.annotations.clone().map(Value::Object)),
         ("icons", tool.icons.clone().map(Value::Array)),
-        ("_meta", tool.meta.clone().map(Value::Object)),
+        ("_meta", Some(Value::Object(with_place(tool)))),
     ];
     let plain = || Tool::new(tool.name.clone(), "", tool.input_schema.clone());
     entry(fixed, more).unwrap_or_else(plain)
+}
+
+/// Adds the path and the time limit of a tool to its `_meta`: members of its own that a strict client would refuse.
+fn with_place(tool: &ScriptTool) -> JsonObject {
+    let mut meta = tool.meta.clone().unwrap_or_default();
+    meta.insert(format!("{MOVED}path"), json!(tool.path));
+    meta.insert(format!("{MOVED}timeoutSecs"), json!(tool.timeout));
+    meta
 }
 
 /// Describes a resource to a client, as [`described`] does a tool.
@@ -141,8 +155,10 @@ pub(crate) fn rendered(
 /// Returns the name and version that a project gives its server.
 pub(crate) fn implementation(project: &Project) -> Implementation {
     let server = &project.server;
-    Implementation::new(server.name.clone(), server.version.clone())
-        .with_title(server.title.clone())
+    let mut told = Implementation::new(server.name.clone(), server.version.clone())
+        .with_title(server.title.clone());
+    (told.description, told.website_url) = (server.description.clone(), server.website.clone());
+    told
 }
 
 impl<B: Backend> Server<B> {
@@ -181,6 +197,10 @@ impl<B: Backend> Server<B> {
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
             .for_pages(shows_pages(context));
+        let launch = match pages::moved(context, "timeoutSecs").and_then(Value::as_u64) {
+            Some(seconds) => launch.within(project, seconds),
+            None => launch,
+        };
         let (launch, output, report) = match self.run_launch(&tool.name, launch, context).await {
             Ok(done) => done,
             Err(refused) => return refusal(refused, tool),
@@ -258,17 +278,32 @@ impl<B: Backend> Server<B> {
         let known = known.into_iter().flatten();
         let known = known.map(|(name, value)| (name.clone(), json!(value))).collect();
         let (argument, value) = (&*request.argument.name, &*request.argument.value);
-        let asked = CompletionRequest { of, argument, value, known: &known };
+        let mut asked =
+            CompletionRequest { of, argument, value, known: &known, limit: SUGGESTIONS, offset: 0 };
+        let hash = asked.hash();
+        let list = Paged { collection: &completion.name, hash: &hash, total: COMPLETIONS };
+        let limit = pages::moved(context, "limit").and_then(Value::as_u64).filter(|it| *it > 0);
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        asked.limit = limit.map_or(SUGGESTIONS, |limit| limit.min(SUGGESTIONS));
+        if let Some(cursor) = pages::moved(context, "cursor") {
+            let place = cursor.as_str().and_then(|cursor| list.place(cursor));
+            asked.offset = place.ok_or_else(pages::invalid)?;
+        }
         let launch = ScriptLaunch::completing(project, completion, &asked, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
         let done = self.run_launch(COMPLETES, launch, context).await;
         let (launch, output, _) = done.map_err(|it| ErrorData::internal_error(it.message, None))?;
-        let suggestions = Project::suggestions(&launch, &output).map_err(error)?;
-        let total = u32::try_from(suggestions.values.len()).ok();
+        let suggestions = Project::suggestions(&launch, &output, &asked).map_err(error)?;
+        let total = u32::try_from(asked.offset + suggestions.values.len()).ok();
         let total = total.filter(|_| !suggestions.has_more);
-        CompletionInfo::with_pagination(suggestions.values, total, suggestions.has_more)
-            .map(CompleteResult::new)
-            .map_err(|error| ErrorData::internal_error(error, None))
+        let info = CompletionInfo::with_pagination(suggestions.values, total, suggestions.has_more)
+            .map_err(|error| ErrorData::internal_error(error, None))?;
+        let mut result = CompleteResult::new(info);
+        if suggestions.has_more {
+            let next = list.cursor(suggestions.next);
+            result.meta.get_or_insert_default().insert(NEXT.to_owned(), json!(next));
+        }
+        Ok(result)
     }
 }
 

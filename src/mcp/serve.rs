@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::gate::Gate;
-use super::lines::{Ends, Lines};
+use super::lines::{Dialect, Ends, Lines};
 use super::server::{Continuity, Server};
 use project::Project;
 use service::Backend;
@@ -124,8 +124,13 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let lines = Lines::new(reader, writer, ends);
-    let token = server.0.project.as_ref().and_then(|project| project.settings.token.clone());
+    let settings = server.0.project.as_ref().map(|project| &project.settings);
+    let dialect = Dialect {
+        keeps_order: settings.is_some(),
+        has_batches: settings.is_some_and(|settings| settings.has_batches),
+    };
+    let token = settings.and_then(|settings| settings.token.clone());
+    let lines = Lines::of_dialect(reader, writer, ends, dialect);
     let running = match Gate::new(server, token).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.

@@ -12,9 +12,9 @@ use rmcp::model::{
     CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString, CustomRequest,
     CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation, JsonObject,
     ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, PromptsCapability, ProtocolVersion, ReadResourceRequestMethod,
-    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
-    SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
+    MetaObject, PaginatedRequestParams, PromptsCapability, ProtocolVersion,
+    ReadResourceRequestMethod, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams,
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
@@ -24,6 +24,7 @@ use tracing::Instrument;
 
 use super::arguments::nearest;
 use super::logs::{self, Logs};
+use super::pages::{self, Page, Paged};
 use super::resources;
 use super::sessions;
 use super::tools::shell::BashArguments;
@@ -37,6 +38,9 @@ use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, Detail, RunningReport};
 use service::request::{ExecRequest, JobRequest};
 use service::shell::ScriptArgs;
+
+/// Entries of a page, the cursor of the next one, and the `_meta` of the list.
+type PageOf<T> = (Vec<T>, Option<String>, Option<MetaObject>);
 
 /// Key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
@@ -141,18 +145,43 @@ impl<B: Backend> Server<B> {
     /// Builds the list of tools. It is not kept: a client asks for it once or never, and the
     /// schemas take half a megabyte of heap.
     fn tools(&self) -> Vec<Tool> {
+        let mut tools: Vec<Tool> = self.scripts().map(projects::described).collect();
+        tools.extend(self.own_tools());
+        tools
+    }
+
+    /// Builds the list of the built-in and the declared tools.
+    fn own_tools(&self) -> Vec<Tool> {
         let backend = &self.0.backend;
         let in_force = InForce { rules: backend.rules(), options: backend.exec_options() };
         let listed = self.0.tools.iter().filter(|tool| backend.lists(tool.name));
         let declared = self.commands().map(commands::tool);
-        let own = self.scripts().map(projects::described);
-        own.chain(listed.map(|tool| (tool.describe)(&in_force))).chain(declared).collect()
+        listed.map(|tool| (tool.describe)(&in_force)).chain(declared).collect()
     }
 
     /// Returns the declared tools that are offered now.
     fn commands(&self) -> impl Iterator<Item = &Declared> {
         let backend = &self.0.backend;
         backend.commands().iter().filter(|one| backend.withheld(&one.command.name).is_none())
+    }
+
+    /// Cuts the page that is asked for out of a list: its entries, the cursor of the next, and the `_meta`. Only lists
+    /// of a project have pages.
+    fn page<T>(
+        &self,
+        collection: &str,
+        mut all: Vec<T>,
+        request: Option<PaginatedRequestParams>,
+        context: &Context,
+    ) -> Result<PageOf<T>, ErrorData> {
+        let cursor = request.and_then(|request| request.cursor);
+        let Some(project) = &self.0.project else {
+            return if cursor.is_some() { Err(pages::invalid()) } else { Ok((all, None, None)) };
+        };
+        let list = Paged { collection, hash: &project.hash, total: all.len() };
+        let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(context))?;
+        all.truncate(range.end);
+        Ok((all.split_off(range.start), next, Some(meta)))
     }
 
     /// Returns the names of these tools.
@@ -341,25 +370,40 @@ impl<B: Backend> ServerHandler for Server<B> {
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        // The list is one page, so no cursor was ever given out.
-        if request.is_some_and(|request| request.cursor.is_some()) {
-            return Err(ErrorData::invalid_params("invalid cursor", None));
-        }
-        Ok(ListToolsResult::with_all_items(self.tools()))
+        let cursor = request.and_then(|request| request.cursor);
+        let Some(project) = &self.0.project else {
+            // The list is one page, so no cursor was ever given out.
+            return match cursor {
+                Some(_) => Err(ErrorData::invalid_params("invalid cursor", None)),
+                None => Ok(ListToolsResult::with_all_items(self.tools())),
+            };
+        };
+        let (scripts, others) = (self.scripts().collect::<Vec<_>>(), self.own_tools());
+        let total = scripts.len() + others.len();
+        let list = Paged { collection: "tools", hash: &project.hash, total };
+        let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(&context))?;
+        // Only what is on the page is described.
+        let scripts = scripts.into_iter().map(|tool| Cow::Owned(projects::described(tool)));
+        let all = scripts.chain(others.iter().map(Cow::Borrowed));
+        let items = all.skip(range.start).take(range.len()).map(Cow::into_owned).collect();
+        let mut result = ListToolsResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, Some(meta));
+        Ok(result)
     }
 
     async fn list_prompts(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        if request.is_some_and(|request| request.cursor.is_some()) {
-            return Err(ErrorData::invalid_params("invalid cursor", None));
-        }
         let prompts = self.0.project.iter().flat_map(|project| &project.prompts);
-        Ok(ListPromptsResult::with_all_items(prompts.map(projects::prompt).collect()))
+        let (items, next, meta) =
+            self.page("prompts", prompts.map(projects::prompt).collect(), request, &context)?;
+        let mut result = ListPromptsResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, meta);
+        Ok(result)
     }
 
     async fn get_prompt(
@@ -376,24 +420,30 @@ impl<B: Backend> ServerHandler for Server<B> {
 
     async fn list_resources(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let built_in = resources::listed(&self.0.backend);
         let own = self.0.project.iter().flat_map(|it| &it.resources);
         let own = own.filter(|one| !resources::is_taken(&self.0.backend, &one.uri));
         let all = own.map(projects::resource).chain(built_in).collect();
-        Ok(ListResourcesResult::with_all_items(all))
+        let (items, next, meta) = self.page("resources", all, request, &context)?;
+        let mut result = ListResourcesResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, meta);
+        Ok(result)
     }
 
     async fn list_resource_templates(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let own = self.0.project.iter().flat_map(|it| &it.templates).map(projects::template);
         let all = own.chain(resources::templates(&self.0.backend)).collect();
-        Ok(ListResourceTemplatesResult::with_all_items(all))
+        let (items, next, meta) = self.page("resourceTemplates", all, request, &context)?;
+        let mut result = ListResourceTemplatesResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, meta);
+        Ok(result)
     }
 
     async fn read_resource(

@@ -1,8 +1,10 @@
 //! Completions of arguments: scripts that suggest values for those of prompts and of resources.
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::fields::Fields;
+use crate::json::FirstDocument;
 use crate::launch::ScriptLaunch;
 use crate::prompts::ScriptPrompt;
 use crate::register::Entry;
@@ -12,7 +14,7 @@ use crate::tree::Tree;
 use crate::{Project, ProjectMistake};
 
 /// Longest list of suggestions (MCP).
-pub(crate) const SUGGESTIONS: usize = 100;
+pub const SUGGESTIONS: usize = 100;
 /// Endings of a script that stands beside a prompt or a resource.
 const BESIDE: [&str; 2] = [".completion", ".completion.sh"];
 
@@ -53,6 +55,8 @@ pub enum AskedCompletion<'a> {
 pub struct Suggestions {
     pub values: Vec<String>,
     pub has_more: bool,
+    /// Number of suggestions before the next page.
+    pub next: usize,
 }
 
 /// A request for values.
@@ -65,6 +69,17 @@ pub struct CompletionRequest<'a> {
     pub value: &'a str,
     /// Values of the other arguments.
     pub known: &'a Map<String, Value>,
+    /// Number of suggestions that are wanted, at most [`SUGGESTIONS`], and of those that the client has already.
+    pub limit: usize,
+    pub offset: usize,
+}
+
+impl CompletionRequest<'_> {
+    /// Makes a hash of what is asked, by which the pages of one question belong together.
+    pub fn hash(&self) -> String {
+        let hash = Sha256::digest(arguments(self).to_string());
+        hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// Takes the completions that `register.json` lists, and finds those beside prompts and resources. An empty list
@@ -172,6 +187,7 @@ impl Project {
     pub fn suggestions(
         launch: &ScriptLaunch,
         output: &ScriptOutput,
+        asked: &CompletionRequest<'_>,
     ) -> Result<Suggestions, ScriptError> {
         let failed = |message: &str| {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -188,20 +204,28 @@ impl Project {
         let Some(report) = report.filter(|report| report.exit_code == 0) else {
             return Err(failed("Completion failed"));
         };
-        let printed: Value = serde_json::from_slice(report.output)
-            .map_err(|_| failed("Completion printed no JSON"))?;
-        suggested(&printed).ok_or_else(|| failed("Completion printed no list of strings"))
+        let printed = FirstDocument::of(report.output);
+        let printed = printed.alone().ok_or_else(|| failed("Completion printed no JSON"))?;
+        suggested(printed, asked).ok_or_else(|| failed("Completion printed no list of strings"))
     }
 }
 
-fn suggested(printed: &Value) -> Option<Suggestions> {
+/// Reads suggestions. A script that heeds the limit prints a page; of another's list the page is cut out.
+fn suggested(printed: &Value, asked: &CompletionRequest<'_>) -> Option<Suggestions> {
     let list = printed.as_array().or_else(|| printed.get("suggestions")?.as_array())?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let mut values = list.iter().map(text).collect::<Option<Vec<String>>>()?;
     let says_more = printed.get("hasMore").and_then(Value::as_bool).unwrap_or(false);
-    let has_more = says_more || values.len() > SUGGESTIONS;
-    values.truncate(SUGGESTIONS);
-    Some(Suggestions { values, has_more })
+    let is_whole = values.len() > asked.limit;
+    if is_whole {
+        values = values.split_off(asked.offset.min(values.len()));
+    }
+    let has_more = says_more || values.len() > asked.limit;
+    values.truncate(asked.limit);
+    let told =
+        printed.get("next").and_then(Value::as_u64).and_then(|next| usize::try_from(next).ok());
+    let next = told.filter(|next| *next > asked.offset).unwrap_or(asked.offset + values.len());
+    Some(Suggestions { values, has_more, next })
 }
 
 /// Describes the request to a script.
@@ -223,19 +247,42 @@ pub(crate) fn arguments(request: &CompletionRequest<'_>) -> Value {
 mod tests {
     use super::*;
 
+    fn request(known: &Map<String, Value>, limit: usize, offset: usize) -> CompletionRequest<'_> {
+        let of = AskedCompletion::Prompt("p");
+        CompletionRequest { of, argument: "a", value: "", known, limit, offset }
+    }
+
     #[test]
     fn suggestions_are_a_list_or_an_object_with_one() {
-        let of = |values: &[&str], has_more| {
+        let known = Map::new();
+        let read = |printed: &Value| suggested(printed, &request(&known, SUGGESTIONS, 0));
+        let of = |values: &[&str], has_more, next| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();
-            Some(Suggestions { values, has_more })
+            Some(Suggestions { values, has_more, next })
         };
-        assert_eq!(suggested(&json!(["a", "b"])), of(&["a", "b"], false));
-        let paged = json!({"suggestions": ["a"], "hasMore": true, "next": 1});
-        assert_eq!(suggested(&paged), of(&["a"], true));
+        assert_eq!(read(&json!(["a", "b"])), of(&["a", "b"], false, 2));
+        let paged = json!({"suggestions": ["a"], "hasMore": true, "next": 7});
+        assert_eq!(read(&paged), of(&["a"], true, 7));
         for bad in [json!([1]), json!("a"), json!({}), json!({"suggestions": "a"})] {
-            assert_eq!(suggested(&bad), None, "{bad}");
+            assert_eq!(read(&bad), None, "{bad}");
         }
-        let many = suggested(&json!(vec!["a"; 101])).expect("a list");
-        assert_eq!((many.values.len(), many.has_more), (100, true));
+        let many = read(&json!(vec!["a"; 101])).expect("a list");
+        assert_eq!((many.values.len(), many.has_more, many.next), (100, true, 100));
+    }
+
+    #[test]
+    fn pages_are_cut_out_of_the_list_of_a_script_that_knows_none() {
+        let known = Map::new();
+        let list = json!(["a", "b", "c", "d", "e"]);
+        let page = |limit, offset| {
+            let page = suggested(&list, &request(&known, limit, offset)).expect("a list");
+            (page.values.concat(), page.has_more, page.next)
+        };
+        assert_eq!(page(2, 0), ("ab".to_owned(), true, 2));
+        assert_eq!(page(2, 2), ("cd".to_owned(), true, 4));
+        assert_eq!(page(2, 4), ("e".to_owned(), false, 5));
+        // A next place that leads back would be asked for ever.
+        let back = json!({"suggestions": ["x"], "hasMore": true, "next": 0});
+        assert_eq!(suggested(&back, &request(&known, 2, 3)).map(|page| page.next), Some(4));
     }
 }

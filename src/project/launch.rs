@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::completions::{self, CompletionRequest, SUGGESTIONS, ScriptCompletion};
+use crate::completions::{self, CompletionRequest, ScriptCompletion};
 use crate::reading::AskedResource;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::roots;
 use crate::stream::ScriptStream;
 use crate::token::RemoteToken;
 use crate::{Project, ScriptTool};
@@ -104,6 +105,8 @@ impl ScriptLaunch {
     ) -> Result<Self, Unlaunched> {
         let mut meta = meta.clone();
         RemoteToken::strip(&mut meta, project.settings.token.as_ref());
+        // A member of the parameters, and not of `_meta`, as the client sent it.
+        meta.remove("mcpbash/timeoutSecs");
         let meta = Value::Object(meta).to_string();
         if meta.len() > META_BYTES {
             return Err(Unlaunched::LongMeta);
@@ -138,6 +141,18 @@ impl ScriptLaunch {
     pub fn for_pages(mut self, shows: bool) -> Self {
         let word = if shows { "1" } else { "0" };
         self.env.insert("MCPBASH_CLIENT_SUPPORTS_UI".to_owned(), word.to_owned());
+        self
+    }
+
+    /// Gives the call another time limit in seconds, up to the longest.
+    #[must_use]
+    pub fn within(mut self, project: &Project, seconds: u64) -> Self {
+        let seconds = seconds.clamp(1, project.settings.max_seconds);
+        match &mut self.idle {
+            // The longest time of such a tool is another.
+            Some(idle) => *idle = seconds.min(self.seconds),
+            None => self.seconds = seconds,
+        }
         self
     }
 
@@ -220,8 +235,9 @@ impl ScriptLaunch {
             ("COFFERDAM_PATH", &path),
             ("MCP_COMPLETION_NAME", &completion.name),
             ("MCP_COMPLETION_ARGS_JSON", &arguments),
-            ("MCP_COMPLETION_LIMIT", &SUGGESTIONS.to_string()),
-            ("MCP_COMPLETION_OFFSET", "0"),
+            ("MCP_COMPLETION_LIMIT", &request.limit.to_string()),
+            ("MCP_COMPLETION_OFFSET", &request.offset.to_string()),
+            ("MCP_COMPLETION_ARGS_HASH", &request.hash()),
         ]));
         let run = if completion.is_executable { "program" } else { "bash" };
         let script = script(&mark, run, &[("PROGRAM", "$COFFERDAM_PATH")]);
@@ -335,8 +351,7 @@ fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
 /// Returns the variables that every script has.
 fn variables(project: &Project) -> BTreeMap<String, String> {
     let file = |name: &str| format!("{FILES}{name}");
-    let roots =
-        json!([{ "uri": format!("file://{ROOT}"), "name": project.server.name, "path": ROOT }]);
+    let (roots, paths, count) = roots::told(&project.roots, &project.server.name);
     let set = [
         ("MCP_SDK", SDK_DIRECTORY.to_owned()),
         ("MCP_TOOL_ERROR_FILE", file("error")),
@@ -346,9 +361,9 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCP_ELICIT_SUPPORTED", "0".to_owned()),
         ("MCP_ELICIT_REQUEST_FILE", file("elicit-request")),
         ("MCP_ELICIT_RESPONSE_FILE", file("elicit-response")),
-        ("MCP_ROOTS_JSON", roots.to_string()),
-        ("MCP_ROOTS_PATHS", ROOT.to_owned()),
-        ("MCP_ROOTS_COUNT", "1".to_owned()),
+        ("MCP_ROOTS_JSON", roots),
+        ("MCP_ROOTS_PATHS", paths),
+        ("MCP_ROOTS_COUNT", count.to_string()),
         ("MCPBASH_PROJECT_ROOT", ROOT.to_owned()),
         ("MCPBASH_HOME", "/etc/cofferdam".to_owned()),
         ("MCPBASH_TOOLS_DIR", format!("{ROOT}/tools")),

@@ -17,6 +17,7 @@ mod reading;
 mod register;
 mod resources;
 mod result;
+mod roots;
 mod server;
 mod settings;
 mod stream;
@@ -28,11 +29,13 @@ mod ui;
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
+use roots::ScriptRoot;
 use tree::Tree;
 
 pub use completions::{
-    AskedCompletion, CompletionOf, CompletionRequest, ScriptCompletion, Suggestions,
+    AskedCompletion, CompletionOf, CompletionRequest, SUGGESTIONS, ScriptCompletion, Suggestions,
 };
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
@@ -62,6 +65,10 @@ pub struct Project {
     pub settings: ProjectSettings,
     /// Hooks that the project has, by their paths.
     pub hooks: Vec<&'static str>,
+    /// Directories in which its scripts work.
+    pub(crate) roots: Vec<ScriptRoot>,
+    /// Changes with the lists.
+    pub hash: String,
     /// Mistakes that cost an entry or a field.
     pub mistakes: Vec<ProjectMistake>,
 }
@@ -142,6 +149,8 @@ impl Project {
             completions: Vec::new(),
             settings: ProjectSettings::default(),
             hooks: hooks(&tree)?,
+            roots: roots::read(&tree, &mut mistakes),
+            hash: String::new(),
             mistakes: Vec::new(),
         };
         ui::link(&mut project.tools, &pages);
@@ -158,7 +167,21 @@ impl Project {
         // A register.json takes the place of register.sh.
         project.hooks.retain(|hook| !(register.exists && *hook == hooks::REGISTER));
         project.mistakes = mistakes;
+        project.hash = project.hashed();
         Ok(project)
+    }
+
+    /// Makes a hash of the lists, as far as a client sees their order.
+    fn hashed(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut add = |one: &str, other: &str| {
+            hash.update(format!("{}:{one}{}:{other}", one.len(), other.len()));
+        };
+        self.tools.iter().for_each(|one| add(&one.name, &one.path));
+        self.resources.iter().for_each(|one| add(&one.name, &one.uri));
+        self.templates.iter().for_each(|one| add(&one.name, &one.uri_template));
+        self.prompts.iter().for_each(|one| add(&one.name, &one.path));
+        hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

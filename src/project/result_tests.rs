@@ -41,6 +41,8 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
         completions: Vec::new(),
         settings: Default::default(),
         hooks: Vec::new(),
+        roots: Vec::new(),
+        hash: String::new(),
         mistakes: Vec::new(),
     };
     let none = Map::new();
@@ -147,6 +149,8 @@ fn nothing_of_the_caller_is_in_the_script() {
         completions: Vec::new(),
         settings: Default::default(),
         hooks: Vec::new(),
+        roots: Vec::new(),
+        hash: String::new(),
         mistakes: Vec::new(),
         server: ServerIdentity {
             name: "p".to_owned(),

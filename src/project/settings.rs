@@ -20,6 +20,8 @@ const TEXT_BYTES: u64 = 100 << 10;
 pub struct ProjectSettings {
     /// True if the project's hooks are run.
     pub has_hooks: bool,
+    /// True if batches are taken in each revision.
+    pub has_batches: bool,
     /// Instructions for the model in place of ours.
     pub instructions: Option<String>,
     /// Which tools are called.
@@ -54,6 +56,7 @@ impl Default for ProjectSettings {
     fn default() -> Self {
         Self {
             has_hooks: false,
+            has_batches: false,
             instructions: None,
             tools: ToolFilter::All,
             default_seconds: DEFAULT_SECONDS,
@@ -85,6 +88,7 @@ impl ProjectSettings {
         Ok(Self {
             token,
             has_hooks: has("MCPBASH_ALLOW_PROJECT_HOOKS"),
+            has_batches: has("MCPBASH_COMPAT_BATCHES"),
             instructions: text("MCPBASH_SERVER_INSTRUCTIONS"),
             tools: filter(text("MCPBASH_TOOL_ALLOWLIST"), text("MCPBASH_TOOL_ALLOW_DEFAULT"))?,
             default_seconds: number(

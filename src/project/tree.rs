@@ -112,6 +112,11 @@ impl Tree {
         !matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
+    /// Returns true for a folder of the project that no link leads to.
+    pub(crate) fn is_folder(&self, path: &str) -> bool {
+        self.file(path, OFlags::PATH | OFlags::DIRECTORY).is_ok()
+    }
+
     /// Checks that only the project's owner may put files into a folder: others could exchange each file in it.
     ///
     /// # Errors

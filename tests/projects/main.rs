@@ -5,8 +5,10 @@
 )]
 
 mod author;
+mod examples;
 mod hooks;
 mod hostile;
+mod lists;
 mod live;
 mod pages;
 #[path = "../support/server.rs"]

@@ -11,10 +11,12 @@ use std::time::Duration;
 use rmcp::RoleServer;
 use rmcp::model::{JsonRpcMessage, RequestId};
 use rmcp::service::RxJsonRpcMessage;
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use super::lifecycle::{Lifecycle, Step};
 use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
 use model::outcome::in_words;
@@ -23,6 +25,8 @@ use model::outcome::in_words;
 const EOF_GRACE: Duration = Duration::from_secs(1);
 /// Time for calls in flight, after a signal to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// Time for `exit`, after `shutdown`.
+const SHUT_GRACE: Duration = Duration::from_secs(5);
 /// Lines that are read after a signal to stop, from a client that never pauses. A count and not a
 /// time: on a busy machine a time can pass while a request still lies unread.
 const READ_ON: usize = 4096;
@@ -82,6 +86,7 @@ pub(super) struct Reading {
     /// Ids of cancelled requests. rmcp would give the late answer of the first to a second
     /// request with its id, so these are not taken again.
     pub taken_back: HashSet<RequestId>,
+    pub lifecycle: Lifecycle,
     pub ends: Ends,
 }
 
@@ -159,6 +164,9 @@ impl Reading {
         if !self.gate.admits(&message) {
             return Ok(());
         }
+        if !self.keeps_order(&message).await? {
+            return Ok(());
+        }
         if let JsonRpcMessage::Request(request) = &message {
             if self.ends.stop.is_cancelled() {
                 let fault = Fault::request("the server is ending: it takes no more requests");
@@ -181,6 +189,41 @@ impl Reading {
             }
         }
         self.to_service.send(message).await.map_err(|_| closed())
+    }
+
+    /// Returns true if the message passes; another has its answer.
+    async fn keeps_order(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> io::Result<bool> {
+        let (step, id) = match message {
+            JsonRpcMessage::Request(request) => {
+                (self.lifecycle.request(&request.request), Some(request.id.clone()))
+            }
+            JsonRpcMessage::Notification(notification) => {
+                (self.lifecycle.notification(&notification.notification), None)
+            }
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => return Ok(true),
+        };
+        match (&step, id) {
+            (Step::Pass, _) => return Ok(true),
+            (Step::Nothing, _) => return Ok(false),
+            (Step::Refuse(fault), Some(id)) => self.refuse(fault.clone().with_id(id)).await?,
+            (Step::Shut | Step::Exit, Some(id)) => {
+                let answer = json!({ "jsonrpc": "2.0", "id": id, "result": {} });
+                write_line(&self.outgoing, answer.to_string().into_bytes()).await?;
+            }
+            (Step::Refuse(_) | Step::Shut | Step::Exit, None) => {}
+        }
+        match step {
+            Step::Exit => self.ends.stop.cancel(),
+            Step::Shut => {
+                let stop = self.ends.stop.clone();
+                tokio::spawn(async move {
+                    sleep(SHUT_GRACE).await;
+                    stop.cancel();
+                });
+            }
+            Step::Pass | Step::Refuse(_) | Step::Nothing => {}
+        }
+        Ok(false)
     }
 
     async fn refuse(&self, fault: Fault) -> io::Result<()> {

@@ -1,0 +1,87 @@
+//! The order of requests that servers of a project keep: nothing before a session is open, nothing after `shutdown`.
+
+use rmcp::model::{ClientNotification, ClientRequest};
+
+use crate::message::{Fault, opens};
+
+/// Code of a request before the session is open.
+const CLOSED: i32 = -32000;
+/// Code of a request after `shutdown`.
+const SHUT: i32 = -32003;
+/// Code of `exit` before `shutdown`.
+const NOT_SHUT: i32 = -32005;
+
+/// What is done with a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Pass,
+    Refuse(Fault),
+    /// It is answered with an empty result, and the server ends after a time.
+    Shut,
+    /// It is answered with an empty result, if it is a request, and the server ends.
+    Exit,
+    /// It is left out.
+    Nothing,
+}
+
+/// State of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Lifecycle {
+    /// True for servers of a project; others answer what comes.
+    is_kept: bool,
+    is_open: bool,
+    is_shut: bool,
+}
+
+impl Lifecycle {
+    pub(super) fn of(is_kept: bool) -> Self {
+        Self { is_kept, ..Self::default() }
+    }
+
+    /// Decides about a request.
+    pub(super) fn request(&mut self, request: &ClientRequest) -> Step {
+        if !self.is_kept {
+            return Step::Pass;
+        }
+        let refuse = |code, why: &str| Step::Refuse(Fault::request(why).with_code(code));
+        let custom =
+            if let ClientRequest::CustomRequest(custom) = request { Some(custom) } else { None };
+        let method = custom.map_or("", |custom| custom.method.as_str());
+        match method {
+            "exit" if self.is_shut => return Step::Exit,
+            "exit" => return refuse(NOT_SHUT, "Shutdown not requested"),
+            _ if self.is_shut => return refuse(SHUT, "Server shutting down"),
+            _ => {}
+        }
+        let is_early = matches!(
+            request,
+            ClientRequest::InitializeRequest(_)
+                | ClientRequest::PingRequest(_)
+                | ClientRequest::DiscoverRequest(_)
+        );
+        // From MCP 2026-07-28 on a request stands alone, and says all that a session is opened for.
+        let may_pass = self.is_open || is_early || opens(request);
+        match (method, may_pass) {
+            ("shutdown", true) => {
+                self.is_shut = true;
+                Step::Shut
+            }
+            (_, true) => Step::Pass,
+            (_, false) => refuse(CLOSED, "Server not initialized"),
+        }
+    }
+
+    /// Decides about a notification.
+    pub(super) fn notification(&mut self, notification: &ClientNotification) -> Step {
+        if let ClientNotification::InitializedNotification(_) = notification {
+            self.is_open = true;
+        }
+        if let ClientNotification::CustomNotification(custom) = notification
+            && self.is_kept
+            && custom.method == "exit"
+        {
+            return if self.is_shut { Step::Exit } else { Step::Nothing };
+        }
+        Step::Pass
+    }
+}
