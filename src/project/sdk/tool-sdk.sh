@@ -339,6 +339,8 @@ __mcp_run_reads() {
             fi
             continue
         fi
+        # Each match renews the time limit, by a line that says nothing.
+        [[ $dry == yes || -z ${MCP_PROGRESS_STREAM:-} ]] || echo >>"$MCP_PROGRESS_STREAM"
         # Nobody would see it.
         [[ -n ${MCP_PROGRESS_TOKEN:-} || $dry == yes ]] || continue
         case $extract in
