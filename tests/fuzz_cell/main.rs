@@ -43,7 +43,7 @@ const LIMIT: u64 = 20;
 fn main() -> ExitCode {
     support::main(&[
         claim("random_calls_in_cells_touch_nothing_outside", |caller| alone(caller, fuzzed))
-            .needs(&[Need::Python, Need::X86_64]),
+            .needs(&[Need::Python]),
         claim("a_canary_that_is_touched_is_seen", |caller| alone(caller, touched))
             .needs(&[Need::Python]),
     ])

@@ -20,8 +20,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("watches_of_a_directory_are_those_of_its_user_up_to_a_figure", watches).needs(PYTHON),
     claim("a_program_that_cannot_be_looked_into_is_refused", untraceable).needs(PYTHON),
     claim("a_file_follows_its_end_in_a_granted_directory", follows),
-    claim("no_call_that_watches_a_whole_mount_is_there", fanotify)
-        .needs(&[Need::Python, Need::X86_64]),
+    claim("no_call_that_watches_a_whole_mount_is_there", fanotify).needs(&[Need::Python]),
 ];
 
 fn python(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {

@@ -19,8 +19,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated).needs(&[Need::Python]),
     claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
     claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
-    claim("every_odd_call_is_answered_as_without_the_guard", odd)
-        .needs(&[Need::Python, Need::X86_64]),
+    claim("every_odd_call_is_answered_as_without_the_guard", odd).needs(&[Need::Python]),
     claim("init_is_no_deputy", deputy).needs(&[Need::Python]),
     claim("who_waits_for_a_fifo_holds_nobody_up", fifo),
     claim("a_refused_name_is_counted_and_told_with_the_way_out", told),

@@ -5,6 +5,7 @@
 //! COFFERDAM_MUST_RUN is 1.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part of what they share")]
 
+mod calls;
 mod copy;
 pub mod ids;
 mod machine;
@@ -20,6 +21,7 @@ use copy::{Copied, world_directory};
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::Value;
 
+pub use calls::CALLS;
 pub use libtest_mimic::Failed;
 pub use machine::{CGROUPS, Need, PATH};
 pub use patience::{patience, soon};
@@ -392,22 +394,3 @@ pub fn denials(told: &Value) -> Vec<(String, u64)> {
 pub fn text<'a>(told: &'a Value, field: &str) -> &'a str {
     told.get(field).and_then(Value::as_str).unwrap_or_default()
 }
-
-/// Python that defines `call(number, *arguments)`: 0 or more as the kernel returns it, or the
-/// name of the errno.
-pub const CALLS: &str = r#"
-import ctypes, errno, os, signal, socket, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
-def call(number, *arguments):
-    ctypes.set_errno(0)
-    plain = [a if isinstance(a, bytes) or a is None else ctypes.c_long(a) for a in arguments]
-    got = libc.syscall(ctypes.c_long(number), *plain)
-    return got if got != -1 else errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())
-def tried(action):
-    try:
-        action()
-        return "ok"
-    except OSError as error:
-        return errno.errorcode[error.errno]
-"#;

@@ -20,15 +20,14 @@ const TIER: &str = "landlock+seccomp";
 
 fn main() -> ExitCode {
     const SCOPE: &[Need] = &[Need::LandlockScope];
-    const PYTHON: &[Need] = &[Need::LandlockScope, Need::Python, Need::X86_64];
+    const PYTHON: &[Need] = &[Need::LandlockScope, Need::Python];
     const OUTER: &[Need] = &[Need::LandlockScope, Need::Unshare, Need::Bc];
     support::main(&[
         claim("it_is_never_taken_by_itself", not_by_itself).needs(SCOPE),
         claim("where_a_filter_refuses_user_namespaces_it_runs", filtered).needs(PYTHON),
         claim("where_a_sysctl_refuses_user_namespaces_it_runs", forbidden).needs(OUTER),
         claim("its_receipt_says_what_it_lacks", receipt).needs(SCOPE),
-        claim("without_signals_held_it_is_refused", old_landlock)
-            .needs(&[Need::Python, Need::X86_64]),
+        claim("without_signals_held_it_is_refused", old_landlock).needs(&[Need::Python]),
         claim("what_takes_mounts_is_refused_with_the_way_out", no_mounts).needs(SCOPE),
         claim("files_outside_are_neither_read_nor_changed", outside::files).needs(PYTHON),
         claim("what_is_granted_for_reading_is_read_and_not_written", outside::granted).needs(SCOPE),

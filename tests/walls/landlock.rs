@@ -7,11 +7,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_receipt_names_the_abi_and_what_the_canary_met", receipt),
     claim("landlock_denies_outside_and_allows_inside", outside_and_inside).needs(&[Need::Python]),
     claim("directories_can_be_listed_where_files_are_granted", listing),
-    claim("a_program_cannot_signal_init_and_can_signal_its_children", signals).needs(&[
-        Need::Python,
-        Need::X86_64,
-        Need::LandlockScope,
-    ]),
+    claim("a_program_cannot_signal_init_and_can_signal_its_children", signals)
+        .needs(&[Need::Python, Need::LandlockScope]),
     claim("no_signal_to_init_has_an_effect", deaf).needs(&[Need::Python]),
     claim("a_profile_that_requires_a_newer_abi_is_refused", newer_abi),
     claim("no_tcp_where_a_profile_has_no_network", no_tcp).needs(&[Need::Bc]),

@@ -8,8 +8,7 @@ use crate::support::{
 
 pub const CLAIMS: &[Claim] = &[
     claim("what_was_refused_is_printed_and_nothing_else_happens", printed).needs(&[Need::Python]),
-    claim("what_no_profile_grants_is_told_with_the_reason", never)
-        .needs(&[Need::Python, Need::X86_64]),
+    claim("what_no_profile_grants_is_told_with_the_reason", never).needs(&[Need::Python]),
     claim("once_its_reasons_are_written_what_was_learned_lets_the_command_run", round)
         .needs(&[Need::Python]),
     claim("a_program_of_the_host_that_is_not_in_the_cell_is_offered_as_a_path", program),

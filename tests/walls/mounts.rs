@@ -13,7 +13,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("links_and_dots_lead_to_the_cells_own_files", tricks),
     claim("every_mount_is_nosuid_and_nothing_of_the_host_is_writable", flags),
     claim("devices_cannot_be_made_and_mounts_cannot_be_changed", mount_calls)
-        .needs(&[Need::Python, Need::X86_64]),
+        .needs(&[Need::Python]),
     claim("a_filesystem_of_the_cell_is_full_at_its_cap", full).needs(&[Need::Python]),
     claim("inodes_are_full_at_their_cap", inodes).needs(&[Need::Python]),
     claim("a_read_only_grant_is_read_only_for_its_owner", ro_grant),

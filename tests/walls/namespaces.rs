@@ -5,15 +5,10 @@ use crate::support::{CALLS, Caller, Check, Claim, Need, claim, equal, holds};
 pub const CLAIMS: &[Claim] = &[
     claim("each_of_seven_namespaces_differs_from_the_operators", all_differ),
     claim("a_cell_sees_its_own_processes_only", own_processes),
-    claim("the_host_name_is_cofferdam_and_cannot_be_set", host_name)
-        .needs(&[Need::Python, Need::X86_64]),
+    claim("the_host_name_is_cofferdam_and_cannot_be_set", host_name).needs(&[Need::Python]),
     claim("a_cell_has_no_controlling_terminal", no_terminal).needs(&[Need::Script]),
     claim("a_cell_is_a_session_of_its_own", own_session),
-    claim("nested_namespaces_are_refused", nested_refused).needs(&[
-        Need::Python,
-        Need::Unshare,
-        Need::X86_64,
-    ]),
+    claim("nested_namespaces_are_refused", nested_refused).needs(&[Need::Python, Need::Unshare]),
     claim("no_user_namespace_fits_in_a_cells_even_without_a_filter", nested_count)
         .needs(&[Need::Nsenter, Need::Unshare]),
     claim("the_loopback_of_the_host_is_not_the_cells", host_loopback).needs(&[Need::Python]),
@@ -21,8 +16,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
     claim("there_is_no_way_out_of_the_network_namespace", no_route).needs(&[Need::Python]),
     claim("abstract_sockets_of_the_host_are_not_there", abstract_socket).needs(&[Need::Python]),
-    claim("shared_memory_of_the_host_is_not_there", shared_memory)
-        .needs(&[Need::Python, Need::X86_64]),
+    claim("shared_memory_of_the_host_is_not_there", shared_memory).needs(&[Need::Python]),
 ];
 
 const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];

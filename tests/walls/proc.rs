@@ -7,19 +7,14 @@ pub const CLAIMS: &[Claim] = &[
     claim("programs_that_read_proc_work", programs).needs(&[Need::Procps, Need::Python]),
     claim("a_call_that_asks_for_less_memory_is_shown_what_it_has", jobs_memory)
         .needs(&[Need::Procps]),
-    claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo)
-        .needs(&[Need::Python, Need::X86_64]),
-    claim("clocks_begin_with_the_supervisor_and_agree_with_each_other", clocks).needs(&[
-        Need::Python,
-        Need::X86_64,
-        Need::TimeNamespace,
-    ]),
+    claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo).needs(&[Need::Python]),
+    claim("clocks_begin_with_the_supervisor_and_agree_with_each_other", clocks)
+        .needs(&[Need::Python, Need::TimeNamespace]),
     claim("sleeps_and_time_limits_are_as_long_as_they_say", sleeps)
         .needs(&[Need::Python, Need::TimeNamespace]),
     claim("every_other_entry_of_the_host_is_absent", hidden),
     claim("the_links_of_proc_stay", links),
-    claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed)
-        .needs(&[Need::Python, Need::X86_64]),
+    claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed).needs(&[Need::Python]),
     claim("a_program_reads_its_own_entries", own_entries).needs(&[Need::Python]),
     claim("settings_of_the_kernel_cannot_be_seen_or_written", settings),
     claim("what_hides_entries_of_proc_cannot_be_removed", stays_hidden),
