@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 const HERE: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv];
 const PYTHON: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::Python];
+const CONTAINER: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::Unshare];
 
 pub const CLAIMS: &[Claim] = &[
     claim("receipt_and_doctor_say_that_the_kernel_holds_memory", told).needs(HERE),
@@ -28,6 +29,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_cell_sees_its_own_group_as_the_root", root_of_its_own).needs(HERE),
     claim("groups_of_ended_calls_are_cleared_away", cleared).only(For::Root).needs(HERE),
     claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
+    claim("in_a_container_all_processes_make_room_and_memory_is_held", container).needs(CONTAINER),
+    claim("a_container_that_may_not_be_divided_is_left_as_it_was", undivided).needs(CONTAINER),
     claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
 ];
 
@@ -316,6 +319,99 @@ fn cleared(caller: &Caller) -> Check {
         }
     }
     holds("a group of the place's last owner", &left, !left.exists())
+}
+
+/// A process of another pid namespace in the container's group.
+#[derive(Debug, Clone, Copy)]
+enum Outsider {
+    None,
+    Inside,
+}
+
+/// Runs a line in a container's namespaces as the one who runs the test, with the container's group, which the user may write to,
+/// at its usual place and other processes in it.
+fn contained(
+    place: &Place<'_>,
+    outsider: Outsider,
+    prepare: &str,
+    line: &str,
+) -> Result<Command, Failed> {
+    let group = place.give()?;
+    let uid = place.caller.uid();
+    let become_user = match place.caller.who {
+        Who::Root => "exec".to_owned(),
+        Who::User => format!("exec setpriv --reuid {uid} --regid {uid} --clear-groups --"),
+    };
+    let inside = format!(
+        "mount -t cgroup2 none /mnt && mount --move /mnt /sys/fs/cgroup && {prepare} && \
+         {{ sleep 300 & }}; {become_user} /bin/bash -c \"$0\""
+    );
+    let group = group.display();
+    // unshare itself stays outside of the pid namespace.
+    let [before, after] = match outsider {
+        Outsider::None => ["true".to_owned(), format!("echo 0 >{group}/cgroup.procs")],
+        Outsider::Inside => [format!("echo $$ >{group}/cgroup.procs"), "true".to_owned()],
+    };
+    let enter = format!(
+        "{before} && exec unshare --mount --pid --fork --kill-child --mount-proc \
+         /bin/bash -c '{after} && exec unshare --cgroup /bin/bash -c \"$0\" \"$1\"' \"$0\" \"$1\""
+    );
+    let mut command = Command::new("/bin/bash");
+    command.env_clear().env("HOME", &place.caller.home).env("PATH", crate::support::PATH);
+    command.current_dir(&place.caller.home).stdin(Stdio::null());
+    command.args(["-c", &enter, &inside, line]);
+    Ok(command)
+}
+
+/// Two instances after one another, as a container runs them: the second is in the leaf by then.
+fn container(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let binary = caller.binary().display().to_string();
+    let look = "cat /sys/fs/cgroup/cgroup.procs | wc -l; cat /sys/fs/cgroup/container/cgroup.procs | wc -l";
+    let run = format!("{binary} run --json --memory 64M -- true");
+    let line =
+        format!("{look} 2>/dev/null; {run}; {run}; {look}; {binary} doctor | grep 'memory limit'");
+    let command = contained(&place, Outsider::None, "true", &line)?;
+    let told = Told::of(command, patience())?;
+    let mut said = told.stdout.lines();
+    let before: u32 = said.next().unwrap_or_default().parse().map_err(|_| format!("{told:?}"))?;
+    holds("processes are in the container's group", before, before >= 3)?;
+    equal("and no leaf", said.next(), Some("0"))?;
+    for run in ["first", "second"] {
+        let report: Value = serde_json::from_str(said.next().unwrap_or_default())
+            .map_err(|_| format!("{run}: {told:?}"))?;
+        let held = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
+        equal(run, held, Some("cgroup v2"))?;
+    }
+    equal("the group is empty", said.next(), Some("0"))?;
+    let inside: u32 = said.next().unwrap_or_default().parse().map_err(|_| format!("{told:?}"))?;
+    holds("they are in the leaf", inside, inside >= 3)?;
+    let doctor = said.next().unwrap_or_default();
+    holds("doctor", doctor, doctor.ends_with("cells are held by cgroup v2"))
+}
+
+/// As where an engine mounts the groups read-only, and where somebody from outside is in the group.
+fn undivided(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let line = format!(
+        "{} run --json -- true; ls -d /sys/fs/cgroup/*/ 2>/dev/null | wc -l; grep -c . /sys/fs/cgroup/cgroup.procs",
+        caller.binary().display()
+    );
+    let fixed = "mount -o remount,bind,ro /sys/fs/cgroup";
+    for (outsider, prepare) in [(Outsider::None, fixed), (Outsider::Inside, "true")] {
+        let told = Told::of(contained(&place, outsider, prepare, &line)?, patience())?;
+        let lines: Vec<&str> = told.stdout.lines().collect();
+        let [report, groups, members] = lines.as_slice() else {
+            return Err(format!("{told:?}").into());
+        };
+        let report: Value = serde_json::from_str(report).map_err(|_| format!("{told:?}"))?;
+        let held = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
+        equal("memory", held, Some("best-effort"))?;
+        equal("no group is left", *groups, "0")?;
+        let members: u32 = members.parse().map_err(|_| format!("{told:?}"))?;
+        holds("all are where they were", members, members >= 2)?;
+    }
+    Ok(())
 }
 
 const REQUIRES: &str = "[requires]\nmemory_cgroup = true";

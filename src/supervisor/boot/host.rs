@@ -11,11 +11,13 @@ use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::{AccessFlags, access, getegid, geteuid, getgroups};
 
-use cell::cgroup::{Parent, ProcessorShares};
+use cell::cgroup::Parent;
 use cell::ids::{CellIds, HostIds, Supplementary};
 use cell::measure::{NAMESPACES, Operator};
 use model::receipt::Tier;
 
+use super::container_group;
+use super::control_files::{enable, own_cgroup, put};
 use super::error::StartError;
 use super::idmap::{HostRoot, IdMap, IdRange};
 use super::subordinate::{Block, OwnIds};
@@ -257,7 +259,9 @@ fn lock(number: u32) -> std::io::Result<Option<Flock<File>>> {
 pub(crate) fn cgroups(identity: &Identity) -> Parent {
     let found = match identity {
         Identity::Root(instance) => v2_as_root(instance).or_else(|| v1_as_root(instance)),
-        Identity::Ordinary { .. } => v2_delegated(),
+        Identity::Ordinary { .. } => {
+            container_group::of_user(Path::new("/sys/fs/cgroup")).or_else(v2_delegated)
+        }
     };
     found.unwrap_or(Parent::None)
 }
@@ -291,30 +295,6 @@ fn v2_delegated() -> Option<Parent> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let directory = open(&directory, flags, Mode::empty()).ok()?;
     Some(Parent::V2 { directory, processors })
-}
-
-/// Has the groups below `directory` hold memory and processes, and share out the processors where that
-/// is ours to say: not every delegation has that controller.
-pub(super) fn enable(directory: &Path) -> std::io::Result<ProcessorShares> {
-    let control = directory.join("cgroup.subtree_control");
-    put(&control, "+memory +pids")?;
-    Ok(put(&control, "+cpu").map_or(ProcessorShares::NotOurs, |()| ProcessorShares::Shared))
-}
-
-/// Writes to a control file, which must be there: made anew it would be a file that controls nothing.
-pub(super) fn put(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> std::io::Result<()> {
-    use std::io::Write;
-    File::options().write(true).open(file)?.write_all(text.as_ref())
-}
-
-/// The cgroup of this process for one entry of `/proc/self/cgroup` (cgroups(7)).
-pub(super) fn own_cgroup(controller: &str) -> Option<String> {
-    let table = fs::read_to_string("/proc/self/cgroup").ok()?;
-    table.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (_, names, path) = (parts.next()?, parts.next()?, parts.next()?);
-        names.split(',').any(|name| name == controller).then(|| path.to_owned())
-    })
 }
 
 /// A directory of our own below `parent`, emptied of what a killed instance left, and given to
@@ -376,7 +356,7 @@ fn v1_as_root(instance: &Instance) -> Option<Parent> {
 
 fn v2_as_root(instance: &Instance) -> Option<Parent> {
     let root = Path::new("/sys/fs/cgroup");
-    put(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    container_group::divide(root).ok()?;
     // So that our groups weigh at all; a host that has it off may have its reason.
     put(root.join("cgroup.subtree_control"), "+cpu").unwrap_or_default();
     let held =

@@ -5,6 +5,8 @@
 
 pub(crate) mod bare;
 mod clocks;
+mod container_group;
+mod control_files;
 pub(crate) mod enter;
 pub(crate) mod error;
 pub mod filter;

@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use crate::boot::host::{enable, put};
+use crate::boot::control_files::{enable, own_cgroup, put};
 use cell::cgroup::ProcessorShares;
 use model::outcome::in_words;
 
@@ -107,6 +107,6 @@ pub(crate) fn unified() -> bool {
 
 /// The limits of the unit that this process is in.
 pub(crate) fn own_limits() -> UnitLimits {
-    let own = crate::boot::host::own_cgroup("");
+    let own = own_cgroup("");
     own.map(|path| UnitLimits::of(Path::new(ROOT), &path)).unwrap_or_default()
 }
