@@ -129,7 +129,7 @@ const FCNTLS: [i32; 8] = [
 /// Returns every call of a front end, whatever is checked about its arguments.
 pub(super) fn calls() -> impl Iterator<Item = Sysno> {
     let checked = conditional(true).map(|(call, _)| call);
-    ALLOWED.into_iter().chain(OLDER).chain(LOG).chain(checked)
+    ALLOWED.into_iter().chain(OLDER).chain(LOG).chain(LISTENER).chain(checked)
 }
 
 /// Returns the calls whose arguments are checked.

@@ -172,6 +172,12 @@ fn conditional() -> [(Sysno, Verdict); 6] {
     ]
 }
 
+/// Returns every call of the gateway and of its workers, whatever is checked about its arguments.
+pub fn calls() -> impl Iterator<Item = Sysno> {
+    let checked = [Sysno::clone, Sysno::socket, Sysno::setsockopt];
+    COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK).chain(checked)
+}
+
 /// Compiles the filter of the gateway, which its workers inherit.
 ///
 /// # Errors

@@ -23,6 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::egress::{Egress, SecretSource};
 
+pub use confine::calls;
 pub use start::{GatewayStartError, StartedGateway, start};
 
 /// Everything that a gateway is made with.

@@ -2,14 +2,15 @@
 
 use std::process::Command;
 
-use crate::support::{Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
+use crate::support::{CALLS, Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
 use cofferdam::commands::surroundings::Surroundings;
+use model::profile::calls;
 use serde_json::Value;
 
 const TOOLS: &[Need] = &[Need::Unshare, Need::Bc];
 const MAPPED: &[Need] = &[Need::Unshare, Need::Setpriv, Need::Python];
 const PLACES: &[Need] = &[Need::Unshare, Need::Setpriv, Need::RootLooks];
-const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python, Need::X86_64];
+const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python];
 
 pub const CLAIMS: &[Claim] = &[
     claim("here_doctor_finds_everything", healthy).needs(TOOLS),
@@ -36,6 +37,8 @@ pub const CLAIMS: &[Claim] = &[
         .needs(FILTERS),
     claim("an_outer_filter_that_answers_first_is_no_breach", selftest_under_a_filter)
         .needs(FILTERS),
+    claim("our_profile_for_containers_lets_cells_a_network_and_a_listener_work", our_profile)
+        .needs(&[Need::Python]),
     claim("selftest_finds_a_place_where_programs_may_run", selftest_without_exec).needs(PLACES),
 ];
 
@@ -279,7 +282,7 @@ fn fixed_run(caller: &Caller) -> Check {
 const KERNEL: &str = r#"
 import array, ctypes, fcntl, os, select, socket, struct, sys
 answers, argv = eval(sys.argv[1]), sys.argv[2:]
-libc = ctypes.CDLL(None, use_errno=True)
+answers = [(native(number), third, answer) for number, third, answer in answers]
 code = [(0x20, 0, 0, 0)]
 for number, third, _ in answers:
     # The word of the third argument, or (I, BITS) for any of BITS in argument I.
@@ -296,7 +299,7 @@ if child == 0:
     held = ctypes.create_string_buffer(program)
     filter = struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))
     libc.prctl(38, 1, 0, 0, 0)
-    listener = libc.syscall(317, 1, 8, filter)
+    listener = libc.syscall(native(317), 1, 8, filter)
     assert listener >= 0, os.strerror(ctypes.get_errno())
     socket.send_fds(theirs, [b"l"], [listener])
     os.close(listener)
@@ -330,21 +333,20 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 /// Runs a program under a filter without a listener, as container engines have it: CALLS, which are answered ENOSYS.
 const FILTERED: &str = r#"
 import ctypes, os, struct, sys
-calls, argv = eval(sys.argv[1]), sys.argv[2:]
-libc = ctypes.CDLL(None, use_errno=True)
+calls, argv = [native(number) for number in eval(sys.argv[1])], sys.argv[2:]
 code = [(0x20, 0, 0, 0)]
 for number in calls:
     code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 38)]
 code += [(0x06, 0, 0, 0x7fff0000)]
 held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
 libc.prctl(38, 1, 0, 0, 0)
-assert libc.syscall(317, 1, 0, struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))) == 0
+assert libc.syscall(native(317), 1, 0, struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))) == 0
 os.execv(argv[0], argv)
 "#;
 
 /// A line that starts cofferdam on such a kernel.
 fn answering(caller: &Caller, answers: &str) -> Result<String, crate::support::Failed> {
-    let kernel = caller.file("kernel.py", KERNEL)?;
+    let kernel = caller.file("kernel.py", &format!("{CALLS}{KERNEL}"))?;
     let (kernel, binary) = (kernel.display(), caller.binary());
     Ok(format!("/usr/bin/python3 {kernel} \"{answers}\" {} doctor --json", binary.display()))
 }
@@ -428,7 +430,7 @@ fn second_listener(caller: &Caller) -> Check {
 
 /// As engines answer calls that their profile does not list. lsm_get_self_attr, lsm_list_modules, statmount, listmount.
 fn selftest_under_a_filter(caller: &Caller) -> Check {
-    let script = caller.file("filtered.py", FILTERED)?;
+    let script = caller.file("filtered.py", &format!("{CALLS}{FILTERED}"))?;
     let (script, binary) = (script.display(), caller.binary());
     let line = format!(
         "/usr/bin/python3 {script} 457,458,459,461 {} selftest --json K30 K31 K33 K34 K35",
@@ -444,6 +446,82 @@ fn selftest_under_a_filter(caller: &Caller) -> Check {
     let verdicts: Vec<String> = results.into_iter().flatten().map(verdict).collect();
     equal("each", verdicts, ["K30 held", "K31 held", "K33 held", "K34 held", "K35 held"])?;
     equal("in all", told.code, 0)
+}
+
+/// Runs a program under a filter that allows CALLS and answers ENOSYS to all others, as an engine makes of our profile.
+const ALLOWED: &str = r#"
+import ctypes, os, struct, sys
+calls, argv = eval(sys.argv[1]), sys.argv[2:]
+libc = ctypes.CDLL(None, use_errno=True)
+code = [(0x20, 0, 0, 0)]
+for number in calls:
+    code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x7fff0000)]
+code += [(0x06, 0, 0, 0x00050000 | 38)]
+held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))) == 0
+os.execv(argv[0], argv)
+"#;
+
+/// Whatever cofferdam calls beside its cells: the gateway of egress, and the listener of `serve --http`.
+fn our_profile(caller: &Caller) -> Check {
+    let printed = Told::of(caller.cofferdam(&["doctor", "--seccomp"]), patience())?;
+    let profile: Value =
+        serde_json::from_str(&printed.stdout).map_err(|_| format!("{printed:?}"))?;
+    let names = profile.pointer("/syscalls/0/names").and_then(Value::as_array).cloned();
+    let names: Vec<String> =
+        names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+    let script = caller.file("allowed.py", ALLOWED)?;
+    let under = |without: &str| {
+        let listed = names.iter().filter(|name| *name != without);
+        let numbers: Vec<u32> = listed.filter_map(|name| calls::number(name)).collect();
+        format!(
+            "exec /usr/bin/python3 {} {numbers:?} {}",
+            script.display(),
+            caller.binary().display()
+        )
+        .replace(", ", ",")
+    };
+    let told =
+        Told::of(plainly(caller, &format!("{} run -- echo ran", under("clone3"))), patience())?;
+    equal("the filter is in force", (told.code, told.stdout.as_str()), (125, ""))?;
+    let ours = under("");
+    let (code, verdict, missing) = report(plainly(caller, &format!("{ours} doctor --json")))?;
+    equal("doctor", (code, verdict.as_str(), missing), (0, "can_run", Vec::new()))?;
+    // A destination that no rule names: the worker of the gateway answers as a router does, and without one nobody would.
+    let run =
+        format!("{ours} run --egress 192.0.2.7:443 -- bash -c 'exec 3<>/dev/tcp/192.0.2.8/80'");
+    let told = Told::of(plainly(caller, &run), patience())?;
+    holds("refused by the gateway", &told, told.stderr.contains("No route to host"))?;
+    listens(plainly(caller, &format!("{ours} serve --http 127.0.0.1:0")))
+}
+
+/// Asks a server for its health, once it has told its address.
+fn listens(mut command: Command) -> Check {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::process::Stdio;
+    let mut server = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let said = BufReader::new(server.stderr.take().ok_or("no pipe")?);
+    let at = said.lines().map_while(Result::ok).find_map(|line| {
+        let (_, address) = line.split_once("MCP at http://")?;
+        Some(address.split('/').next()?.to_owned())
+    });
+    let asked = at.ok_or("it told no address").and_then(|at| {
+        let mut stream = std::net::TcpStream::connect(&at).map_err(|_| "it does not listen")?;
+        let request = format!("GET /health HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).map_err(|_| "it takes no request")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(|_| "it does not answer")?;
+        Ok(answer)
+    });
+    server.kill()?;
+    server.wait()?;
+    let answer = asked?;
+    holds(
+        "an answer",
+        &answer,
+        answer.starts_with("HTTP/1.1 2") || answer.starts_with("HTTP/1.1 4"),
+    )
 }
 
 /// As `docker run --tmpfs /tmp` mounts it.
