@@ -118,6 +118,11 @@ fn words_that_were_changed_bring_no_flag_that_is_not_listed() {
 }
 
 #[test]
+fn words_that_were_changed_lead_to_no_place_but_the_target() {
+    holds("reach");
+}
+
+#[test]
 fn output_that_was_changed_is_shown_without_control_characters() {
     holds("output");
 }

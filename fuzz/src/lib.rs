@@ -4,6 +4,7 @@
 //! the corpora and on mutations of them, without any tool.
 
 mod network;
+mod reach;
 mod requests;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,7 @@ use policy::flags::{DeclaredCommand, Input, Takes};
 use policy::{Policy, Principal};
 use profile::Profiles;
 use profile::document::Document;
+pub use reach::reach;
 pub use requests::{paths, requests};
 use rmcp::transport::Transport;
 use serde_json::Value;
@@ -49,12 +51,13 @@ use supervisor::protect::grammar::{self, Whole};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; a corpus has the same name.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("frames", frames),
     ("profiles", profiles),
     ("policies", policies),
     ("arguments", arguments),
     ("flags", flags),
+    ("reach", reach),
     ("output", output),
     ("calculator", calculator),
     ("lines", lines),

@@ -37,6 +37,8 @@ enum Format {
 /// environment is cleared.
 pub fn start(usual: &str) {
     let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
+    let level = || std::env::var("LOG_LEVEL").ok().filter(|_| usual == SERVER_LOG);
+    let wanted = wanted.or_else(|| Some(level_filter(&level()?)?.to_owned()));
     let wanted = wanted.unwrap_or_else(|| usual.to_owned());
     let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
         eprintln!("cofferdam: COFFERDAM_LOG or RUST_LOG is not understood: {error}");
@@ -52,6 +54,18 @@ pub fn start(usual: &str) {
     };
     if let Err(error) = Registry::default().with(filter).with(Lines(format)).try_init() {
         eprintln!("cofferdam: nothing can be logged: {error}");
+    }
+}
+
+/// Returns the filter for a level in the words of Python, which the reference implementation of command-line tools
+/// has in `LOG_LEVEL`; `None` for another word.
+fn level_filter(level: &str) -> Option<&'static str> {
+    match level.to_ascii_uppercase().as_str() {
+        "DEBUG" => Some("debug"),
+        "INFO" => Some("info"),
+        "WARN" | "WARNING" => Some("warn"),
+        "ERROR" | "CRITICAL" | "FATAL" => Some("error"),
+        _ => None,
     }
 }
 

@@ -53,6 +53,12 @@ const OF_SERVE: &[(&str, &str)] = &[
     ("BASH_MCP_MAX_TIMEOUT", "As --max-timeout."),
     ("BASH_MCP_MAX_HISTORY", "As --history-size."),
     ("BASH_MCP_WORKING_DIR", "As --working-dir."),
+    (
+        "MCP_CONFIG_FILE",
+        "File of YAML with settings of command-line tools, as an absolute path; docs/command-tools.md lists its keys, \
+         and the variables that go before them.",
+    ),
+    ("LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR, where COFFERDAM_LOG and RUST_LOG are not set."),
 ];
 
 /// Variables that `run` and `serve` read to find tool chains.

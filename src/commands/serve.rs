@@ -21,6 +21,8 @@ use super::toolchains::FoundToolchains;
 use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{metrics, project, start, wiring};
+use config::HostContext;
+use config::mcp_server::McpSettings;
 use http::Scopes;
 use http::serve::Front;
 use link::Link;
@@ -113,13 +115,14 @@ const OPENED: Duration = Duration::from_secs(1);
 
 /// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let (typed, mcp) = &with_mcp_settings(typed)?;
     // With a listener, a terminal is no client.
     let at_terminal = std::io::stdin().is_terminal();
     if at_terminal && typed.listener.http.is_none() {
         eprintln!("{ON_A_TERMINAL}");
     }
     let offer = offer(typed, config)?;
-    let (settings, workspace, _cache) = granted(typed, config)?;
+    let (settings, workspace, _cache) = granted(typed, config, mcp)?;
     let plan =
         HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
     let serving = settings.for_the_front_end();
@@ -166,6 +169,22 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     })
 }
 
+/// Reads the settings of the reference implementation of command-line tools. An address of theirs counts where none
+/// is typed, under the same conditions.
+///
+/// # Errors
+/// The setting, or the file, that cannot be used.
+fn with_mcp_settings(typed: &ServeArguments) -> Result<(ServeArguments, McpSettings), CliError> {
+    let mcp = McpSettings::read(|name| std::env::var_os(name), &HostContext::of_this_process())
+        .map_err(|error| CliError::new(error.to_string()))?;
+    for told in &mcp.told {
+        tracing::warn!(what = plain(told), "config.clamped");
+    }
+    let http = typed.listener.http.clone().or_else(|| mcp.http());
+    let listener = HttpFlags { http, ..typed.listener.clone() };
+    Ok((ServeArguments { listener, ..typed.clone() }, mcp))
+}
+
 /// Reads the configuration, and adds what is granted and set on the command line. The cache is held while it is used.
 ///
 /// # Errors
@@ -173,10 +192,11 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
 fn granted(
     typed: &ServeArguments,
     config: Option<&Path>,
+    mcp: &McpSettings,
 ) -> Result<(Settings, Workspace, Option<WorkspaceCache>), CliError> {
     let home = accounts::home();
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
-    let settings = wiring::load(config)?.in_tier(typed.tier).serving();
+    let settings = wiring::load_with(config, mcp)?.in_tier(typed.tier).serving();
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
     let cache =
@@ -191,7 +211,7 @@ fn granted(
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
     let files = listener::files(&typed.listener, &settings.loaded.config.http);
-    let settings = settings.with_files(files);
+    let settings = settings.with_files(files.into_iter().chain(mcp.file.clone()).collect());
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
     let settings = settings.with_script_sdk(typed.project.as_ref())?.with_git_identity();
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);

@@ -11,6 +11,7 @@ use super::run_arguments::MountRequest;
 use super::tier;
 use super::{git_identity, host_programs};
 use config::json::ConfigJson;
+use config::mcp_server::McpSettings;
 use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
 use model::call::Call;
@@ -333,8 +334,19 @@ impl Settings {
 /// # Errors
 /// A file that is broken, missing although it was named, or writable by others.
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
-    let loaded = config::load(directory, &HostContext::of_this_process())
+    load_with(directory, &McpSettings::default())
+}
+
+/// Reads the configuration as [`load`] does, with the settings of a server that come by variables.
+///
+/// # Errors
+/// The same, or a setting that names no tool.
+pub fn load_with(directory: Option<&Path>, mcp: &McpSettings) -> Result<Settings, CliError> {
+    let mut loaded = config::load(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
+    let declared = loaded.policy.commands().iter().map(|command| command.name.as_str());
+    let declared: Vec<&str> = if mcp.names_tools() { declared.collect() } else { Vec::new() };
+    mcp.apply(&mut loaded.config, &declared).map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {

@@ -9,10 +9,12 @@
 
 #![deny(unreachable_pub)]
 
+pub mod commands;
 mod directory;
 pub mod exec;
 pub mod http;
 pub mod json;
+pub mod mcp_server;
 pub mod nested;
 mod secrets;
 pub mod server;

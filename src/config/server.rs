@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::commands::{CommandSettings, WrittenCommands};
 use super::exec::{ExecSettings, WrittenExec};
 use super::http::{self, HttpSettings};
 use super::nested;
@@ -110,6 +111,8 @@ pub struct Config {
     pub tools_off: Setting<BTreeSet<String>>,
     /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
     pub tools_on: Setting<BTreeSet<String>>,
+    /// Settings of the declared commands.
+    pub commands: CommandSettings,
     /// True if replies report the files that changed in the workspace.
     pub files_changed: Setting<bool>,
     /// File to which one line per call is appended; `None`: no audit file.
@@ -167,6 +170,9 @@ struct Written {
     /// Tools that callers see.
     #[serde(default)]
     tools: WrittenTools,
+    /// Settings of command-line tools, where neither a call nor the tool's own file says otherwise.
+    #[serde(default)]
+    commands: WrittenCommands,
     /// Audit log: a line for each decision and each end of a call.
     #[serde(default)]
     audit: WrittenAudit,
@@ -444,6 +450,7 @@ impl Config {
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             files_changed: reader.set(tools.files_changed.as_ref(), true, |told| told),
+            commands: CommandSettings::parse(&reader, &written.commands)?,
             audit_file: audit_file(&reader, audit)?,
             audit_max_bytes: audit_max_bytes(&reader, audit)?,
             audit_keep: audit_keep(&reader, audit)?,
@@ -496,6 +503,9 @@ impl Config {
             shown("tools.off", &self.tools_off, names),
             shown("tools.on", &self.tools_on, names),
             shown("tools.files_changed", &self.files_changed, bool::to_string),
+        ]);
+        all.extend(self.commands.shown());
+        all.extend([
             shown("audit.file", &self.audit_file, path),
             size("audit.max_bytes", &self.audit_max_bytes),
             count("audit.keep", &self.audit_keep),

@@ -48,11 +48,11 @@ pub(super) struct WrittenCommand {
     read_only: bool,
     /// Time of a call that asks for none. The rule and the profile may leave less.
     ///
-    /// Default: that of the profile. Example: `"30s"`.
+    /// Default: `timeout` of `[commands]` in cofferdam.toml, else that of the profile. Example: `"30s"`.
     pub(super) timeout: Option<Spanned<Time>>,
     /// Calls of the tool that run at once; others wait for their turn.
     ///
-    /// Default: `2`. Example: `5`.
+    /// Default: `concurrency` of `[commands]` in cofferdam.toml, else 2. Example: `5`.
     pub(super) concurrency: Option<Spanned<u32>>,
     /// Calls of the tool that wait; one more is answered with `resource_exhausted`.
     ///
@@ -64,7 +64,7 @@ pub(super) struct WrittenCommand {
     pub(super) retries: Option<WrittenRetries>,
     /// Circuit breaker, which every tool has.
     ///
-    /// Default: `{ failures = 5, recovery = "60s" }`.
+    /// Default: `failures` and `recovery` of `[commands]` in cofferdam.toml, else 5 and 60s.
     pub(super) breaker: Option<WrittenBreaker>,
     /// Words behind the program's name, before all others; no caller can change them.
     ///

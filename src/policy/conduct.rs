@@ -12,32 +12,34 @@ use model::units::Time;
 use profile::document::{Document, Mistake};
 
 /// Calls of one tool that run at once, unless the file says otherwise: the reference implementation's number.
-const CONCURRENCY: u32 = 2;
+pub const CONCURRENCY: u32 = 2;
 /// Calls of one tool that wait for their turn, unless the file says otherwise.
 const QUEUE: u32 = 256;
 /// Failures in a row after which calls are refused for a while, and for how long.
-const FAILURES: u32 = 5;
-const RECOVERY: Duration = Duration::from_secs(60);
+pub const FAILURES: u32 = 5;
+pub const RECOVERY: Duration = Duration::from_secs(60);
 /// Bounds of the reference implementation on those keys.
-const FAILURES_MOST: u32 = 10;
-const RECOVERY_MOST: Duration = Duration::from_secs(3600);
+pub const FAILURES_MOST: u32 = 10;
+pub const RECOVERY_MOST: Duration = Duration::from_secs(3600);
 /// Most times that a call is made again.
 const RETRIES_MOST: u32 = 5;
 /// Time before a call is made again, unless the file says otherwise; twice as long before the next.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-const CONCURRENCY_MOST: u32 = 1024;
+pub const CONCURRENCY_MOST: u32 = 1024;
 
 /// Conduct of a declared tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conduct {
-    /// Time of a call that asks for none; the profile's if absent.
+    /// Time of a call that asks for none; the server's file or the profile says it if absent.
     pub timeout: Option<Duration>,
-    /// Calls that run at once.
-    pub concurrency: u32,
+    /// Calls that run at once; as many as the server's file says if absent.
+    pub concurrency: Option<u32>,
     /// Calls that wait for their turn; one more is refused.
     pub queue: u32,
     pub retries: Retries,
-    pub breaker: BreakerLimits,
+    /// Limits of the circuit breaker; what is absent is as the server's file says.
+    pub failures: Option<u32>,
+    pub recovery: Option<Duration>,
     /// Words behind the program's name, before all others. No caller can change them.
     pub always: Vec<String>,
     pub defaults: Vec<DefaultWords>,
@@ -101,10 +103,11 @@ impl Default for Conduct {
     fn default() -> Self {
         Self {
             timeout: None,
-            concurrency: CONCURRENCY,
+            concurrency: None,
             queue: QUEUE,
             retries: Retries { times: 0, delay: RETRY_DELAY, codes: Vec::new() },
-            breaker: BreakerLimits { failures: FAILURES, recovery: RECOVERY },
+            failures: None,
+            recovery: None,
             always: Vec::new(),
             defaults: Vec::new(),
             templates: Vec::new(),
@@ -158,11 +161,11 @@ pub(super) struct WrittenRetries {
 pub(super) struct WrittenBreaker {
     /// Failures in a row that open it, 1 to 10.
     ///
-    /// Default: `5`. Example: `3`.
+    /// Default: that of `[commands]`, else 5. Example: `3`.
     failures: Option<Spanned<u32>>,
     /// Time for which calls are refused, one hour at most; then one is let through, and its end decides.
     ///
-    /// Default: `"60s"`. Example: `"120s"`.
+    /// Default: that of `[commands]`, else 60s. Example: `"120s"`.
     recovery: Option<Spanned<Time>>,
 }
 
@@ -196,19 +199,19 @@ pub(super) struct WrittenTemplate {
 /// Checks the conduct of one declared tool.
 pub(super) fn conduct(document: &Document, written: &WrittenCommand) -> Result<Conduct, Mistake> {
     let usual = Conduct::default();
-    let concurrency = match &written.concurrency {
-        None => usual.concurrency,
-        Some(number) => within(document, number, 1..=CONCURRENCY_MOST)?,
-    };
+    let concurrency = written.concurrency.as_ref();
+    let concurrency = concurrency.map(|number| within(document, number, 1..=CONCURRENCY_MOST));
+    let breaker = written.breaker.as_ref().map_or(Ok((None, None)), |it| breaker(document, it))?;
     if let Some(time) = written.timeout.as_ref().filter(|time| time.get_ref().0.is_zero()) {
         return Err(document.mistake(time.span(), "a timeout is above 0"));
     }
     Ok(Conduct {
         timeout: written.timeout.as_ref().map(|time| time.get_ref().0),
-        concurrency,
+        concurrency: concurrency.transpose()?,
         queue: written.queue.unwrap_or(usual.queue),
         retries: written.retries.as_ref().map_or(Ok(usual.retries), |it| retries(document, it))?,
-        breaker: written.breaker.as_ref().map_or(Ok(usual.breaker), |it| breaker(document, it))?,
+        failures: breaker.0,
+        recovery: breaker.1,
         always: written.always.as_ref().map_or(Ok(Vec::new()), |it| words(document, it))?,
         defaults: written
             .defaults
@@ -231,19 +234,19 @@ fn retries(document: &Document, written: &WrittenRetries) -> Result<Retries, Mis
     Ok(Retries { times, delay, codes: written.codes.clone() })
 }
 
-fn breaker(document: &Document, written: &WrittenBreaker) -> Result<BreakerLimits, Mistake> {
-    let failures = match &written.failures {
-        None => FAILURES,
-        Some(number) => within(document, number, 1..=FAILURES_MOST)?,
-    };
-    let recovery = match &written.recovery {
-        None => RECOVERY,
-        Some(time) if time.get_ref().0.is_zero() || time.get_ref().0 > RECOVERY_MOST => {
-            return Err(document.mistake(time.span(), "`recovery` is above 0 and 1h at most"));
-        }
-        Some(time) => time.get_ref().0,
-    };
-    Ok(BreakerLimits { failures, recovery })
+fn breaker(
+    document: &Document,
+    written: &WrittenBreaker,
+) -> Result<(Option<u32>, Option<Duration>), Mistake> {
+    let failures = written.failures.as_ref();
+    let failures = failures.map(|number| within(document, number, 1..=FAILURES_MOST));
+    let recovery = written.recovery.as_ref();
+    let bad =
+        |time: &&Spanned<Time>| time.get_ref().0.is_zero() || time.get_ref().0 > RECOVERY_MOST;
+    if let Some(time) = recovery.filter(bad) {
+        return Err(document.mistake(time.span(), "`recovery` is above 0 and 1h at most"));
+    }
+    Ok((failures.transpose()?, recovery.map(|time| time.get_ref().0)))
 }
 
 fn templates(document: &Document, written: &[WrittenTemplate]) -> Result<Vec<Template>, Mistake> {

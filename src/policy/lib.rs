@@ -8,6 +8,9 @@ pub mod flags;
 pub mod group;
 pub mod hooks;
 pub mod reach;
+#[cfg(test)]
+#[path = "reach_tests.rs"]
+mod reach_tests;
 mod rules;
 pub mod tools;
 pub mod values;

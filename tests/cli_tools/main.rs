@@ -7,6 +7,7 @@ mod operator;
 mod own;
 #[path = "../support/server.rs"]
 mod server;
+mod settings;
 mod shipped;
 
 use std::path::Path;

@@ -66,6 +66,14 @@ tools.groups          calc, shell  default
 tools.off                          default
 tools.on                           default
 tools.files_changed   true         default
+commands.timeout                   default
+commands.concurrency  2            default
+commands.failures     5            default
+commands.recovery     60s          default
+commands.max_args     2048         default
+commands.max_stdout   1M           default
+commands.max_stderr   256K         default
+commands.memory                    default
 audit.file                         default
 audit.max_bytes       64M          default
 audit.keep            5            default

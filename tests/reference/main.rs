@@ -13,6 +13,7 @@ use toml::Value;
 /// The three kinds of files, and the sources of the types that read each.
 fn kinds() -> [Kind; 3] {
     let server = Sources::new(&[
+        "config/commands.rs",
         "config/server.rs",
         "config/exec.rs",
         "config/http.rs",

@@ -8,8 +8,7 @@ use super::schema::{pure, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, nearest};
 use crate::server::Server;
-use capture::KEPT_BYTES;
-use policy::flags::{DeclaredCommand, Flag, MOST_BYTES, Takes};
+use policy::flags::{DeclaredCommand, Flag, Takes};
 use service::Backend;
 use service::cli::Declared;
 use service::cli::state::ToolFigures;
@@ -66,8 +65,7 @@ impl BuiltIn for GetToolInfoArguments {
 fn info(declared: &Declared, figures: &ToolFigures) -> Value {
     let (command, profile) = (&declared.command, &declared.profile);
     let conduct = &command.conduct;
-    let most = profile.limits.wall;
-    let usual = conduct.timeout.map_or(most, |time| time.min(most));
+    let (most, terms) = (profile.limits.wall, &declared.terms);
     json!({
         "name": command.name,
         "command": command.program,
@@ -75,30 +73,32 @@ fn info(declared: &Declared, figures: &ToolFigures) -> Value {
         "why": command.why,
         "profile": profile.name.to_string(),
         "performance": {
-            "concurrency": conduct.concurrency,
+            "concurrency": terms.concurrency,
             "queue": conduct.queue,
-            "default_timeout": usual.as_secs_f64(),
+            "default_timeout": terms.timeout.as_secs_f64(),
             "max_timeout": most.as_secs_f64(),
             "retries": conduct.retries.times,
         },
         "allowed_operations": operations(command),
         "safety_limits": {
-            "max_arg_length": MOST_BYTES,
-            "max_output": KEPT_BYTES,
-            "max_memory": profile.limits.memory,
+            "max_arg_length": terms.max_args,
+            "max_output": terms.max_stdout,
+            "max_memory": terms.memory,
         },
         "circuit_breaker": {
             "enabled": true,
-            "failure_threshold": conduct.breaker.failures,
-            "recovery_timeout": conduct.breaker.recovery.as_secs_f64(),
+            "failure_threshold": terms.breaker.failures,
+            "recovery_timeout": terms.breaker.recovery.as_secs_f64(),
             "state": figures.breaker,
         },
+        "hooks": command.hooks.scripts.iter().map(|hook| hook.at.name()).collect::<Vec<_>>(),
         "health": figures.health,
         "metrics": {
             "available": true,
             "calls": figures.calls,
             "errors": figures.errors,
             "seconds": figures.seconds,
+            "slowest": figures.slowest,
             "pending": figures.pending,
         },
     })

@@ -13,16 +13,18 @@ mod result;
 pub mod state;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use self::advice::ErrorType;
 pub use self::result::{AboutCall, DeclaredResult, ToolError};
+use config::commands::CommandSettings;
 use model::call::{Asked, Call, Correlation, Cwd, Env, InvalidCall, Stdin, seconds};
 use model::profile::Profile;
-use policy::flags::{BadWords, DeclaredCommand, Input, MOST_BYTES};
+use policy::conduct::{BreakerLimits, Conduct};
+use policy::flags::{BadWords, DeclaredCommand, Input};
 use policy::reach::TooLarge;
 
 /// A declared command that is offered.
@@ -31,6 +33,47 @@ pub struct Declared {
     pub command: DeclaredCommand,
     /// Profile of its cells, with the limits that the rules leave.
     pub profile: Profile,
+    pub terms: CommandTerms,
+}
+
+/// Values of a declared command: those of its file, else those of the server's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommandTerms {
+    /// Time of a call that asks for none.
+    pub timeout: Duration,
+    pub concurrency: u32,
+    pub breaker: BreakerLimits,
+    /// Bytes of `extra_args`.
+    pub max_args: usize,
+    /// Characters of each stream in a result.
+    pub max_stdout: u64,
+    pub max_stderr: u64,
+    /// Bytes of memory of a cell.
+    pub memory: u64,
+}
+
+impl CommandTerms {
+    /// Chooses the values: the tool's own, else the configured ones, else the profile's.
+    pub fn of(conduct: &Conduct, settings: &CommandSettings, profile: &Profile) -> Self {
+        let most = profile.limits.wall;
+        let usual = settings.breaker();
+        let memory = settings
+            .memory
+            .value
+            .map_or(profile.limits.memory, |memory| memory.min(profile.limits.memory));
+        Self {
+            timeout: conduct.timeout.or(settings.timeout.value).map_or(most, |time| time.min(most)),
+            concurrency: conduct.concurrency.unwrap_or(settings.concurrency.value),
+            breaker: BreakerLimits {
+                failures: conduct.failures.unwrap_or(usual.failures),
+                recovery: conduct.recovery.unwrap_or(usual.recovery),
+            },
+            max_args: usize::try_from(settings.max_args.value).unwrap_or(usize::MAX),
+            max_stdout: settings.max_stdout.value,
+            max_stderr: settings.max_stderr.value,
+            memory,
+        }
+    }
 }
 
 /// One call of a declared command, as the client sent it.
@@ -115,14 +158,17 @@ impl Default for Words {
 }
 
 impl Words {
-    /// Returns the words of `tool`'s call.
-    fn list(&self, tool: &str) -> Result<Vec<String>, BadRequest> {
+    /// Returns the words of `tool`'s call, which have so many bytes at most.
+    fn list(&self, tool: &str, limit: usize) -> Result<Vec<String>, BadRequest> {
+        let bytes = match self {
+            Self::List(words) => words.iter().map(String::len).sum(),
+            Self::Text(text) => text.len(),
+        };
+        if bytes > limit {
+            return Err(InvalidCall::TooLong { field: "extra_args", bytes, limit }.into());
+        }
         match self {
             Self::List(words) => Ok(words.clone()),
-            Self::Text(text) if text.len() > MOST_BYTES => {
-                let (field, bytes, limit) = ("extra_args", text.len(), MOST_BYTES);
-                Err(InvalidCall::TooLong { field, bytes, limit }.into())
-            }
             // The splitter takes `#` for the beginning of a comment, and would drop what follows.
             Self::Text(text) if text.split_whitespace().any(|word| word.starts_with('#')) => {
                 Err(BadRequest::Quotes { tool: tool.to_owned(), what: "a word that begins with #" })
@@ -143,7 +189,7 @@ pub(crate) fn words(
     declared: &Declared,
     request: &DeclaredRequest,
 ) -> Result<Vec<String>, BadRequest> {
-    request.flags.list(&declared.command.name)
+    request.flags.list(&declared.command.name, declared.terms.max_args)
 }
 
 /// Builds the call of a declared tool that `request` describes.
@@ -155,13 +201,13 @@ pub fn call(
     request: &DeclaredRequest,
     correlation: &str,
 ) -> Result<Call, BadRequest> {
-    let Declared { command, profile } = declared;
+    let Declared { command, terms, .. } = declared;
     one_input(command, request)?;
     let given: Vec<(&str, &str)> =
         request.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let words = words(declared, request)?;
-    // What the tool's own file asks for is no wish of the caller's that could be told as clamped.
-    let usual = command.conduct.timeout.map(|time| time.min(profile.limits.wall));
+    // What the operator's files ask for is no wish of the caller's that could be told as clamped: it is within the
+    // profile's limits.
     let asked = request.timeout.map(|value| seconds("timeout_sec", value)).transpose()?;
     // One that a caller gave is refused here if it cannot be logged.
     let correlation = match &request.correlation {
@@ -175,7 +221,11 @@ pub fn call(
         stdin: Stdin::text("stdin", request.stdin.clone().unwrap_or_default())?,
         env: Env::default(),
         cwd: Some(Cwd::workspace()),
-        asked: Asked { wall: asked.or(usual), ..Asked::default() },
+        asked: Asked {
+            wall: asked.or(Some(terms.timeout)),
+            memory: Some(terms.memory),
+            ..Asked::default()
+        },
         profile: None,
         correlation: Some(correlation),
     })

@@ -12,15 +12,10 @@ use crate::denied::DenialReport;
 use capture::Captured;
 use capture::text::render;
 use model::clock;
-use model::defaults::{KIB, MIB};
 use model::outcome::{Failure, Outcome};
 use model::receipt::Receipt;
 use policy::Grant;
 
-/// Characters of each stream in a result, at most. The reference implementation has the same
-/// numbers in bytes.
-const STDOUT_CHARACTERS: u64 = MIB;
-const STDERR_CHARACTERS: u64 = 256 * KIB;
 /// Exit code of timeout(1), which the reference implementation also uses.
 const TIMED_OUT: i32 = 124;
 
@@ -176,8 +171,8 @@ impl DeclaredResult {
         attempts: u32,
         about: AboutCall<'_>,
     ) -> Self {
-        let (stdout, truncated_stdout) = stream(&report.stdout, STDOUT_CHARACTERS);
-        let (stderr, truncated_stderr) = stream(&report.stderr, STDERR_CHARACTERS);
+        let (stdout, truncated_stdout) = stream(&report.stdout, declared.terms.max_stdout);
+        let (stderr, truncated_stderr) = stream(&report.stderr, declared.terms.max_stderr);
         let (returncode, failed) = ended(&declared.command.program, &report.outcome);
         let denial = |denied| DenialReport::of(denied, &declared.profile);
         let mut metadata = Map::from_iter([

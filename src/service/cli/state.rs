@@ -93,9 +93,9 @@ impl ToolStates {
             let conduct = &declared.command.conduct;
             let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
             let state = ToolState {
-                queue: Queue::new(size(conduct.concurrency), size(conduct.queue)),
+                queue: Queue::new(size(declared.terms.concurrency), size(conduct.queue)),
                 name: declared.command.name.clone(),
-                limits: conduct.breaker,
+                limits: declared.terms.breaker,
                 breakers: Mutex::default(),
                 missing: missing.contains(&declared.command.name),
                 counts: Mutex::default(),

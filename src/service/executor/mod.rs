@@ -20,7 +20,7 @@ pub use self::operator::{NoControl, ToolSwitch};
 use crate::calculate::InCells;
 use crate::cli::hooks::Answers;
 use crate::cli::state::{ToolFigures, ToolState, ToolStates};
-use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
+use crate::cli::{CommandTerms, Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
@@ -234,7 +234,8 @@ fn offered(loaded: &Loaded, workspace: Workspace) -> Vec<Declared> {
     let on = commands.filter(|command| withheld(loaded, &command.name).is_none());
     on.filter_map(|command| {
         let profile = effective(loaded, command.name.clone().into(), workspace)?;
-        Some(Declared { command: command.clone(), profile })
+        let terms = CommandTerms::of(&command.conduct, &config.commands, &profile);
+        Some(Declared { command: command.clone(), profile, terms })
     })
     .collect()
 }
