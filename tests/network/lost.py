@@ -29,14 +29,14 @@ def waited(found, seconds=20):
 
 
 def workers():
-    """The gateway is the process of that name; its children are the closer of sockets, then workers."""
+    """The gateway is the process of that name; its first eight children close sockets, the others are workers."""
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         pid = path.split("/")[2]
         try:
             named = open(path).read().startswith("cofferdam-gateway")
             parent = open(f"/proc/{pid}/stat").read().rsplit(") ", 1)[1].split()[1]
             if named and parent == str(server.pid):
-                return open(f"/proc/{pid}/task/{pid}/children").read().split()[1:]
+                return open(f"/proc/{pid}/task/{pid}/children").read().split()[8:]
         except OSError:
             pass
     return []

@@ -4,12 +4,13 @@
 //! that is gone, or of a call that nobody asked about, means nothing. Without a gateway no call with egress
 //! starts, and none falls back to another network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::PollFlags;
 
 use cell::mounts::Slot;
 use cell::report::raw;
@@ -23,6 +24,8 @@ use sys::socket;
 const TALLY_TIME: Duration = Duration::from_millis(50);
 /// Wait for the gateway's first word.
 const START_TIME: Duration = Duration::from_secs(5);
+/// Most frames that wait for room on the link. A gateway that leaves more unread serves nobody.
+const WAITING: usize = 4_096;
 /// Bytes of one text of a tally; a name of the DNS with its port has 260.
 const TEXT_BYTES: usize = 512;
 
@@ -50,6 +53,8 @@ pub(crate) struct GatewayLink {
     pub(super) failed: BTreeMap<CellKey, String>,
     /// Calls that have ended, and wait for their tally.
     asked: BTreeMap<CallId, Asked>,
+    /// Frames for which the link had no room, in their order.
+    waiting: VecDeque<Vec<u8>>,
     /// Calls that run, whose network is gone, with the reason; they are to be ended.
     lost: Vec<(CallId, String)>,
 }
@@ -80,6 +85,7 @@ impl GatewayLink {
             calls: BTreeMap::new(),
             failed: BTreeMap::new(),
             asked: BTreeMap::new(),
+            waiting: VecDeque::new(),
             lost: Vec::new(),
         }
     }
@@ -92,15 +98,52 @@ impl GatewayLink {
         }
     }
 
-    /// Sends a frame without waiting. A gateway that does not read any more is given up.
+    /// Sends a frame, at once or as soon as the link has room. A gateway that does not read any more is given up.
+    ///
+    /// # Errors
+    /// EAGAIN: there is no room for one with descriptors, which are not kept. Of all others the gateway is dead.
     pub(super) fn send(&mut self, frame: &ToGateway, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let Some(link) = self.descriptor() else { return Err(Errno::EPIPE) };
         let bytes = wire::encode(frame).map_err(|_| Errno::E2BIG)?;
-        let sent = socket::send_now(link, &bytes, fds);
-        if let Err(errno) = sent {
-            self.die(&format!("it takes no frames ({})", model::outcome::errno_text(raw(errno))));
+        let sent = match self.waiting.is_empty() {
+            true => socket::send_now(link, &bytes, fds),
+            false => Err(Errno::EAGAIN),
+        };
+        match sent {
+            Err(Errno::EAGAIN) if !fds.is_empty() => sent,
+            Err(Errno::EAGAIN) if self.waiting.len() < WAITING => {
+                self.waiting.push_back(bytes);
+                Ok(())
+            }
+            Err(errno) => {
+                self.take_no_more(errno);
+                sent
+            }
+            Ok(()) => sent,
         }
-        sent
+    }
+
+    fn take_no_more(&mut self, errno: Errno) {
+        self.die(&format!("it takes no frames ({})", model::outcome::errno_text(raw(errno))));
+    }
+
+    /// Returns what is waited for on the link.
+    pub(super) fn interest(&self) -> PollFlags {
+        match self.waiting.is_empty() {
+            true => PollFlags::POLLIN,
+            false => PollFlags::POLLIN | PollFlags::POLLOUT,
+        }
+    }
+
+    /// Sends frames that wait, as far as the link has room.
+    pub(super) fn send_waiting(&mut self) {
+        while let (Some(link), Some(frame)) = (self.descriptor(), self.waiting.front()) {
+            match socket::send_now(link, frame, &[]) {
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(Errno::EAGAIN) => return,
+                Err(errno) => self.take_no_more(errno),
+            }
+        }
     }
 
     pub(super) fn die(&mut self, why: &str) {
@@ -253,6 +296,7 @@ mod tests {
     use super::*;
     use crate::cells::cell::packets;
     use model::outcome::Outcome;
+    use sys::socket::PacketWait;
 
     const CELL: CellKey = CellKey { slot: 1, generation: 4 };
 
@@ -338,6 +382,37 @@ mod tests {
         link.die("its process has ended");
         let lost: Vec<CallId> = link.take_lost().into_iter().map(|(call, _)| call).collect();
         assert_eq!(lost, [10, 11]);
+    }
+
+    #[test]
+    fn a_gateway_that_is_slow_gets_its_frames_later_and_in_order() {
+        let (mut link, theirs) = link();
+        let far = Slot::new(1);
+        let mut sent = 0;
+        while link.interest() == PollFlags::POLLIN && sent < 100_000 {
+            link.begin(far, sent);
+            sent += 1;
+        }
+        // No room: descriptors are for later, and the gateway is none that is dead.
+        let open = ToGateway::Open { cell: CELL, profile: 0, seed: [0; 16] };
+        assert_eq!(link.send(&open, &[theirs.as_fd()]), Err(Errno::EAGAIN));
+        link.begin(far, sent);
+        sent += 1;
+        let mut buffer = vec![0; 4_096];
+        let mut read = Vec::new();
+        while let Ok(received) = socket::receive(&theirs, &mut buffer, PacketWait::No) {
+            let frame = wire::decode(buffer.get(..received.bytes).expect("read"));
+            let Ok(ToGateway::Begin { call, .. }) = frame else { panic!("{frame:?}") };
+            read.push(call);
+            link.send_waiting();
+        }
+        assert_eq!(read, (0..sent).collect::<Vec<_>>());
+        assert!(link.descriptor().is_some() && link.interest() == PollFlags::POLLIN);
+        // One that reads nothing at all is given up.
+        for call in 0..10_000 {
+            link.begin(far, call);
+        }
+        assert!(link.descriptor().is_none());
     }
 
     #[test]

@@ -120,6 +120,9 @@ impl Supervisor {
 
     /// Answers for the calls whose tally did not come in time.
     pub(super) fn pass_gateway_deadlines(&mut self, now: Instant) {
+        if let Some(gateway) = &mut self.gateway {
+            gateway.send_waiting();
+        }
         let over = self.gateway.as_mut().map(|gateway| gateway.overdue(now)).unwrap_or_default();
         let any = !over.is_empty();
         over.into_iter().for_each(|(call, ended)| self.tell_end(call, ended));

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::gateway::GatewayLink;
 use super::outbox::pause;
 use super::supervisor::Supervisor;
 use crate::cells::cell::{Cell, CellSocket};
@@ -93,8 +92,10 @@ impl Supervisor {
     pub(super) fn wait(&self) -> Vec<(Token, PollFlags)> {
         let mut list = List::default();
         list.add(Token::Link, self.outbox.link.as_fd(), self.outbox.interest());
-        if let Some(link) = self.gateway.as_ref().and_then(GatewayLink::descriptor) {
-            list.add(Token::Gateway, link, PollFlags::POLLIN);
+        if let Some(gateway) = &self.gateway
+            && let Some(link) = gateway.descriptor()
+        {
+            list.add(Token::Gateway, link, gateway.interest());
         }
         for cell in self.pool.cells() {
             list.add_cell(cell, None);

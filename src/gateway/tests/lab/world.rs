@@ -228,11 +228,11 @@ impl Lab {
         (received.bytes > 0).then(|| decode(buffer.get(..received.bytes).unwrap()).unwrap())
     }
 
-    /// Returns the pids of the gateway's children, the oldest first: the closer of packet sockets, then workers.
+    /// Returns the pids of the gateway's workers, the oldest first. Its first eight children close packet sockets.
     pub(crate) fn workers(&self) -> Vec<i32> {
         let path = format!("/proc/{0}/task/{0}/children", self.gateway);
         let text = std::fs::read_to_string(path).unwrap();
-        text.split_whitespace().skip(1).map(|pid| pid.parse().unwrap()).collect()
+        text.split_whitespace().skip(8).map(|pid| pid.parse().unwrap()).collect()
     }
 
     /// Returns the names that the resolver was asked for since the lab was built.
