@@ -12,7 +12,7 @@ mod tally;
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,7 +24,6 @@ use super::bare::Domain;
 use super::enter::CellSpec;
 use super::files::{Files, Then};
 use super::mediate::mediator::{Mediator, Memory};
-use super::mediate::pending::AGAIN;
 use super::report::{self, First, FromInit, OverMemory, ToInit};
 use super::{Design, ProcKind, Shared, proc};
 use model::profile::ProcView;
@@ -208,20 +207,22 @@ impl Init<'_> {
         // A negative descriptor is ignored by poll(2); nix has no such value, so the control
         // socket stands in, asked for nothing.
         let listener = self.mediator.listener().unwrap_or(self.control);
-        let mut events = [
-            PollFd::new(self.control, PollFlags::POLLIN),
-            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
-            PollFd::new(listener, PollFlags::POLLIN),
-        ];
+        let own = [self.control, self.children.as_fd(), listener];
+        let mut events: Vec<_> = own.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
+        let waited = self.mediator.waited();
+        events.extend(waited.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
         match poll(&mut events, timeout) {
             Err(Errno::EINTR) => return Ok(Turn::Again),
             result => result?,
         };
+        let mut happened =
+            events.into_iter().map(|event| event.revents().unwrap_or(PollFlags::empty()));
         let [control, children, notified] =
-            events.map(|event| event.revents().unwrap_or(PollFlags::empty()));
+            std::array::from_fn(|_| happened.next().unwrap_or(PollFlags::empty()));
+        let is_woken = happened.any(|events| !events.is_empty());
         let mut account = Account { limit: self.memory, watch: self.watch.as_mut() };
         self.mediator.serve(notified, &mut account)?;
-        self.mediator.retry()?;
+        self.mediator.retry(is_woken)?;
         if !control.is_empty()
             && let Turn::Alone = self.obey()?
         {
@@ -245,10 +246,11 @@ impl Init<'_> {
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
         let inputs = self.inputs.iter().map(input::Asked::timeout);
-        let again = match self.mediator.has_pending() {
-            true => PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO),
-            false => PollTimeout::NONE,
-        };
+        let again = self.mediator.pending_timeout().map_or(PollTimeout::NONE, |time| {
+            // Rounded up: a shorter wait would come too early, and turn for nothing.
+            let time = time.saturating_add(Duration::from_micros(999));
+            PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO)
+        });
         // No timeout is -1, which would count as less.
         let some = [watch, again].into_iter().filter(|one| *one != PollTimeout::NONE);
         some.chain(inputs).min().unwrap_or(PollTimeout::NONE)

@@ -49,6 +49,13 @@ case_of unlisted-host web.example.org:80 http://203.0.113.10/
 
 python3 "$(dirname "$0")/lost.py" "$cofferdam"
 
+# An address that swallows everything. In a cell with a writable grant init connects for programs.
+ip -n far route add blackhole 203.0.113.99/32
+ip neigh replace 203.0.113.99 dev near0 lladdr "$(ip -n far -o link show far0 | sed 's/.*ether \([^ ]*\).*/\1/')"
+mkdir -p "$scratch/granted" && chmod 755 "$scratch" && chmod 777 "$scratch/granted" && cp "$(dirname "$0")/many.py" "$scratch/granted"
+said=$("$cofferdam" run --rw "$scratch/granted" --egress 203.0.113.0/24:80,82 -- python3 many.py 2>/dev/null)
+echo "many-connections: $said"
+
 # A secret that the cell never has.
 mkdir -p "$scratch/configuration/sandbox-profiles"
 printf 'the-secret-of-this-test' >"$scratch/token" && chmod 600 "$scratch/token"

@@ -112,9 +112,9 @@ impl<'a> Handlers<'a> {
         Ok(Served::Answered)
     }
 
-    /// Tries again what waits for the other end of a FIFO.
-    pub fn retry(&mut self, listener: impl AsFd) -> Result<()> {
-        self.pending_calls.retry(&self.name_guard.proc, listener.as_fd())
+    /// Tries again what waits for the other end of a FIFO or of a connection.
+    pub(crate) fn retry(&mut self, listener: impl AsFd, is_woken: bool) -> Result<()> {
+        self.pending_calls.retry(&self.name_guard.proc, listener.as_fd(), is_woken)
     }
 
     /// Serves mkdir(2).

@@ -1,6 +1,7 @@
 //! The one reader of a cell's notifications: finds the answer to each, and counts refusals.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -170,20 +171,25 @@ impl<'a> Mediator<'a> {
         }
     }
 
-    /// Tries pending calls again.
+    /// Tries pending calls again; `is_woken`, where a descriptor of theirs is ready.
     ///
     /// # Errors
     /// The listener does not take an answer.
-    pub(crate) fn retry(&mut self) -> Result<()> {
+    pub(crate) fn retry(&mut self, is_woken: bool) -> Result<()> {
         match (&self.listener, &mut self.handlers) {
-            (Some(listener), Some(handlers)) => handlers.retry(listener),
+            (Some(listener), Some(handlers)) => handlers.retry(listener, is_woken),
             (None, _) | (_, None) => Ok(()),
         }
     }
 
-    /// Returns true if a call is pending.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.handlers.as_ref().is_some_and(|handlers| !handlers.pending_calls.is_empty())
+    /// Returns the descriptors that become writable when a pending call is to be tried again.
+    pub(crate) fn waited(&self) -> Vec<BorrowedFd<'_>> {
+        self.handlers.as_ref().map_or_else(Vec::new, |handlers| handlers.pending_calls.waited())
+    }
+
+    /// Returns the longest time until pending calls must be tried again whatever their descriptors.
+    pub(crate) fn pending_timeout(&self) -> Option<Duration> {
+        self.handlers.as_ref().and_then(|handlers| handlers.pending_calls.timeout())
     }
 
     /// Returns the counts of refused calls.

@@ -9,11 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::fchdir;
 use syscalls::Sysno;
@@ -32,7 +33,7 @@ use sys::{Result, interrupt, process, remote, socket};
 /// The system calls by which init binds for others, besides those of connecting and of names.
 pub(crate) const BINDING: [Sysno; 1] = [Sysno::bind];
 /// The system calls by which init connects for others, besides those it always needs.
-pub(crate) const CONNECTING: [Sysno; 10] = [
+pub(crate) const CONNECTING: [Sysno; 11] = [
     Sysno::process_vm_readv,
     Sysno::pidfd_open,
     Sysno::pidfd_getfd,
@@ -42,6 +43,7 @@ pub(crate) const CONNECTING: [Sysno; 10] = [
     Sysno::fstatfs,
     Sysno::fchdir,
     Sysno::connect,
+    Sysno::getsockopt,
     Sysno::setitimer,
 ];
 
@@ -172,6 +174,13 @@ impl Address {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
+    /// Returns true for one of a socket of this machine's kernel (unix(7)), or of no family.
+    fn is_local(&self) -> bool {
+        let local = [libc::AF_UNIX, libc::AF_UNSPEC].map(libc::sa_family_t::try_from);
+        let family = self.bytes().first_chunk().copied().map(libc::sa_family_t::from_ne_bytes);
+        family.is_none_or(|family| local.contains(&Ok(family)))
+    }
+
     /// Returns the path in it, up to its NUL (unix(7)); none of another family, of an abstract socket or of
     /// none.
     #[must_use]
@@ -203,9 +212,31 @@ pub struct Connecting {
     address: Address,
     #[expect(dead_code, reason = "the address names it by its number, so it must stay open")]
     held: Option<OwnedFd>,
+    /// Time until which the caller waits, where it has set one (socket(7), SO_SNDTIMEO).
+    pub(super) deadline: Option<Instant>,
 }
 
 impl Connecting {
+    /// Returns the socket, which becomes writable once the network has answered. None where it does not: what waits
+    /// for room in the backlog of a socket of the cell.
+    pub(super) fn waited(&self) -> Option<BorrowedFd<'_>> {
+        (!self.address.is_local()).then(|| self.socket.as_fd())
+    }
+
+    /// Returns the errno of a caller that has waited for as long as it wanted (connect(2)).
+    pub(super) fn late(&self) -> Errno {
+        if self.address.is_local() { Errno::EAGAIN } else { Errno::EINPROGRESS }
+    }
+
+    fn read_deadline(&mut self) -> Result<()> {
+        let time = getsockopt(&self.socket, sockopt::SendTimeout)?;
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
+        let micros = u64::try_from(time.tv_usec()).unwrap_or_default();
+        let time = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+        self.deadline = Instant::now().checked_add(time).filter(|_| !time.is_zero());
+        Ok(())
+    }
+
     /// Tries to connect, without waiting. `Ok(false)`: the caller has to wait on.
     ///
     /// # Errors
@@ -252,11 +283,12 @@ pub fn connected(
         None => (address, None),
     };
     caller.still_waits()?;
-    let connecting = Connecting { socket, address, held };
-    match connecting.tried()? {
-        true => Ok(Response::Value(0)),
-        false => Ok(Response::Later(Retry::Connection(connecting))),
+    let mut connecting = Connecting { socket, address, held, deadline: None };
+    if connecting.tried()? {
+        return Ok(Response::Value(0));
     }
+    connecting.read_deadline()?;
+    Ok(Response::Later(Retry::Connection(connecting)))
 }
 
 /// Holds the socket that a path leads to, if its directory is the cell's own.
