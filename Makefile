@@ -31,7 +31,7 @@ help:
 	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
 	@echo 'make test-containers  every function in containers of podman, by root and rootless (root; Debian)'
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
-	@echo 'make test-conformance  the official MCP conformance suite, both eras, over HTTP (needs npm and a network)'
+	@echo 'make test-conformance  the official MCP conformance suite, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
@@ -79,8 +79,9 @@ test-containers:
 	tests/containers/run
 
 test-conformance:
-	@scripts/setup node:nodejs npm:npm
+	@scripts/setup node:nodejs npm:npm python3:python3 openssl:openssl curl:curl
 	tests/conformance/run
+	tests/conformance/routes
 
 test-systemd:
 	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)

@@ -38,7 +38,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("capture", &["model"]),
     ("calc", &["model"]),
     ("mcp", &["calc", "capture", "model", "policy", "profile", "project", "service"]),
-    ("http", &["mcp", "model", "policy", "service"]),
+    ("http", &["config", "mcp", "model", "policy", "service"]),
     // An executor is made from the configuration in force.
     ("service", &["audit", "calc", "capture", "config", "link", "model", "policy", "profile"]),
 ];

@@ -39,6 +39,23 @@ impl Captured {
         Self { half: keep / 2, head: Vec::new(), tail: Vec::new(), total: 0 }
     }
 
+    /// Splits off what follows the last `marker` that was kept: what stood before it, as if it alone had been
+    /// written, and what followed. `None` without a marker.
+    pub fn parted(&self, marker: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let (head, tail) = match self.whole() {
+            Some(whole) => (Vec::new(), whole),
+            None => (self.head.clone(), self.tail().to_vec()),
+        };
+        let at = tail.windows(marker.len().max(1)).rposition(|window| window == marker)?;
+        let (before, after) = tail.split_at_checked(at)?;
+        let cut = u64::try_from(after.len()).unwrap_or(u64::MAX);
+        let after = after.get(marker.len()..)?.to_vec();
+        let mut parted = Self { head, ..Self::new(self.half.saturating_mul(2)) };
+        parted.push(before);
+        parted.total = self.total.saturating_sub(cut);
+        Some((parted, after))
+    }
+
     /// Captures a stream of exactly these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut captured = Self::new(KEPT_BYTES);

@@ -21,14 +21,17 @@ use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
 use http::access::browser::{ListenerReach, ServedNames};
 use http::access::tokens::Token;
-use http::access::{AccessRules, WithoutToken};
+use http::access::{AccessRules, ClientRights, WithoutToken};
 use http::serve::Listener;
 use http::{ListenerLimits, OwnMemory};
+use model::call::Cwd;
 use model::outcome::in_words;
 use policy::Principal;
 
 /// Variable with the token of a server whose configuration has none.
 const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
+/// Variable of the older design with the directory of commands of `/run`.
+const ROOT_VARIABLE: &str = "MCP_BASH_ROOT_DIR";
 /// Client of that token, of a token that is made, and of requests without any.
 const CLIENT: &str = "http";
 /// Random bytes of a token that is made.
@@ -44,6 +47,10 @@ pub struct HttpFlags {
     /// Let this proxy of yours, and nobody else, connect to --http: it speaks TLS with clients
     #[arg(long, value_name = "IP|SUBNET", requires = "http")]
     pub behind_proxy: Option<String>,
+    /// Give each command of POST /run a directory of its own below DIR of its cell: in /tmp or /workspace, gone with the
+    /// cell; without it $MCP_BASH_ROOT_DIR, else a fresh /workspace, or /tmp/mcp/bash beside a granted one
+    #[arg(long, value_name = "DIR", requires = "http")]
+    pub workdir: Option<String>,
 }
 
 /// Grants of host things to cells of a server.
@@ -74,6 +81,7 @@ pub struct HttpPlan {
     without_token: WithoutToken,
     tls: Option<(PathBuf, PathBuf)>,
     limits: ListenerLimits,
+    run_root: Option<String>,
 }
 
 /// What was opened for the listener.
@@ -85,6 +93,7 @@ pub struct Opened {
     pub limits: ListenerLimits,
     /// Reader of this process's memory; absent without a `/proc`.
     pub memory: Option<OwnMemory>,
+    pub run_root: Option<String>,
 }
 
 impl HttpPlan {
@@ -101,7 +110,9 @@ impl HttpPlan {
         let endpoint = endpoint(asked)?;
         let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
         let given = from_environment()?;
-        let has_token = given.is_some() || !settings.tokens.value.is_empty();
+        // A token of the operator lets no agent in.
+        let of_agents = settings.tokens.value.iter().any(|token| !token.operator);
+        let has_token = given.is_some() || of_agents;
         let reach = match &endpoint {
             Endpoint::Unix(_) => ListenerReach::Socket,
             Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => {
@@ -142,6 +153,7 @@ impl HttpPlan {
             without_token,
             tls,
             limits,
+            run_root: run_root(flags.workdir.as_deref())?,
         }))
     }
 
@@ -168,9 +180,10 @@ impl HttpPlan {
         if let Some(path) = &self.made {
             eprintln!("cofferdam: clients need the token in {}", path.display());
         }
-        let Self { names, allowed, without_token, limits, .. } = self;
+        let Self { names, allowed, without_token, limits, run_root, .. } = self;
         let access = AccessRules { allowed, ..AccessRules::new(names, tokens, without_token) };
-        Ok(Opened { access, listener, tls, limits, memory: OwnMemory::open().ok() })
+        let memory = OwnMemory::open().ok();
+        Ok(Opened { access, listener, tls, limits, memory, run_root })
     }
 
     fn secrets(&self) -> Result<Vec<Token>, CliError> {
@@ -179,8 +192,12 @@ impl HttpPlan {
             secret(path, &host).map_err(|error| CliError::new(format!("http: token: {error}")))
         };
         let mut tokens = Vec::new();
-        for TokenSetting { client, file } in &self.tokens {
-            tokens.push(token(&read(file)?, client, &file.display().to_string())?);
+        for TokenSetting { client, file, operator } in &self.tokens {
+            let mut token = token(&read(file)?, client, &file.display().to_string())?;
+            if *operator {
+                token.rights = ClientRights::Operator;
+            }
+            tokens.push(token);
         }
         tokens.extend(self.given.clone());
         if let Some(path) = &self.made {
@@ -194,6 +211,24 @@ impl HttpPlan {
 
 fn bad(why: &impl std::fmt::Display) -> CliError {
     CliError::new(format!("--http: {why}"))
+}
+
+/// Returns the directory in which each command of `/run` has its own.
+///
+/// # Errors
+/// A directory outside of what a cell has for itself.
+fn run_root(flag: Option<&str>) -> Result<Option<String>, CliError> {
+    let said = std::env::var(ROOT_VARIABLE).ok().filter(|path| !path.is_empty());
+    let named = flag.map(|path| ("--workdir", path.to_owned()));
+    let Some((from, path)) = named.or(said.map(|path| (ROOT_VARIABLE, path))) else {
+        return Ok(None);
+    };
+    let inside = Cwd::new(from, &path).map_err(|error| {
+        CliError::new(error.to_string()).with_hint(
+            "commands of /run have a directory of their own cell; a directory of the host is granted with --workspace",
+        )
+    })?;
+    Ok(Some(inside.as_str().to_owned()))
 }
 
 fn endpoint(asked: &str) -> Result<Endpoint, CliError> {
@@ -378,7 +413,7 @@ mod tests {
 
     fn plan(address: &str, proxy: Option<&str>, config: &str) -> Result<HttpPlan, String> {
         let behind_proxy = proxy.map(str::to_owned);
-        let flags = HttpFlags { http: Some(address.to_owned()), behind_proxy };
+        let flags = HttpFlags { http: Some(address.to_owned()), behind_proxy, workdir: None };
         let made = HttpPlan::of(&flags, &settings(config), || HostGrants::None);
         made.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
     }
@@ -418,8 +453,17 @@ mod tests {
     }
 
     #[test]
+    fn a_token_of_the_operator_neither_lets_agents_in_nor_shuts_them_out() {
+        let operator = format!("{TOKEN}operator = true\n");
+        let open = plan("127.0.0.1:0", None, &operator).expect("nothing is granted");
+        assert_eq!(open.without_token, WithoutToken::Strangers(Principal::named(CLIENT)));
+        let refused = plan("0.0.0.0:0", None, &format!("{TLS}{operator}")).expect_err("no token");
+        assert!(refused.contains("no token is configured"), "{refused}");
+    }
+
+    #[test]
     fn a_grant_of_the_host_asks_for_a_token() {
-        let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), behind_proxy: None };
+        let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), ..HttpFlags::default() };
         let made = HttpPlan::of(&flags, &settings(""), || HostGrants::Some);
         let plan = made.ok().flatten().expect("a token is made");
         assert_eq!(plan.without_token, WithoutToken::Refused);

@@ -238,10 +238,10 @@ async fn doors(
         let backend = executor.scope(Principal::local());
         serve::streams((backend, offer.clone()), reader, writer, ends)
     });
-    let listened = http.map(|Opened { access, listener, tls, limits, memory }| {
+    let listened = http.map(|Opened { access, listener, tls, limits, memory, run_root }| {
         let secret = RemoteSecret::of(&offer).map(Arc::new);
         let (executor, kill) = (Arc::clone(&executor), ends.kill.clone());
-        let handlers = Scopes { executor, offer, secret, kill, memory };
+        let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
         http::serve::serve(Front { handlers, access, listener, tls, limits }, ends.clone())
     });
     let local = async {

@@ -42,6 +42,8 @@ pub struct HttpSettings {
 pub struct TokenSetting {
     pub client: String,
     pub file: PathBuf,
+    /// True for a token of the operator, which controls the server and runs nothing.
+    pub operator: bool,
 }
 
 /// Listener of `serve --http`: who may use it, and how much of it.
@@ -94,6 +96,12 @@ struct WrittenToken {
     /// Absolute path of the file with the token: one line of 32 characters at least, which others cannot read.
     /// Example: `"/etc/cofferdam/ci.token"`.
     file: Spanned<PathBuf>,
+    /// A token of the operator: it switches tools on and off (`POST /tools/NAME/enable`, `disable`, `reset`) and reads
+    /// `/config`, and runs nothing. Give none to an agent.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    operator: bool,
 }
 
 impl HttpSettings {
@@ -144,7 +152,11 @@ impl HttpSettings {
             shown("http.streams", &self.streams, u32::to_string),
             shown("http.drain", &self.drain, |time| Time(*time).to_string()),
             shown("http.tokens", &self.tokens, |tokens| {
-                tokens.iter().map(|token| token.client.clone()).collect::<Vec<_>>().join(", ")
+                let name = |token: &TokenSetting| match token.operator {
+                    true => format!("{} (operator)", token.client),
+                    false => token.client.clone(),
+                };
+                tokens.iter().map(name).collect::<Vec<_>>().join(", ")
             }),
         ]
     }
@@ -189,7 +201,8 @@ fn tokens(
         if !file.is_absolute() {
             return Err(reader.mistake(token.file.span(), "a path must be absolute"));
         }
-        tokens.push(TokenSetting { client: client.clone(), file: file.clone() });
+        let operator = token.operator;
+        tokens.push(TokenSetting { client: client.clone(), file: file.clone(), operator });
     }
     let first = written.first().map(|token| &token.client);
     Ok(reader.set(first, Vec::new(), |_| tokens))
@@ -229,7 +242,7 @@ mod tests {
         let http = http.expect("it is right");
         assert_eq!(http.allowed.value.len(), 2);
         assert!(http.hosts.value.contains("shell.example"));
-        let token = TokenSetting { client: "ci".to_owned(), file: "/t".into() };
+        let token = TokenSetting { client: "ci".to_owned(), file: "/t".into(), operator: false };
         assert_eq!(http.tokens.value, vec![token]);
     }
 

@@ -25,7 +25,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, Span};
 
 use crate::access::browser::From;
-use crate::access::{AccessRules, Client, Peer};
+use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
 use crate::body::{Bodies, HeldBody, busy};
 use crate::connections::{OwnConnection, Serving};
 use crate::door::{Door, MakeHandler};
@@ -123,7 +123,9 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
         let (mut parts, body) = request.into_parts();
         let (client, door) = self.admit(&parts)?;
-        if door.has_secret() && is_plain_call(parts.uri.path()) {
+        rights::check(client.rights, &parts.method, parts.uri.path())?;
+        let is_agent = client.rights == ClientRights::Agent;
+        if door.has_secret() && is_agent && is_plain_call(parts.uri.path()) {
             let message = "this project's remote token is shown in `_meta` of requests to /mcp";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
         }

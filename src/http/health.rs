@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
@@ -18,7 +19,7 @@ use service::executor::{ServerFigures, SupervisorState};
 const NEARLY_FULL: (usize, usize) = (4, 5);
 
 /// State of the server, or of one part of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthWord {
     Healthy,
@@ -48,7 +49,7 @@ impl HealthWord {
 }
 
 /// Weight of a check: what it makes of the whole at worst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Priority {
     /// The server is what this check is.
@@ -60,7 +61,7 @@ pub(crate) enum Priority {
 }
 
 /// Result of one check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct HealthCheck {
     status: HealthWord,
     priority: Priority,
@@ -68,10 +69,34 @@ pub(crate) struct HealthCheck {
 }
 
 /// Results of all checks, by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Health {
     pub(crate) status: HealthWord,
     pub(crate) checks: BTreeMap<String, HealthCheck>,
+}
+
+/// The answer. Whoever shows no token has the status alone.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct HealthAnswer {
+    status: HealthWord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checks: Option<BTreeMap<String, HealthCheck>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<Summary>,
+    /// Time of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<&'static str>,
+}
+
+/// Numbers of checks by their status.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Summary {
+    total_checks: usize,
+    healthy: usize,
+    degraded: usize,
+    unhealthy: usize,
 }
 
 impl Health {
@@ -92,20 +117,21 @@ impl Health {
         self.checks.values().filter(|check| check.status == word).count()
     }
 
-    /// Returns the fields of the answer.
-    pub(crate) fn fields(&self) -> serde_json::Value {
-        json!({
-            "status": self.status,
-            "checks": self.checks,
-            "summary": {
-                "total_checks": self.checks.len(),
-                "healthy": self.count(HealthWord::Healthy),
-                "degraded": self.count(HealthWord::Degraded),
-                "unhealthy": self.count(HealthWord::Unhealthy),
-            },
-            "timestamp": model::clock::now(),
-            "transport": "http",
-        })
+    /// Makes the answer for a client that is known.
+    fn answer(self) -> HealthAnswer {
+        let summary = Summary {
+            total_checks: self.checks.len(),
+            healthy: self.count(HealthWord::Healthy),
+            degraded: self.count(HealthWord::Degraded),
+            unhealthy: self.count(HealthWord::Unhealthy),
+        };
+        HealthAnswer {
+            status: self.status,
+            checks: Some(self.checks),
+            summary: Some(summary),
+            timestamp: Some(model::clock::now()),
+            transport: Some("http"),
+        }
     }
 }
 
@@ -163,7 +189,7 @@ fn of_tool(health: ToolHealth) -> HealthCheck {
 /// Answers a client that is known: every check.
 pub(crate) async fn health(State(scopes): State<Arc<Scopes>>) -> Response {
     let health = Health::of(&scopes.executor.figures());
-    json_response(health.status.status(), &health.fields())
+    json_response(health.status.status(), &json!(health.answer()))
 }
 
 /// Answers whoever asks: the word alone.

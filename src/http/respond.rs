@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
 
 /// Reason why a request is not served.
@@ -15,6 +17,17 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// Time after which the client may ask again.
     pub(crate) retry_after: Option<Duration>,
+}
+
+/// Body of an answer to a request that is not served.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ErrorBody {
+    /// A word for the kind of refusal.
+    error: &'static str,
+    message: String,
+    /// Seconds after which the request may be sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
 }
 
 impl Refusal {
@@ -30,11 +43,9 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let mut body = json!({ "error": self.error, "message": self.message });
-        if let (Some(wait), Some(object)) = (self.retry_after, body.as_object_mut()) {
-            object.insert("retry_after".to_owned(), wait.as_secs().into());
-        }
-        let mut response = json_response(self.status, &body);
+        let retry_after = self.retry_after.map(|wait| wait.as_secs());
+        let body = ErrorBody { error: self.error, message: self.message, retry_after };
+        let mut response = json_response(self.status, &json!(body));
         if let Some(wait) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().into());
         }

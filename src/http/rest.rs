@@ -7,7 +7,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::access::Client;
 use crate::door::Door;
+use crate::openapi;
 use crate::respond::{Refusal, json_response};
 use policy::Principal;
 
@@ -26,6 +28,8 @@ use policy::Principal;
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 /// Pairs of a client and a tool that are counted.
 const COUNTED: usize = 4096;
+/// Bytes of the longest name of a tool.
+const NAME_BYTES: usize = 128;
 /// Error of JSON-RPC for a tool that there is not.
 const INVALID_PARAMS: i64 = -32602;
 
@@ -45,7 +49,7 @@ async fn about() -> Json<Value> {
     Json(json!({
         "name": "cofferdam",
         "version": env!("CARGO_PKG_VERSION"),
-        "endpoints": ["/mcp", "/run", "/tools", "/tools/{name}/execute", "/health", "/metrics"]
+        "endpoints": openapi::paths(),
     }))
 }
 
@@ -62,7 +66,7 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     State(rates): State<Rates>,
     Extension(door): Extension<Arc<Door<H>>>,
     Extension(client): Extension<Client>,
-    Path(name): Path<String>,
+    ToolInPath(name): ToolInPath,
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let arguments = arguments(&body)?;
@@ -87,6 +91,21 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     let shown = result.get("structuredContent").unwrap_or(&result);
     let status = if is_listed { StatusCode::OK } else { StatusCode::FORBIDDEN };
     Ok(json_response(status, shown))
+}
+
+/// Name of a tool in the path of a request. One that no tool can have is answered as any unknown one.
+pub(crate) struct ToolInPath(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for ToolInPath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let unknown = || Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such tool");
+        let Path(name) =
+            Path::<String>::from_request_parts(parts, state).await.map_err(|_| unknown())?;
+        let is_name = name.len() <= NAME_BYTES && name.bytes().all(|byte| byte.is_ascii_graphic());
+        is_name.then_some(Self(name)).ok_or_else(unknown)
+    }
 }
 
 /// Reads a body as the object of a tool's arguments; an empty one has none.

@@ -7,8 +7,11 @@ use axum::routing::{get, post};
 use tokio_util::sync::CancellationToken;
 
 use crate::door::MakeHandler;
+use crate::events::events;
 use crate::health::{Health, HealthWord, health};
 use crate::metrics::{OwnMemory, metrics};
+use crate::openapi::openapi;
+use crate::operator::{self, configuration};
 use crate::run::{TOOL, run};
 use mcp::gate::RemoteSecret;
 use mcp::serve::Offer;
@@ -28,6 +31,8 @@ pub struct Scopes {
     pub kill: CancellationToken,
     /// Absent where the kernel's count cannot be read.
     pub memory: Option<OwnMemory>,
+    /// Directory within a cell in which each command of `/run` has its own, if the operator named one.
+    pub run_root: Option<String>,
 }
 
 impl Scopes {
@@ -64,6 +69,12 @@ impl MakeHandler for Scopes {
             .route("/run", post(run))
             .route("/health", get(health))
             .route("/metrics", get(metrics))
+            .route("/events", get(events))
+            .route("/openapi.json", get(openapi))
+            .route("/config", get(configuration))
+            .route("/tools/{name}/enable", post(operator::enable))
+            .route("/tools/{name}/disable", post(operator::disable))
+            .route("/tools/{name}/reset", post(operator::reset))
             .with_state(Arc::clone(self))
     }
 

@@ -64,6 +64,10 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         .route("/mcp", any(mcp::<M::Handler>))
         .merge(rest::routes::<M::Handler>())
         .merge(handlers.more())
+        .method_not_allowed_fallback(async || {
+            let message = "this path has other methods";
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        })
         .fallback(async || {
             Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing of this name")
         })

@@ -3,6 +3,7 @@
 
 #![deny(unreachable_pub)]
 
+pub mod apart;
 mod backend;
 mod calculate;
 pub mod cli;

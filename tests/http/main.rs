@@ -9,6 +9,7 @@ mod figures;
 mod isolation;
 mod limits;
 mod load;
+mod operator;
 mod proxied;
 mod reach;
 mod rest;

@@ -48,6 +48,14 @@ fn tools_are_listed_and_called_by_name_within_their_rate() {
     let done = execute("calculate", "{\"expression\": \"6*7\"}");
     assert_eq!((done.status, &done.message()["result"]), (200, &json!("42")), "{done:?}");
     assert_eq!(execute("nothing", "{}").status, 404);
+    for odd in ["%FF", "%C3%A9", "%0A", "a%20b", &"x".repeat(129)] {
+        let unknown = execute(odd, "{}");
+        assert_eq!(
+            (unknown.status, &unknown.message()["error"]),
+            (404, &json!("not_found")),
+            "{odd}"
+        );
+    }
     assert_eq!(execute("bash_exec", "{\"command\": \"id\"}").status, 403, "its group is not shown");
     assert_eq!(execute("calculate", "[]").status, 400);
     let statuses: Vec<u16> =
@@ -70,4 +78,101 @@ fn a_form_of_a_page_reaches_no_command() {
         let refused = server.ask("POST", "/run", &form, "{\"command\": \"id\"}");
         assert_eq!(refused.status, 403, "{refused:?}");
     }
+}
+
+#[test]
+fn files_go_in_and_come_out_of_a_directory_of_the_commands_own() {
+    let server = Server::start(&[]);
+    let done = run(
+        &server,
+        &json!({
+            "command": "pwd; cat; cat in/a.txt; od -An -tx1 b.bin; tr a-z A-Z <in/a.txt >out.txt; ln -s /etc/passwd link; exit 3",
+            "stdin": "from stdin\n",
+            "files": [{"path": "in/a.txt", "content": "it's a\n"}, {"path": "b.bin", "content_base64": "AAr/"}],
+            "outputs": ["out.txt", "b.bin", "absent", "in", "it's"],
+        }),
+    );
+    let stdout = "/workspace\nfrom stdin\nit's a\n 00 0a ff\n";
+    assert_eq!((&done["stdout"], &done["exit_code"]), (&json!(stdout), &json!(3)), "{done}");
+    let absent = "it is no regular file that can be read";
+    let files = json!([
+        {"path": "out.txt", "content_base64": "SVQnUyBBCg=="}, {"path": "b.bin", "content_base64": "AAr/"},
+        {"path": "absent", "error": absent}, {"path": "in", "error": absent}, {"path": "it's", "error": absent},
+    ]);
+    assert_eq!(done["files"], files);
+    let late = json!({"command": "echo x >f; sleep 60", "timeout_seconds": 0.3, "outputs": ["f"]});
+    let late = run(&server, &late);
+    assert_eq!(late["outcome"], "timeout");
+    assert!(
+        late["files"][0]["error"].as_str().is_some_and(|why| why.contains("did not end")),
+        "{late}"
+    );
+    let large = json!({"command": "head -c 5M /dev/zero >a; echo b >b", "outputs": ["a", "b"]});
+    let large = run(&server, &large);
+    assert!(
+        large["files"][0]["error"].as_str().is_some_and(|why| why.contains("more than")),
+        "{large}"
+    );
+    assert_eq!(large["files"][1]["content_base64"], "Ygo=");
+    let most =
+        json!({"command": "head -c 4M /dev/zero >a; head -c 2M /dev/zero", "outputs": ["a"]});
+    let most = run(&server, &most);
+    let length = most["files"][0]["content_base64"].as_str().map(str::len);
+    assert_eq!(length, Some((4_usize << 20).div_ceil(3) * 4), "{:?}", most["files"][0]["error"]);
+    assert!(!most["stdout"].as_str().unwrap_or_default().contains("cofferdam-"));
+    for bad in ["../a", "/etc/passwd", "a/../../b", ""] {
+        for body in [
+            json!({"command": "true", "outputs": [bad]}),
+            json!({"command": "true", "files": [{"path": bad, "content": ""}]}),
+        ] {
+            let refused = server.ask("POST", "/run", &[JSON], &body.to_string());
+            assert_eq!(refused.status, 400, "{refused:?}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_for_commands_is_of_their_own_cell_and_each_has_its_own_in_it() {
+    let server = Server::start(&["--workdir", "/tmp/root"]);
+    let pwd = || {
+        run(&server, &json!({"command": "pwd; ls /tmp/root"}))["stdout"].as_str().map(str::to_owned)
+    };
+    let (first, second) = (pwd().expect("text"), pwd().expect("text"));
+    assert!(first.starts_with("/tmp/root/bash-") && first != second, "{first}{second}");
+    assert_eq!(first.lines().count(), 2, "no other's is there: {first}");
+    let by_variable = Server::prepared("", &[], |_, command| {
+        command.env("MCP_BASH_ROOT_DIR", "/workspace/r");
+    });
+    let done = run(&by_variable, &json!({"command": "pwd"}));
+    assert!(
+        done["stdout"].as_str().is_some_and(|it| it.starts_with("/workspace/r/bash-")),
+        "{done}"
+    );
+    let granted = tempfile::tempdir().expect("a directory");
+    std::fs::write(granted.path().join("mine"), "granted").expect("written");
+    let socket = granted.path().with_extension("sock");
+    let (workspace, at) =
+        (granted.path().display().to_string(), format!("unix:{}", socket.display()));
+    let server = Server::start(&["--workspace", &workspace, "--http", &at]);
+    let done = run(
+        &server,
+        &json!({"command": "pwd; ls; cat /workspace/mine; echo x >y", "outputs": ["y"]}),
+    );
+    let stdout = done["stdout"].as_str().unwrap_or_default();
+    assert!(stdout.starts_with("/tmp/mcp/bash/bash-") && stdout.ends_with("\ngranted"), "{done}");
+    assert_eq!(done["files"][0]["content_base64"], "eAo=");
+    assert!(!granted.path().join("y").exists(), "what it leaves is gone with its cell");
+    std::fs::remove_file(socket).expect("it was made");
+}
+
+#[test]
+fn a_directory_of_the_host_is_no_directory_for_commands() {
+    let refused = std::process::Command::new(crate::client::PROGRAM)
+        .args(["serve", "--http", "127.0.0.1:0", "--workdir", "/srv/mcp"])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("/srv/mcp") && said.contains("--workspace"), "{said}");
 }

@@ -2,6 +2,7 @@
 
 pub mod browser;
 mod failures;
+pub(crate) mod rights;
 pub mod tokens;
 
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +14,7 @@ use crate::respond::Refusal;
 use browser::ServedNames;
 use failures::Failures;
 use policy::Principal;
+pub use rights::ClientRights;
 use tokens::Token;
 
 /// Sender of the requests of one connection, as the kernel tells it.
@@ -50,6 +52,7 @@ pub enum WithoutToken {
 pub struct Client {
     pub principal: Principal,
     pub standing: Standing,
+    pub rights: ClientRights,
 }
 
 /// Knowledge of a client.
@@ -120,7 +123,7 @@ impl AccessRules {
             WithoutToken::Strangers(principal) => (principal, Standing::Stranger),
             WithoutToken::One(principal) => (principal, Standing::Known),
         };
-        Some(Client { principal: principal.clone(), standing })
+        Some(Client { principal: principal.clone(), standing, rights: ClientRights::Agent })
     }
 
     fn failed(&self, peer: Peer) -> Refusal {
@@ -144,5 +147,6 @@ impl AccessRules {
 }
 
 fn of_token(token: &Token) -> Client {
-    Client { principal: token.principal.clone(), standing: Standing::Known }
+    let Token { principal, rights, .. } = token;
+    Client { principal: principal.clone(), standing: Standing::Known, rights: *rights }
 }

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::ClientRights;
 use policy::Principal;
 
 /// Characters of the shortest token.
@@ -26,6 +27,7 @@ pub enum BadToken {
 pub struct Token {
     digest: [u8; 32],
     pub principal: Principal,
+    pub rights: ClientRights,
 }
 
 impl std::fmt::Debug for Token {
@@ -47,7 +49,11 @@ impl Token {
         match secret.len() {
             short if short < SHORTEST => Err(BadToken::Short),
             long if long > LONGEST => Err(BadToken::Long),
-            _ => Ok(Self { digest: digest(secret.as_bytes()), principal }),
+            _ => Ok(Self {
+                digest: digest(secret.as_bytes()),
+                principal,
+                rights: ClientRights::Agent,
+            }),
         }
     }
 }

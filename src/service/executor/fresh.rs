@@ -2,14 +2,16 @@
 
 use super::sessions::shown;
 use super::{Scope, clamped};
+use crate::apart::{ApartRun, FileOut};
 use crate::denied::DenialReport;
 use crate::refused::Refused;
 use crate::report::{CommandReport, are_cut};
 use crate::request::Shown;
 use crate::shell::{self, ScriptArgs};
-use crate::{Backend, Caller};
+use crate::{Backend, CallReport, Caller};
 use capture::lines::Wanted;
 use model::defaults::INLINE_CHARACTERS;
+use model::job::{ProfileName, Workspace};
 use model::outcome::DeniedCall;
 use policy::tools::{Runs, ToolSpec};
 
@@ -21,17 +23,42 @@ impl Scope {
         caller: Caller,
     ) -> Result<CommandReport, Refused> {
         let call = shell::script(tool, args)?;
-        let named =
-            call.profile.as_ref().and_then(|name| self.workbench.shared.loaded.profiles.get(name));
-        let denial = |denied: &DeniedCall| match named {
-            Some(profile) => DenialReport::of(denied, profile),
-            None => self.denial(denied),
-        };
+        let named = call.profile.clone();
         let report = match ToolSpec::named(tool).map(|tool| tool.runs) {
             Some(Runs::FreshCell(_)) => self.workbench.call_beside(call, &caller).await?,
             Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
                 self.workbench.call(call, &caller).await?
             }
+        };
+        Ok(self.of_fresh_cell(report, named.as_ref()))
+    }
+
+    /// Runs a command in a directory of its own, and returns the files of it that were asked for.
+    ///
+    /// # Errors
+    /// A refusal: nothing ran.
+    pub async fn apart(
+        &self,
+        tool: &'static str,
+        asked: ApartRun,
+        caller: Caller,
+    ) -> Result<(CommandReport, Vec<FileOut>), Refused> {
+        let id = fresh_id().ok_or_else(|| Refused::failed("no random bytes"))?;
+        let asked = asked.wrapped(&id, self.workbench.shared.workspace == Workspace::Fresh);
+        let call = shell::script(tool, asked.args.clone())?;
+        let named = call.profile.clone();
+        let report = self.workbench.call_keeping(call, asked.kept(), &caller).await?;
+        let (stdout, files) = asked.parted(&report.stdout);
+        let report = CallReport { stdout, ..report };
+        Ok((self.of_fresh_cell(report, named.as_ref()), files))
+    }
+
+    /// Makes the report of a call that ended, under the profile that it named.
+    fn of_fresh_cell(&self, report: CallReport, named: Option<&ProfileName>) -> CommandReport {
+        let named = named.and_then(|name| self.workbench.shared.loaded.profiles.get(name));
+        let denial = |denied: &DeniedCall| match named {
+            Some(profile) => DenialReport::of(denied, profile),
+            None => self.denial(denied),
         };
         let show =
             Shown { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
@@ -39,7 +66,7 @@ impl Scope {
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
         let absent_program = self.executor.host_programs.remark(&report.outcome, &stderr);
-        Ok(CommandReport {
+        CommandReport {
             absent_program,
             outcome: report.outcome,
             stdout,
@@ -56,6 +83,13 @@ impl Scope {
             session: None,
             files_changed: report.files_changed,
             network: report.network,
-        })
+        }
     }
+}
+
+/// Returns a word that nobody can foresee.
+fn fresh_id() -> Option<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use tracing::info;
 
 use super::{Executor, withheld};
+use config::ShownLine;
 
 /// Choice of whether a tool is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +66,11 @@ impl Executor {
             None if self.knows(tool) => Err(NoControl::NoBreaker(tool.to_owned())),
             None => Err(NoControl::Unknown(tool.to_owned())),
         }
+    }
+
+    /// Returns the configuration in force. Values name files of the host: whoever shows it leaves those out.
+    pub fn configuration(&self) -> Vec<ShownLine> {
+        self.shared.loaded.config.shown()
     }
 
     /// Forgets what was remembered of earlier calls: values of the calculator, answers of hooks.

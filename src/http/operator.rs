@@ -1,0 +1,119 @@
+//! Routes of the operator: tools switched on and off, circuit breakers reset, and the configuration shown without what
+//! is secret. Requests come here with an operator's token only ([`crate::access::rights`]).
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::respond::{Refusal, json_response};
+use crate::rest::ToolInPath;
+use crate::scopes::Scopes;
+use config::{ShownLine, ValueSource};
+use service::executor::{NoControl, ToolSwitch};
+
+/// Text in the place of a value that names a file or a secret.
+const REDACTED: &str = "***";
+/// Sections of the configuration whose values are never shown: files of secrets, and the names of clients.
+const HIDDEN: [&str; 3] = ["secret", "http.", "audit.file"];
+/// Keys of them that say nothing of a file or a client.
+const OPEN: [&str; 3] = ["http.sessions", "http.streams", "http.drain"];
+
+/// A tool as the operator left it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Switched {
+    tool: String,
+    /// True if the tool is offered now.
+    enabled: bool,
+    /// False if it was so before.
+    changed: bool,
+}
+
+/// A tool whose circuit breaker was reset.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Reset {
+    tool: String,
+    /// Number of breakers that were not closed.
+    breakers_closed: usize,
+}
+
+/// The configuration in force.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ShownConfig {
+    values: Vec<ShownValue>,
+}
+
+/// One value of the configuration.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ShownValue {
+    key: &'static str,
+    /// `***` for what names a file, a client or a secret.
+    value: String,
+    /// `default`, `file` or `environment`.
+    source: &'static str,
+}
+
+pub(crate) async fn enable(
+    State(scopes): State<Arc<Scopes>>,
+    ToolInPath(tool): ToolInPath,
+) -> Result<Response, Refusal> {
+    switched(&scopes, tool, ToolSwitch::On)
+}
+
+pub(crate) async fn disable(
+    State(scopes): State<Arc<Scopes>>,
+    ToolInPath(tool): ToolInPath,
+) -> Result<Response, Refusal> {
+    switched(&scopes, tool, ToolSwitch::Off)
+}
+
+fn switched(scopes: &Scopes, tool: String, to: ToolSwitch) -> Result<Response, Refusal> {
+    let changed = scopes.executor.switch(&tool, to).map_err(|no| refusal(&no))?;
+    let enabled = to == ToolSwitch::On;
+    Ok(json_response(StatusCode::OK, &json!(Switched { tool, enabled, changed })))
+}
+
+pub(crate) async fn reset(
+    State(scopes): State<Arc<Scopes>>,
+    ToolInPath(tool): ToolInPath,
+) -> Result<Response, Refusal> {
+    let closed = scopes.executor.reset_breakers(Some(&tool)).map_err(|no| refusal(&no))?;
+    Ok(json_response(StatusCode::OK, &json!(Reset { tool, breakers_closed: closed })))
+}
+
+fn refusal(no: &NoControl) -> Refusal {
+    let (status, error) = match no {
+        NoControl::Unknown(_) => (StatusCode::NOT_FOUND, "not_found"),
+        NoControl::Configured(_) => (StatusCode::FORBIDDEN, "denied"),
+        NoControl::NoBreaker(_) => (StatusCode::CONFLICT, "conflict"),
+    };
+    Refusal::new(status, error, no.to_string())
+}
+
+pub(crate) async fn configuration(State(scopes): State<Arc<Scopes>>) -> Response {
+    let values = scopes.executor.configuration().into_iter().map(shown).collect();
+    let shown: Value = json!(ShownConfig { values });
+    json_response(StatusCode::OK, &shown)
+}
+
+/// Shows a value, unless it names a file of the host, a client or a secret.
+fn shown(line: ShownLine) -> ShownValue {
+    let is_hidden =
+        HIDDEN.iter().any(|hidden| line.key.starts_with(hidden)) && !OPEN.contains(&line.key);
+    // Paths within cells are no secret, and a path of the host may stand in any other key.
+    let is_path = line.value.contains('/') && line.key != "exec.working_dir";
+    let value = match (is_hidden || is_path) && !line.value.is_empty() {
+        true => REDACTED.to_owned(),
+        false => line.value,
+    };
+    let source = match line.source {
+        ValueSource::Default => "default",
+        ValueSource::Said(_) => "environment",
+        ValueSource::File { .. } => "file",
+    };
+    ShownValue { key: line.key, value, source }
+}
