@@ -24,6 +24,8 @@ use crate::{GatewaySpec, confine, worker};
 const CELLS: usize = 4_096;
 /// Processes that close packet sockets: each takes some 10 ms, and several at once little more.
 const CLOSERS: usize = 8;
+/// Most tallies that are kept of cells that are gone.
+const ENDED: usize = 256;
 /// Most frames that wait for room on the link: a failure and a few tallies of each cell.
 const PENDING: usize = 4 * CELLS;
 
@@ -57,6 +59,30 @@ enum State {
     Failed,
 }
 
+/// Last tallies of cells that are gone: a cell may end, and its worker with it, before the supervisor asks.
+#[derive(Debug, Default)]
+struct Ended(VecDeque<(CellKey, Vec<u8>)>);
+
+impl Ended {
+    /// Keeps a frame, in place of one of the same cell.
+    fn keep(&mut self, cell: CellKey, frame: Vec<u8>) {
+        self.0.retain(|(known, _)| *known != cell);
+        self.0.push_back((cell, frame));
+        if self.0.len() > ENDED {
+            self.0.pop_front();
+        }
+    }
+
+    /// Returns the tally of a call, if it is one of these.
+    fn of(&self, cell: CellKey, call: CallId) -> Option<&[u8]> {
+        let (_, frame) = self.0.iter().find(|(known, _)| *known == cell)?;
+        match decode(frame) {
+            Ok(FromGateway::Tally { call: told, .. }) if told == call => Some(frame),
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
 /// Event that the loop wakes for.
 #[derive(Debug, Clone, Copy)]
 enum Source {
@@ -76,6 +102,7 @@ struct Gateway<'a> {
     prepared: Prepared,
     hosts: Arc<Vec<(String, std::net::IpAddr)>>,
     cells: HashMap<CellKey, Cell>,
+    ended: Ended,
     /// Takes packet sockets that nobody needs: closing one takes 10 ms.
     closer: OwnedFd,
     /// Frames that must arrive and found the link full.
@@ -92,8 +119,9 @@ pub(crate) fn serve(link: &OwnedFd, spec: &GatewaySpec, prepared: Prepared) {
     let profiles = spec.profiles.iter().cloned().map(Arc::new).collect();
     let hosts = Arc::new(spec.hosts.clone());
     let cells = HashMap::new();
+    let (ended, pending) = (Ended::default(), VecDeque::new());
     let mut gateway =
-        Gateway { link, spec, profiles, prepared, hosts, cells, closer, pending: VecDeque::new() };
+        Gateway { link, spec, profiles, prepared, hosts, cells, ended, closer, pending };
     while gateway.turn().is_ok() {}
 }
 
@@ -128,7 +156,7 @@ impl Gateway<'_> {
                 Source::Supervisor => {}
                 Source::Packet(cell) => self.first_packet(cell),
                 Source::Lifeline(cell) => self.close(cell),
-                Source::Worker(cell) => self.worker_frame(cell),
+                Source::Worker(cell) => drop(self.worker_frame(cell)),
                 Source::Exit(cell) => self.exited(cell),
             }
         }
@@ -205,20 +233,26 @@ impl Gateway<'_> {
                 {
                     asked.push(call);
                 } else {
-                    let failed = self
-                        .cells
-                        .get(&cell)
-                        .is_none_or(|cell| matches!(cell.state, State::Failed));
-                    // A cell that never sent has nothing to tell.
-                    let tally = Tally { incomplete: failed, ..Tally::default() };
-                    if let Ok(frame) = encode_tally(cell, call, tally) {
-                        self.tell(&frame);
-                    }
+                    self.answer(cell, call);
                 }
             }
             ToGateway::Close { cell } => self.close(cell),
         }
         Ok(true)
+    }
+
+    /// Tells the tally of a cell without a worker.
+    fn answer(&mut self, cell: CellKey, call: CallId) {
+        if let Some(frame) = self.ended.of(cell, call).map(<[u8]>::to_vec) {
+            return self.tell(&frame);
+        }
+        let known = self.cells.get(&cell);
+        let failed = known.is_none_or(|cell| matches!(cell.state, State::Failed));
+        // A cell that never sent has nothing to tell.
+        let tally = Tally { incomplete: failed, ..Tally::default() };
+        if let Ok(frame) = encode_tally(cell, call, tally) {
+            self.tell(&frame);
+        }
     }
 
     fn open(
@@ -305,20 +339,20 @@ impl Gateway<'_> {
         process::exit_now(i32::from(!matches!(ended, Ok(Ok(())))));
     }
 
-    /// Passes on a frame of a worker, which may speak of its own cell only.
-    fn worker_frame(&mut self, key: CellKey) {
+    /// Passes on a frame of a worker, which may speak of its own cell only. Returns false if there was none.
+    fn worker_frame(&mut self, key: CellKey) -> bool {
         let Some(Cell { state: State::Working { link, open, asked, .. }, .. }) =
             self.cells.get_mut(&key)
         else {
-            return;
+            return false;
         };
         let mut buffer = vec![0; FRAME_BYTES];
         let received = match receive(&*link, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return,
+            Err(Errno::EAGAIN) => return false,
             Ok(_) | Err(_) => {
                 *open = false;
-                return;
+                return false;
             }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
@@ -332,9 +366,15 @@ impl Gateway<'_> {
                 asked.retain(|asked| *asked != call);
                 self.tell(bytes);
             }
+            Ok(FromGateway::Last { cell, call, tally }) if cell == key => {
+                if let Ok(frame) = encode_tally(cell, call, tally) {
+                    self.ended.keep(key, frame);
+                }
+            }
             // A worker says nothing else, unless it is not one any more.
             Ok(_) | Err(_) => self.kill(key),
         }
+        true
     }
 
     fn kill(&self, key: CellKey) {
@@ -346,19 +386,25 @@ impl Gateway<'_> {
 
     /// Reaps a worker. One that did not end as it should is told.
     fn exited(&mut self, key: CellKey) {
-        let Some(cell) = self.cells.get_mut(&key) else { return };
-        let State::Working { pidfd, ending, .. } = &cell.state else { return };
+        let Some(cell) = self.cells.get(&key) else { return };
+        let State::Working { pidfd, .. } = &cell.state else { return };
         let well = match process::collect(pidfd) {
             Ok(None) => return,
             Ok(Some(collected)) => collected.well,
             Err(_) => false,
         };
-        if *ending || well {
+        // What it had said is still to be read.
+        while self.worker_frame(key) {}
+        let Some(cell) = self.cells.get_mut(&key) else { return };
+        let State::Working { ending, asked, .. } = &mut cell.state else { return };
+        let (ending, asked) = (*ending, std::mem::take(asked));
+        if ending || well {
             self.cells.remove(&key);
         } else {
             cell.state = State::Failed;
             self.failed(key, "the worker of the cell's network has died");
         }
+        asked.into_iter().for_each(|call| self.answer(key, call));
     }
 
     /// Ends the network of a cell that is gone.
@@ -374,10 +420,15 @@ impl Gateway<'_> {
                 }
             }
             State::Waiting { .. } | State::Failed => {
-                if let Some(Cell { state: State::Waiting { packets, .. }, .. }) =
+                if let Some(Cell { state: State::Waiting { packets, .. }, begun, .. }) =
                     self.cells.remove(&key)
                 {
                     self.close_packets(&packets);
+                    // It has sent nothing.
+                    let tally = |begun: Begun| encode_tally(key, begun.call, Tally::default());
+                    if let Some(Ok(frame)) = begun.map(tally) {
+                        self.ended.keep(key, frame);
+                    }
                 }
             }
         }
@@ -464,6 +515,7 @@ mod tests {
             prepared: Prepared::new(&spec).expect("nothing to prepare"),
             hosts: Arc::default(),
             cells: HashMap::from([(KEY, cell)]),
+            ended: Ended::default(),
             closer: closer().expect("a closer"),
             pending: VecDeque::new(),
         };

@@ -147,7 +147,8 @@ pub(crate) async fn serve(parts: Parts, (routes, seed): (Routes, u64)) -> Result
     if let Some(begun) = parts.begun {
         worker.begin(begun);
     }
-    worker.drive(lifeline).await;
+    Arc::clone(&worker).drive(lifeline).await;
+    worker.last_tally();
     Ok(())
 }
 
@@ -231,6 +232,23 @@ impl Worker {
         drop(account);
         if let Ok(frame) = encode_tally(self.cell, call, tally) {
             // A link that is full of audit lines is one that nobody reads: the supervisor goes on without.
+            send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
+        }
+    }
+
+    /// Leaves the tally with the gateway, which may be asked for it when this process has ended.
+    fn last_tally(&self) {
+        let account = hold(&self.account);
+        let (cell, call, mut tally) = (self.cell, account.call, account.tally());
+        drop(account);
+        // Halved until it fits, as `encode_tally` does.
+        while !tally.rows.is_empty() || !tally.denied.is_empty() {
+            match encode(&FromGateway::Last { cell, call, tally: tally.clone() }) {
+                Ok(_) => break,
+                Err(_) => tally.halve(),
+            }
+        }
+        if let Ok(frame) = encode(&FromGateway::Last { cell, call, tally }) {
             send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
         }
     }

@@ -60,6 +60,8 @@ pub enum FromGateway {
     Connection { cell: CellKey, call: CallId, connection: Connection },
     /// The answer to [`ToGateway::Ask`].
     Tally { cell: CellKey, call: CallId, tally: Tally },
+    /// The tally of a cell's last call, which its worker gives the gateway before it ends.
+    Last { cell: CellKey, call: CallId, tally: Tally },
     /// The network of one cell, or of all, is gone.
     Failed { cell: Option<CellKey>, why: String },
 }
@@ -72,14 +74,7 @@ pub fn encode_tally(cell: CellKey, call: CallId, mut tally: Tally) -> Result<Vec
     loop {
         match encode(&FromGateway::Tally { cell, call, tally: tally.clone() }) {
             Err(WireError::TooLarge) if !(tally.rows.is_empty() && tally.denied.is_empty()) => {
-                let longest = if tally.rows.len() > tally.denied.len() {
-                    let half = tally.rows.len() / 2;
-                    tally.rows.drain(half..).count()
-                } else {
-                    let half = tally.denied.len() / 2;
-                    tally.denied.drain(half..).count()
-                };
-                tally.more = tally.more.saturating_add(u64::try_from(longest).unwrap_or(u64::MAX));
+                tally.halve();
             }
             result => return result,
         }
