@@ -112,6 +112,7 @@ impl Job {
             cwd: None,
             asked: Asked::default(),
             profile: None,
+            only: None,
             correlation: None,
         };
         // The output limit is the front end's to hold; here everything is read.

@@ -131,6 +131,7 @@ pub fn policies(bytes: &[u8]) {
             cwd: None,
             asked: Asked { wall: Some(Duration::MAX), memory: Some(u64::MAX), ..Asked::default() },
             profile: None,
+            only: None,
             correlation: None,
         };
         let Ok(grant) =

@@ -20,6 +20,7 @@ fn call() -> Option<Call> {
         cwd: None,
         asked: Asked::default(),
         profile: None,
+        only: None,
         correlation: None,
     })
 }

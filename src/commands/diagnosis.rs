@@ -174,6 +174,7 @@ fn prepare(
         cwd: None,
         asked: Asked::default(),
         profile: None,
+        only: None,
         correlation: None,
     };
     let name = ProfileName::new(profile)?;

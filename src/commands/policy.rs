@@ -98,10 +98,14 @@ fn rule_text(rule: &Rule) -> String {
     let mut rows = Rows::default();
     let tools = rule.tools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let told = match &rule.effect {
-        Effect::Allow { profile, choice, limits } => {
+        Effect::Allow { profile, choice, limits, egress } => {
             rows.add("  allows", format!("{tools} under profile `{profile}`"));
             if !choice.is_empty() {
                 rows.add("  choice", names(choice.iter()));
+            }
+            if let Some(ids) = egress {
+                let ids = ids.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                rows.add("  egress", if ids.is_empty() { "none" } else { &ids });
             }
             lowered(limits)
         }

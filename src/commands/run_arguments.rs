@@ -204,6 +204,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         cwd: self::cwd(cwd.as_deref())?,
         asked,
         profile: None,
+        only: None,
         correlation: None,
     };
     let told = if typed.json { OutputFormat::Json } else { OutputFormat::Live };

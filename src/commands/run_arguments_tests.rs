@@ -80,6 +80,7 @@ fn every_flag_arrives_checked() {
                 output: Some(1024),
             },
             profile: None,
+            only: None,
             correlation: None,
         },
         tier: None,

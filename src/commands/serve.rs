@@ -84,6 +84,9 @@ pub struct ServeArguments {
     /// Let cells that have a workspace reach a host, a network or a preset (cargo, debian, git-https, npm, python)
     #[arg(long, value_name = "HOST:PORT|PRESET")]
     pub egress: Vec<String>,
+    /// Switch on tools that are off until they are named, beside those of `[tools] on`: cli_nmap,cli_ping,…
+    #[arg(long, value_name = "TOOL,…", value_delimiter = ',')]
+    pub on: Vec<String>,
     /// Memory of each cell that has a workspace, more or less than its profile has: 512M, 4G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
     pub memory: Option<Size>,
@@ -196,7 +199,11 @@ fn granted(
 ) -> Result<(Settings, Workspace, Option<WorkspaceCache>), CliError> {
     let home = accounts::home();
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
-    let settings = wiring::load_with(config, mcp)?.in_tier(typed.tier).serving();
+    let settings = wiring::load_with(config, mcp, &typed.on)?.in_tier(typed.tier).serving();
+    let configured_egress = run_arguments::egress(&settings.loaded.config.egress.value)
+        .map_err(|error| error.with_hint("`[server] egress` in cofferdam.toml"))?;
+    additions.egress.splice(0..0, configured_egress);
+    wiring::check_egress(&settings.loaded, &additions.egress)?;
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
     let cache =

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
+use super::format::plain;
 use super::grant_lookup::{self, Asked, Flag, Found};
 use super::listener::HostGrants;
 use super::run_arguments::MountRequest;
@@ -16,7 +17,7 @@ use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
 use model::call::Call;
 use model::defaults;
-use model::egress::NetworkClass;
+use model::egress::{EgressRule, NetworkClass};
 use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::in_words;
@@ -334,19 +335,29 @@ impl Settings {
 /// # Errors
 /// A file that is broken, missing although it was named, or writable by others.
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
-    load_with(directory, &McpSettings::default())
+    load_with(directory, &McpSettings::default(), &[])
 }
 
-/// Reads the configuration as [`load`] does, with the settings of a server that come by variables.
+/// Reads the configuration as [`load`] does, with the settings of a server that come by variables, and with these
+/// tools switched on besides.
 ///
 /// # Errors
 /// The same, or a setting that names no tool.
-pub fn load_with(directory: Option<&Path>, mcp: &McpSettings) -> Result<Settings, CliError> {
+pub fn load_with(
+    directory: Option<&Path>,
+    mcp: &McpSettings,
+    on: &[String],
+) -> Result<Settings, CliError> {
     let mut loaded = config::load(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     let declared = loaded.policy.commands().iter().map(|command| command.name.as_str());
     let declared: Vec<&str> = if mcp.names_tools() { declared.collect() } else { Vec::new() };
     mcp.apply(&mut loaded.config, &declared).map_err(|error| CliError::new(error.to_string()))?;
+    if !on.is_empty() {
+        let setting = &mut loaded.config.tools_on;
+        setting.value.extend(on.iter().cloned());
+        setting.source = ValueSource::Said("--on");
+    }
     check_tools(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {
@@ -372,6 +383,35 @@ pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
     Ok(Settings::of(loaded, Vec::new()).named(directory))
+}
+
+/// Checks that each rule of egress that the policy leaves to calls exists: in the profile, or among the additions.
+/// One that does not would be a network that the operator thinks is there.
+///
+/// # Errors
+/// The first rule that names another.
+pub fn check_egress(loaded: &Loaded, added: &[EgressRule]) -> Result<(), CliError> {
+    for rule in loaded.policy.rules() {
+        let Effect::Allow { profile, choice, egress: Some(ids), .. } = &rule.effect else {
+            continue;
+        };
+        let profiles = [profile].into_iter().chain(choice).filter_map(|it| loaded.profiles.get(it));
+        let own = profiles.flat_map(|profile| &profile.egress.rules);
+        let known: Vec<&str> = own.chain(added).map(|rule| rule.id.as_str()).collect();
+        let Some(unknown) = ids.iter().find(|id| !known.contains(&id.as_str())) else { continue };
+        let message = format!(
+            "{}:{}: rule `{}` leaves its calls the egress `{unknown}`, which profile `{profile}` does not have",
+            plain(&rule.file),
+            rule.line,
+            rule.id
+        );
+        let hint = match nearest(unknown, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "add `[[egress]]` to the profile, or start with `--egress`".to_owned(),
+        };
+        return Err(CliError::new(message).with_hint(hint));
+    }
+    Ok(())
 }
 
 /// Adds the named profiles to those that the policy uses, for `doctor`, which tries them all.

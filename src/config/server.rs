@@ -124,6 +124,8 @@ pub struct Config {
     pub audit_on_error: Setting<OnError>,
     /// Sockets of the host, by the names that cells have them under.
     pub nested_sockets: Setting<nested::SocketSettings>,
+    /// Destinations that cells with a workspace of a server reach, as `serve --egress` has them.
+    pub egress: Setting<Vec<String>>,
     /// Secrets that rules of egress may use: their names and places.
     pub secrets: Setting<Vec<(String, model::egress::SecretSource)>>,
     /// Listener of `serve --http`.
@@ -208,6 +210,11 @@ struct WrittenServer {
     ///
     /// Default: `65536`. Example: `4096`.
     uid_count: Option<Spanned<u32>>,
+    /// Destinations that the cells of `serve` reach where they have a workspace: `HOST:PORT`, `NET:PORT` or the name of
+    /// a preset. `--egress` adds to them; a policy's rule can leave a call fewer.
+    ///
+    /// Default: `[]`. Example: `["python", "api.example.org:443"]`.
+    egress: Option<Spanned<Vec<String>>>,
 }
 
 /// Cells that are ready before a call comes.
@@ -456,6 +463,7 @@ impl Config {
             audit_keep: audit_keep(&reader, audit)?,
             audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
             nested_sockets: nested::sockets(&reader, &written.nested)?,
+            egress: egress(&reader, server)?,
             secrets: secrets::secrets(&reader, &written.secret)?,
             http: HttpSettings::parse(&reader, &written.http)?,
             concurrency,
@@ -479,6 +487,7 @@ impl Config {
             count("server.queue", &self.queue),
             count("server.uid_base", &self.uid_base),
             count("server.uid_count", &self.uid_count),
+            shown("server.egress", &self.egress, |words| words.join(", ")),
             count("pool.warm", &self.warm),
             count("limits.cells", &self.cells),
             size("limits.memory", &self.memory),
@@ -540,6 +549,19 @@ fn uids(
         return mistake("`uid_base` and `uid_count` together go beyond the last uid".to_owned());
     }
     Ok((base, count))
+}
+
+/// Reads the destinations of all cells with a workspace.
+fn egress(reader: &Reader<'_>, server: &WrittenServer) -> Result<Setting<Vec<String>>, Mistake> {
+    let words = server.egress.as_ref();
+    let wrong = words.and_then(|words| {
+        let mut all = words.get_ref().iter().map(|word| profile::egress::word(word));
+        all.find_map(Result::err).map(|error| reader.mistake(words.span(), error.to_string()))
+    });
+    match wrong {
+        Some(mistake) => Err(mistake),
+        None => Ok(reader.set(words, Vec::new(), |words| words)),
+    }
 }
 
 fn audit_file(

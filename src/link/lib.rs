@@ -268,6 +268,7 @@ impl Shared {
             call,
             profile: job.profile,
             workspace: job.workspace,
+            only: job.only,
             session_profile: job.session_profile,
             session: job.session,
             changes: job.changes,

@@ -108,7 +108,8 @@ pub fn reply(done: &DeclaredResult) -> CallToolResult {
     let error: String = done.stderr.chars().take(INLINE_CHARACTERS).collect();
     let failed = done.error.as_ref().map(|error| format!("[{error}]"));
     let denials = done.denials.iter().map(|denial| denial.line());
-    for part in [error].into_iter().chain(failed).chain(denials) {
+    let network = done.network_lines.iter().cloned();
+    for part in [error].into_iter().chain(failed).chain(denials).chain(network) {
         if !text.is_empty() && !text.ends_with('\n') && !part.is_empty() {
             text.push('\n');
         }
@@ -253,6 +254,7 @@ fn output() -> Value {
             },
             "execution_time": { "type": "number", "description": "Seconds." },
             "correlation_id": text, "denials": denials(),
+            "network": { "type": "object", "description": "Connections, bytes and refusals." },
             "metadata": { "type": "object" }
         },
         "required": ["stdout", "stderr", "returncode", "truncated_stdout", "truncated_stderr",

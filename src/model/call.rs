@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::Only;
 use crate::job::ProfileName;
 
 /// Longest script in bytes (1 MiB); it travels as a sealed memfd.
@@ -367,6 +368,8 @@ pub struct Call {
     pub asked: Asked,
     /// The profile that the caller names, if any. Policy decides whether it may.
     pub profile: Option<ProfileName>,
+    /// Narrowing of its network to the target that it names.
+    pub only: Option<Only>,
     /// The caller's id for the call, which the audit log repeats.
     pub correlation: Option<Correlation>,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Argv, Asked, Cwd, Env, MAX_TIMEOUT, Script, Stdin};
+use crate::egress::Only;
 use crate::shells::ShellKind;
 
 /// The name of a profile that was loaded at start.
@@ -196,6 +197,8 @@ impl Limits {
 pub struct Job {
     pub profile: ProfileName,
     pub workspace: Workspace,
+    /// Narrowing of what the profile's cells may reach.
+    pub only: Option<Only>,
     /// Profile of the session that has the workspace, where it is another than the job's.
     pub session_profile: Option<ProfileName>,
     /// None: a cell of its own.

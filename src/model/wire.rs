@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
+use crate::egress::Only;
 use crate::job::{Job, JobSignal, Limits, ListChanges, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
@@ -114,6 +115,8 @@ pub struct Start {
     pub call: CallId,
     pub profile: ProfileName,
     pub workspace: Workspace,
+    /// Narrowing of what the profile's cells may reach.
+    pub only: Option<Only>,
     /// Profile of the session that has the workspace, where it is another than the job's.
     pub session_profile: Option<ProfileName>,
     pub session: Option<Within>,

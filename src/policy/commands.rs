@@ -9,8 +9,10 @@ use toml::Spanned;
 use super::conduct::{
     OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate, conduct,
 };
-use super::flags::{BadWords, Changes, DeclaredCommand, Flag, Input, Positional, Takes};
-use super::hooks::{WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement, hooks};
+use super::flags::{
+    BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
+};
+use super::hooks::{Hooks, WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement, hooks};
 use super::reach::{TargetPlaces, TargetReach};
 use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
@@ -30,8 +32,15 @@ pub(super) struct WrittenCommand {
     /// Name of the tool: lower-case letters, digits and underscores. A shipped tool of the name is replaced, whole.
     /// Example: `"cli_wc"`.
     name: Spanned<String>,
-    /// Program, found in the cell. Example: `"wc"`.
-    program: Spanned<String>,
+    /// Tool that this one adds to, above it in the file or shipped: it has its program, flags, fields, words and conduct,
+    /// but for what it says itself. A flag replaces the one of its name; fields, templates and default words replace all.
+    ///
+    /// Default: none. Example: `"cli_nmap"`.
+    extends: Option<Spanned<String>>,
+    /// Program, found in the cell. Only a tool that extends another may leave it out.
+    ///
+    /// Default: that of the tool that it extends. Example: `"wc"`.
+    program: Option<Spanned<String>>,
     /// Description for callers.
     ///
     /// Default: the reason. Example: `"Count lines, words and bytes."`.
@@ -92,6 +101,9 @@ pub(super) struct WrittenCommand {
     /// Scripts that check a call, change its flags, or read its output, each in a cell of its own.
     #[serde(default, rename = "hook")]
     pub(super) hooks: Vec<WrittenHook>,
+    /// Flags that are never taken, for which callers are told the reason.
+    #[serde(default, rename = "refused")]
+    refused: Vec<WrittenRefused>,
     /// Flags that callers may give.
     #[serde(default, rename = "flag")]
     flags: Vec<WrittenFlag>,
@@ -106,11 +118,21 @@ pub(super) struct WrittenCommand {
     refuses: Spanned<Vec<Spanned<Example>>>,
 }
 
+/// Flag that is never taken, and the reason.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRefused {
+    /// Flag with its dashes. Example: `"-sS"`.
+    flag: Spanned<String>,
+    /// Reason and the way out, which callers read after the flag. Example: `"needs raw sockets"`.
+    why: Spanned<String>,
+}
+
 /// Flag that callers may give, by its whole name and as a word of its own.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenFlag {
-    /// Flag with its one or two dashes. Example: `"--indent"`.
+    /// Flag with its one or two dashes, or one plus sign. Example: `"--indent"`.
     flag: Spanned<String>,
     /// Number of its values, 0 or 1.
     ///
@@ -196,8 +218,25 @@ struct WrittenPositional {
     ///
     /// Default: `1024`. Example: `256`.
     largest: Option<Spanned<u64>>,
+    /// Text that the program gets before the word.
+    ///
+    /// Default: none. Example: `"@"`.
+    prefix: Option<Spanned<String>>,
+    /// Hold of the call's network to such words, for the kinds `host`, `cidr`, `target` and `url`: `"only"` lets the
+    /// cell reach what they name and nothing else, within what its profile allows.
+    ///
+    /// Default: none: what the profile allows. Example: `"only"`.
+    egress: Option<Spanned<WrittenHold>>,
     /// Reason for the field; it is its description for callers. Example: `"the file to count"`.
     why: Spanned<String>,
+}
+
+/// Hold of a call's network to a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WrittenHold {
+    /// The cell reaches what such words name.
+    Only,
 }
 
 /// Type of a word.
@@ -269,28 +308,27 @@ pub(super) fn command(
     if others.iter().any(|other| other.name == *name) {
         return Err(document.mistake(written.name.span(), format!("there are two tools `{name}`")));
     }
-    let program = written.program.get_ref();
-    if plain(program).is_err() || program.starts_with('-') {
-        return Err(document.mistake(written.program.span(), "a program is one plain word"));
-    }
-    let mut flags: Vec<Flag> = Vec::new();
-    for written in &written.flags {
-        let flag = flag(document, written)?;
-        if flags.iter().any(|other| other.name == flag.name) {
-            let message = format!("there are two flags `{}`", flag.name);
-            return Err(document.mistake(written.flag.span(), message));
-        }
-        flags.push(flag);
-    }
+    let base = written.extends.as_ref().map(|of| extended(document, of, others)).transpose()?;
+    let flags = flags(document, written, base.as_ref())?;
+    let refused = refused(document, written, base.as_ref(), &flags)?;
     let why = why(document, &written.why)?;
+    let own = positionals(document, written)?;
+    let input = base.as_ref().map_or_else(Input::default, |base| base.input);
     let command = DeclaredCommand {
         name: name.clone(),
-        program: program.clone(),
+        program: program(document, written, base.as_ref())?,
         flags,
-        positionals: positionals(document, written)?,
-        input: written.stdin.as_ref().map_or_else(Input::default, |input| *input.get_ref()),
-        conduct: conduct(document, written)?,
-        hooks: hooks(document, written)?,
+        refused,
+        positionals: match (&base, own.is_empty()) {
+            (Some(base), true) => base.positionals.clone(),
+            (None, _) | (_, false) => own,
+        },
+        input: written.stdin.as_ref().map_or(input, |input| *input.get_ref()),
+        hooks: match (hooks(document, written)?, &base) {
+            (own, Some(base)) if own == Hooks::default() => base.hooks.clone(),
+            (own, _) => own,
+        },
+        conduct: conduct(document, written, base.map(|base| base.conduct).unwrap_or_default())?,
         description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
         changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
         why,
@@ -306,6 +344,80 @@ pub(super) fn command(
     Ok(command)
 }
 
+/// Returns the tool that another extends.
+fn extended(
+    document: &Document,
+    of: &Spanned<String>,
+    others: &[DeclaredCommand],
+) -> Result<DeclaredCommand, Mistake> {
+    let found = others.iter().find(|other| other.name == *of.get_ref()).cloned();
+    found.or_else(|| super::shipped_command(of.get_ref())).ok_or_else(|| {
+        let message = format!("there is no tool `{}` above it to extend", of.get_ref());
+        document.mistake(of.span(), message)
+    })
+}
+
+fn program(
+    document: &Document,
+    written: &WrittenCommand,
+    base: Option<&DeclaredCommand>,
+) -> Result<String, Mistake> {
+    match (&written.program, base) {
+        (Some(program), _) => {
+            let text = program.get_ref();
+            match plain(text).is_err() || text.starts_with('-') {
+                true => Err(document.mistake(program.span(), "a program is one plain word")),
+                false => Ok(text.clone()),
+            }
+        }
+        (None, Some(base)) => Ok(base.program.clone()),
+        (None, None) => Err(document.mistake(written.name.span(), "a tool names its `program`")),
+    }
+}
+
+/// Reads the flags of a tool, behind those of the one that it extends.
+fn flags(
+    document: &Document,
+    written: &WrittenCommand,
+    base: Option<&DeclaredCommand>,
+) -> Result<Vec<Flag>, Mistake> {
+    let mut own: Vec<Flag> = Vec::new();
+    for written in &written.flags {
+        let flag = flag(document, written)?;
+        if own.iter().any(|other| other.name == flag.name) {
+            let message = format!("there are two flags `{}`", flag.name);
+            return Err(document.mistake(written.flag.span(), message));
+        }
+        own.push(flag);
+    }
+    let is_own = |flag: &&Flag| own.iter().any(|own| own.name == flag.name);
+    let mut all: Vec<Flag> = base
+        .map(|base| base.flags.iter().filter(|flag| !is_own(flag)).cloned().collect())
+        .unwrap_or_default();
+    all.extend(own);
+    Ok(all)
+}
+
+/// Reads the flags that are never taken, each with its reason.
+fn refused(
+    document: &Document,
+    written: &WrittenCommand,
+    base: Option<&DeclaredCommand>,
+    flags: &[Flag],
+) -> Result<Vec<(String, String)>, Mistake> {
+    let taken = |name: &String| flags.iter().any(|flag| flag.name == *name);
+    let of_base = base.map(|base| base.refused.as_slice()).unwrap_or_default();
+    let mut all: Vec<_> = of_base.iter().filter(|(name, _)| !taken(name)).cloned().collect();
+    for one in &written.refused {
+        if taken(one.flag.get_ref()) {
+            let message = format!("flag `{}` is taken and refused", one.flag.get_ref());
+            return Err(document.mistake(one.flag.span(), message));
+        }
+        all.push((one.flag.get_ref().clone(), why(document, &one.why)?));
+    }
+    Ok(all)
+}
+
 /// Returns a reason; it is never blank.
 pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
     if why.get_ref().trim().is_empty() {
@@ -319,11 +431,11 @@ pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, 
 fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {
     let name = written.flag.get_ref();
     let mistake = |message: &str| Err(document.mistake(written.flag.span(), message));
-    let letters = name.trim_start_matches('-');
+    let letters = name.strip_prefix('+').unwrap_or_else(|| name.trim_start_matches('-'));
     let dashes = name.len() - letters.len();
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !(1..=2).contains(&dashes) || letters.is_empty() || !letters.chars().all(is_name) {
-        return mistake("a flag is one or two dashes, then letters, digits, dashes");
+        return mistake("a flag is one or two dashes or one plus, then letters, digits, dashes");
     }
     let arity = written.arity.as_ref().map_or(0, |arity| *arity.get_ref());
     let takes = match (arity, &written.kind, written.equals) {
@@ -372,9 +484,39 @@ fn positionals(document: &Document, written: &WrittenCommand) -> Result<Vec<Posi
         if FIELDS.contains(&name.as_str()) || all.iter().any(|other| other.name == *name) {
             return Err(document.mistake(span, format!("there are two fields `{name}`")));
         }
-        all.push(positional(document, written)?);
+        let one = positional(document, written)?;
+        check_hold(document, written, &one, &all)?;
+        all.push(one);
     }
     Ok(all)
+}
+
+/// Checks that a field to which the network is held names a place, and that a URL stands alone: of several, the host
+/// of one and the port of another could be joined.
+fn check_hold(
+    document: &Document,
+    written: &WrittenPositional,
+    one: &Positional,
+    others: &[Positional],
+) -> Result<(), Mistake> {
+    let Some(hold) = &written.egress else { return Ok(()) };
+    if !one.takes.kind.is_target() {
+        let message = "`egress` is for the kinds host, cidr, target and url";
+        return Err(document.mistake(hold.span(), message));
+    }
+    let is_url = |one: &Positional| one.takes.kind == WordType::Url;
+    let mut held = others.iter().filter(|other| other.egress == PositionalEgress::Only);
+    let joined = match is_url(one) {
+        true => one.max > 1 || held.next().is_some(),
+        false => held.any(is_url),
+    };
+    match joined {
+        true => {
+            let message = "a url with `egress` is the only word of its kind: max = 1, no other";
+            Err(document.mistake(hold.span(), message))
+        }
+        false => Ok(()),
+    }
 }
 
 fn positional(document: &Document, written: &WrittenPositional) -> Result<Positional, Mistake> {
@@ -395,11 +537,22 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
         let message = "a field's name is lower-case letters and underscores";
         return Err(document.mistake(written.name.span(), message));
     }
+    let prefix = written.prefix.as_ref().map(Spanned::get_ref).cloned().unwrap_or_default();
+    if let Some(text) = written.prefix.as_ref()
+        && (plain(&prefix).is_err() || prefix.starts_with('-'))
+    {
+        return Err(document.mistake(text.span(), "`prefix` is plain text, without a dash first"));
+    }
     Ok(Positional {
         name: name.clone(),
         takes: kind_of(document, &written.kind, &narrowing)?,
         min: written.min,
         max,
+        prefix,
+        egress: match written.egress {
+            Some(_) => PositionalEgress::Only,
+            None => PositionalEgress::Any,
+        },
         why: why(document, &written.why)?,
     })
 }

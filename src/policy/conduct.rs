@@ -197,33 +197,37 @@ pub(super) struct WrittenTemplate {
 }
 
 /// Checks the conduct of one declared tool.
-pub(super) fn conduct(document: &Document, written: &WrittenCommand) -> Result<Conduct, Mistake> {
-    let usual = Conduct::default();
+///
+/// What it does not say is as `usual` has it.
+pub(super) fn conduct(
+    document: &Document,
+    written: &WrittenCommand,
+    usual: Conduct,
+) -> Result<Conduct, Mistake> {
     let concurrency = written.concurrency.as_ref();
     let concurrency = concurrency.map(|number| within(document, number, 1..=CONCURRENCY_MOST));
     let breaker = written.breaker.as_ref().map_or(Ok((None, None)), |it| breaker(document, it))?;
     if let Some(time) = written.timeout.as_ref().filter(|time| time.get_ref().0.is_zero()) {
         return Err(document.mistake(time.span(), "a timeout is above 0"));
     }
+    let defaults = written.defaults.iter().map(|one| {
+        why(document, &one.why)?;
+        let args = words(document, &one.args)?;
+        Ok(DefaultWords { args, unless: one.unless.clone() })
+    });
+    let defaults = defaults.collect::<Result<Vec<_>, Mistake>>()?;
+    let templates = templates(document, &written.templates)?;
     Ok(Conduct {
-        timeout: written.timeout.as_ref().map(|time| time.get_ref().0),
-        concurrency: concurrency.transpose()?,
+        timeout: written.timeout.as_ref().map_or(usual.timeout, |time| Some(time.get_ref().0)),
+        concurrency: concurrency.transpose()?.or(usual.concurrency),
         queue: written.queue.unwrap_or(usual.queue),
         retries: written.retries.as_ref().map_or(Ok(usual.retries), |it| retries(document, it))?,
-        failures: breaker.0,
-        recovery: breaker.1,
-        always: written.always.as_ref().map_or(Ok(Vec::new()), |it| words(document, it))?,
-        defaults: written
-            .defaults
-            .iter()
-            .map(|one| {
-                why(document, &one.why)?;
-                let args = words(document, &one.args)?;
-                Ok(DefaultWords { args, unless: one.unless.clone() })
-            })
-            .collect::<Result<_, Mistake>>()?,
-        templates: templates(document, &written.templates)?,
-        output: written.output.unwrap_or_default(),
+        failures: breaker.0.or(usual.failures),
+        recovery: breaker.1.or(usual.recovery),
+        always: written.always.as_ref().map_or(Ok(usual.always), |it| words(document, it))?,
+        defaults: if defaults.is_empty() { usual.defaults } else { defaults },
+        templates: if templates.is_empty() { usual.templates } else { templates },
+        output: written.output.unwrap_or(usual.output),
     })
 }
 

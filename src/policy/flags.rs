@@ -3,6 +3,7 @@
 //! Pure. An accepted argument vector consists of checked words only: no abbreviation, no combined flags, no
 //! `--`, no value that could be read as a flag, and never a shell.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
@@ -30,6 +31,8 @@ pub struct DeclaredCommand {
     /// The program, found in the cell.
     pub program: String,
     pub flags: Vec<Flag>,
+    /// Flags that are never taken, each with the reason, which callers are told.
+    pub refused: Vec<(String, String)>,
     /// In the order in which the program gets them, behind the flags.
     pub positionals: Vec<Positional>,
     pub input: Input,
@@ -89,7 +92,20 @@ pub struct Positional {
     pub takes: Type,
     pub min: usize,
     pub max: usize,
+    /// Text that the program gets before the word, such as the `@` of dig(1).
+    pub prefix: String,
+    pub egress: PositionalEgress,
     pub why: String,
+}
+
+/// Meaning of a positional word for the network of the call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PositionalEgress {
+    /// None: the call may reach what its profile allows.
+    #[default]
+    Any,
+    /// The call reaches what such words name, and nothing else.
+    Only,
 }
 
 /// Why words were not taken. Every text in it is fit to be shown.
@@ -97,7 +113,7 @@ pub struct Positional {
 pub enum BadWords {
     /// The word is not exactly a flag of the list.
     #[error("{tool}: `{word}` {why}")]
-    Flag { tool: String, word: String, why: &'static str, meant: String, taken: Vec<String> },
+    Flag { tool: String, word: String, why: Cow<'static, str>, meant: String, taken: Vec<String> },
     /// A value has another form than its type.
     #[error("{tool}: {what} `{word}` {why}")]
     Value {
@@ -263,7 +279,8 @@ impl DeclaredCommand {
                 argv.push("-".to_owned());
             }
             for value in values {
-                argv.push(self.value(&one.name, &one.takes, value)?);
+                let value = self.value(&one.name, &one.takes, value)?;
+                argv.push(format!("{}{value}", one.prefix));
             }
         }
         Ok(())
@@ -290,10 +307,24 @@ impl DeclaredCommand {
 
     /// Explains the refusal of a word that is no flag. The usual mistakes have texts of their own, so that
     /// an honest caller learns what to write instead.
-    fn diagnosis(&self, word: &str) -> &'static str {
+    fn diagnosis(&self, word: &str) -> Cow<'static, str> {
+        match self.refusal(word) {
+            Some(why) => Cow::Owned(why.to_owned()),
+            None => Cow::Borrowed(self.usual_diagnosis(word)),
+        }
+    }
+
+    /// Returns the reason of the tool's file against a flag.
+    fn refusal(&self, word: &str) -> Option<&str> {
+        let name = word.split('=').next().unwrap_or_default();
+        let found = self.refused.iter().find(|(flag, _)| flag == name);
+        found.map(|(_, why)| why.as_str())
+    }
+
+    fn usual_diagnosis(&self, word: &str) -> &'static str {
         let starts = |start: &str| self.flags.iter().any(|flag| flag.name.starts_with(start));
         let named = |name: &str| self.flags.iter().find(|flag| flag.name == name);
-        if !word.starts_with('-') {
+        if !word.starts_with('-') && !self.flags.iter().any(|flag| flag.name.starts_with('+')) {
             return "is no flag, and only flags are taken here";
         }
         if matches!(word, "-" | "--") {
@@ -323,12 +354,16 @@ impl DeclaredCommand {
         }
     }
 
-    fn refused(&self, word: &str, why: &'static str) -> BadWords {
+    fn refused(&self, word: &str, why: impl Into<Cow<'static, str>>) -> BadWords {
         BadWords::Flag {
             tool: self.name.clone(),
             word: shown(word),
-            why,
-            meant: word.split('=').next().unwrap_or_default().to_owned(),
+            why: why.into(),
+            // Nothing is near to a flag that is refused for a reason of its own.
+            meant: match self.refusal(word) {
+                Some(_) => String::new(),
+                None => word.split('=').next().unwrap_or_default().to_owned(),
+            },
             taken: self.flags.iter().map(|flag| flag.name.clone()).collect(),
         }
     }
@@ -339,7 +374,7 @@ impl DeclaredCommand {
 }
 
 /// Makes a caller's word fit for an error message: escaped and cut at 80 characters.
-fn shown(word: &str) -> String {
+pub(super) fn shown(word: &str) -> String {
     word.chars().take(80).flat_map(char::escape_debug).collect()
 }
 

@@ -7,6 +7,7 @@ pub mod conduct;
 pub mod flags;
 pub mod group;
 pub mod hooks;
+mod narrowing;
 pub mod reach;
 #[cfg(test)]
 #[path = "reach_tests.rs"]
@@ -20,6 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::tools::ruled_by;
 use model::call::{Asked, Call, Cwd};
+use model::egress::Only;
 use model::job::{Job, Limits, ListChanges, ProfileName, Workspace};
 use model::profile::Profile;
 use profile::document::{Document, Mistake};
@@ -128,7 +130,30 @@ fn shipped_commands() -> Document {
 }
 
 /// The tools that they are of: known before anybody reads them.
-const SHIPPED_COMMANDS: [&str; 2] = ["cli_file", "cli_jq"];
+const SHIPPED_COMMANDS: [&str; 8] = [
+    "cli_curl",
+    "cli_dig",
+    "cli_file",
+    "cli_jq",
+    "cli_nmap",
+    "cli_nmap_intrusive",
+    "cli_ping",
+    "cli_traceroute",
+];
+
+/// Returns the shipped tools. The tests read their file: a mistake there would leave them out.
+fn read_shipped_commands() -> Vec<DeclaredCommand> {
+    let shipped = rules::parse(&[shipped_commands()], &Profiles::compiled_in());
+    shipped.map(|(_, commands)| commands).unwrap_or_default()
+}
+
+/// Returns a shipped tool, which another may extend. The shipped file itself extends tools above in it only.
+fn shipped_command(name: &str) -> Option<DeclaredCommand> {
+    if !SHIPPED_COMMANDS.contains(&name) {
+        return None;
+    }
+    read_shipped_commands().into_iter().find(|command| command.name == name)
+}
 
 /// The rules in force. Clones share them.
 #[derive(Debug, Clone)]
@@ -176,9 +201,7 @@ impl Policy {
     pub fn commands(&self) -> &[DeclaredCommand] {
         let given = &self.commands.given;
         self.commands.all.get_or_init(|| {
-            // The tests read this file: a mistake there would leave its tools out.
-            let shipped = rules::parse(&[shipped_commands()], &Profiles::compiled_in());
-            let shipped = shipped.map(|(_, commands)| commands).unwrap_or_default();
+            let shipped = read_shipped_commands();
             let is_given = |name: &str| given.iter().any(|command| command.name == name);
             let kept = shipped.into_iter().filter(|command| !is_given(&command.name));
             given.iter().cloned().chain(kept).collect()
@@ -213,7 +236,7 @@ impl Policy {
     pub fn decide(
         &self,
         principal: &Principal,
-        call: Call,
+        mut call: Call,
         profiles: &Profiles,
         surroundings: Surroundings,
     ) -> Result<Grant, Denial> {
@@ -221,6 +244,7 @@ impl Policy {
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);
         let rule = terms.rule.to_owned();
+        call.only = terms.only(call.only.take());
         let principal = principal.clone();
         Ok(Grant { principal, job: job(call, terms.profile, surroundings, limits), rule, clamped })
     }
@@ -264,7 +288,8 @@ impl Policy {
             });
         };
         let limits = profile.limits.lowered(&allowed.limits);
-        Ok(Terms { rule: allowed.rule, profile, choice: allowed.choice, limits })
+        let Allowed { rule, choice, egress, .. } = allowed;
+        Ok(Terms { rule, profile, choice, limits, egress })
     }
 
     /// Combines the rules of a tool, independent of their order. A tool that goes with another is allowed
@@ -275,7 +300,7 @@ impl Policy {
         let denies = |rule: &&Rule| rule.matches(tool) && rule.effect == Effect::Deny;
         let of_its_own = self.rules.iter().filter(|_| ruled_by != tool).filter(denies);
         for rule in of_its_own.chain(self.rules.iter().filter(|rule| rule.matches(ruled_by))) {
-            let Effect::Allow { profile, choice, limits } = &rule.effect else {
+            let Effect::Allow { profile, choice, limits, egress } = &rule.effect else {
                 return Err(Denial {
                     rule: rule.id.clone(),
                     why: rule.why.clone(),
@@ -283,7 +308,8 @@ impl Policy {
                 });
             };
             let choice = choice.iter().collect();
-            let this = Allowed { rule: &rule.id, profile, choice, limits: *limits };
+            let egress = egress.as_ref().map(|ids| ids.iter().map(String::as_str).collect());
+            let this = Allowed { rule: &rule.id, profile, choice, limits: *limits, egress };
             allowed = Some(match allowed {
                 None => this,
                 Some(before) => before.strictest(this),
@@ -327,6 +353,21 @@ pub struct Terms<'p> {
     pub choice: BTreeSet<&'p ProfileName>,
     /// The profile's limits, lowered by the rules.
     pub limits: Limits,
+    /// Rules of the profile's network that its calls may use; all, and the class, if absent.
+    pub egress: Option<BTreeSet<&'p str>>,
+}
+
+impl Terms<'_> {
+    /// Returns the narrowing of a call's network: by the rules, and to what the call itself names.
+    fn only(&self, call: Option<Only>) -> Option<Only> {
+        let Some(allowed) = &self.egress else { return call };
+        let only = call.unwrap_or_default();
+        let rules = match only.rules {
+            None => allowed.iter().map(|id| (*id).to_owned()).collect(),
+            Some(rules) => rules.into_iter().filter(|id| allowed.contains(id.as_str())).collect(),
+        };
+        Some(Only { rules: Some(rules), ..only })
+    }
 }
 
 /// Terms that all matching allow rules agree on.
@@ -337,10 +378,12 @@ struct Allowed<'p> {
     /// Profiles that a call may choose from by every rule.
     choice: BTreeSet<&'p ProfileName>,
     limits: Asked,
+    /// Rules of egress that every rule leaves it.
+    egress: Option<BTreeSet<&'p str>>,
 }
 
 impl<'p> Allowed<'p> {
-    /// Takes the lowest of each limit, the profiles of both, and the rule that gave the lowest time.
+    /// Takes the lowest of each limit, what both leave, and the rule that gave the lowest time.
     fn strictest(self, other: Self) -> Self {
         let rank = |allowed: &Self| (allowed.limits.wall.is_none(), allowed.limits.wall);
         let ours = (rank(&self), self.rule) <= (rank(&other), other.rule);
@@ -348,6 +391,10 @@ impl<'p> Allowed<'p> {
             rule: if ours { self.rule } else { other.rule },
             profile: self.profile,
             choice: self.choice.intersection(&other.choice).copied().collect(),
+            egress: match (self.egress, other.egress) {
+                (Some(ours), Some(theirs)) => Some(ours.intersection(&theirs).copied().collect()),
+                (ours, theirs) => ours.or(theirs),
+            },
             limits: Asked {
                 wall: lowest(self.limits.wall, other.limits.wall),
                 memory: lowest(self.limits.memory, other.limits.memory),
@@ -376,6 +423,7 @@ fn job(call: Call, profile: &Profile, surroundings: Surroundings, limits: Limits
     Job {
         profile: profile.name.clone(),
         workspace,
+        only: call.only,
         session_profile: owner.filter(|owner| is_a_sessions && *owner != profile.name),
         session: None,
         changes,

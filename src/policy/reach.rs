@@ -45,7 +45,7 @@ impl Default for TargetReach {
 }
 
 /// Private networks (RFC 1918, RFC 4193).
-const PRIVATE: [Net; 4] = [
+pub(super) const PRIVATE: [Net; 4] = [
     Net::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
     Net::of(IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
     Net::of(IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),

@@ -9,6 +9,7 @@ use super::commands::{self, WrittenCommand};
 use super::flags::DeclaredCommand;
 use model::call::Asked;
 use model::defaults::LEAST_MEMORY;
+use model::egress::Only;
 use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
 use profile::Profiles;
@@ -61,6 +62,11 @@ struct WrittenRule {
     ///
     /// Default: `[]`. Example: `["bc"]`.
     choice: Option<Spanned<Vec<Spanned<String>>>>,
+    /// Rules of the profile's `[[egress]]` that its calls may use, by their ids; of `--egress`, the words as typed, or
+    /// the ids of a preset. A rule cannot add one. `[]` is no network.
+    ///
+    /// Default: all, and what the class reaches. Example: `["pypi"]`.
+    egress: Option<Spanned<Vec<String>>>,
     /// Limits below those of the profile.
     #[serde(default)]
     limits: WrittenLimits,
@@ -135,11 +141,12 @@ pub struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Runs them under this profile, or one of `choice` where a call names it, with its limits lowered
-    /// by these.
+    /// by these, and of its network only these rules, if any are named.
     Allow {
         profile: ProfileName,
         choice: BTreeSet<ProfileName>,
         limits: Asked,
+        egress: Option<BTreeSet<String>>,
     },
     Deny,
 }
@@ -241,11 +248,13 @@ fn effect(
             return Err(document.mistake(profile.span(), message));
         }
         (Action::Deny, None) => {
-            return match &written.choice {
+            let choice = written.choice.as_ref().map(|choice| ("a `choice`", choice.span()));
+            let egress = written.egress.as_ref().map(|egress| ("`egress`", egress.span()));
+            return match choice.or(egress) {
                 None => Ok(Effect::Deny),
-                Some(choice) => {
-                    let message = format!("rule `{id}` denies; a `choice` means nothing there");
-                    Err(document.mistake(choice.span(), message))
+                Some((key, span)) => {
+                    let message = format!("rule `{id}` denies; {key} means nothing there");
+                    Err(document.mistake(span, message))
                 }
             };
         }
@@ -260,7 +269,23 @@ fn effect(
     }
     let others = written.choice.as_ref().map(Spanned::get_ref).into_iter().flatten();
     let choice = others.map(named).collect::<Result<_, _>>()?;
-    Ok(Effect::Allow { profile: name, choice, limits: lowered })
+    Ok(Effect::Allow { profile: name, choice, limits: lowered, egress: egress(document, written)? })
+}
+
+/// Returns the rules of egress that a rule leaves its calls. Their profile may get them at start, so whether it has
+/// them is not known here.
+fn egress(document: &Document, written: &WrittenRule) -> Result<Option<BTreeSet<String>>, Mistake> {
+    let Some(egress) = &written.egress else { return Ok(None) };
+    let ids: BTreeSet<String> = egress.get_ref().iter().cloned().collect();
+    let rules: Option<Vec<String>> = Some(ids.iter().cloned().collect());
+    if !(Only { rules, ..Only::default() }).is_bounded() {
+        let message = format!("`egress` names more than {} rules", Only::MOST);
+        return Err(document.mistake(egress.span(), message));
+    }
+    match ids.contains("") {
+        true => Err(document.mistake(egress.span(), "`egress` names a rule without a name")),
+        false => Ok(Some(ids)),
+    }
 }
 
 /// Returns a profile's name, if there is one of that name; else what it may have meant.

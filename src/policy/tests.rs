@@ -39,6 +39,7 @@ fn call(tool: &'static str, asked: Asked) -> Call {
         cwd: None,
         asked,
         profile: None,
+        only: None,
         correlation: None,
     }
 }

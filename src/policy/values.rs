@@ -228,8 +228,22 @@ fn ports(word: &str) -> Result<String, String> {
         .ok_or_else(|| "is no list of ports from 1 to 65535, such as 22,80-90".to_owned())
 }
 
+/// Returns the host of a URL that [`is_url`] took, and the ports at which it is: its own, or those of its scheme. An
+/// http URL without one also has https, to which most servers send their clients on.
+pub(super) fn url_place(word: &str) -> (&str, Vec<u16>) {
+    let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let port = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
+    let ports = match port.and_then(|(_, port)| port.parse().ok()) {
+        Some(port) => vec![port],
+        None if word.starts_with("https:") => vec![443],
+        None => vec![80, 443],
+    };
+    (url_host(word), ports)
+}
+
 /// Returns the network that a word of the form `ADDRESS/PREFIX` names, whatever bits are behind the prefix.
-fn net(word: &str) -> Option<Net> {
+pub(super) fn net(word: &str) -> Option<Net> {
     let (address, prefix) = word.split_once('/')?;
     Some(Net::of(address.parse().ok()?, prefix.parse().ok()?))
 }

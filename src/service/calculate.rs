@@ -103,6 +103,7 @@ fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, Inv
         cwd: None,
         asked: Asked { wall: Some(wall), ..Asked::default() },
         profile: None,
+        only: None,
         correlation: None,
     })
 }

@@ -100,6 +100,7 @@ pub fn script(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, Inval
             ..Asked::default()
         },
         profile: profile.transpose()?,
+        only: None,
         correlation: None,
     })
 }
@@ -137,6 +138,7 @@ pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCa
         cwd: None,
         asked,
         profile: None,
+        only: None,
         correlation: None,
     })
 }
@@ -309,6 +311,7 @@ mod tests {
                 cwd: Some(Cwd::new("cwd", "/workspace/sub")?),
                 asked: Asked { wall: Some(Duration::from_millis(1500)), ..Asked::default() },
                 profile: None,
+                only: None,
                 correlation: None,
             }
         );

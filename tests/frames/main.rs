@@ -133,6 +133,7 @@ impl Front {
             call: self.call,
             profile: self.profile.name.clone(),
             workspace: Workspace::Fresh,
+            only: None,
             session_profile: None,
             session: None,
             changes: ListChanges::No,

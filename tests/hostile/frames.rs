@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use model::egress::Only;
 use model::job::{
     GrantId, JobMode, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within,
     Workspace,
@@ -166,6 +167,10 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             true => dice.pick(&workspaces).copied().unwrap_or(Workspace::Fresh),
             false => Workspace::Fresh,
         },
+        only: dice.one_in(4).then(|| Only {
+            rules: Some(vec!["r".repeat(dice.below(600).try_into().unwrap_or(0)); 40]),
+            ..Only::default()
+        }),
         session_profile: dice
             .one_in(4)
             .then(|| dice.pick(&names).and_then(|name| ProfileName::new(name)))

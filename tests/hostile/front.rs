@@ -96,6 +96,7 @@ fn storm(home: PathBuf, seed: u64) -> Check {
         call: link.fresh(),
         profile,
         workspace: Workspace::Fresh,
+        only: None,
         session_profile: None,
         session: None,
         changes: ListChanges::No,

@@ -86,7 +86,9 @@ impl Judge {
         if CELL.contains(&to) || GATEWAY.contains(&to) || RESOLVER.contains(&to) {
             return refused("the gateway itself".to_owned(), None);
         }
-        let Some(allowed) = self.allowed(protocol, to, port) else { return self.no_rule(to, port) };
+        let Some(allowed) = self.allowed(self.only.as_ref(), protocol, to, port) else {
+            return self.no_rule(protocol, to, port);
+        };
         // After the rules: only whoever may reach an address learns that it is the host's.
         match self.route(to) {
             Ok(Route::Onwards) => Decision::Allowed(allowed),
@@ -107,17 +109,30 @@ impl Judge {
         }
     }
 
-    fn no_rule(&self, to: IpAddr, port: Option<u16>) -> Decision {
+    fn no_rule(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Decision {
+        // No further rule of the profile would help: the call is narrower than the profile.
+        if self.only.is_some() && self.allowed(None, protocol, to, port).is_some() {
+            let why = match within(self.only.as_ref(), to) {
+                true => "not what this call may reach",
+                false => "an address outside the networks that this call may reach",
+            };
+            return refused(why.to_owned(), None);
+        }
         let name = self.pins.names(to).first().cloned();
-        let why = match self.only {
-            Some(_) => "no rule, or not the target of this call",
-            None => "no rule",
-        };
-        refused(why.to_owned(), Some(grant(&name.unwrap_or_else(|| to.to_string()), port)))
+        let to = name.unwrap_or_else(|| to.to_string());
+        refused("no rule".to_owned(), Some(grant(&to, port)))
     }
 
-    fn allowed(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Option<Allowed> {
-        let only = self.only.as_ref();
+    fn allowed(
+        &self,
+        only: Option<&Only>,
+        protocol: Protocol,
+        to: IpAddr,
+        port: Option<u16>,
+    ) -> Option<Allowed> {
+        if !within(only, to) {
+            return None;
+        }
         let port_in_call = match (only, port) {
             (Some(only), Some(port)) if !only.ports.is_empty() => {
                 only.ports.iter().any(|range| range.contains(port))
@@ -131,17 +146,21 @@ impl Judge {
         let usable =
             rules.filter(|(_, rule)| in_call(only, &rule.id) && takes(rule, protocol, port));
         let usable: Vec<_> = usable.collect();
-        let named = if never::only_by_net(to) { Vec::new() } else { self.named(&usable, to) };
+        let named = if never::only_by_net(to) { Vec::new() } else { self.named(only, &usable, to) };
         let by_address = address_in_call(only, to);
         let net = usable.iter().find(|(_, rule)| rule.nets.iter().any(|net| net.contains(to)));
-        let open = net.map(|(_, rule)| rule.id.clone()).or_else(|| self.by_class(to, port));
+        let open = net.map(|(_, rule)| rule.id.clone()).or_else(|| self.by_class(only, to, port));
         let open = open.filter(|_| by_address);
         (open.is_some() || !named.is_empty()).then_some(Allowed { named, open })
     }
 
     /// Returns the rules that have a name of the address, with those names that the call may use.
-    fn named(&self, usable: &[(usize, &EgressRule)], to: IpAddr) -> Vec<Named> {
-        let only = self.only.as_ref();
+    fn named(
+        &self,
+        only: Option<&Only>,
+        usable: &[(usize, &EgressRule)],
+        to: IpAddr,
+    ) -> Vec<Named> {
         let names = self.pins.names(to);
         let of_rule = |(index, rule): &(usize, &EgressRule)| {
             let matches = |name: &&String| names_address(self.egress.class, rule, name, to);
@@ -155,9 +174,9 @@ impl Judge {
         usable.iter().filter_map(of_rule).collect()
     }
 
-    fn by_class(&self, to: IpAddr, port: Option<u16>) -> Option<String> {
+    fn by_class(&self, only: Option<&Only>, to: IpAddr, port: Option<u16>) -> Option<String> {
         let class = self.egress.class;
-        let rules_only = self.only.as_ref().is_some_and(|only| !only.rules.is_empty());
+        let rules_only = only.is_some_and(|only| only.rules.is_some());
         let needs_rule = port.is_some_and(|port| NAMED_PORTS.contains(&port));
         if rules_only || needs_rule || never::only_by_net(to) {
             return None;
@@ -177,14 +196,14 @@ impl Judge {
         }
         let only = self.only.as_ref();
         let usable = self.egress.rules.iter().filter(|rule| in_call(only, &rule.id));
-        let by_rule = usable.clone().any(|rule| rule.hosts.iter().any(|host| host.matches(name)));
+        let by_rule = usable.clone().any(|rule| names(rule, name));
         let any =
-            self.egress.class == NetworkClass::Any && only.is_none_or(|only| only.rules.is_empty());
-        // Nets of a call may be the target of any of its names; the answers are judged by address.
-        let in_call =
-            name_in_call(only, name) || only.is_some_and(|only| by_rule && !only.nets.is_empty());
-        if (by_rule || any) && in_call {
+            self.egress.class == NetworkClass::Any && only.is_none_or(|only| only.rules.is_none());
+        if (by_rule || any) && name_in_call(only, name) {
             return Ok(());
+        }
+        if only.is_some() && (any || self.egress.rules.iter().any(|rule| names(rule, name))) {
+            return Err(Refusal { why: "not what this call may reach".to_owned(), grant: None });
         }
         let port = Some(443);
         Err(Refusal { why: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })
@@ -268,9 +287,15 @@ fn names_address(class: NetworkClass, rule: &EgressRule, name: &str, to: IpAddr)
     rule.hosts.iter().any(|host| host.matches(name) && (host.exact().is_some() || !is_private))
 }
 
+/// Returns true if the rule has a name.
+fn names(rule: &EgressRule, name: &str) -> bool {
+    rule.hosts.iter().any(|host| host.matches(name))
+}
+
 /// Returns true if the call may use the rule.
 fn in_call(only: Option<&Only>, rule: &str) -> bool {
-    only.is_none_or(|only| only.rules.is_empty() || only.rules.iter().any(|id| id == rule))
+    let rules = only.and_then(|only| only.rules.as_ref());
+    rules.is_none_or(|rules| rules.iter().any(|id| id == rule))
 }
 
 /// Returns true if the call may reach this name, by itself.
@@ -279,6 +304,12 @@ fn name_in_call(only: Option<&Only>, name: &str) -> bool {
         (only.hosts.is_empty() && only.nets.is_empty())
             || only.hosts.iter().any(|host| host.matches(name))
     })
+}
+
+/// Returns true if the address is in the networks to which the call is held, by whatever name.
+fn within(only: Option<&Only>, address: IpAddr) -> bool {
+    let nets = only.map(|only| only.within.as_slice()).unwrap_or_default();
+    nets.is_empty() || nets.iter().any(|net| net.contains(address))
 }
 
 /// Returns true if the call's networks have the address.

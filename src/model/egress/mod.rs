@@ -74,6 +74,39 @@ pub struct Egress {
     pub limits: EgressLimits,
 }
 
+/// As a line: `10.0.0.1/32 port 80, 443`.
+impl fmt::Display for Only {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_nothing() {
+            return f.write_str("nothing");
+        }
+        let hosts = self.hosts.iter().map(ToString::to_string);
+        let to: Vec<String> = hosts.chain(self.nets.iter().map(ToString::to_string)).collect();
+        f.write_str(if to.is_empty() { "any destination" } else { "" })?;
+        f.write_str(&to.join(", "))?;
+        if !self.ports.is_empty() {
+            let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+            write!(f, " port {}", ports.join(", "))?;
+        }
+        match &self.rules {
+            Some(rules) => write!(f, " by {}", rules.join(", ")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Egress {
+    /// Returns what is left of it for a call that may use these rules alone.
+    #[must_use]
+    pub fn narrowed(mut self, rules: &[String]) -> Self {
+        if self.class.has_egress() {
+            self.class = NetworkClass::AllowList;
+            self.rules.retain(|rule| rules.contains(&rule.id));
+        }
+        self
+    }
+}
+
 /// One `[[egress]]` table of a profile: who may be reached, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressRule {
@@ -212,10 +245,30 @@ impl EgressLimits {
 /// The narrowing of one call: of what the profile allows, only this. Each list that is not empty must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Only {
-    /// Rules of the profile, by their ids.
-    pub rules: Vec<String>,
+    /// Rules of the profile, by their ids; all, and its class, if absent.
+    pub rules: Option<Vec<String>>,
     /// Hosts and networks of which one must match the destination.
     pub hosts: Vec<HostPattern>,
     pub nets: Vec<Net>,
     pub ports: Vec<PortRange>,
+    /// Networks of which one must have the address, by whatever name it was found.
+    pub within: Vec<Net>,
+}
+
+impl Only {
+    /// Most entries of each list, so that the narrowing fits in a frame.
+    pub const MOST: usize = 128;
+
+    /// Returns true if nothing is left of the profile's network.
+    fn is_nothing(&self) -> bool {
+        self.rules.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// Returns true if each list has at most [`Self::MOST`] entries, and no id is long.
+    pub fn is_bounded(&self) -> bool {
+        let rules = self.rules.as_deref().unwrap_or_default();
+        let longest = [rules.len(), self.hosts.len(), self.nets.len()].into_iter();
+        longest.chain([self.ports.len(), self.within.len()]).all(|length| length <= Self::MOST)
+            && rules.iter().map(String::len).sum::<usize>() <= 16 << 10
+    }
 }

@@ -227,6 +227,7 @@ pub fn call(
             ..Asked::default()
         },
         profile: None,
+        only: command.only(&given)?,
         correlation: Some(correlation),
     })
 }

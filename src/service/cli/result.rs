@@ -9,6 +9,7 @@ use super::output;
 use super::{Declared, DeclaredRequest};
 use crate::CallReport;
 use crate::denied::DenialReport;
+use crate::report::network;
 use capture::Captured;
 use capture::text::render;
 use model::clock;
@@ -37,7 +38,13 @@ pub struct DeclaredResult {
     pub correlation_id: String,
     /// System calls that were refused.
     pub denials: Vec<DenialReport>,
+    /// Use of the cell's network, if it had one and used it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Value>,
     pub metadata: Value,
+    /// The same for a model.
+    #[serde(skip)]
+    pub network_lines: Vec<String>,
     /// Protection of the cell, if there was one; reported beside the fields.
     #[serde(skip)]
     pub receipt: Option<Receipt>,
@@ -135,6 +142,7 @@ impl DeclaredResult {
                 "profile": job.profile.to_string(),
                 "timeout_sec": job.limits.wall.as_secs_f64(),
                 "clamped": grant.clamped(),
+                "egress": job.only.as_ref().map(ToString::to_string),
             }),
             ..Self::nothing(about)
         };
@@ -158,6 +166,8 @@ impl DeclaredResult {
             execution_time: 0.0,
             correlation_id: about.correlation.to_owned(),
             denials: Vec::new(),
+            network: None,
+            network_lines: Vec::new(),
             metadata: json!({}),
             receipt: None,
             exited: true,
@@ -202,6 +212,8 @@ impl DeclaredResult {
             error_type,
             execution_time: report.duration.as_secs_f64(),
             denials: report.denials.iter().map(denial).collect(),
+            network: report.network.as_ref().map(network::fields),
+            network_lines: report.network.as_ref().map(network::lines).unwrap_or_default(),
             metadata: Value::Object(metadata),
             exited: matches!(report.outcome, Outcome::Exited { .. }),
             receipt: report.receipt,

@@ -278,13 +278,17 @@ fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Pr
         cwd: None,
         asked: Asked::default(),
         profile: None,
+        only: None,
         correlation: None,
     };
     let grant =
         loaded.policy.decide(&Principal::local(), call, &loaded.profiles, workspace.into()).ok()?;
     let job = grant.into_job();
-    let profile = loaded.profiles.get(&job.profile)?;
-    Some(Profile { limits: job.limits, ..profile.clone() })
+    let mut profile = loaded.profiles.get(&job.profile)?.clone();
+    if let Some(rules) = job.only.and_then(|only| only.rules) {
+        profile.egress = profile.egress.narrowed(&rules);
+    }
+    Some(Profile { limits: job.limits, ..profile })
 }
 
 impl Backend for Scope {

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use cell::errno_of;
+use model::egress::Only;
 use model::wire::{Block, Carried, JobInput, Start, WireError};
 use sys::memory;
 use sys::socket::Received;
@@ -72,6 +73,9 @@ pub(crate) fn received(
     start: &mut Start,
     received: Received,
 ) -> Result<(Block, Attachments), String> {
+    if !start.only.as_ref().is_none_or(Only::is_bounded) {
+        return Err("a narrowing of the network that is too long".to_owned());
+    }
     let got = received.fds.iter().flatten().count();
     let want = start.descriptors();
     if got != want {

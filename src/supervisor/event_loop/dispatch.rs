@@ -210,7 +210,7 @@ impl Supervisor {
     fn hand_over(&mut self, place: usize, slot: Slot) {
         let Some(ready) = self.queue.remove(place) else { return };
         let call = ready.start.call;
-        let Some(pooled) = self.pool.take(slot) else {
+        let Some(mut pooled) = self.pool.take(slot) else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
         let (key, measured) = (pooled.key, pooled.measured.unwrap_or(pooled.born));
@@ -225,7 +225,11 @@ impl Supervisor {
         };
         let fits = ready.fits;
         // Before the job: what its program sends counts for it.
-        self.begin_network(slot, call);
+        if let Err(failure) = self.begin_network(slot, call, ready.start.only.clone()) {
+            pooled.end();
+            self.pool.put(slot, pooled);
+            return self.end(call, Ended::failed(failure));
+        }
         // Killed and collected where it stands: its slot is free again.
         let (Some((cell, mut receipt)), Some(design)) = (pooled.offer(), self.keys.design(key))
         else {

@@ -15,13 +15,13 @@ use nix::poll::PollFlags;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
-use model::egress::{Denied, TALLY_ROWS, Tally};
+use model::egress::{Denied, Only, TALLY_ROWS, Tally};
 use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
 use sys::socket;
 
 /// Wait for the tally of a call that has ended; after it the reply goes out and says that it is incomplete.
-const TALLY_TIME: Duration = Duration::from_millis(50);
+const TALLY_TIME: Duration = Duration::from_millis(200);
 /// Wait for the gateway's first word.
 const START_TIME: Duration = Duration::from_secs(5);
 /// Most frames that wait for room on the link. A gateway that leaves more unread serves nobody.
@@ -170,15 +170,27 @@ impl GatewayLink {
         self.asked.values().map(|asked| asked.deadline).chain(start).chain(lost).min()
     }
 
-    /// Has a call begin in the cell of a slot.
-    pub(super) fn begin(&mut self, slot: Slot, call: CallId) {
-        let Some(cell) = self.cells.get(&slot.number()).copied() else { return };
-        self.calls.insert(call, cell);
-        if let Some(why) = self.failed.get(&cell) {
-            self.lost.push((call, why.clone()));
+    /// Has a call begin in the cell of a slot, and reach no more than `only`.
+    ///
+    /// # Errors
+    /// The reason for refusing the call: without the frame, its narrowing would not hold.
+    pub(super) fn begin(
+        &mut self,
+        slot: Slot,
+        call: CallId,
+        only: Option<Only>,
+    ) -> Result<(), Failure> {
+        let Some(cell) = self.cells.get(&slot.number()).copied() else { return Ok(()) };
+        match self.send(&ToGateway::Begin { cell, call, only }, &[]) {
+            Ok(()) => {
+                self.calls.insert(call, cell);
+                if let Some(why) = self.failed.get(&cell) {
+                    self.lost.push((call, why.clone()));
+                }
+                Ok(())
+            }
+            Err(errno) => Err(no_gateway(&model::outcome::errno_text(raw(errno)))),
         }
-        // If it cannot be sent the gateway is dead, which the end of the call tells.
-        self.send(&ToGateway::Begin { cell, call, only: None }, &[]).unwrap_or_default();
     }
 
     /// Asks for the tally of a call that has ended. Returns the end if nothing is to be waited for.
@@ -234,7 +246,7 @@ impl GatewayLink {
                 }
                 None
             }
-            FromGateway::Connection { .. } => None,
+            FromGateway::Connection { .. } | FromGateway::Last { .. } => None,
             FromGateway::Tally { cell, call, tally } => {
                 let is_of = |asked: &Asked| asked.cell == cell;
                 if !self.asked.get(&call).is_some_and(is_of) {

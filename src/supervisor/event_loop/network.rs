@@ -10,6 +10,7 @@ use super::supervisor::Supervisor;
 use crate::cells::cell::NetworkEnds;
 use crate::cells::key::KeyId;
 use cell::mounts::Slot;
+use model::egress::Only;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
 use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{self, CallId};
@@ -63,9 +64,18 @@ impl Supervisor {
     }
 
     /// Has a call begin in the cell of a slot, if the cell has a network.
-    pub(super) fn begin_network(&mut self, slot: Slot, call: CallId) {
-        if let Some(gateway) = &mut self.gateway {
-            gateway.begin(slot, call);
+    ///
+    /// # Errors
+    /// The reason for refusing the call.
+    pub(super) fn begin_network(
+        &mut self,
+        slot: Slot,
+        call: CallId,
+        only: Option<Only>,
+    ) -> Result<(), Failure> {
+        match &mut self.gateway {
+            Some(gateway) => gateway.begin(slot, call, only),
+            None => Ok(()),
         }
     }
 

@@ -254,8 +254,10 @@ impl Supervisor {
 
     fn run(&mut self, id: SessionId, ready: QueuedJob, built: Duration) {
         let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
-        if let Some(slot) = self.sessions.get(id).map(|session| session.slot) {
-            self.begin_network(slot, call);
+        if let Some(slot) = self.sessions.get(id).map(|session| session.slot)
+            && let Err(failure) = self.begin_network(slot, call, ready.start.only.clone())
+        {
+            return self.end(call, Ended::failed(failure));
         }
         let session = self.sessions.get_mut(id);
         let Some((shell, mailbox)) =

@@ -385,10 +385,10 @@ fn narrowed(lab: &Lab) {
     let cell = lab.cell(LIST);
     let only = |hosts: &[&str], nets: &[&str], ports: &[&str]| {
         Some(Only {
-            rules: Vec::new(),
             hosts: hosts.iter().map(|host| host.parse().expect("a host")).collect(),
             nets: nets.iter().map(|net| net.parse().expect("a net")).collect(),
             ports: ports.iter().map(|ports| ports.parse().expect("ports")).collect(),
+            ..Only::default()
         })
     };
     cell.begin(2, only(&[], &["203.0.113.20"], &["7"]));
@@ -403,6 +403,18 @@ fn narrowed(lab: &Lab) {
     cell.begin(4, only(&["other.test"], &["203.0.113.10"], &[]));
     assert_eq!(cell.run("dig +short other.test"), "");
     assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+    // A name is no way around the networks of the call, and without a rule there is nothing.
+    let held = |within: &str| Only {
+        hosts: vec!["web.test".parse().expect("a host")],
+        within: vec![within.parse().expect("a net")],
+        ..Only::default()
+    };
+    cell.begin(6, Some(held("10.0.0.0/8")));
+    assert_eq!(cell.connect("203.0.113.20", 80), "EHOSTUNREACH");
+    cell.begin(7, Some(held("203.0.113.0/24")));
+    assert_eq!(cell.run("curl -sS -4 http://web.test/"), "hello web.test 0\n");
+    cell.begin(8, Some(Only { rules: Some(Vec::new()), ..Only::default() }));
+    assert_eq!(cell.connect("203.0.113.20", 80), "EHOSTUNREACH");
     cell.begin(5, None);
     assert_eq!(cell.connect("203.0.113.20", 80), "ok");
 }
