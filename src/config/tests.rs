@@ -194,7 +194,21 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
     let queue = Setting { value: 256, source: ValueSource::Default };
     let expected = (
         vec!["only".to_owned()],
-        ["bash", "bc", "cli-file", "cli-jq", "mine", "nested"].map(str::to_owned).to_vec(),
+        [
+            "bash",
+            "bc",
+            "cli-curl",
+            "cli-dig",
+            "cli-file",
+            "cli-jq",
+            "cli-nmap",
+            "cli-ping",
+            "cli-traceroute",
+            "mine",
+            "nested",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         queue,
     );
     assert_eq!(told.map_err(|e| e.to_string()), Ok(expected));
@@ -210,7 +224,7 @@ fn mistakes_are_told_with_the_file_they_are_in() -> io::Result<()> {
         told(Some(&directory), &places.bare()),
         format!(
             "{}/cofferdam.toml:3:1: unknown field `qeue`, expected one of `concurrency`, `queue`, \
-             `uid_base`, `uid_count`\nhint: did you mean `queue`?",
+             `uid_base`, `uid_count`, `egress`\nhint: did you mean `queue`?",
             directory.display()
         )
     );
@@ -234,6 +248,7 @@ fn every_value_is_shown_with_its_source() {
         "server.queue = 256 (default)".to_owned(),
         format!("server.uid_base = {UID_BASE} (default)"),
         format!("server.uid_count = {UID_COUNT} (default)"),
+        "server.egress =  (default)".to_owned(),
         format!("pool.warm = {WARM} (default)"),
         "limits.cells = 26 (default)".to_owned(),
         "limits.memory = 3G (c.toml:6)".to_owned(),

@@ -12,7 +12,21 @@ fn all() -> Profiles {
 #[test]
 fn read_one_by_one_they_are_what_they_are_together() {
     let names: Vec<String> = all().names().map(ToString::to_string).collect();
-    assert_eq!(names, ["bash", "bc", "cli-file", "cli-jq", "nested"]);
+    assert_eq!(
+        names,
+        [
+            "bash",
+            "bc",
+            "cli-curl",
+            "cli-dig",
+            "cli-file",
+            "cli-jq",
+            "cli-nmap",
+            "cli-ping",
+            "cli-traceroute",
+            "nested"
+        ]
+    );
     assert_eq!(Profiles::compiled_in(), all());
     assert_ne!(Profiles::compiled_in(), all().unaccounted());
 }

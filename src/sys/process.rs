@@ -149,12 +149,13 @@ pub fn set_no_new_privs() -> Result<()> {
 
 /// Locks SECBIT_NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, so that no uid brings
 /// capabilities back (capabilities(7), "The securebits flags").
+///
+/// Not KEEP_CAPS: where no set has a capability there is none to keep, and ping(8) ends where it cannot set that.
 pub fn lock_securebits() -> Result<()> {
     const NOROOT: libc::c_ulong = 0b11;
     const NO_SETUID_FIXUP: libc::c_ulong = 0b11 << 2;
-    const KEEP_CAPS_LOCKED: libc::c_ulong = 1 << 5;
     const NO_AMBIENT_RAISE: libc::c_ulong = 0b11 << 6;
-    let bits = NOROOT | NO_SETUID_FIXUP | KEEP_CAPS_LOCKED | NO_AMBIENT_RAISE;
+    let bits = NOROOT | NO_SETUID_FIXUP | NO_AMBIENT_RAISE;
     let zero: libc::c_ulong = 0;
     // SAFETY: takes no pointers; unused arguments must be zero (prctl(2)) and are.
     let set = unsafe { libc::prctl(libc::PR_SET_SECUREBITS, bits, zero, zero, zero) };

@@ -46,6 +46,7 @@ server.concurrency    10           DIR/cofferdam.toml:4
 server.queue          7            DIR/cofferdam.toml:5
 server.uid_base       2000000000   default
 server.uid_count      65536        default
+server.egress                      default
 pool.warm             2            DIR/cofferdam.toml:8
 limits.cells          22           default
 limits.memory         18G          default
@@ -90,13 +91,18 @@ http.drain            5s           default
 http.tokens                        default
 secret                             default
 
-profile bash      embedded:sandbox-profiles/bash.toml
-profile bc        embedded:sandbox-profiles/bc.toml
-profile cli-file  embedded:sandbox-profiles/cli-file.toml
-profile cli-jq    embedded:sandbox-profiles/cli-jq.toml
-profile nested    embedded:sandbox-profiles/nested.toml
-profile small     DIR/sandbox-profiles/small.toml
-policy            DIR/policies/team.toml
+profile bash            embedded:sandbox-profiles/bash.toml
+profile bc              embedded:sandbox-profiles/bc.toml
+profile cli-curl        embedded:sandbox-profiles/cli-curl.toml
+profile cli-dig         embedded:sandbox-profiles/cli-dig.toml
+profile cli-file        embedded:sandbox-profiles/cli-file.toml
+profile cli-jq          embedded:sandbox-profiles/cli-jq.toml
+profile cli-nmap        embedded:sandbox-profiles/cli-nmap.toml
+profile cli-ping        embedded:sandbox-profiles/cli-ping.toml
+profile cli-traceroute  embedded:sandbox-profiles/cli-traceroute.toml
+profile nested          embedded:sandbox-profiles/nested.toml
+profile small           DIR/sandbox-profiles/small.toml
+policy                  DIR/policies/team.toml
 ";
 
 #[test]

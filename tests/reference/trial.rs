@@ -38,7 +38,12 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "rule.not_matches.",
         "[[rule]]\ntools = [\"calculate\"]\nmatches = [{ tool = \"calculate\" }]",
     ),
-    ("Policy", "tool.", "[[tool]]\nrefuses = [{ args = [\"--other\"] }]"),
+    ("Policy", "tool.", "[[tool]]\nprogram = \"wc\"\nrefuses = [{ args = [\"--other\"] }]"),
+    (
+        "Policy",
+        "tool.extends",
+        "[[tool]]\npositional = [{ name = \"path\", kind = \"path\", min = 0, max = 1, why = \"w\" }]",
+    ),
     (
         "Policy",
         "tool.refuses.",
@@ -56,6 +61,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("Policy", "tool.flag.largest", "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]"),
     ("Policy", "tool.positional.within", "[[tool]]\npositional = [{ kind = \"target\" }]"),
     ("Policy", "tool.positional.largest", "[[tool]]\npositional = [{ kind = \"target\" }]"),
+    ("Policy", "tool.positional.egress", "[[tool]]\npositional = [{ kind = \"target\" }]"),
     ("Policy", "tool.positional.range", "[[tool]]\npositional = [{ kind = \"int\" }]"),
     ("Policy", "tool.positional.values", "[[tool]]\npositional = [{ kind = \"choice\" }]"),
     (

@@ -98,7 +98,7 @@ const FCNTLS: &[(u32, u32)] = &[
 /// PR_SET_MM, system call dispatch, core scheduling, weaker speculation control.
 const PRCTLS: &[(u32, u32)] = &[
     (1, 4),                     // death signal, dumpable
-    (7, 7),                     // PR_GET_KEEPCAPS
+    (7, 8),                     // capabilities kept over setuid: there are none to keep
     (15, 16),                   // thread names
     (21, 21),                   // PR_GET_SECCOMP
     (23, 23),                   // PR_CAPBSET_READ

@@ -389,7 +389,7 @@ mod tests {
         let network = ended.network.expect("a tally");
         assert!(network.incomplete && network.denied.len() == 1, "{network:?}");
         // A call that begins in the cell meanwhile is none that has a network.
-        link.begin(Slot::new(1), 11);
+        link.begin(Slot::new(1), 11, None).expect("its frame is sent");
         assert_eq!(link.take_lost(), [(11, "it died".to_owned())]);
         link.die("its process has ended");
         let lost: Vec<CallId> = link.take_lost().into_iter().map(|(call, _)| call).collect();
