@@ -71,23 +71,25 @@ fn a_file_in_the_current_directory_is_not_read() -> io::Result<()> {
 
 #[test]
 fn what_cannot_be_kept_is_refused_at_start() -> io::Result<()> {
-    for (text, told) in [
-        (
-            r#"{ "network": { "enabled": true } }"#,
-            "`network.enabled` is true, and this version speaks on standard input and output only\n\
-             hint: set it to false; a client starts `cofferdam serve` itself\n",
-        ),
-        (
-            r#"{ "commandTimeOut": 9 }"#,
-            "unknown field `commandTimeOut`, expected one of `commandTimeout`, `enabled`, `network` \
+    for (text, told) in [(
+        r#"{ "commandTimeOut": 9 }"#,
+        "unknown field `commandTimeOut`, expected one of `commandTimeout`, `enabled`, `network` \
              at line 1 column 18\nhint: did you mean `commandTimeout`?\n",
-        ),
-    ] {
+    )] {
         let (directory, file) = with(text)?;
         let told = format!("cofferdam: --config-json: {}: {told}", file.display());
         let arguments = ["--config-json", "config.json"];
         assert_eq!(served(directory.path(), &arguments)?, (Some(125), told));
     }
+    Ok(())
+}
+
+#[test]
+fn a_network_that_others_reach_is_refused_at_start() -> io::Result<()> {
+    let (directory, _) = with(r#"{ "network": { "enabled": true, "host": "0.0.0.0" } }"#)?;
+    let (code, told) = served(directory.path(), &["--config-json", "config.json"])?;
+    assert_eq!(code, Some(125), "{told}");
+    assert!(told.starts_with("cofferdam: --tcp: `0.0.0.0:3000` can be reached"), "{told}");
     Ok(())
 }
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::confine::Duties;
 use super::error::CliError;
-use super::listener::{HttpPlan, Opened};
+use super::listener::{HttpPlan, Opened, TcpPlan};
 use super::streams::Streams;
 use super::wiring::Settings;
 use super::{confine, tier};
 use audit::Audit;
 use config::server::Config;
 use gateway::intercept::trust::{PlacedTrust, TrustFiles};
+use http::tcp::LineListener;
 use model::egress::{Egress, EgressRule, SecretSource};
 use model::outcome::in_words;
 use model::profile::{Profile, TRUST};
@@ -31,6 +32,14 @@ pub struct Launched {
     pub streams: Streams,
     /// Listener, if one was planned.
     pub http: Option<Opened>,
+    pub tcp: Option<LineListener>,
+}
+
+/// Listeners that were planned.
+#[derive(Debug, Default)]
+pub struct Plans {
+    pub http: Option<HttpPlan>,
+    pub tcp: Option<TcpPlan>,
 }
 
 /// Starts as [`unrecorded`] does, with the configured log, for a process that makes calls on behalf
@@ -39,14 +48,14 @@ pub struct Launched {
 /// # Errors
 /// The same as of [`unrecorded`], or a log that cannot be used.
 pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
-    listening(settings, None)
+    listening(settings, Plans::default())
 }
 
 /// Starts as [`recorded`] does, and opens a listener.
 ///
 /// # Errors
 /// The same as of [`recorded`], or a listener that cannot be opened.
-pub fn listening(settings: Settings, http: Option<HttpPlan>) -> Result<Launched, CliError> {
+pub fn listening(settings: Settings, plans: Plans) -> Result<Launched, CliError> {
     let config = &settings.loaded.config;
     let options = config.audit_file.value.clone().map(|file| audit::Options {
         file,
@@ -54,7 +63,7 @@ pub fn listening(settings: Settings, http: Option<HttpPlan>) -> Result<Launched,
         keep: config.audit_keep.value,
         on_error: config.audit_on_error.value,
     });
-    with(settings, options.as_ref(), None, http)
+    with(settings, options.as_ref(), None, plans)
 }
 
 /// Starts the supervisor, then confines this process. Called while there is one thread. Returns the
@@ -63,7 +72,7 @@ pub fn listening(settings: Settings, http: Option<HttpPlan>) -> Result<Launched,
 /// # Errors
 /// The reason why there is no supervisor, or the part of the front end's confinement that failed.
 pub fn unrecorded(settings: Settings) -> Result<OwnedFd, CliError> {
-    with(settings, None, None, None).map(|launched| launched.link)
+    with(settings, None, None, Plans::default()).map(|launched| launched.link)
 }
 
 /// Starts as [`unrecorded`] does, and records in `record` the paths that commands name.
@@ -71,7 +80,7 @@ pub fn unrecorded(settings: Settings) -> Result<OwnedFd, CliError> {
 /// # Errors
 /// The same as of [`unrecorded`].
 pub fn recording_paths(settings: Settings, record: Arc<OwnedFd>) -> Result<OwnedFd, CliError> {
-    with(settings, None, Some(record), None).map(|launched| launched.link)
+    with(settings, None, Some(record), Plans::default()).map(|launched| launched.link)
 }
 
 /// Returns the range of host ids that is configured for root's instances, with the share of one.
@@ -83,7 +92,7 @@ fn with(
     settings: Settings,
     log: Option<&audit::Options>,
     record: Option<Arc<OwnedFd>>,
-    http: Option<HttpPlan>,
+    plans: Plans,
 ) -> Result<Launched, CliError> {
     let at_terminal = settings.profiles.iter().any(|profile| profile.terminal.is_some());
     let config = &settings.loaded.config;
@@ -128,12 +137,14 @@ fn with(
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     let streams = Streams::found();
     // After the supervisor as well, which must hold neither the socket nor a token.
-    let http = http.map(HttpPlan::open).transpose()?;
-    let duties = Duties { terminal: at_terminal, listens: http.is_some(), ..Duties::default() };
+    let http = plans.http.map(HttpPlan::open).transpose()?;
+    let tcp = plans.tcp.map(TcpPlan::open).transpose()?;
+    let listens = http.is_some() || tcp.is_some();
+    let duties = Duties { terminal: at_terminal, listens, ..Duties::default() };
     confine::confine(held.as_ref().map(AsFd::as_fd), duties)?;
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
-    Ok(Launched { link: started.link, audit, streams, http })
+    Ok(Launched { link: started.link, audit, streams, http, tcp })
 }
 
 /// Starts the gateway, if a profile has egress. Returns the supervisor's end of the link to it.

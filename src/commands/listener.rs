@@ -19,10 +19,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::error::CliError;
 use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
+use config::json::JsonNetwork;
 use http::access::browser::{ListenerReach, ServedNames};
 use http::access::tokens::Token;
 use http::access::{AccessRules, ClientRights, WithoutToken};
 use http::serve::Listener;
+use http::tcp::LineListener;
 use http::{ListenerLimits, OwnMemory};
 use model::call::Cwd;
 use model::outcome::in_words;
@@ -44,6 +46,10 @@ pub struct HttpFlags {
     /// and TLS or --behind-proxy), or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
+    /// Serve MCP over raw TCP, one message a line, at an address of loopback; without a token, so only while cells have
+    /// nothing of the host. `network` of --config-json does the same
+    #[arg(long, value_name = "ADDRESS")]
+    pub tcp: Option<String>,
     /// Let this proxy of yours, and nobody else, connect to --http: it speaks TLS with clients
     #[arg(long, value_name = "IP|SUBNET", requires = "http")]
     pub behind_proxy: Option<String>,
@@ -82,6 +88,62 @@ pub struct HttpPlan {
     tls: Option<(PathBuf, PathBuf)>,
     limits: ListenerLimits,
     run_root: Option<String>,
+}
+
+/// A listener for raw TCP that may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpPlan {
+    at: SocketAddr,
+    allowed: Vec<IpNet>,
+}
+
+impl TcpPlan {
+    /// Checks the conditions. Returns `None` where no such listener is asked for.
+    ///
+    /// # Errors
+    /// An address that others reach, or cells that have something of the host: this form has no token.
+    pub fn of(
+        flags: &HttpFlags,
+        json: Option<&JsonNetwork>,
+        grants: impl FnOnce() -> HostGrants,
+    ) -> Result<Option<Self>, CliError> {
+        let of_json = |json: &JsonNetwork| match json.host.contains(':') {
+            true => format!("[{}]:{}", json.host, json.port),
+            false => format!("{}:{}", json.host, json.port),
+        };
+        let Some(asked) = flags.tcp.clone().or_else(|| json.map(of_json)) else { return Ok(None) };
+        let no = |why: &str| {
+            CliError::new(format!("--tcp: `{}` {why}", asked.escape_default())).with_hint(
+                "use --http, which has tokens and TLS, or a tunnel: ssh -L 3000:127.0.0.1:3000 HOST",
+            )
+        };
+        let at = match endpoint(&asked) {
+            Ok(Endpoint::Tcp(at)) => at,
+            Ok(Endpoint::Unix(_)) | Err(_) => return Err(no("is no IP:PORT of this machine")),
+        };
+        if !at.ip().is_loopback() {
+            return Err(no("can be reached from elsewhere, and raw TCP has no token"));
+        }
+        if grants() == HostGrants::Some {
+            return Err(no("has no token, and cells have something of the host"));
+        }
+        let allowed = json.filter(|_| flags.tcp.is_none());
+        Ok(Some(Self { at, allowed: allowed.map_or(Vec::new(), |json| json.allowed.clone()) }))
+    }
+
+    /// Binds the socket, and says on standard error where the server is.
+    ///
+    /// # Errors
+    /// The address, with the reason.
+    pub fn open(self) -> Result<LineListener, CliError> {
+        random()?;
+        let Self { at, allowed } = self;
+        let failed = |error: io::Error| CliError::new(format!("--tcp: {at}: {}", in_words(&error)));
+        let socket = TcpListener::bind(at).map_err(failed)?;
+        let at = socket.local_addr().map_err(failed)?;
+        eprintln!("cofferdam: MCP in lines at tcp://{at}");
+        Ok(LineListener { socket, allowed })
+    }
 }
 
 /// What was opened for the listener.
@@ -413,7 +475,8 @@ mod tests {
 
     fn plan(address: &str, proxy: Option<&str>, config: &str) -> Result<HttpPlan, String> {
         let behind_proxy = proxy.map(str::to_owned);
-        let flags = HttpFlags { http: Some(address.to_owned()), behind_proxy, workdir: None };
+        let flags =
+            HttpFlags { http: Some(address.to_owned()), behind_proxy, ..HttpFlags::default() };
         let made = HttpPlan::of(&flags, &settings(config), || HostGrants::None);
         made.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
     }
@@ -468,6 +531,24 @@ mod tests {
         let plan = made.ok().flatten().expect("a token is made");
         assert_eq!(plan.without_token, WithoutToken::Refused);
         assert!(plan.made.is_some());
+    }
+
+    #[test]
+    fn raw_tcp_starts_on_loopback_alone_and_with_nothing_of_the_host() {
+        let plan = |address: &str, grants| {
+            let flags = HttpFlags { tcp: Some(address.to_owned()), ..HttpFlags::default() };
+            TcpPlan::of(&flags, None, || grants).map_err(|error| error.text())
+        };
+        assert!(plan("127.0.0.1:0", HostGrants::None).is_ok_and(|plan| plan.is_some()));
+        assert!(plan("[::1]:0", HostGrants::None).is_ok());
+        for address in ["0.0.0.0:3000", "[::]:1", "10.0.0.1:1", "unix:/tmp/s", "example.org:1"] {
+            assert!(plan(address, HostGrants::None).is_err(), "{address}");
+        }
+        let refused = plan("127.0.0.1:0", HostGrants::Some).expect_err("a workspace");
+        assert!(refused.contains("something of the host"), "{refused}");
+        let json = JsonNetwork { host: "localhost".to_owned(), port: 9, allowed: Vec::new() };
+        let planned = TcpPlan::of(&HttpFlags::default(), Some(&json), || HostGrants::None);
+        assert!(planned.ok().flatten().is_some_and(|plan| plan.at.port() == 9));
     }
 
     #[test]

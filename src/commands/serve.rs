@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
 use super::format::plain;
-use super::launch::{self, Launched};
-use super::listener::{self, HttpFlags, HttpPlan, Opened};
+use super::launch::{self, Launched, Plans};
+use super::listener::{self, HttpFlags, HttpPlan, Opened, TcpPlan};
 use super::run_arguments::{self, MountRequest};
 use super::streams::Streams;
 use super::toolchains::FoundToolchains;
@@ -25,6 +25,7 @@ use config::HostContext;
 use config::mcp_server::McpSettings;
 use http::Scopes;
 use http::serve::Front;
+use http::tcp::LineListener;
 use link::Link;
 use mcp::gate::RemoteSecret;
 use mcp::lines::Ends;
@@ -90,7 +91,7 @@ pub struct ServeArguments {
     /// Memory of each cell that has a workspace, more or less than its profile has: 512M, 4G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
     pub memory: Option<Size>,
-    /// Read commandTimeout and enabled from a config.json; none is read that is not named here
+    /// Read commandTimeout, enabled and network from a config.json; none is read that is not named here
     #[arg(long, value_name = "FILE")]
     pub config_json: Option<PathBuf>,
     /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to profiles with `unix_sockets`
@@ -121,16 +122,19 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let (typed, mcp) = &with_mcp_settings(typed)?;
     // With a listener, a terminal is no client.
     let at_terminal = std::io::stdin().is_terminal();
-    if at_terminal && typed.listener.http.is_none() {
+    if at_terminal && typed.listener.http.is_none() && typed.listener.tcp.is_none() {
         eprintln!("{ON_A_TERMINAL}");
     }
     let offer = offer(typed, config)?;
     let (settings, workspace, _cache) = granted(typed, config, mcp)?;
     let plan =
         HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
+    let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
+    let tcp = TcpPlan::of(&typed.listener, json, || settings.host_grants())?;
+    let plans = Plans { http: plan, tcp };
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();
-    let Launched { link, audit, streams, http } = launch::listening(settings, plan)?;
+    let Launched { link, audit, streams, http, tcp } = launch::listening(settings, plans)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -159,8 +163,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
                 Err(_) => std::future::pending().await,
             }
         };
-        let streams = (!at_terminal || http.is_none()).then_some(streams);
-        let served = doors(executor, offer, http, streams, gone).await;
+        let streams = (!at_terminal || (http.is_none() && tcp.is_none())).then_some(streams);
+        let served = doors(executor, offer, (http, tcp), streams, gone).await;
         served.map_err(|error| CliError::new(format!("serve: {error}")))?;
         signals.iter().for_each(JoinHandle::abort);
         tracing::info!(metrics = ?supervisor.metrics(), "calls");
@@ -230,7 +234,7 @@ fn granted(
 async fn doors(
     executor: Arc<Executor>,
     offer: Offer,
-    http: Option<Opened>,
+    (http, tcp): (Option<Opened>, Option<LineListener>),
     streams: Option<Streams>,
     gone: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
@@ -238,12 +242,15 @@ async fn doors(
     let watch = Watch::begin(&ends, gone)?;
     let local = streams.map(|streams| {
         let (reader, writer) = streams.opened();
-        let ends = match &http {
-            Some(_) => ends.of_a_connection(reader.quiet()),
-            None => Ends { quiet: reader.quiet(), ..ends.clone() },
+        let ends = match http.is_some() || tcp.is_some() {
+            true => ends.of_a_connection(reader.quiet()),
+            false => Ends { quiet: reader.quiet(), ..ends.clone() },
         };
         let backend = executor.scope(Principal::local());
         serve::streams((backend, offer.clone()), reader, writer, ends)
+    });
+    let lines = tcp.map(|listener| {
+        http::tcp::serve(listener, Arc::clone(&executor), offer.clone(), ends.clone())
     });
     let listened = http.map(|Opened { access, listener, tls, limits, memory, run_root }| {
         let secret = RemoteSecret::of(&offer).map(Arc::new);
@@ -263,9 +270,15 @@ async fn doors(
             None => Ok(()),
         }
     };
-    let (local, listened) = tokio::join!(local, listened);
+    let lines = async {
+        match lines {
+            Some(lines) => lines.await.map_err(ServeError::Listener),
+            None => Ok(()),
+        }
+    };
+    let (local, listened, lines) = tokio::join!(local, listened, lines);
     drop(watch);
-    local.and(listened)
+    local.and(listened).and(lines)
 }
 
 /// Reads the project that is to be served, and says on standard error what of it is not.

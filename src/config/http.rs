@@ -194,7 +194,7 @@ fn tokens(
             let what = "a client's name is lower-case letters, digits and dashes, at most 32";
             return Err(reader.mistake(token.client.span(), what));
         }
-        if client == "local" || client == "http" {
+        if ["local", "http", "tcp"].contains(&client.as_str()) {
             let what = "this name is that of clients without a token of their own";
             return Err(reader.mistake(token.client.span(), what));
         }

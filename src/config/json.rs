@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::directory;
+use super::http::net;
 use super::{ConfigError, HostContext};
 use model::call::MAX_TIMEOUT;
 use model::nearest::nearest;
@@ -18,7 +20,21 @@ pub struct ConfigJson {
     pub file: PathBuf,
     /// Time of a `bash` call that asks for none.
     pub command_timeout: Option<Duration>,
+    /// Listener for raw TCP, if `network` is enabled.
+    pub network: Option<JsonNetwork>,
 }
+
+/// Place to listen at, and the addresses that may connect; all if there are none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonNetwork {
+    pub host: String,
+    pub port: u16,
+    pub allowed: Vec<IpNet>,
+}
+
+/// Host and port where the file names none.
+const HOST: &str = "localhost";
+const PORT: u16 = 3000;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -54,27 +70,24 @@ fn yes() -> bool {
 pub fn read(path: &Path, surroundings: &HostContext) -> Result<ConfigJson, ConfigError> {
     let document = directory::single(path, surroundings.euid)?;
     let file = PathBuf::from(&document.file);
-    let command_timeout = judge(&document.text).map_err(|(why, hint)| ConfigError::Json {
-        path: file.clone(),
-        why,
-        hint,
-    })?;
-    Ok(ConfigJson { file, command_timeout })
+    let (command_timeout, network) = judge(&document.text)
+        .map_err(|(why, hint)| ConfigError::Json { path: file.clone(), why, hint })?;
+    Ok(ConfigJson { file, command_timeout, network })
 }
 
 type Mistake = (String, String);
 
-fn judge(text: &str) -> Result<Option<Duration>, Mistake> {
+fn judge(text: &str) -> Result<(Option<Duration>, Option<JsonNetwork>), Mistake> {
     let written: Written = serde_json::from_str(text).map_err(|error| mistake(&error))?;
     let told = |why: String, hint: &str| Err((why, hint.to_owned()));
-    network(&written.network)?;
+    let network = network(&written.network)?;
     if !written.enabled {
         return told("`enabled` is false".to_owned(), "set it to true, or leave out --config-json");
     }
-    let Some(seconds) = written.command_timeout else { return Ok(None) };
+    let Some(seconds) = written.command_timeout else { return Ok((None, network)) };
     let most = MAX_TIMEOUT.as_secs();
     match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if !time.is_zero() && time <= MAX_TIMEOUT => Ok(Some(time)),
+        Ok(time) if !time.is_zero() && time <= MAX_TIMEOUT => Ok((Some(time), network)),
         Ok(_) | Err(_) => told(
             format!("`commandTimeout` is {seconds}"),
             &format!("it is a number of seconds above 0 and at most {most}"),
@@ -82,7 +95,7 @@ fn judge(text: &str) -> Result<Option<Duration>, Mistake> {
     }
 }
 
-fn network(network: &Network) -> Result<(), Mistake> {
+fn network(network: &Network) -> Result<Option<JsonNetwork>, Mistake> {
     let told = |why: String, hint: &str| Err((why, hint.to_owned()));
     if network.host.as_ref().is_some_and(String::is_empty) || network.port == Some(0) {
         return told(
@@ -98,14 +111,12 @@ fn network(network: &Network) -> Result<(), Mistake> {
         let why = format!("`network.allowedSubnets`: `{}` is no subnet", bad.escape_default());
         return told(why, "write one such as 192.168.1.0/24");
     }
-    match network.enabled {
-        true => told(
-            "`network.enabled` is true, and this version speaks on standard input and output only"
-                .to_owned(),
-            "set it to false; a client starts `cofferdam serve` itself",
-        ),
-        false => Ok(()),
-    }
+    let all = network.allowed_ips.iter().chain(&network.allowed_subnets);
+    Ok(network.enabled.then(|| JsonNetwork {
+        host: network.host.clone().unwrap_or_else(|| HOST.to_owned()),
+        port: network.port.unwrap_or(PORT),
+        allowed: all.filter_map(|text| net(text)).collect(),
+    }))
 }
 
 /// Returns true for `ADDRESS/LENGTH`.
@@ -136,7 +147,7 @@ mod tests {
     use super::*;
 
     fn told(text: &str) -> Result<Option<u64>, String> {
-        judge(text).map(|time| time.map(|time| time.as_secs())).map_err(|(why, _)| why)
+        judge(text).map(|(time, _)| time.map(|time| time.as_secs())).map_err(|(why, _)| why)
     }
 
     #[test]
@@ -149,13 +160,21 @@ mod tests {
     }
 
     #[test]
+    fn a_network_has_the_place_and_the_addresses_of_the_file_or_those_of_the_reference() {
+        let read = |text: &str| judge(text).ok().and_then(|(_, network)| network);
+        assert_eq!(read(r#"{"network": {"enabled": false, "port": 1}}"#), None);
+        let usual = JsonNetwork { host: HOST.to_owned(), port: PORT, allowed: Vec::new() };
+        assert_eq!(read(r#"{"network": {"enabled": true}}"#), Some(usual));
+        let whole = r#"{"network": {"enabled": true, "host": "::1", "port": 9, "allowedIPs": ["::1"],
+            "allowedSubnets": ["10.0.0.0/8"]}}"#;
+        let allowed = ["::1/128", "10.0.0.0/8"].map(|net| net.parse().expect("a net")).to_vec();
+        assert_eq!(read(whole), Some(JsonNetwork { host: "::1".to_owned(), port: 9, allowed }));
+    }
+
+    #[test]
     fn what_would_be_ignored_or_cannot_be_is_told() {
         let refused = |text: &str| told(text).err().unwrap_or_default();
         assert_eq!(refused(r#"{"enabled": false}"#), "`enabled` is false");
-        assert_eq!(
-            refused(r#"{"network": {"enabled": true}}"#),
-            "`network.enabled` is true, and this version speaks on standard input and output only"
-        );
         for (number, shown) in [("0", "0"), ("-1", "-1"), ("3601", "3601"), ("1e300", "1e300")] {
             let told = refused(&format!(r#"{{"commandTimeout": {number}}}"#));
             assert!(told.starts_with("`commandTimeout` is "), "{shown}: {told}");

@@ -25,6 +25,7 @@ mod rest;
 mod run;
 mod scopes;
 pub mod serve;
+pub mod tcp;
 
 pub use health::HealthWord;
 pub use limits::ListenerLimits;

@@ -14,4 +14,5 @@ mod proxied;
 mod reach;
 mod rest;
 mod sessions;
+mod tcp;
 mod tls;
