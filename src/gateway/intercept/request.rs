@@ -14,6 +14,8 @@ use super::scan::Needles;
 /// Headers by which some servers take a request for one of another method.
 const METHOD_OVERRIDES: [&str; 3] =
     ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Parameter of the query by which some do; in the body of a POST they have it too, where it is not looked for.
+const METHOD_PARAMETER: &[u8] = b"_method";
 /// Headers by which some servers take a request for one of another path or host.
 const TARGET_OVERRIDES: [&str; 8] = [
     "x-original-url",
@@ -169,8 +171,8 @@ impl Destination {
         check_method(&parts)?;
         check_overrides(&parts.headers)?;
         let rule = granting(self.rules_of(&host), parts.method.as_str(), parts.uri.path())?;
-        for method in overriding(&parts.headers) {
-            granting(self.rules_of(&host), method, parts.uri.path())?;
+        for method in overriding(&parts) {
+            granting(self.rules_of(&host), &method, parts.uri.path())?;
         }
         let injection = rule.injection.as_ref().filter(|_| self.is_verified);
         let has_secret = match injection {
@@ -277,11 +279,19 @@ fn check_overrides(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the methods that headers put in the place of the request's; one that is no text is none that a rule has.
-fn overriding(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+/// Returns the methods that headers and the query put in the place of the request's; one that is no text is none that a
+/// rule has.
+fn overriding(parts: &Parts) -> impl Iterator<Item = String> {
     let overrides = |name: &HeaderName| METHOD_OVERRIDES.contains(&folded(name).as_str());
-    let values = headers.iter().filter(move |(name, _)| overrides(name));
-    values.map(|(_, value)| value.to_str().unwrap_or("?"))
+    let values = parts.headers.iter().filter(move |(name, _)| overrides(name));
+    let in_headers = values.map(|(_, value)| value.to_str().unwrap_or("?").to_owned());
+    let pairs = parts.uri.query().unwrap_or_default().split(['&', ';']);
+    let in_query = pairs.filter_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        let named = percent_decoded(name).trim_ascii() == METHOD_PARAMETER;
+        named.then(|| String::from_utf8_lossy(&percent_decoded(value)).to_ascii_uppercase())
+    });
+    in_headers.chain(in_query)
 }
 
 /// Refuses a request with a placeholder in its target or in a header. The secret's own has been replaced by now.

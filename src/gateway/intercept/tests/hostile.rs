@@ -160,6 +160,8 @@ async fn a_request_for_another_host_is_refused() {
         ("GET /ok/a", format!("{fine}\r\nX-Forwarded-Host: other.example.test")),
         ("POST /ok/a", format!("{fine}\r\nX-HTTP-Method-Override: DELETE")),
         ("POST /ok/a", format!("{fine}\r\nX_Http_Method_Override: delete")),
+        ("POST /ok/a?x=y&_method=delete", fine.clone()),
+        ("POST /ok/a?%5Fmethod=%44ELETE", fine.clone()),
         ("GET /ok/a", format!("{fine}\r\nConnection: Upgrade\r\nUpgrade: websocket")),
         ("PRI *", fine.clone()),
     ] {
@@ -169,6 +171,15 @@ async fn a_request_for_another_host_is_refused() {
         assert!(is_refused, "{line} {headers}: {answer}");
         assert!(lab.seen().is_empty(), "{line} {headers}: {:?}", lab.seen());
     }
+}
+
+#[tokio::test]
+async fn a_query_may_name_a_method_that_is_granted() {
+    let lab = open();
+    let line = "POST /ok/a?_method=get&method=DELETE HTTP/1.1";
+    let answer = lab.raw(&format!("{line}\r\nHost: {HOST}\r\nConnection: close\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(lab.seen().first().map(|seen| seen.line.as_str()), Some(line));
 }
 
 #[tokio::test]
