@@ -15,11 +15,12 @@ KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binuti
 	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux zsh:zsh fish:fish
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
+ARM_NEEDS     := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu debootstrap:debootstrap lsattr:e2fsprogs
 CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uidmap setpriv:util-linux jq:jq
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-all test-clients test-conformance test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm test-arm test-all test-clients test-conformance test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -36,6 +37,7 @@ help:
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
 	@echo 'make check-arm  compile it for aarch64 (root; Debian)'
+	@echo 'make test-arm  the tests on kernels $(KERNELS) of an emulated machine for aarch64 (root; Debian 12)'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
 	@echo 'make install   copy it, its manual pages and completions below $(DESTDIR)$(PREFIX) (PREFIX=… to change)'
@@ -99,12 +101,14 @@ check-oldest-compiler:
 	$(CARGO) +$(OLDEST) check --workspace --all-targets --locked
 
 # Compiles everything for aarch64, with a compiler of Debian's (root; Debian for amd64).
-ARM := aarch64-unknown-linux-gnu
 check-arm:
 	@scripts/setup aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
-	RUSTC=$$(scripts/arm-toolchain $(TARGET)/arm) CARGO_TARGET_DIR=$(TARGET)/arm/target \
-		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
-		$(CARGO) check --locked --target $(ARM)
+	scripts/arm-cargo check --locked
+
+# The same as test-kernels, on an emulated machine for aarch64.
+test-arm:
+	@scripts/setup $(RUN_NEEDS) $(ARM_NEEDS)
+	tests/kernels/run --arm $(KERNELS)
 
 # Licences, sources, duplicates and known faults of the dependencies; needs cargo-deny.
 deny:
