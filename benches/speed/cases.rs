@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::direct::{Direct, Job};
@@ -130,4 +131,76 @@ pub fn start(asked: &Asked, report: &mut Report) -> Result<()> {
     let rounds = Rounds { count: asked.rounds.count.min(50), pause: Duration::from_millis(30) };
     report.table(&interleaved("start: server", "at most 3000 us", rounds, &mut all)?);
     Ok(())
+}
+
+/// Scripts of a project: one among a thousand, its list, and the first call of a server.
+pub fn project(asked: &Asked, report: &mut Report) -> Result<()> {
+    let (small, large) = (made_project(1)?, made_project(1000)?);
+    let words = |held: &TempDir| {
+        let project = held.path().to_string_lossy().into_owned();
+        ["serve", "--toolchains", "none", "--project", &project].map(str::to_owned).to_vec()
+    };
+    let start = |held: &TempDir| {
+        let words = words(held);
+        Client::start(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let one = RefCell::new(start(&small)?);
+    let many = RefCell::new(start(&large)?);
+    let ask =
+        |client: &RefCell<Client>, tool: &str| Ok(client.borrow_mut().call(tool, &json!({}))?.0);
+    let mut all = [
+        bare("bare bash -c true", BASH),
+        Contender::new("a tool, of one", || ask(&one, "t0000")),
+        Contender::new("a tool, of 1,000", || ask(&many, "t0999")),
+        bare("bare again (control)", BASH),
+    ];
+    let goal = "bare + 5 ms; no slower among 1,000";
+    report.table(&interleaved("project: a tool that does nothing", goal, asked.rounds, &mut all)?);
+    let mut all = [
+        bare("bare /bin/true", TRUE),
+        Contender::new("every page of 1,000 tools", || {
+            let (mut took, mut params) = (Duration::ZERO, json!({ "limit": 200 }));
+            loop {
+                let (time, result) = many.borrow_mut().list("tools/list", &params)?;
+                took += time;
+                match result.get("nextCursor") {
+                    Some(cursor) => params = json!({ "limit": 200, "cursor": cursor }),
+                    None => return Ok(took),
+                }
+            }
+        }),
+        bare("bare again (control)", TRUE),
+    ];
+    let title = "project: the list of 1,000 tools";
+    report.table(&interleaved(title, "at most 50 ms", asked.rounds, &mut all)?);
+    let mut all = [
+        bare("bare /bin/true", TRUE),
+        Contender::new("serve, to the first result", || {
+            timed(|| start(&small)?.call("t0000", &json!({})))
+        }),
+        Contender::new("the same with 1,000 tools", || {
+            timed(|| start(&large)?.call("t0999", &json!({})))
+        }),
+        bare("bare again (control)", TRUE),
+    ];
+    let rounds = Rounds { count: asked.rounds.count.min(50), pause: Duration::from_millis(30) };
+    report.table(&interleaved("project: the first call", "at most 50 ms", rounds, &mut all)?);
+    Ok(())
+}
+
+/// Makes a project with so many tools, each with a description and a schema.
+fn made_project(tools: usize) -> Result<TempDir> {
+    let held = tempfile::tempdir()?;
+    let schema = json!({ "type": "object", "properties": { "value": { "type": "string", "description": "A value" } } });
+    for number in 0..tools {
+        let name = format!("t{number:04}");
+        let folder = held.path().join("tools").join(&name);
+        std::fs::create_dir_all(&folder)?;
+        let meta = json!({ "name": name, "description": "Does nothing, as a tool of a thousand", "inputSchema": schema });
+        std::fs::write(folder.join("tool.sh"), "true\n")?;
+        std::fs::write(folder.join("tool.meta.json"), meta.to_string())?;
+    }
+    let status =
+        std::process::Command::new("chmod").args(["-R", "go-w"]).arg(held.path()).status()?;
+    if status.success() { Ok(held) } else { Err("chmod failed".into()) }
 }

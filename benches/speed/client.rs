@@ -56,6 +56,16 @@ impl Client {
         Ok((started.elapsed(), reply))
     }
 
+    /// Asks for a list, and makes sure that it has entries.
+    pub fn list(&mut self, method: &str, params: &Value) -> Result<(Duration, Value)> {
+        let (took, reply) = self.ask(method, params)?;
+        let reply: Value = serde_json::from_str(&reply)?;
+        match reply.get("result") {
+            Some(result) => Ok((took, result.clone())),
+            None => Err(format!("{method}: {reply}").into()),
+        }
+    }
+
     /// Calls a tool: how long it took from line to line, and what came back.
     pub fn call(&mut self, tool: &str, arguments: &Value) -> Result<(Duration, Value)> {
         let (took, reply) =

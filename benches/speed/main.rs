@@ -121,12 +121,13 @@ fn measure(asked: &Asked) -> Result<()> {
     println!("{machine}");
     let mut report = Report::default();
     type Case = fn(&Asked, &direct::Direct, &work::Tree, &mut Report) -> Result<()>;
-    let cases: [(&str, Case); 9] = [
+    let cases: [(&str, Case); 10] = [
         ("warm", |asked, direct, _, report| cases::warm(asked, direct, report)),
         ("mcp", |asked, _, _, report| cases::mcp(asked, report)),
         ("calculate", |asked, _, _, report| cases::calculate(asked, report)),
         ("cold", |asked, _, _, report| cases::cold(asked, report)),
         ("start", |asked, _, _, report| cases::start(asked, report)),
+        ("project", |asked, _, _, report| cases::project(asked, report)),
         ("sustained", |asked, direct, _, report| machine::sustained(asked, direct, report)),
         ("memory", |_, direct, _, report| machine::memory(direct, report)),
         ("work", |_, direct, tree, report| work::work(direct, tree, report)),

@@ -21,6 +21,7 @@ use super::toolchains::FoundToolchains;
 use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{metrics, project, start, wiring};
+use ::project::Project;
 use config::HostContext;
 use config::mcp_server::McpSettings;
 use http::Scopes;
@@ -125,8 +126,9 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     if at_terminal && typed.listener.http.is_none() && typed.listener.tcp.is_none() {
         eprintln!("{ON_A_TERMINAL}");
     }
-    let offer = offer(typed, config)?;
+    let project = read_project(typed, config)?;
     let (settings, workspace, _cache) = granted(typed, config, mcp)?;
+    let offer = offer(typed, project, &settings)?;
     let plan =
         HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
     let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
@@ -285,17 +287,59 @@ async fn doors(
 ///
 /// # Errors
 /// A project that cannot be used.
-fn offer(typed: &ServeArguments, config: Option<&Path>) -> Result<Offer, CliError> {
-    let Some(asked) = &typed.project else { return Ok(Offer::BuiltIn) };
+fn read_project(
+    typed: &ServeArguments,
+    config: Option<&Path>,
+) -> Result<Option<Project>, CliError> {
+    let Some(asked) = &typed.project else { return Ok(None) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
-    let project = Arc::new(project::with_hooks(directory, typed.project_hooks, config)?);
+    let project = project::with_hooks(directory, typed.project_hooks, config)?;
     for mistake in &project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }
+    Ok(Some(project))
+}
+
+/// Returns the tools that are offered; a project learns where its cells have what is granted.
+///
+/// # Errors
+/// A root that is not granted.
+fn offer(
+    typed: &ServeArguments,
+    project: Option<Project>,
+    settings: &Settings,
+) -> Result<Offer, CliError> {
+    let Some(mut project) = project else { return Ok(Offer::BuiltIn) };
+    let roots: Vec<PathBuf> =
+        roots().iter().filter_map(|root| Path::new(root).canonicalize().ok()).collect();
+    project.grant(settings.granted_directories(), &roots).map_err(|root| {
+        CliError::new(format!("{ROOTS}: `{}` is granted to no cell", root.display()))
+    })?;
+    let project = Arc::new(project);
     Ok(match typed.tools {
         None => Offer::Project(project),
         Some(_) => Offer::Both(project),
     })
+}
+
+/// Variable with the directories in which scripts of a project work, separated by colons.
+const ROOTS: &str = "MCPBASH_ROOTS";
+
+/// Reads them.
+fn roots() -> Vec<String> {
+    let roots = std::env::var(ROOTS).unwrap_or_default();
+    roots.split(':').filter(|root| !root.is_empty()).map(str::to_owned).collect()
+}
+
+/// Returns what grants them for reading, but for those that the project's directory holds.
+fn granted_roots(project: &str) -> Vec<String> {
+    let project = project.strip_suffix(":rw").unwrap_or(project);
+    let directory = Path::new(project).canonicalize();
+    let is_inside = |root: &String| {
+        let root = Path::new(root).canonicalize();
+        matches!((&root, &directory), (Ok(root), Ok(project)) if root.starts_with(project))
+    };
+    roots().into_iter().filter(|root| !is_inside(root)).collect()
 }
 
 /// Returns what grants a project as the workspace, read-only unless that is asked for.
@@ -365,7 +409,9 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     let mut mounts = Vec::from_iter(workspace);
     mounts.extend(typed.project.as_deref().map(kept).transpose()?.unwrap_or_default());
     let writable = (typed.rw.as_slice(), Access::ReadWrite);
-    mounts.extend(run_arguments::mounts(&typed.ro, writable, home)?);
+    let mut readable = typed.ro.clone();
+    readable.extend(typed.project.as_deref().map(granted_roots).unwrap_or_default());
+    mounts.extend(run_arguments::mounts(&readable, writable, home)?);
     run_arguments::distinct(&mounts)?;
     if typed.unguarded {
         let mut writable = mounts.iter_mut().filter(|mount| mount.access == Access::ReadWrite);

@@ -29,6 +29,7 @@ use policy::flags::DeclaredCommand;
 use policy::group::ToolGroup;
 use policy::tools;
 use policy::{Effect, Grant, Policy, Profiles, Terms};
+use project::GrantedDirectory;
 use service::Setup;
 use service::host_programs::HostPrograms;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
@@ -322,6 +323,14 @@ impl Settings {
         let (loaded, granted) = (self.loaded.clone(), self.granted.clone());
         let (json, tier) = (self.json.clone(), self.tier);
         Self { granted, tier, json, ..Self::of(loaded, Vec::new()) }
+    }
+
+    /// Returns the directories and files that cells are granted.
+    pub fn granted_directories(&self) -> Vec<GrantedDirectory> {
+        let granted = self.granted.iter().flatten();
+        let place =
+            |one: &Granted| GrantedDirectory { host: one.host.clone(), cell: one.cell.clone() };
+        granted.map(place).collect()
     }
 
     /// Returns the access of calls to the granted workspace; `None` if none is granted.

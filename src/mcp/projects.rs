@@ -1,6 +1,7 @@
 //! A script project: how its entries are listed, and one call of a script from its arguments to its result.
 
 mod live;
+mod roots;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -196,7 +197,8 @@ impl<B: Backend> Server<B> {
         let arguments = request.arguments.unwrap_or_default();
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
-            .for_pages(shows_pages(context));
+            .for_pages(shows_pages(context))
+            .in_roots(project, &self.client_roots(project, context).await);
         let launch = match pages::moved(context, "timeoutSecs").and_then(Value::as_u64) {
             Some(seconds) => launch.within(project, seconds),
             None => launch,

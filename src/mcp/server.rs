@@ -17,7 +17,7 @@ use rmcp::model::{
     ServerConfig, SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams,
 };
-use rmcp::service::{RequestContext, SubscriptionContext};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -31,7 +31,7 @@ use super::tools::shell::BashArguments;
 use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
 use super::{commands, jobs, projects, reply};
 use crate::serve::Offer;
-use project::{Project, ScriptTool};
+use project::{Project, ScriptRoot, ScriptTool};
 use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
@@ -58,6 +58,8 @@ pub(super) struct Shared<B: 'static> {
     pub(super) project: Option<Arc<Project>>,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
+    /// Roots of the client; `None` until they are asked for.
+    pub(crate) roots: tokio::sync::Mutex<Option<Vec<ScriptRoot>>>,
     pub(crate) continuity: Continuity,
     kill: CancellationToken,
 }
@@ -91,6 +93,7 @@ impl<B: Backend> Server<B> {
             project: None,
             watching: resources::Watching::default(),
             logs: Logs::default(),
+            roots: tokio::sync::Mutex::default(),
             continuity: Continuity::Session,
             kill,
         }))
@@ -108,8 +111,8 @@ impl<B: Backend> Server<B> {
             Offer::Project(project) => (&[], Some(project)),
             Offer::Both(project) => (ToolEntry::ALL, Some(project)),
         };
-        let (watching, logs) = (resources::Watching::default(), Logs::default());
-        Self(Arc::new(Shared { backend, tools, project, watching, logs, continuity, kill }))
+        let (watching, logs, roots) = Default::default();
+        Self(Arc::new(Shared { backend, tools, project, watching, logs, roots, continuity, kill }))
     }
 
     /// Returns the project's tool of this name.
@@ -365,6 +368,10 @@ impl<B: Backend> ServerHandler for Server<B> {
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {
+        self.forget_roots().await;
     }
 
     async fn list_tools(

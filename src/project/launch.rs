@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::completions::{self, CompletionRequest, ScriptCompletion};
 use crate::reading::AskedResource;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
-use crate::roots;
+use crate::roots::{self, ScriptRoot};
 use crate::stream::ScriptStream;
 use crate::token::RemoteToken;
 use crate::{Project, ScriptTool};
@@ -141,6 +141,15 @@ impl ScriptLaunch {
     pub fn for_pages(mut self, shows: bool) -> Self {
         let word = if shows { "1" } else { "0" };
         self.env.insert("MCPBASH_CLIENT_SUPPORTS_UI".to_owned(), word.to_owned());
+        self
+    }
+
+    /// Has the script work in these directories, if there are any.
+    #[must_use]
+    pub fn in_roots(mut self, project: &Project, roots: &[ScriptRoot]) -> Self {
+        if !roots.is_empty() {
+            self.env.extend(roots::told(roots, &project.server.name));
+        }
         self
     }
 
@@ -351,7 +360,6 @@ fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
 /// Returns the variables that every script has.
 fn variables(project: &Project) -> BTreeMap<String, String> {
     let file = |name: &str| format!("{FILES}{name}");
-    let (roots, paths, count) = roots::told(&project.roots, &project.server.name);
     let set = [
         ("MCP_SDK", SDK_DIRECTORY.to_owned()),
         ("MCP_TOOL_ERROR_FILE", file("error")),
@@ -361,9 +369,6 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCP_ELICIT_SUPPORTED", "0".to_owned()),
         ("MCP_ELICIT_REQUEST_FILE", file("elicit-request")),
         ("MCP_ELICIT_RESPONSE_FILE", file("elicit-response")),
-        ("MCP_ROOTS_JSON", roots),
-        ("MCP_ROOTS_PATHS", paths),
-        ("MCP_ROOTS_COUNT", count.to_string()),
         ("MCPBASH_PROJECT_ROOT", ROOT.to_owned()),
         ("MCPBASH_HOME", "/etc/cofferdam".to_owned()),
         ("MCPBASH_TOOLS_DIR", format!("{ROOT}/tools")),
@@ -379,6 +384,7 @@ fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCPBASH_CLIENT_SUPPORTS_UI", "0".to_owned()),
     ];
     let mut env = project.settings.env.clone();
+    env.extend(roots::told(&project.roots, &project.server.name));
     env.extend(named(&set.each_ref().map(|(name, value)| (*name, value.as_str()))));
     env
 }

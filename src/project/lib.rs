@@ -9,6 +9,7 @@ mod completions;
 mod embedded;
 mod fields;
 pub mod hooks;
+mod icons;
 mod json;
 mod launch;
 mod metadata;
@@ -31,7 +32,6 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use roots::ScriptRoot;
 use tree::Tree;
 
 pub use completions::{
@@ -42,6 +42,7 @@ pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
 pub use resources::{ScriptResource, ScriptTemplate};
 pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
+pub use roots::{GrantedDirectory, ScriptRoot};
 pub use server::ServerIdentity;
 pub use settings::{ProjectSettings, SettingError, ToolFilter};
 pub use stream::{ScriptEvent, ScriptStream};
@@ -66,7 +67,9 @@ pub struct Project {
     /// Hooks that the project has, by their paths.
     pub hooks: Vec<&'static str>,
     /// Directories in which its scripts work.
-    pub(crate) roots: Vec<ScriptRoot>,
+    roots: Vec<ScriptRoot>,
+    /// Directories of the host that its cells have.
+    granted: Vec<GrantedDirectory>,
     /// Changes with the lists.
     pub hash: String,
     /// Mistakes that cost an entry or a field.
@@ -150,9 +153,11 @@ impl Project {
             settings: ProjectSettings::default(),
             hooks: hooks(&tree)?,
             roots: roots::read(&tree, &mut mistakes),
+            granted: Vec::new(),
             hash: String::new(),
             mistakes: Vec::new(),
         };
+        project.embed_icons(&tree, &mut mistakes);
         ui::link(&mut project.tools, &pages);
         let is_new =
             |page: &ScriptResource| project.resources.iter().all(|one| one.uri != page.uri);
@@ -169,6 +174,17 @@ impl Project {
         project.mistakes = mistakes;
         project.hash = project.hashed();
         Ok(project)
+    }
+
+    /// Puts icons that are files into the lists.
+    fn embed_icons(&mut self, tree: &Tree, mistakes: &mut Vec<ProjectMistake>) {
+        let tools = self.tools.iter_mut().map(|one| ("tools", &one.path, &mut one.icons));
+        let prompts = self.prompts.iter_mut().map(|one| ("prompts", &one.path, &mut one.icons));
+        let resources =
+            self.resources.iter_mut().map(|one| ("resources", &one.path, &mut one.icons));
+        for (folder, path, icons) in tools.chain(prompts).chain(resources) {
+            icons::embed(tree, &format!("{folder}/{path}"), icons, mistakes);
+        }
     }
 
     /// Makes a hash of the lists, as far as a client sees their order.

@@ -42,6 +42,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
         settings: Default::default(),
         hooks: Vec::new(),
         roots: Vec::new(),
+        granted: Vec::new(),
         hash: String::new(),
         mistakes: Vec::new(),
     };
@@ -150,6 +151,7 @@ fn nothing_of_the_caller_is_in_the_script() {
         settings: Default::default(),
         hooks: Vec::new(),
         roots: Vec::new(),
+        granted: Vec::new(),
         hash: String::new(),
         mistakes: Vec::new(),
         server: ServerIdentity {

@@ -14,7 +14,7 @@ use crate::json::take_values;
 use crate::{ProjectError, ProjectMistake};
 
 /// Length of the longest file of metadata in bytes.
-pub(crate) const FILE_BYTES: u64 = 1 << 20;
+pub(crate) const FILE_BYTES: usize = 1 << 20;
 /// Bytes of a script that are read: its first lines.
 const HEAD_BYTES: u64 = 8 << 10;
 /// Folders below each other.
@@ -22,7 +22,7 @@ const DEPTH: usize = 16;
 /// Entries of one kind: tools, resources or prompts, with their metadata and what is left out.
 const ENTRIES: usize = 20_000;
 /// Bytes of metadata that are read of one project.
-const ALL_BYTES: u64 = 64 << 20;
+const ALL_BYTES: usize = 64 << 20;
 /// Values in all metadata of one project.
 const ALL_VALUES: usize = 1_000_000;
 
@@ -40,7 +40,7 @@ pub(crate) struct Tree {
     /// User who owns the directory, and so must own each file that is used.
     owner: u32,
     /// Bytes of metadata that were read.
-    read: Cell<u64>,
+    read: Cell<usize>,
     /// Values that metadata may still have.
     values: Cell<usize>,
     /// Folders that only their owner may write to.
@@ -187,21 +187,31 @@ impl Tree {
 
     /// Reads a file of metadata; `None` if there is none.
     pub(crate) fn text(&self, path: &str) -> Result<Option<String>, ProjectMistake> {
+        let Some(bytes) = self.bytes(path, FILE_BYTES)? else { return Ok(None) };
+        let text = String::from_utf8(bytes);
+        text.map(Some).map_err(|_| ProjectMistake::new(path, "is not UTF-8"))
+    }
+
+    /// Reads a file of at most so many bytes; `None` if there is none.
+    pub(crate) fn bytes(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, ProjectMistake> {
         let bad = |why: &str| ProjectMistake::new(path, why);
         let Some((file, _)) = self.checked(path)? else { return Ok(None) };
         let mut bytes = Vec::new();
-        file.take(FILE_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| bad(&error.to_string()))?;
-        if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES) {
-            return Err(bad("is longer than 1M"));
+        let one_more = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+        file.take(one_more).read_to_end(&mut bytes).map_err(|error| bad(&error.to_string()))?;
+        if bytes.len() > most {
+            return Err(bad(if most == FILE_BYTES {
+                "is longer than 1M"
+            } else {
+                "is longer than 64K"
+            }));
         }
-        let read = self.read.get() + u64::try_from(bytes.len()).unwrap_or(FILE_BYTES);
+        let read = self.read.get().saturating_add(bytes.len());
         if read > ALL_BYTES {
             return Err(bad("is left out: the project has more than 64M of metadata"));
         }
         self.read.set(read);
-        String::from_utf8(bytes).map(Some).map_err(|_| bad("is not UTF-8"))
+        Ok(Some(bytes))
     }
 
     /// Reads the first lines of a file.

@@ -263,3 +263,48 @@ fn lists_are_as_their_transcripts_in_both_eras() {
         compare(name, &lines);
     }
 }
+
+#[test]
+fn a_clients_roots_are_told_where_they_are_granted_and_asked_for_again_when_they_change() {
+    let script = "printf '%s|%s' \"${MCP_ROOTS_PATHS//$'\\n'/ }\" \"$(cat /mnt/*/key 2>&1)\"\n";
+    let held = project(&[("tools/r/r.sh", script)]);
+    let data = tempfile::Builder::new().prefix("data").tempdir().expect("a directory");
+    std::fs::write(data.path().join("key"), "granted").expect("written");
+    for path in [data.path().to_owned(), data.path().join("key")] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).expect("a mode");
+    }
+    let granted = data.path().canonicalize().expect("a path");
+    let own = held.path().canonicalize().expect("a path");
+    let asked = |more: &[&str], env: &[(&str, &str)], capabilities: Value, uris: &[String]| {
+        let mut command = command(&held, env);
+        command.args(more);
+        let mut server = Server::of_client(command, capabilities);
+        let mut texts = Vec::new();
+        for uri in uris {
+            let id = server.call("r", json!({}));
+            let lines = crate::transcript::until(&mut server, id, |question| {
+                assert_eq!(question["method"], "roots/list");
+                Some(json!({"roots": [{"uri": uri}, {"uri": "file:///etc"}]}))
+            });
+            texts.push(lines.last().map(|line| line["result"]["content"][0]["text"].clone()));
+            let changed = "notifications/roots/list_changed";
+            server.send(&json!({"jsonrpc": "2.0", "method": changed}));
+        }
+        json!(texts)
+    };
+    let place = granted.display().to_string();
+    let cell = format!("{place}:/mnt/data");
+    let uris =
+        [format!("file://{place}"), format!("file://{}", own.display()), "file:///root".to_owned()];
+    let roots = json!({"roots": {"listChanged": true}});
+    let told = asked(&["--ro", &cell], &[], roots.clone(), &uris);
+    assert_eq!(told, json!(["/mnt/data|granted", "/workspace|granted", "/workspace|granted"]));
+    // A root that is not granted is told to nobody, and mounted nowhere.
+    let told = asked(&[], &[], roots, &uris[..1]);
+    assert_eq!(told, json!(["/workspace|cat: '/mnt/*/key': No such file or directory"]));
+    // The operator's own are granted for reading.
+    let told = asked(&[], &[("MCPBASH_ROOTS", &place)], json!({}), &uris[..1]);
+    let name = granted.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert_eq!(told, json!([format!("/mnt/{name}|granted")]));
+}

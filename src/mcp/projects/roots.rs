@@ -1,0 +1,63 @@
+//! The roots of a client: asked for once, and again when they have changed.
+#![expect(
+    deprecated,
+    reason = "the newest revision drops roots; clients of those before it have them"
+)]
+
+use std::time::Duration;
+
+use rmcp::model::ProtocolVersion;
+
+use crate::server::{Continuity, Server};
+use crate::tools::Context;
+use project::{Project, ScriptRoot};
+use service::Backend;
+
+/// Time that a client has to name its roots; then a call goes on without them.
+const TIME: Duration = Duration::from_secs(2);
+
+impl<B: Backend> Server<B> {
+    /// Returns where the client's roots are in a cell. Empty if it has none, or none that is granted.
+    pub(super) async fn client_roots(
+        &self,
+        project: &Project,
+        context: &Context,
+    ) -> Vec<ScriptRoot> {
+        if self.0.continuity != Continuity::Session || !has_roots(context) {
+            return Vec::new();
+        }
+        // Calls that come meanwhile wait for the one answer.
+        let mut known = self.0.roots.lock().await;
+        if let Some(roots) = &*known {
+            return roots.clone();
+        }
+        let roots = match tokio::time::timeout(TIME, context.peer.list_roots()).await {
+            Ok(Ok(list)) => {
+                let named = list.roots.iter().map(|root| (&*root.uri, root.name.as_deref()));
+                project.roots_of_client(named)
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the client named no roots");
+                Vec::new()
+            }
+            Err(_) => {
+                tracing::debug!("the client named no roots in time");
+                Vec::new()
+            }
+        };
+        *known = Some(roots.clone());
+        roots
+    }
+
+    /// Has the roots asked for again at the next call.
+    pub(crate) async fn forget_roots(&self) {
+        *self.0.roots.lock().await = None;
+    }
+}
+
+/// Returns true if a client has roots, and may be asked while a call runs.
+fn has_roots(context: &Context) -> bool {
+    let is_older =
+        context.protocol_version().is_none_or(|version| version < ProtocolVersion::V_2026_07_28);
+    is_older && context.peer.peer_info().is_some_and(|info| info.capabilities.roots.is_some())
+}
