@@ -101,16 +101,18 @@ impl GatewayLink {
     /// Sends a frame, at once or as soon as the link has room. A gateway that does not read any more is given up.
     ///
     /// # Errors
-    /// EAGAIN: there is no room for one with descriptors, which are not kept. Of all others the gateway is dead.
+    /// EAGAIN: there is no room, and one with descriptors is not kept, nor one that narrows a call, whose packets would come
+    /// before it. Of all others the gateway is dead.
     pub(super) fn send(&mut self, frame: &ToGateway, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let Some(link) = self.descriptor() else { return Err(Errno::EPIPE) };
         let bytes = wire::encode(frame).map_err(|_| Errno::E2BIG)?;
+        let narrows = matches!(frame, ToGateway::Begin { only: Some(_), .. });
         let sent = match self.waiting.is_empty() {
             true => socket::send_now(link, &bytes, fds),
             false => Err(Errno::EAGAIN),
         };
         match sent {
-            Err(Errno::EAGAIN) if !fds.is_empty() => sent,
+            Err(Errno::EAGAIN) if !fds.is_empty() || narrows => sent,
             Err(Errno::EAGAIN) if self.waiting.len() < WAITING => {
                 self.waiting.push_back(bytes);
                 Ok(())
@@ -402,13 +404,15 @@ mod tests {
         let far = Slot::new(1);
         let mut sent = 0;
         while link.interest() == PollFlags::POLLIN && sent < 100_000 {
-            link.begin(far, sent);
+            link.begin(far, sent, None).expect("kept");
             sent += 1;
         }
         // No room: descriptors are for later, and the gateway is none that is dead.
         let open = ToGateway::Open { cell: CELL, profile: 0, seed: [0; 16] };
         assert_eq!(link.send(&open, &[theirs.as_fd()]), Err(Errno::EAGAIN));
-        link.begin(far, sent);
+        // Nor is a call begun whose narrowing would come after its packets.
+        assert!(link.begin(far, sent, Some(Only::default())).is_err());
+        link.begin(far, sent, None).expect("kept");
         sent += 1;
         let mut buffer = vec![0; 4_096];
         let mut read = Vec::new();
@@ -422,7 +426,7 @@ mod tests {
         assert!(link.descriptor().is_some() && link.interest() == PollFlags::POLLIN);
         // One that reads nothing at all is given up.
         for call in 0..10_000 {
-            link.begin(far, call);
+            link.begin(far, call, None).unwrap_or_default();
         }
         assert!(link.descriptor().is_none());
     }
