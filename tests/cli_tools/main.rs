@@ -2,6 +2,7 @@
 #![expect(clippy::indexing_slicing, reason = "a JSON value without the key is null")]
 
 mod conduct;
+mod examples;
 mod hooks;
 mod operator;
 mod own;
