@@ -35,7 +35,7 @@ const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
 /// Variable of the older design with the directory of commands of `/run`.
 const ROOT_VARIABLE: &str = "MCP_BASH_ROOT_DIR";
 /// Client of that token, of a token that is made, and of requests without any.
-const CLIENT: &str = "http";
+pub(super) const CLIENT: &str = "http";
 /// Random bytes of a token that is made.
 const RANDOM: usize = 32;
 

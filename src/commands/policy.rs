@@ -15,7 +15,7 @@ use model::job::ProfileName;
 use model::nearest::nearest;
 use model::units::{Size, Time};
 use policy::tools;
-use policy::{Denial, Effect, Policy, Rule, Terms};
+use policy::{Denial, Effect, Policy, Principal, Rule, Terms};
 use profile::Profiles;
 
 /// As typed.
@@ -53,6 +53,9 @@ pub struct ExplainArguments {
     /// The tool, as callers name it
     #[arg(value_name = "TOOL")]
     pub tool: String,
+    /// Tell it for calls of this client: one of `[[http.tokens]]`, http, or local
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub client: String,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -114,6 +117,9 @@ fn rule_text(rule: &Rule) -> String {
             String::new()
         }
     };
+    if !rule.clients.is_empty() {
+        rows.add("  of", rule.clients.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
+    }
     rows.add("  why", &rule.why);
     if !told.is_empty() {
         rows.add("  lowers", told);
@@ -144,6 +150,7 @@ fn lowered(limits: &Asked) -> String {
 
 fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let loaded = wiring::load(config)?.loaded;
+    wiring::check_client(&loaded, &typed.client, "--client")?;
     let tool = typed.tool.as_str();
     let rules = loaded.policy.rules();
     let ruled: BTreeSet<&str> =
@@ -156,6 +163,8 @@ fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliErr
             None => error.with_hint(format!("the tools are {}", tools::NAMES.join(", "))),
         });
     }
+    let policy = loaded.policy.of(&Principal::named(typed.client.as_str()));
+    let loaded = Loaded { policy, ..loaded };
     let explained = explained(&loaded, tool);
     print_out(&if typed.json { pretty(&explained.json(tool))? } else { explained.text(tool) })?;
     Ok(0)

@@ -7,7 +7,7 @@ use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
 use super::format::plain;
 use super::grant_lookup::{self, Asked, Flag, Found};
-use super::listener::HostGrants;
+use super::listener::{self, HostGrants};
 use super::run_arguments::MountRequest;
 use super::tier;
 use super::{git_identity, host_programs};
@@ -28,7 +28,7 @@ use model::receipt::Tier;
 use policy::flags::DeclaredCommand;
 use policy::group::ToolGroup;
 use policy::tools;
-use policy::{Effect, Grant, Policy, Profiles, Terms};
+use policy::{Effect, Grant, Policy, Principal, Profiles, Terms};
 use project::GrantedDirectory;
 use service::Setup;
 use service::host_programs::HostPrograms;
@@ -308,7 +308,8 @@ impl Settings {
 
     /// Finds programs of the operator's PATH that commands of `bash` do not have.
     pub fn host_programs(&self) -> HostPrograms {
-        let terms = self.loaded.policy.terms("bash", &self.loaded.profiles);
+        let policy = self.loaded.policy.of(&Principal::local());
+        let terms = policy.terms("bash", &self.loaded.profiles);
         let granted = self.granted.iter().flatten();
         let granted: Vec<PathBuf> = granted.map(|granted| granted.cell.clone()).collect();
         terms.map_or_else(
@@ -368,6 +369,7 @@ pub fn load_with(
         setting.source = ValueSource::Said("--on");
     }
     check_tools(&loaded)?;
+    check_clients(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {
         !loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool)
@@ -471,7 +473,13 @@ fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
     let Some(command) = on.find(|command| !command.hooks.scripts.is_empty()) else {
         return Ok(());
     };
-    let name = &command.name;
+    for policy in policy.of_each() {
+        check_hook(&command.name, &policy, profiles)?;
+    }
+    Ok(())
+}
+
+fn check_hook(name: &str, policy: &Policy, profiles: &Profiles) -> Result<(), CliError> {
     match policy.terms(&format!("{}{name}", tools::HOOK_PREFIX), profiles) {
         Err(denial) => {
             Err(CliError::new(format!("policies: `{name}` has a hook that may not run: {denial}"))
@@ -485,6 +493,32 @@ fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
         }
         Ok(_) => Ok(()),
     }
+}
+
+/// Checks that clients in rules are clients that there are: a rule about one that is misspelt would be about nobody.
+fn check_clients(loaded: &Loaded) -> Result<(), CliError> {
+    for rule in loaded.policy.rules() {
+        for client in &rule.clients {
+            let place = format!("{}:{}: rule `{}`", rule.file, rule.line, rule.id);
+            check_client(loaded, client, &place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that there is a client of this name.
+pub(super) fn check_client(loaded: &Loaded, client: &str, place: &str) -> Result<(), CliError> {
+    let tokens = loaded.config.http.tokens.value.iter().map(|token| token.client.as_str());
+    let local = Principal::local();
+    let known: Vec<&str> = [local.name(), listener::CLIENT].into_iter().chain(tokens).collect();
+    if known.contains(&client) {
+        return Ok(());
+    }
+    let error = CliError::new(format!("{place}: there is no client `{}`", client.escape_default()));
+    Err(error.with_hint(match nearest(client, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "a client is named under `[[http.tokens]]`, or it is http or local".to_owned(),
+    }))
 }
 
 /// Selects one profile and adds the operator's mounts; a path of `--rw` is the workspace.

@@ -26,7 +26,7 @@ use tracing::{Instrument, Span};
 
 use crate::access::browser::From;
 use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
-use crate::body::{Bodies, HeldBody, busy};
+use crate::body::{Bodies, BodyKind, HeldBody, busy};
 use crate::connections::{OwnConnection, Serving};
 use crate::door::{Door, MakeHandler};
 use crate::health::{self, HealthWord};
@@ -38,6 +38,8 @@ use service::fair::{self, FairShare};
 
 /// Path that anybody who reaches the server may ask: it says whether calls are taken, and nothing else.
 const HEALTH: &str = "/health";
+/// Path of commands, which takes files as a form too.
+const RUN: &str = "/run";
 /// Path of MCP.
 const MCP: &str = "/mcp";
 /// Paths whose answer to GET is a stream, which lasts until the client closes it.
@@ -130,7 +132,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
         }
         // Before it has a place: a body that comes slowly would keep it from others.
-        let held = self.bodies.read(&client.principal, &parts.headers, body).await?;
+        let held = self.bodies.read(&client.principal, &parts.headers, body, kind(&parts)).await?;
         // The end of a stream is the client's to choose, so a server that ends does not wait for it.
         let is_stream = is_stream(&parts);
         let place = if is_stream { door.stream()? } else { door.place()? };
@@ -155,9 +157,16 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     }
 }
 
+/// Returns what the body of a request is taken for.
+fn kind(parts: &Parts) -> BodyKind {
+    let declared = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_form = declared.is_some_and(|text| text.starts_with(b"multipart/form-data"));
+    if is_form && parts.uri.path() == RUN { BodyKind::Parts } else { BodyKind::Json }
+}
+
 /// Returns true for a path of plain requests that call tools.
 fn is_plain_call(path: &str) -> bool {
-    path == "/run" || path.split('/').nth(1) == Some("tools")
+    path == RUN || path.split('/').nth(1) == Some("tools")
 }
 
 /// Returns true for a request whose answer is a stream.

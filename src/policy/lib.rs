@@ -229,6 +229,24 @@ impl Policy {
         &self.rules
     }
 
+    /// Returns the policy as it is for one client: without rules that are about others.
+    #[must_use]
+    pub fn of(&self, client: &Principal) -> Self {
+        let rules = self.rules.iter().filter(|rule| rule.is_about(client.name()));
+        Self { rules: rules.cloned().collect(), commands: Arc::clone(&self.commands) }
+    }
+
+    /// Returns the policy as it is for each client that rules name, and for one that none names.
+    pub fn of_each(&self) -> Vec<Self> {
+        let named = self.clients().into_iter().chain([""]);
+        named.map(|name| self.of(&Principal::named(name))).collect()
+    }
+
+    /// Returns the clients that rules name.
+    pub fn clients(&self) -> BTreeSet<&str> {
+        self.rules.iter().flat_map(|rule| &rule.clients).map(String::as_str).collect()
+    }
+
     /// Decides a call of `principal` from a tool. The strictest matching rule wins; no match is a denial.
     ///
     /// # Errors
@@ -240,7 +258,8 @@ impl Policy {
         profiles: &Profiles,
         surroundings: Surroundings,
     ) -> Result<Grant, Denial> {
-        let terms = self.terms_under(&call.tool, call.profile.as_ref(), profiles)?;
+        let (tool, asked) = (&call.tool, call.profile.as_ref());
+        let terms = self.terms_of(Some(principal), tool, asked, profiles)?;
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);
         let rule = terms.rule.to_owned();
@@ -249,7 +268,8 @@ impl Policy {
         Ok(Grant { principal, job: job(call, terms.profile, surroundings, limits), rule, clamped })
     }
 
-    /// Returns the terms that hold for any call of a tool, the same that [`Policy::decide`] grants from.
+    /// Returns the terms that hold for any call of a tool, the same that [`Policy::decide`] grants from. They are those
+    /// of one client where this is its policy ([`Policy::of`]).
     ///
     /// # Errors
     /// A [`Denial`], when no call of the tool may run.
@@ -268,7 +288,17 @@ impl Policy {
         asked: Option<&ProfileName>,
         profiles: &'p Profiles,
     ) -> Result<Terms<'p>, Denial> {
-        let allowed = self.allowed(tool)?;
+        self.terms_of(None, tool, asked, profiles)
+    }
+
+    fn terms_of<'p>(
+        &'p self,
+        client: Option<&Principal>,
+        tool: &str,
+        asked: Option<&ProfileName>,
+        profiles: &'p Profiles,
+    ) -> Result<Terms<'p>, Denial> {
+        let allowed = self.allowed(client, tool)?;
         let named = asked.unwrap_or(allowed.profile);
         if named != allowed.profile && !allowed.choice.contains(named) {
             let names = [allowed.profile].into_iter().chain(allowed.choice.iter().copied());
@@ -294,12 +324,14 @@ impl Policy {
 
     /// Combines the rules of a tool, independent of their order. A tool that goes with another is allowed
     /// as that is, and a rule of its own can still deny it.
-    fn allowed(&self, tool: &str) -> Result<Allowed<'_>, Denial> {
+    fn allowed(&self, client: Option<&Principal>, tool: &str) -> Result<Allowed<'_>, Denial> {
         let mut allowed: Option<Allowed<'_>> = None;
         let ruled_by = ruled_by(tool);
         let denies = |rule: &&Rule| rule.matches(tool) && rule.effect == Effect::Deny;
-        let of_its_own = self.rules.iter().filter(|_| ruled_by != tool).filter(denies);
-        for rule in of_its_own.chain(self.rules.iter().filter(|rule| rule.matches(ruled_by))) {
+        let is_about = |rule: &&Rule| client.is_none_or(|client| rule.is_about(client.name()));
+        let rules = || self.rules.iter().filter(is_about);
+        let of_its_own = rules().filter(|_| ruled_by != tool).filter(denies);
+        for rule in of_its_own.chain(rules().filter(|rule| rule.matches(ruled_by))) {
             let Effect::Allow { profile, choice, limits, egress } = &rule.effect else {
                 return Err(Denial {
                     rule: rule.id.clone(),

@@ -51,6 +51,11 @@ struct WrittenRule {
     id: Spanned<String>,
     /// Tools whose calls it matches. Example: `["bash", "bash_exec"]`.
     tools: Spanned<Vec<String>>,
+    /// Clients whose calls it matches: those of `[[http.tokens]]`, `http` for a listener's others, and `local` for
+    /// standard input and the owner of a socket.
+    ///
+    /// Default: `[]`, every client. Example: `["ci"]`.
+    clients: Option<Spanned<BTreeSet<String>>>,
     /// Decision on these calls. Example: `"allow"`.
     action: Spanned<Action>,
     /// Profile under which they run: needed by `allow`, refused with `deny`.
@@ -120,6 +125,10 @@ struct WrittenLimits {
 struct Example {
     /// Name of the tool. Example: `"bash"`.
     tool: String,
+    /// Name of the client.
+    ///
+    /// Default: none, one that the rule names, or any where it names none. Example: `"ci"`.
+    client: Option<String>,
 }
 
 /// A rule in force.
@@ -127,6 +136,8 @@ struct Example {
 pub struct Rule {
     pub id: String,
     pub tools: BTreeSet<String>,
+    /// Clients that it is about; every one if it is empty.
+    pub clients: BTreeSet<String>,
     pub effect: Effect,
     pub why: String,
     /// Tools that its file says it is about, and is not: tested when the file was read.
@@ -156,6 +167,23 @@ impl Rule {
     #[must_use]
     pub fn matches(&self, tool: &str) -> bool {
         self.tools.contains(tool)
+    }
+
+    /// Returns true if the rule applies to calls of this client.
+    pub(super) fn is_about(&self, client: &str) -> bool {
+        self.clients.is_empty() || self.clients.contains(client)
+    }
+
+    fn matches_example(&self, example: &Example) -> bool {
+        let client = example.client.as_deref();
+        self.matches(&example.tool) && client.is_none_or(|client| self.is_about(client))
+    }
+
+    /// Returns true if no call is matched by both for the sake of its client.
+    fn is_of_others(&self, other: &Self) -> bool {
+        !self.clients.is_empty()
+            && !other.clients.is_empty()
+            && self.clients.is_disjoint(&other.clients)
     }
 }
 
@@ -212,6 +240,12 @@ fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Resu
         let message = format!("rule `{id}` names no tool");
         return Err(document.mistake(written.tools.span(), message));
     }
+    let clients = written.clients.as_ref().map(|names| names.get_ref().clone());
+    if let Some(empty) = written.clients.as_ref().filter(|names| names.get_ref().is_empty()) {
+        let message = format!("rule `{id}` names no client");
+        let error = document.mistake(empty.span(), message);
+        return Err(error.with_hint("leave `clients` out for every client"));
+    }
     let effect = effect(document, written, profiles)?;
     let named = |examples: &[Spanned<Example>]| {
         examples.iter().map(|example| example.get_ref().tool.clone()).collect()
@@ -219,6 +253,7 @@ fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Resu
     let rule = Rule {
         id: id.clone(),
         tools,
+        clients: clients.unwrap_or_default(),
         effect,
         why: written.why.get_ref().clone(),
         matches: named(&written.matches),
@@ -363,10 +398,10 @@ fn check_examples(document: &Document, written: &WrittenRule, rule: &Rule) -> Re
         let tool = example.get_ref().tool.escape_default();
         Err(document.mistake(example.span(), format!("rule `{}` {what} `{tool}`", rule.id)))
     };
-    if let Some(example) = written.matches.iter().find(|e| !rule.matches(&e.get_ref().tool)) {
+    if let Some(example) = written.matches.iter().find(|e| !rule.matches_example(e.get_ref())) {
         return wrong(example, "should match and does not:");
     }
-    match written.not_matches.iter().find(|e| rule.matches(&e.get_ref().tool)) {
+    match written.not_matches.iter().find(|e| rule.matches_example(e.get_ref())) {
         Some(example) => wrong(example, "should not match and does:"),
         None => Ok(()),
     }
@@ -387,6 +422,9 @@ fn check_beside(
     let Effect::Allow { profile, .. } = &rule.effect else { return Ok(()) };
     for other in others {
         let Effect::Allow { profile: theirs, .. } = &other.effect else { continue };
+        if rule.is_of_others(other) {
+            continue;
+        }
         let shared = rule.tools.intersection(&other.tools).next();
         if let Some(tool) = shared.filter(|_| theirs != profile) {
             let message = format!(

@@ -387,3 +387,36 @@ fn a_projects_tools_have_its_rule_and_each_can_be_denied_by_its_name() {
     assert!(decide(&policy(&[&shell]), "bash").is_ok());
     assert!(decide(&policy(&[&shell]), "project:bash").is_err());
 }
+
+#[test]
+fn a_rule_may_be_about_some_clients_and_decides_for_no_other() {
+    let deny = "[[rule]]\nid = \"no-shell\"\ntools = [\"bash\"]\nclients = [\"ci\"]\naction = \"deny\"\n\
+        why = \"it computes\"\nmatches = [{ tool = \"bash\", client = \"ci\" }]\n\
+        not_matches = [{ tool = \"bash\", client = \"bob\" }]\n";
+    let lower = "[[rule]]\nid = \"short\"\ntools = [\"bash\"]\nclients = [\"bob\"]\naction = \"allow\"\n\
+        profile = \"bash\"\nlimits = { timeout = \"7s\" }\nwhy = \"he is quick\"\nmatches = [{ tool = \"bash\" }]\n";
+    let text = format!("schema = 1\nextends = \"shipped\"\n{deny}{lower}");
+    let policy = Policy::parse(&[Document::new("f", &text)], &profiles()).expect("it is right");
+    let (ci, bob, eve) = (Principal::named("ci"), Principal::named("bob"), Principal::named("eve"));
+    let decided = |client: &Principal| {
+        let grant = policy.decide(
+            client,
+            call("bash", Asked::default()),
+            &profiles(),
+            Workspace::Fresh.into(),
+        );
+        grant.map(|grant| grant.job().limits.wall.as_secs()).map_err(|denial| denial.rule)
+    };
+    assert_eq!(decided(&ci), Err("no-shell".to_owned()));
+    assert_eq!((decided(&bob), decided(&eve)), (Ok(7), Ok(600)));
+    let terms = |client: &Principal| {
+        policy.of(client).terms("bash", &profiles()).map(|terms| terms.limits.wall.as_secs()).ok()
+    };
+    assert_eq!((terms(&ci), terms(&bob), terms(&eve)), (None, Some(7), Some(600)));
+    let none = text.replace("[\"ci\"]\n", "[]\n");
+    let bad = Policy::parse(&[Document::new("f", &none)], &profiles()).expect_err("nobody");
+    assert!(bad.to_string().contains("names no client"), "{bad}");
+    let wrong = text.replace("client = \"bob\" }", "client = \"ci\" }");
+    let bad = Policy::parse(&[Document::new("f", &wrong)], &profiles()).expect_err("an example");
+    assert!(bad.to_string().contains("should not match and does"), "{bad}");
+}

@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     /// Configuration in force, with policy and profiles.
     pub(crate) loaded: Loaded,
     pub(crate) workspace: Workspace,
-    pub(crate) queue: Queue,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) audit: Audit,
     /// Sessions of every client.
     pub(crate) clients: Arc<session::Clients>,

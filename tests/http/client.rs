@@ -170,9 +170,15 @@ pub fn secret(path: &Path, text: &str) {
 }
 
 pub fn with_tokens(arguments: &[&str]) -> Server {
+    with_tokens_and(arguments, |_| {})
+}
+
+/// The same, with preparations in its home.
+pub fn with_tokens_and(arguments: &[&str], prepare: impl Fn(&Path)) -> Server {
     Server::prepared(TOKENS, arguments, |home, _| {
         secret(&home.join("alice"), ALICE);
         secret(&home.join("bob"), BOB);
+        prepare(home);
     })
 }
 

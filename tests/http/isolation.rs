@@ -100,3 +100,72 @@ fn the_stream_of_one_token_is_not_taken_up_by_another() {
     assert_ne!(answer.status, 200, "{answer:?}");
     assert_eq!(server.mcp(&[("authorization", &alice)], &initialize()).status, 200);
 }
+
+/// Rules by which alice has no shell, and bob a short one and no calculator.
+const RULES: &str = r#"schema = 1
+extends = "shipped"
+
+[[rule]]
+id = "no-shell"
+tools = ["bash", "bash_exec"]
+clients = ["alice"]
+action = "deny"
+why = "alice computes"
+matches = [{ tool = "bash", client = "alice" }]
+not_matches = [{ tool = "bash", client = "bob" }]
+
+[[rule]]
+id = "quick"
+tools = ["bash"]
+clients = ["bob"]
+action = "allow"
+profile = "bash"
+limits = { timeout = "2s" }
+why = "bob is quick"
+matches = [{ tool = "bash" }]
+
+[[rule]]
+id = "no-sums"
+tools = ["calculate"]
+clients = ["bob"]
+action = "deny"
+why = "bob runs commands"
+matches = [{ tool = "calculate" }]
+"#;
+
+#[test]
+fn two_tokens_have_two_sets_of_tools_and_limits() {
+    let server = crate::client::with_tokens_and(&[], |home| {
+        std::fs::create_dir(home.join("config/policies")).expect("a directory");
+        std::fs::write(home.join("config/policies/mine.toml"), RULES).expect("written");
+    });
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let listed = |token: &str| {
+        let answer = server.ask("GET", "/tools", &[("authorization", token)], "").message();
+        let tools = answer["tools"].as_array().cloned().unwrap_or_default();
+        let has = |name: &str| tools.iter().any(|tool| tool["name"] == name);
+        (has("bash"), has("calculate"))
+    };
+    assert_eq!((listed(&alice), listed(&bob)), ((false, true), (true, false)));
+    let sum = |token: &str| ask(&server, token, "calculate", json!({"expression": "6*7"}));
+    assert!(sum(&alice).body.contains("42"));
+    assert!(sum(&bob).body.contains("denied by rule `no-sums`"), "{:?}", sum(&bob));
+    let shell = |token: &str| ask(&server, token, "bash", json!({"command": "echo on"}));
+    assert!(shell(&alice).body.contains("denied by rule `no-shell`"), "{:?}", shell(&alice));
+    assert_eq!(shell(&bob).stdout(), "on\n");
+    let run = |token: &str| {
+        let headers = [("authorization", token), ("content-type", "application/json")];
+        server.ask("POST", "/run", &headers, "{\"command\": \"echo ran\"}")
+    };
+    assert_eq!((run(&alice).status, run(&bob).status), (403, 200));
+    // The limit is in force, and told.
+    let long = ask(&server, &bob, "bash", json!({"command": "sleep 100", "timeout": 50}));
+    assert_eq!(result(&long)["outcome"], "timeout", "{long:?}");
+    let rules = ask(&server, &bob, "sandbox_rules", json!({}));
+    assert!(rules.body.contains("\"timeout_s\":2"), "{rules:?}");
+    // Within a session it is the same.
+    let id = server.session(&[("authorization", &alice)]);
+    let of = [("authorization", alice.as_str()), ("mcp-session-id", id.as_str())];
+    let denied = server.mcp(&of, &call("bash", json!({"command": "echo"})));
+    assert!(denied.body.contains("no-shell"), "{denied:?}");
+}

@@ -40,14 +40,13 @@ pub use audit::{CallCounts, DURATION_BOUNDS};
 use calc::plot::Plot;
 use config::Loaded;
 use link::Link;
-use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
 use policy::group::ToolGroup;
 use policy::tools::{NAMES, PROJECT_PREFIX, asks_a_rule, ruled_by};
-use policy::{Principal, Terms};
+use policy::{Policy, Principal, Terms};
 
 /// The tool that tells of declared commands: it is listed where there is one.
 const ABOUT_A_TOOL: &str = "get_tool_info";
@@ -67,10 +66,17 @@ pub struct Setup {
     pub missing: BTreeSet<String>,
 }
 
-/// Executor behind the tools of a server, which all of its clients share.
+/// Executor behind the tools of a server, which all of its clients share. Where rules are about some of them, each
+/// client has one of its own, under its rules, that shares all else.
 #[derive(Debug)]
 pub struct Executor {
     shared: Arc<Shared>,
+    /// Rules about every client.
+    policy: Policy,
+    /// Executors of clients, where rules name any.
+    of_clients: Mutex<BTreeMap<Principal, Arc<Self>>>,
+    /// Time limit of a `bash` call that asks for none, if the operator named one.
+    command_timeout: Option<Duration>,
     /// Time that a call waits before its command becomes a job.
     yield_after: Duration,
     /// Time limit in seconds of a `bash` call that asks for none, if less than its rule leaves it.
@@ -81,15 +87,15 @@ pub struct Executor {
     /// Access to the directory that is granted as `/workspace`, if one is.
     granted: Option<Access>,
     /// Results of each client: to another, one that is remembered would tell what was asked.
-    caches: Mutex<BTreeMap<Principal, Arc<calc::Cache>>>,
+    caches: Arc<Mutex<BTreeMap<Principal, Arc<calc::Cache>>>>,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
     /// What their calls share.
-    tools: ToolStates,
+    tools: Arc<ToolStates>,
     /// Answers of their hooks that are remembered.
-    answers: Answers,
+    answers: Arc<Answers>,
     /// Tools that the operator switched off since the start.
-    switched_off: RwLock<BTreeSet<String>>,
+    switched_off: Arc<RwLock<BTreeSet<String>>>,
     exec: ExecOptions,
     host_programs: HostPrograms,
 }
@@ -98,44 +104,89 @@ impl Executor {
     /// Makes the executor of a server, whose calls run over `link` and are recorded in `audit`.
     pub fn new(setup: Setup, link: Link, audit: Audit) -> Self {
         let Setup { loaded, workspace, granted, command_timeout, host_programs, missing } = setup;
-        let effective = |tool| effective(&loaded, tool, workspace);
         let config = &loaded.config;
-        let shell = effective("bash".into());
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         let changes = match config.files_changed.value {
             true => ListChanges::Yes,
             false => ListChanges::No,
         };
-        let commands = offered(&loaded, workspace);
         let queue = Queue::new(size(config.concurrency.value), size(config.queue.value));
+        let policy = loaded.policy.clone();
+        let all = offered_to_any(&loaded);
+        let shared = Shared {
+            link,
+            loaded: of_client(loaded, &policy, &Principal::local()),
+            workspace,
+            queue: Arc::new(queue),
+            audit,
+            clients: Arc::default(),
+            changes,
+        };
+        let tools = Arc::new(ToolStates::of(&all, &missing));
+        let derived = Derived::of(&shared.loaded, command_timeout);
+        let Derived { default_timeout, shell, calculator, commands, exec } = derived;
         Self {
-            yield_after: config.session_yield.value,
-            default_timeout: command_timeout.map(|time| {
-                shell.as_ref().map_or(time, |shell| time.min(shell.limits.wall)).as_secs_f64()
-            }),
+            yield_after: shared.loaded.config.session_yield.value,
+            policy,
+            of_clients: Mutex::default(),
+            command_timeout,
+            default_timeout,
             shell,
-            calculator: effective("calculate".into())
-                .map_or(Duration::ZERO, |profile| profile.limits.wall),
+            calculator,
             granted: match workspace {
                 Workspace::Fresh | Workspace::Session(_) => None,
                 Workspace::Granted(_) => granted,
             },
-            caches: Mutex::default(),
-            tools: ToolStates::of(&commands, &missing),
-            answers: Answers::default(),
-            switched_off: RwLock::default(),
+            caches: Arc::default(),
+            tools,
+            answers: Arc::default(),
+            switched_off: Arc::default(),
             commands,
-            exec: exec_options(&loaded),
+            exec,
             host_programs,
-            shared: Arc::new(Shared {
-                link,
-                loaded,
-                workspace,
-                queue,
-                audit,
-                clients: Arc::default(),
-                changes,
-            }),
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Returns the executor under the rules of a client.
+    fn of_client(self: &Arc<Self>, client: &Principal) -> Arc<Self> {
+        if self.policy.clients().is_empty() || *client == Principal::local() {
+            return Arc::clone(self);
+        }
+        let mut all = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(client.clone()).or_insert_with(|| Arc::new(self.under(client))))
+    }
+
+    fn under(&self, client: &Principal) -> Self {
+        let of = &self.shared;
+        let shared = Shared {
+            link: of.link.clone(),
+            loaded: of_client(of.loaded.clone(), &self.policy, client),
+            workspace: of.workspace,
+            queue: Arc::clone(&of.queue),
+            audit: of.audit.of(client.clone()),
+            clients: Arc::clone(&of.clients),
+            changes: of.changes,
+        };
+        let derived = Derived::of(&shared.loaded, self.command_timeout);
+        let Derived { default_timeout, shell, calculator, commands, exec } = derived;
+        Self {
+            shared: Arc::new(shared),
+            policy: self.policy.clone(),
+            of_clients: Mutex::default(),
+            command_timeout: self.command_timeout,
+            yield_after: self.yield_after,
+            default_timeout,
+            shell,
+            calculator,
+            granted: self.granted,
+            caches: Arc::clone(&self.caches),
+            commands,
+            tools: Arc::clone(&self.tools),
+            answers: Arc::clone(&self.answers),
+            switched_off: Arc::clone(&self.switched_off),
+            exec,
+            host_programs: self.host_programs.clone(),
         }
     }
 
@@ -153,11 +204,12 @@ impl Executor {
     pub fn scope(self: &Arc<Self>, principal: Principal) -> Scope {
         self.shared.queue.know(&principal);
         self.tools.know(&principal);
-        let workbench = Workbench::new(&self.shared, principal);
-        let client = ClientState::new(&self.exec);
+        let executor = self.of_client(&principal);
+        let workbench = Workbench::new(&executor.shared, principal);
+        let client = ClientState::new(&executor.exec);
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = caches.entry(workbench.principal.clone()).or_default();
-        Scope { executor: Arc::clone(self), cache: Arc::clone(cache), workbench, client }
+        Scope { cache: Arc::clone(cache), executor, workbench, client }
     }
 }
 
@@ -197,6 +249,48 @@ impl Scope {
     }
 }
 
+/// Configuration with the rules of one client.
+fn of_client(loaded: Loaded, policy: &Policy, client: &Principal) -> Loaded {
+    Loaded { policy: policy.of(client), ..loaded }
+}
+
+/// Everything that follows from the rules of a client.
+struct Derived {
+    default_timeout: Option<f64>,
+    shell: Option<Profile>,
+    calculator: Duration,
+    commands: Vec<Declared>,
+    exec: ExecOptions,
+}
+
+impl Derived {
+    fn of(loaded: &Loaded, command_timeout: Option<Duration>) -> Self {
+        let effective = |tool| effective(loaded, tool);
+        let shell = effective("bash");
+        Self {
+            default_timeout: command_timeout.map(|time| {
+                shell.as_ref().map_or(time, |shell| time.min(shell.limits.wall)).as_secs_f64()
+            }),
+            shell,
+            calculator: effective("calculate")
+                .map_or(Duration::ZERO, |profile| profile.limits.wall),
+            commands: offered(loaded),
+            exec: exec_options(loaded),
+        }
+    }
+}
+
+/// Returns the declared commands that some client is offered.
+fn offered_to_any(loaded: &Loaded) -> Vec<Declared> {
+    let mut all: BTreeMap<String, Declared> = BTreeMap::new();
+    for policy in loaded.policy.of_each() {
+        for declared in offered(&Loaded { policy, ..loaded.clone() }) {
+            all.entry(declared.command.name.clone()).or_insert(declared);
+        }
+    }
+    all.into_values().collect()
+}
+
 /// Returns the settings of `bash_exec` within the limits of its rule, so that its description is
 /// exact.
 fn exec_options(loaded: &Loaded) -> ExecOptions {
@@ -225,7 +319,7 @@ fn clamped(less: bool) -> Clamped {
 
 /// Returns the declared commands that `[tools] on` names, `[tools] off` does not name, and a rule
 /// allows.
-fn offered(loaded: &Loaded, workspace: Workspace) -> Vec<Declared> {
+fn offered(loaded: &Loaded) -> Vec<Declared> {
     let Loaded { policy, config, .. } = loaded;
     if config.tools_on.value.is_empty() {
         return Vec::new();
@@ -233,7 +327,7 @@ fn offered(loaded: &Loaded, workspace: Workspace) -> Vec<Declared> {
     let commands = policy.commands().iter();
     let on = commands.filter(|command| withheld(loaded, &command.name).is_none());
     on.filter_map(|command| {
-        let profile = effective(loaded, command.name.clone().into(), workspace)?;
+        let profile = effective(loaded, &command.name)?;
         let terms = CommandTerms::of(&command.conduct, &config.commands, &profile);
         Some(Declared { command: command.clone(), profile, terms })
     })
@@ -268,27 +362,14 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
 }
 
 /// Returns the profile of a tool with the limits that its rule leaves, as a call of it would get.
-fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Profile> {
-    let call = Call {
-        tool,
-        argv: Argv::new(vec!["true".to_owned()]).ok()?,
-        script: None,
-        stdin: Stdin::Empty,
-        env: Env::default(),
-        cwd: None,
-        asked: Asked::default(),
-        profile: None,
-        only: None,
-        correlation: None,
-    };
-    let grant =
-        loaded.policy.decide(&Principal::local(), call, &loaded.profiles, workspace.into()).ok()?;
-    let job = grant.into_job();
-    let mut profile = loaded.profiles.get(&job.profile)?.clone();
-    if let Some(rules) = job.only.and_then(|only| only.rules) {
+fn effective(loaded: &Loaded, tool: &str) -> Option<Profile> {
+    let terms = loaded.policy.terms(tool, &loaded.profiles).ok()?;
+    let mut profile = Profile { limits: terms.limits, ..terms.profile.clone() };
+    if let Some(rules) = terms.egress {
+        let rules = rules.into_iter().map(str::to_owned).collect();
         profile.egress = profile.egress.narrowed(&rules);
     }
-    Some(Profile { limits: job.limits, ..profile })
+    Some(profile)
 }
 
 impl Backend for Scope {
