@@ -32,10 +32,10 @@ help:
 	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
 	@echo 'make test-containers  every function in containers of podman, by root and rootless (root; Debian)'
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
-	@echo 'make test-conformance  the official MCP conformance suite, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
+	@echo 'make test-conformance  the official MCP conformance suite and clients, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
-	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
+	@echo 'make soak      50,000 calls in a row (SOAK=…), 10,000 of 64 clients over HTTP, and what the server holds'
 	@echo 'make check-arm  compile it for aarch64 (root; Debian)'
 	@echo 'make test-arm  the tests on kernels $(KERNELS) of an emulated machine for aarch64 (root; Debian 12)'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
@@ -81,9 +81,11 @@ test-containers:
 	tests/containers/run
 
 test-conformance:
-	@scripts/setup node:nodejs npm:npm python3:python3 openssl:openssl curl:curl
+	@scripts/setup $(RUN_NEEDS) node:nodejs npm:npm python3:python3 openssl:openssl curl:curl
+	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
 	tests/conformance/run
 	tests/conformance/routes
+	tests/conformance/clients
 
 test-systemd:
 	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)
@@ -115,8 +117,10 @@ deny:
 	$(CARGO) deny --locked check
 
 SOAK ?= 50000
+SOAK_HTTP ?= 10000
 soak: setup
 	COFFERDAM_SOAK=$(SOAK) nice $(CARGO) test --release --locked --test load many -- --nocapture
+	COFFERDAM_SOAK_HTTP=$(SOAK_HTTP) nice $(CARGO) test --release --locked --test http no_answer_is_lost
 
 build: setup
 	$(CARGO) build --release --locked

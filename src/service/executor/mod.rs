@@ -366,7 +366,7 @@ fn effective(loaded: &Loaded, tool: &str) -> Option<Profile> {
     let terms = loaded.policy.terms(tool, &loaded.profiles).ok()?;
     let mut profile = Profile { limits: terms.limits, ..terms.profile.clone() };
     if let Some(rules) = terms.egress {
-        let rules = rules.into_iter().map(str::to_owned).collect();
+        let rules: Vec<String> = rules.into_iter().map(str::to_owned).collect();
         profile.egress = profile.egress.narrowed(&rules);
     }
     Some(profile)
