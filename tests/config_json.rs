@@ -71,16 +71,14 @@ fn a_file_in_the_current_directory_is_not_read() -> io::Result<()> {
 
 #[test]
 fn what_cannot_be_kept_is_refused_at_start() -> io::Result<()> {
-    for (text, told) in [(
-        r#"{ "commandTimeOut": 9 }"#,
-        "unknown field `commandTimeOut`, expected one of `commandTimeout`, `enabled`, `network` \
-             at line 1 column 18\nhint: did you mean `commandTimeout`?\n",
-    )] {
-        let (directory, file) = with(text)?;
-        let told = format!("cofferdam: --config-json: {}: {told}", file.display());
-        let arguments = ["--config-json", "config.json"];
-        assert_eq!(served(directory.path(), &arguments)?, (Some(125), told));
-    }
+    let (directory, file) = with(r#"{ "commandTimeOut": 9 }"#)?;
+    let told = format!(
+        "cofferdam: --config-json: {}: unknown field `commandTimeOut`, expected one of `commandTimeout`, \
+         `enabled`, `network` at line 1 column 18\nhint: did you mean `commandTimeout`?\n",
+        file.display()
+    );
+    let arguments = ["--config-json", "config.json"];
+    assert_eq!(served(directory.path(), &arguments)?, (Some(125), told));
     Ok(())
 }
 
