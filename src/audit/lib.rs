@@ -24,10 +24,11 @@ pub use figures::{CallCounts, DURATION_BOUNDS};
 use file::LogFile;
 pub use file::LogFileError;
 use model::call::{Call, ToolName};
+use model::egress::Connection;
 use model::outcome::in_words;
 use policy::{Denial, Grant, Principal};
 pub use record::{CallRecord, Story};
-use record::{Decision, Ending, Record};
+use record::{ConnectionEntry, Decision, Ending, Record};
 
 /// Treatment of calls while the log cannot be written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -253,7 +254,30 @@ struct Open {
     figures: Arc<Figures>,
 }
 
+/// Record of the connections of one call; its clones write to the same log.
+#[derive(Debug, Clone)]
+pub struct ConnectionLog {
+    log: Arc<Log>,
+    call: String,
+    tool: ToolName,
+}
+
+impl ConnectionLog {
+    /// Records a connection that has closed, or was denied.
+    pub fn closed(&self, connection: &Connection) {
+        let (call, tool) = (self.call.clone(), self.tool.clone());
+        self.log.note(Record::Connection(Box::new(ConnectionEntry::of(call, tool, connection))));
+    }
+}
+
 impl LoggedCall {
+    /// Returns the record of the call's connections; nothing without a log.
+    pub fn connections(&self) -> Option<ConnectionLog> {
+        let Open { log, tool, .. } = self.0.as_ref()?;
+        let (log, call) = log.as_ref()?;
+        Some(ConnectionLog { log: Arc::clone(log), call: call.clone(), tool: tool.clone() })
+    }
+
     /// Records how the call ended.
     pub fn ended(mut self, story: &Story<'_>) {
         let Some(Open { log, tool, since, figures }) = self.0.take() else { return };

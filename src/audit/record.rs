@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::chain::sha256;
 use model::call::{Call, Stdin, ToolName};
 use model::egress::Tally;
+use model::egress::{Connection, ConnectionEnd, Protocol};
 use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use model::profile::calls;
@@ -139,6 +140,7 @@ impl LimitFields {
 pub(crate) enum Record {
     Decision(Box<Decision>),
     Outcome(Box<Ending>),
+    Connection(Box<ConnectionEntry>),
     /// A call whose arguments were not taken: there was nothing to decide.
     Invalid {
         principal: String,
@@ -261,6 +263,49 @@ impl Decision {
             profile: None,
             limits: None,
             clamped: false,
+        }
+    }
+}
+
+/// Connection of a call, as it closed or was denied. Its request has a method and a path, and never a query.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct ConnectionEntry {
+    call: String,
+    tool: ToolName,
+    protocol: Protocol,
+    address: String,
+    /// Name by which the cell found the address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// Rule of egress, or the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    verdict: ConnectionEnd,
+    sent: u64,
+    received: u64,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<String>,
+}
+
+impl ConnectionEntry {
+    pub(crate) fn of(call: String, tool: ToolName, connection: &Connection) -> Self {
+        let short = |text: &Option<String>| text.as_ref().map(|text| cut(text, REASON));
+        Self {
+            call,
+            tool,
+            protocol: connection.protocol,
+            address: match connection.protocol {
+                Protocol::Icmp => connection.address.ip().to_string(),
+                Protocol::Tcp | Protocol::Udp => connection.address.to_string(),
+            },
+            name: short(&connection.name),
+            rule: short(&connection.rule),
+            verdict: connection.end,
+            sent: connection.sent,
+            received: connection.received,
+            duration_ms: connection.milliseconds,
+            request: short(&connection.request),
         }
     }
 }

@@ -85,6 +85,21 @@ impl NetworkPlan {
     /// # Errors
     /// The errno of the first call that failed: EOPNOTSUPP where the kernel has no veth.
     pub(crate) fn make(&self, proc: impl AsFd, kind: ProcKind) -> Result<OwnedFd> {
+        self.make_links()?;
+        allow_ping(proc, kind)?;
+        self.packets()
+    }
+
+    /// Tries the kernel's part of it in the caller's namespace, which is then thrown away: for `doctor`.
+    ///
+    /// # Errors
+    /// As of making a cell's network.
+    pub fn attempt(&self) -> Result<()> {
+        self.make_links()?;
+        self.packets().map(drop)
+    }
+
+    fn make_links(&self) -> Result<()> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let route =
             socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
@@ -92,10 +107,14 @@ impl NetworkPlan {
         match self.inet6.send(&route) {
             // A kernel without IPv6, or one that has it turned off: the cell has IPv4 alone.
             Ok(())
-            | Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EACCES | Errno::ENODEV) => {}
-            Err(errno) => return Err(errno),
+            | Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EACCES | Errno::ENODEV) => {
+                Ok(())
+            }
+            Err(errno) => Err(errno),
         }
-        allow_ping(proc, kind)?;
+    }
+
+    fn packets(&self) -> Result<OwnedFd> {
         let packets = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         // Without a protocol: until it is bound, it gets no packet that the filter has not seen.
         let packets = socket(AddressFamily::Packet, SockType::Raw, packets, None)?;

@@ -67,6 +67,7 @@ pub fn report(config_directory: Option<&Path>) -> Result<Report, CliError> {
     let mut layers = probe::namespace_layers(&found, &hints);
     layers.push(probe::landlock_layer());
     layers.extend(kernel_probe::listener_layer(hints.surroundings));
+    layers.push(kernel_probe::network_layer(hints.surroundings));
     layers.push(probe::groups_layer());
     layers.extend(probe::open_files_layer());
     layers.extend(settings.sockets_layer());

@@ -2,6 +2,8 @@
 //!
 //! Each is tried in a process that ends with the trial, which answers by its exit code.
 
+use std::path::Path;
+
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -9,6 +11,7 @@ use nix::unistd::Pid;
 
 use super::doctor::{LayerCheck, LayerState};
 use super::surroundings::Surroundings;
+use cell::network::NetworkPlan;
 use sys::bpf::{self, Instruction};
 use sys::fork::fork;
 use sys::process::{self, Side};
@@ -97,6 +100,76 @@ pub fn listener_layer(surroundings: Surroundings) -> Option<LayerCheck> {
     })
 }
 
+/// Describes the network of cells with egress, by making one in a namespace of its own, and what the gateway needs of the
+/// host. Needs a single-threaded caller.
+pub fn network_layer(surroundings: Surroundings) -> LayerCheck {
+    let errno = match apart(network_trial) {
+        Ok(WORKED) => return gateway_layer(),
+        Ok(raw) => Errno::from_raw(raw),
+        Err(errno) => errno,
+    };
+    let (why, remedy) = match errno {
+        Errno::EOPNOTSUPP => (
+            "this kernel has no veth",
+            "modprobe veth, or a kernel with CONFIG_VETH; only profiles with egress need it",
+        ),
+        Errno::EAFNOSUPPORT => (
+            "this kernel has no packet sockets",
+            "modprobe af_packet, or a kernel with CONFIG_PACKET; only profiles with egress need it",
+        ),
+        _ => ("no network of its own can be made", surroundings.remedy()),
+    };
+    LayerCheck {
+        name: NETWORK.to_owned(),
+        // Only cells with egress lack it.
+        state: LayerState::Weak,
+        how: format!("{why}: {}", model::outcome::errno_text(cell::report::raw(errno))),
+        remedy: Some(remedy.to_owned()),
+    }
+}
+
+/// Returns true if cells can have a network. Needs a single-threaded caller.
+pub fn can_have_a_network() -> bool {
+    apart(network_trial) == Ok(WORKED)
+}
+
+/// Makes the network of a cell in a namespace that ends with the trial.
+fn network_trial() -> i32 {
+    let namespaces = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET;
+    let made = unshare(namespaces).and_then(|()| NetworkPlan::new().attempt());
+    made.err().map_or(WORKED, cell::report::raw)
+}
+
+/// Name of the layer of cells with egress.
+const NETWORK: &str = "network by the gateway";
+
+/// Describes what the gateway needs of the host: resolvers, and leave to send echo requests.
+fn gateway_layer() -> LayerCheck {
+    let layer = |state, how: &str, remedy: Option<&str>| LayerCheck {
+        name: NETWORK.to_owned(),
+        state,
+        how: how.to_owned(),
+        remedy: remedy.map(str::to_owned),
+    };
+    if gateway::host::resolvers(Path::new("/etc/resolv.conf")).is_empty() {
+        let how =
+            "a pair of links and a packet socket can be made; /etc/resolv.conf names no resolver";
+        let remedy = "name one, `nameserver ADDRESS`; rules by address work without";
+        return layer(LayerState::Weak, how, Some(remedy));
+    }
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ping_group_range").unwrap_or_default();
+    let ends: Vec<u64> = range.split_whitespace().filter_map(|end| end.parse().ok()).collect();
+    // As it is unless somebody sets it: nobody may.
+    match ends.as_slice() {
+        [low, high] if low > high => layer(
+            LayerState::Weak,
+            "a pair of links and a packet socket can be made; no program may send echo requests, so ping and traceroute -I go nowhere",
+            Some("sysctl -w net.ipv4.ping_group_range='0 2147483647'"),
+        ),
+        _ => layer(LayerState::Ok, "a pair of links and a packet socket can be made", None),
+    }
+}
+
 /// Returns true if a release, such as `5.2.0-arch1`, is older than `least`.
 pub fn is_older(release: &str, least: (u32, u32)) -> bool {
     let mut numbers = release.split(['.', '-', '+']).map_while(|word| word.parse::<u32>().ok());
@@ -123,5 +196,7 @@ mod tests {
         // In a thread of the test program: the child has but one, and touches no lock.
         assert_eq!(missing_namespace(), None);
         assert_eq!(listener_layer(Surroundings::Host), None);
+        let network = network_layer(Surroundings::Host);
+        assert!(network.how.starts_with("a pair of links and a packet socket"), "{network:?}");
     }
 }

@@ -16,15 +16,17 @@ use super::filtered_output::FilteredOutput;
 use super::format::plain;
 use super::last_lines::LastLines;
 use super::launch;
+use super::learn_network::NetworkRefusals;
 use super::missing_paths::{Looker, MissingPaths, quoted};
 use super::run_arguments::{CallArguments, RunArguments, check};
-use super::{exit, host_programs, run, start, wiring};
+use super::{exit, host_programs, kernel_probe, run, start, wiring};
 use link::Link;
 use model::accounts;
+use model::egress::NetworkClass;
 use model::job::ProfileName;
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
 use model::profile::floor::{self, Grantable};
-use model::profile::{PathKind, Profile, calls};
+use model::profile::{PathKind, Profile, ProfileAdditions, calls};
 use policy::Grant;
 use service::host_programs::HostPrograms;
 use service::report::{Cut, StreamReport};
@@ -36,7 +38,8 @@ use supervisor::ScopeWish;
     cofferdam profile learn --rw . -- make test > learned.toml\n\n\
     The command's own output goes to standard error. What is printed grants nothing: each `why`\n\
     is blank, and a file with a blank `why` is refused, until someone has written the reason.\n\n\
-    Seen are refused system calls, and paths that the host has and the cell has not. Not seen are\n\
+    Seen are refused system calls, paths that the host has and the cell has not, and hosts with\n\
+    their ports, of which none is reached unless the profile has it. Not seen are\n\
     calls that the profile refuses quietly, and paths that are not absolute. A command that was\n\
     refused something may have stopped before it asked for more: grant, and learn again.\n\n\
     Exit codes: 0 when the command could be run, however it ended; else as `cofferdam run`")]
@@ -50,7 +53,14 @@ pub struct LearnArguments {
 pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let run = RunArguments { call: typed.call.clone(), ..RunArguments::default() };
     let request = check(&run, accounts::home().as_deref())?;
-    let settings = wiring::load(config)?;
+    let mut settings = wiring::load(config)?;
+    let named = settings.loaded.profiles.get(&request.profile);
+    let class = named.map(|profile| profile.egress.class).unwrap_or_default();
+    if kernel_probe::can_have_a_network() {
+        // Without a rule a cell reaches nothing, and the gateway tells what it asked for.
+        let network = NetworkClass::AllowList;
+        settings = settings.adding(&ProfileAdditions { network, ..ProfileAdditions::default() });
+    }
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.scoped(ScopeWish::Never);
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
@@ -69,7 +79,7 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
         );
     }
     start::conducted(socket, |socket| {
-        conduct(grant, profile, HostFacts { program, looker, programs }, socket)
+        conduct(grant, profile, HostFacts { program, looker, programs, class }, socket)
     })
 }
 
@@ -88,6 +98,8 @@ struct HostFacts {
     looker: Looker,
     /// Programs that a shell in the cell may look for in vain.
     programs: HostPrograms,
+    /// Class of network of the profile itself.
+    class: NetworkClass,
 }
 
 /// Finds a program of this name on the host.
@@ -124,8 +136,9 @@ async fn conduct(
     let (mut stdout, mut stderr) = (told(), LastLines::new(told()));
     let input = tokio::io::stdin();
     let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
-    let HostFacts { program, looker, programs } = host;
+    let HostFacts { program, looker, programs, class } = host;
     let mut learned = Refusals::new(&ended.denials, &profile);
+    learned.network = NetworkRefusals::new(ended.network.as_ref(), class);
     let text = stderr.text();
     let stderr = StreamReport { bytes: 0, text, cut: Cut::Whole };
     learned.absent = programs.remark(&ended.outcome, &stderr);
@@ -185,6 +198,8 @@ struct Refusals {
     absent: Option<String>,
     /// Other missing paths that exist on the host and not in the cell.
     missing: MissingPaths,
+    /// Destinations that were not reached.
+    network: NetworkRefusals,
 }
 
 impl Refusals {
@@ -198,6 +213,7 @@ impl Refusals {
             program: None,
             absent: None,
             missing: MissingPaths::default(),
+            network: NetworkRefusals::default(),
         };
         // Refusals by the guard of a grant are no matter of a profile.
         let filtered = denials.iter().filter(|denied| denied.by == DeniedBy::Filter);
@@ -241,6 +257,7 @@ impl Refusals {
             && self.calls.is_empty()
             && self.program.is_none()
             && self.missing.offered.is_empty()
+            && self.network.is_empty()
         {
             text.push_str(&format!(
                 "# Nothing that profile `{}` could grant was refused.\n",
@@ -259,6 +276,7 @@ impl Refusals {
             text.push_str(&format!("# {call}, {why}\n"));
         }
         text.push_str(&self.missing.comments());
+        text.push_str(&self.network.comments());
         text
     }
 
@@ -274,6 +292,7 @@ impl Refusals {
             let open = line.strip_suffix(" }").unwrap_or(line);
             text.push_str(&format!("\n# {}\n{open}, why = \"\" }}\n", calls.join("; ")));
         }
+        text.push_str(&self.network.key());
         if let Some(program) = &self.program {
             let path = quoted(&program.path);
             let kind = match program.kind {
@@ -286,6 +305,7 @@ impl Refusals {
             ));
         }
         text.push_str(&self.missing.tables());
+        text.push_str(&self.network.tables());
         for (call, what) in &self.calls {
             text.push_str(&format!("\n# {what}\n[[syscalls]]\nnames = [\"{call}\"]\nwhy = \"\"\n"));
         }

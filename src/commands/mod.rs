@@ -32,6 +32,7 @@ mod last_lines;
 pub mod launch;
 mod lazy_arguments;
 pub mod learn;
+mod learn_network;
 pub mod listener;
 pub mod logging;
 mod man_pages;

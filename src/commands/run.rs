@@ -21,7 +21,7 @@ use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{host_programs, start, wiring};
 use audit::{Audit, LoggedCall, Story};
-use link::{Control, Link, Running};
+use link::{ConnectionListener, Control, Link, Running};
 use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
@@ -146,7 +146,9 @@ async fn conduct(
             eprintln!("cofferdam: --{option} is lowered to {most}, the most the profile allows");
         }
     }
-    let running = match link.start(grant).await {
+    let heard = entry.connections();
+    let heard = heard.map(|log| ConnectionListener::new(move |connection| log.closed(&connection)));
+    let running = match link.start_heard(grant, None, heard).await {
         Ok(running) => running,
         Err(failure) => {
             let ended = Ended::failed(failure.clone());

@@ -474,7 +474,7 @@ fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
     let env = env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let (memory, egress) =
         (run_arguments::memory(typed.memory)?, run_arguments::egress(&typed.egress)?);
-    Ok(ProfileAdditions { env, memory, egress })
+    Ok(ProfileAdditions { env, memory, egress, ..ProfileAdditions::default() })
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.

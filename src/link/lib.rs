@@ -11,6 +11,7 @@ mod sessions;
 mod streams;
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,7 @@ pub use metrics::Metrics;
 pub use streams::CancelOnDrop;
 
 use model::call::Stdin;
+use model::egress::Connection;
 use model::job::{Job, SessionId, Within};
 use model::log;
 use model::outcome::{Ended, Failure, Outcome, Waits};
@@ -79,6 +81,8 @@ struct Shared {
 struct State {
     next: CallId,
     calls: HashMap<CallId, Waiting>,
+    /// Listeners for connections, of the last calls that have one: a connection may close after its call has ended.
+    listeners: VecDeque<(CallId, ConnectionListener)>,
     /// Sessions that ended since somebody asked.
     forgotten: Vec<SessionId>,
     /// Number of the last question about room, and who waits for answers.
@@ -88,6 +92,25 @@ struct State {
     /// Why no call can be started any more.
     closed: Option<Failure>,
     totals: Metrics,
+}
+
+/// Most calls whose connections are listened for, those that have ended among them.
+const LISTENERS: usize = 512;
+
+/// Listener for the connections of a call, each as it closes.
+#[derive(Clone)]
+pub struct ConnectionListener(Arc<dyn Fn(Connection) + Send + Sync>);
+
+impl ConnectionListener {
+    pub fn new(hear: impl Fn(Connection) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+}
+
+impl fmt::Debug for ConnectionListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConnectionListener")
+    }
 }
 
 /// The receiver of a call's frames.
@@ -194,7 +217,20 @@ impl Link {
     /// # Errors
     /// Why there is no cell or no program in it; nothing ran then.
     pub async fn start(&self, grant: Grant) -> Result<Running, Failure> {
-        self.start_job(grant.into_job()).await
+        self.start_job(grant.into_job(), None).await
+    }
+
+    /// Starts a call as [`Link::start`] does, and has its connections told to `listener`.
+    ///
+    /// # Errors
+    /// The same as of [`Link::start`].
+    pub async fn start_heard(
+        &self,
+        grant: Grant,
+        within: Option<Within>,
+        listener: Option<ConnectionListener>,
+    ) -> Result<Running, Failure> {
+        self.start_job(Job { session: within, ..grant.into_job() }, listener).await
     }
 
     /// Starts a call as [`Link::start`] does, in the shell of a session.
@@ -202,12 +238,19 @@ impl Link {
     /// # Errors
     /// The same as of [`Link::start`].
     pub async fn start_within(&self, grant: Grant, within: Within) -> Result<Running, Failure> {
-        self.start_job(Job { session: Some(within), ..grant.into_job() }).await
+        self.start_heard(grant, Some(within), None).await
     }
 
-    async fn start_job(&self, job: Job) -> Result<Running, Failure> {
+    async fn start_job(
+        &self,
+        job: Job,
+        listener: Option<ConnectionListener>,
+    ) -> Result<Running, Failure> {
         let (sender, started) = oneshot::channel();
         let call = self.shared.enlist(sender)?;
+        if let Some(listener) = listener {
+            self.shared.state().listen(call, listener);
+        }
         let control = Control { call, shared: Arc::clone(&self.shared) };
         if let Err(error) = self.shared.request(call, job) {
             self.shared.state().calls.remove(&call);
@@ -217,6 +260,20 @@ impl Link {
         let outcome = started.await.unwrap_or(Err(Failure::Supervisor));
         unstarted.armed = false;
         outcome
+    }
+}
+
+impl State {
+    fn listen(&mut self, call: CallId, listener: ConnectionListener) {
+        self.listeners.push_back((call, listener));
+        if self.listeners.len() > LISTENERS {
+            self.listeners.pop_front();
+        }
+    }
+
+    fn listener(&self, call: CallId) -> Option<ConnectionListener> {
+        let mut all = self.listeners.iter();
+        all.find(|(known, _)| *known == call).map(|(_, listener)| listener.clone())
     }
 }
 
@@ -353,6 +410,12 @@ impl Shared {
                 if let Some(waiting) = self.state().rooms.remove(&number) {
                     // The receiver has gone.
                     waiting.send(ends).unwrap_or_default();
+                }
+            }
+            Event::Connection { call, connection } => {
+                let listener = self.state().listener(call);
+                if let Some(ConnectionListener(hear)) = listener {
+                    hear(connection);
                 }
             }
             Event::Logged { lines } => {

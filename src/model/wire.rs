@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
-use crate::egress::Only;
+use crate::egress::{Connection, Only};
 use crate::job::{Job, JobSignal, Limits, ListChanges, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
@@ -237,6 +237,8 @@ pub enum Event {
     Room { number: u32, ends: Option<SessionId> },
     /// The answer to [`Request::AskInput`]: at once, and once more when it waits.
     Input { call: CallId, number: u32, waits: Waits },
+    /// A connection of a call has closed, or was denied; it may have ended before. For the audit log.
+    Connection { call: CallId, connection: Connection },
     /// Log lines of the supervisor, which has no stream to write them to.
     Logged { lines: Vec<String> },
     /// The call is over.

@@ -9,7 +9,7 @@ use crate::{CallReport, Caller, Refusal, session, watch};
 use audit::{Audit, LoggedCall, Story};
 use capture::{Captured, KEPT_BYTES};
 use config::Loaded;
-use link::Link;
+use link::{ConnectionListener, Link};
 use model::call::Call;
 use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{Ended, Failure, Outcome};
@@ -174,7 +174,7 @@ impl Workbench {
         keep: usize,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let done = self.run(grant, keep, caller).await;
+        let done = self.run(grant, heard(&entry), keep, caller).await;
         match &done {
             Ok(report) => {
                 tracing::debug!(outcome = report.outcome.name(), "ended");
@@ -211,12 +211,18 @@ impl Workbench {
     ///
     /// # Errors
     /// A full queue: nothing ran.
-    async fn run(&self, grant: Grant, keep: usize, caller: &Caller) -> Result<CallReport, Refusal> {
+    async fn run(
+        &self,
+        grant: Grant,
+        heard: Option<ConnectionListener>,
+        keep: usize,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();
         let seen = match self.shared.queue.turn(&self.principal, &caller.cancel).await? {
-            Turn::Yours(_turn) => self.seen(grant, &limits, keep, caller).await,
+            Turn::Yours(_turn) => self.seen(grant, heard, &limits, (keep, caller)).await,
             Turn::Cancelled => Observed::nothing(Outcome::Cancelled),
         };
         Ok(CallReport {
@@ -236,14 +242,26 @@ impl Workbench {
         })
     }
 
-    async fn seen(&self, grant: Grant, limits: &Limits, keep: usize, caller: &Caller) -> Observed {
+    async fn seen(
+        &self,
+        grant: Grant,
+        heard: Option<ConnectionListener>,
+        limits: &Limits,
+        (keep, caller): (usize, &Caller),
+    ) -> Observed {
         // Cancelling does not stop this step: a cell that is being handed over must be ended by its
         // control, and the supervisor bounds the time of a start.
-        match self.shared.link.start(grant).await {
+        match self.shared.link.start_heard(grant, None, heard).await {
             Err(failure) => Observed::nothing(Outcome::Failed(failure)),
             Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
         }
     }
+}
+
+/// Returns what records the connections of a call, where there is a log.
+pub(crate) fn heard(entry: &LoggedCall) -> Option<ConnectionListener> {
+    let log = entry.connections()?;
+    Some(ConnectionListener::new(move |connection| log.closed(&connection)))
 }
 
 /// Observations of a call that had its turn.

@@ -297,10 +297,13 @@ fn a_rule_of_a_policy_narrows_what_the_operator_grants() {
     let write = |path: &Path, text: &str| std::fs::write(path, text).expect("written");
     std::fs::create_dir(at("policies")).expect("a directory");
     write(&at("policies/own.toml"), POLICY);
-    write(
-        &at("cofferdam.toml"),
-        "schema = 1\n[server]\negress = [\"10.9.0.2:80\", \"10.9.0.3:80\"]\n[tools]\ngroups = [\"shell\", \"exec\"]\n",
+    let audit = at("audit/audit.jsonl");
+    let server = format!(
+        "schema = 1\n[server]\negress = [\"10.9.0.2:80\", \"10.9.0.3:80\"]\n\
+         [tools]\ngroups = [\"shell\", \"exec\"]\n[audit]\nfile = \"{}\"\n",
+        audit.display()
     );
+    write(&at("cofferdam.toml"), &server);
     let place = configuration.path().display().to_string();
     let both = "for a in 2 3; do curl -s -m 5 http://10.9.0.$a/; echo \" $?\"; done";
     let calls = json!([
@@ -315,6 +318,23 @@ fn a_rule_of_a_policy_narrows_what_the_operator_grants() {
     assert_eq!(output("all"), every, "{}", results["all"]);
     let network = text(&results["rules"], "network");
     assert!(network.contains("10.9.0.2/32") && !network.contains("10.9.0.3"), "{network}");
+
+    // Each connection is a line of the audit log, and so is each that was denied.
+    let log = std::fs::read_to_string(&audit).expect("a log");
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut connections: Vec<String> = lines
+        .filter(|line| line["event"] == "connection")
+        .map(|line| format!("{} {} {}", line["tool"], line["address"], line["verdict"]))
+        .map(|line| line.replace('"', ""))
+        .collect();
+    connections.sort();
+    let expected = [
+        "bash 10.9.0.2:80 relayed",
+        "bash 10.9.0.3:80 denied",
+        "bash_exec 10.9.0.2:80 relayed",
+        "bash_exec 10.9.0.3:80 relayed",
+    ];
+    assert_eq!(connections, expected, "{log}");
 
     // A rule that nobody has is told at the start.
     write(&at("policies/own.toml"), &POLICY.replace("10.9.0.2:80", "10.9.0.2:81"));

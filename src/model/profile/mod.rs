@@ -100,6 +100,8 @@ pub struct ProfileAdditions {
     pub memory: Option<u64>,
     /// Destinations outside of the cell, in addition to the profile's.
     pub egress: Vec<EgressRule>,
+    /// Least class of network of those with sockets for one.
+    pub network: NetworkClass,
 }
 
 /// The host name of every cell.
@@ -133,6 +135,9 @@ impl Profile {
             self.env.extend(additions.env.clone());
             self.limits.memory = additions.memory.unwrap_or(self.limits.memory);
             self.add_egress(&additions.egress);
+            if self.families.contains(&Family::Inet) {
+                self.egress.class = self.egress.class.max(additions.network);
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
     Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
     SessionError, SessionRequest, ShellLoss, check_name,
 };
-use crate::workbench::{Observed, Workbench};
+use crate::workbench::{Observed, Workbench, heard};
 use crate::{Caller, Refusal};
 use audit::LoggedCall;
 use capture::KEPT_BYTES;
@@ -297,7 +297,7 @@ impl Workbench {
         let within = Within { session: id, place, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        match self.shared.link.start_within(grant, within).await {
+        match self.shared.link.start_heard(grant, Some(within), heard(&entry)).await {
             Ok(running) => {
                 let mut ended = self.shared.link.forgotten();
                 if ended.contains(&id) {

@@ -15,7 +15,7 @@ use nix::poll::PollFlags;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
-use model::egress::{Denied, Only, TALLY_ROWS, Tally};
+use model::egress::{Connection, Denied, Only, TALLY_ROWS, Tally};
 use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
 use sys::socket;
@@ -26,6 +26,9 @@ const TALLY_TIME: Duration = Duration::from_millis(200);
 const START_TIME: Duration = Duration::from_secs(5);
 /// Most frames that wait for room on the link. A gateway that leaves more unread serves nobody.
 const WAITING: usize = 4_096;
+/// Most calls whose connections are told, and most connections of one call: the tally has the sums of all.
+const MOST_BEGUN: usize = 256;
+const MOST_CONNECTIONS: u32 = 4_096;
 /// Bytes of one text of a tally; a name of the DNS with its port has 260.
 const TEXT_BYTES: usize = 512;
 
@@ -47,6 +50,11 @@ pub(crate) struct GatewayLink {
     pub(super) next: u64,
     /// Cells that it serves, by the number of their slot.
     pub(super) cells: BTreeMap<u16, CellKey>,
+    /// Calls and their cells, the last ones to begin, with the number of connections told of each: one closes after
+    /// its call has ended.
+    begun: VecDeque<(CallId, CellKey, u32)>,
+    /// Connections that are to be told.
+    pub(super) connections: Vec<(CallId, Connection)>,
     /// Calls that run in these cells.
     calls: BTreeMap<CallId, CellKey>,
     /// Cells whose network is gone, with the reason.
@@ -82,6 +90,8 @@ impl GatewayLink {
             state: GatewayState::Starting(link, Instant::now() + START_TIME),
             next: 0,
             cells: BTreeMap::new(),
+            begun: VecDeque::new(),
+            connections: Vec::new(),
             calls: BTreeMap::new(),
             failed: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -186,6 +196,10 @@ impl GatewayLink {
         match self.send(&ToGateway::Begin { cell, call, only }, &[]) {
             Ok(()) => {
                 self.calls.insert(call, cell);
+                self.begun.push_back((call, cell, 0));
+                if self.begun.len() > MOST_BEGUN {
+                    self.begun.pop_front();
+                }
                 if let Some(why) = self.failed.get(&cell) {
                     self.lost.push((call, why.clone()));
                 }
@@ -248,7 +262,17 @@ impl GatewayLink {
                 }
                 None
             }
-            FromGateway::Connection { .. } | FromGateway::Last { .. } => None,
+            FromGateway::Connection { cell, call, connection } => {
+                let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
+                if let Some((_, _, told)) = self.begun.iter_mut().find(of_call)
+                    && *told < MOST_CONNECTIONS
+                {
+                    *told += 1;
+                    self.connections.push((call, harmless_connection(connection)));
+                }
+                None
+            }
+            FromGateway::Last { .. } => None,
             FromGateway::Tally { cell, call, tally } => {
                 let is_of = |asked: &Asked| asked.cell == cell;
                 if !self.asked.get(&call).is_some_and(is_of) {
@@ -283,6 +307,13 @@ impl GatewayLink {
 /// Returns a text without control characters, and not longer than one of a tally may be.
 fn bounded(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(TEXT_BYTES).collect()
+}
+
+/// Returns a connection with bounded texts.
+fn harmless_connection(connection: Connection) -> Connection {
+    let text = |text: Option<String>| text.as_deref().map(bounded);
+    let Connection { name, rule, request, .. } = connection;
+    Connection { name: text(name), rule: text(rule), request: text(request), ..connection }
 }
 
 /// Returns the tally with bounded texts and lists.

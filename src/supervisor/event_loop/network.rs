@@ -13,7 +13,7 @@ use cell::mounts::Slot;
 use model::egress::Only;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
 use model::outcome::{Ended, Failure, Outcome};
-use model::wire::{self, CallId};
+use model::wire::{self, CallId, Event};
 use sys::socket::{self, PacketWait};
 
 /// Frames of the gateway that are read in a row.
@@ -111,7 +111,11 @@ impl Supervisor {
                 Ok(_) | Err(_) => gateway.die("its process has ended"),
             }
             let frame = wire::decode::<FromGateway>(&buffer);
-            if let Some((call, ended)) = frame.ok().and_then(|frame| gateway.hear(frame)) {
+            let over = frame.ok().and_then(|frame| gateway.hear(frame));
+            for (call, connection) in std::mem::take(&mut gateway.connections) {
+                self.tell(&Event::Connection { call, connection }, None);
+            }
+            if let Some((call, ended)) = over {
                 self.tell_end(call, ended);
             }
         }

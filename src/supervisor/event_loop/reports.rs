@@ -45,6 +45,7 @@ impl Supervisor {
             | Event::Forgotten { .. }
             | Event::Room { .. }
             | Event::Input { .. }
+            | Event::Connection { .. }
             | Event::Logged { .. } => return,
         };
         if let Err(error) = self.outbox.push(&instead, None) {
