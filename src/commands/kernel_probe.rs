@@ -108,16 +108,18 @@ pub fn network_layer(surroundings: Surroundings) -> LayerCheck {
         Ok(raw) => Errno::from_raw(raw),
         Err(errno) => errno,
     };
-    let (why, remedy) = match errno {
-        Errno::EOPNOTSUPP => (
+    let (why, remedy) = if errno == Errno::EOPNOTSUPP {
+        (
             "this kernel has no veth",
             "modprobe veth, or a kernel with CONFIG_VETH; only profiles with egress need it",
-        ),
-        Errno::EAFNOSUPPORT => (
+        )
+    } else if errno == Errno::EAFNOSUPPORT {
+        (
             "this kernel has no packet sockets",
             "modprobe af_packet, or a kernel with CONFIG_PACKET; only profiles with egress need it",
-        ),
-        _ => ("no network of its own can be made", surroundings.remedy()),
+        )
+    } else {
+        ("no network of its own can be made", surroundings.remedy())
     };
     LayerCheck {
         name: NETWORK.to_owned(),

@@ -203,7 +203,7 @@ impl Front {
                         (text()?.unwrap_or_default(), text()?.unwrap_or_default());
                     return Ok(Done { receipt: told, ended, stdout, stderr });
                 }
-                Event::Logged { .. } => {}
+                Event::Connection { .. } | Event::Logged { .. } => {}
                 Event::Started { .. }
                 | Event::Ended { .. }
                 | Event::Forgotten { .. }

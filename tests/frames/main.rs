@@ -173,6 +173,7 @@ impl Front {
                 | Event::Forgotten { .. }
                 | Event::Room { .. }
                 | Event::Input { .. }
+                | Event::Connection { .. }
                 | Event::Logged { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("{event:?}")),
             }

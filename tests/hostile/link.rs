@@ -91,6 +91,7 @@ impl Link {
                 Event::Forgotten { .. }
                 | Event::Room { .. }
                 | Event::Input { .. }
+                | Event::Connection { .. }
                 | Event::Logged { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("once more: {event:?}")),
             }
