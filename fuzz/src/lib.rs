@@ -178,7 +178,7 @@ pub fn arguments(bytes: &[u8]) {
     }
 }
 
-/// Words for a declared command, one a line: the argument vector has no flag that is not on the list.
+/// Words for a declared command, one a line: the argument vector has no flag but listed ones and the operator's own.
 pub fn flags(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(profiles) = Profiles::parse(&profile::shipped(), &[]) else { return };
@@ -204,7 +204,11 @@ fn is_listed(command: &DeclaredCommand, word: &str) -> bool {
         Takes::Nothing | Takes::Next(_) => name == word,
         Takes::Equals(_) => word.split_once('=').is_some_and(|(given, _)| given == name),
     };
+    // The operator's own words, which stand whatever the caller gives.
+    let conduct = &command.conduct;
+    let defaults = conduct.defaults.iter().flat_map(|one| &one.args);
     command.flags.iter().any(|flag| is(&flag.name, &flag.takes))
+        || conduct.always.iter().chain(defaults).any(|own| own == word)
         || (word == "-" && command.input == Input::Dash)
 }
 

@@ -136,10 +136,12 @@ fn recorded<'w>(
             continue;
         }
         if !word.starts_with('-') {
+            // Behind a prefix stands a place whatever else there is: `@` of dig(1) names the server to ask.
+            let prefixes = command.positionals.iter().filter(|it| !it.prefix.is_empty());
+            let behind = prefixes.filter_map(|it| word.strip_prefix(it.prefix.as_str())).next();
             let is_free = |it: &policy::flags::Positional| !it.takes.kind.is_target();
-            if !command.positionals.iter().any(is_free) {
-                places.push(word);
-            }
+            let all_are_places = !command.positionals.iter().any(is_free);
+            places.extend(behind.or(all_are_places.then_some(word)));
             continue;
         }
         let flag = command.flags.iter().find(|flag| match flag.takes {

@@ -64,17 +64,7 @@ pub fn report(config_directory: Option<&Path>) -> Result<Report, CliError> {
     let found = probe::namespaces(launch::id_range(&settings.loaded.config))
         .map_err(|errno| CliError::new(format!("namespaces cannot be probed: {errno}")))?;
     let hints = Hints::read(&found);
-    let mut layers = probe::namespace_layers(&found, &hints);
-    layers.push(probe::landlock_layer());
-    layers.extend(kernel_probe::listener_layer(hints.surroundings));
-    layers.push(kernel_probe::network_layer(hints.surroundings));
-    layers.push(probe::groups_layer());
-    layers.extend(probe::open_files_layer());
-    layers.extend(settings.sockets_layer());
-    layers.push(reach::layer(&settings.profiles));
-    layers.extend(directory_layer());
-    let config = &settings.loaded.config;
-    layers.push(FoundToolchains::layer(&config.toolchains.value, config.cache.value));
+    let mut layers = host_layers(&settings, &found, &hints);
     // A policy need not use the default profiles; they are tried all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let own = own_profiles(&settings.loaded.profiles);
@@ -119,6 +109,26 @@ pub fn report(config_directory: Option<&Path>) -> Result<Report, CliError> {
         verdict: if can_run { Finding::CanRun } else { Finding::CannotRun },
         layers,
     })
+}
+
+/// Probes what the kernel and this process give to every cell.
+fn host_layers(
+    settings: &wiring::Settings,
+    found: &probe::Namespaces,
+    hints: &Hints,
+) -> Vec<LayerCheck> {
+    let mut layers = probe::namespace_layers(found, hints);
+    layers.push(probe::landlock_layer());
+    layers.extend(kernel_probe::listener_layer(hints.surroundings));
+    layers.push(kernel_probe::network_layer(hints.surroundings));
+    layers.push(probe::groups_layer());
+    layers.extend(probe::open_files_layer());
+    layers.extend(settings.sockets_layer());
+    layers.push(reach::layer(&settings.profiles));
+    layers.extend(directory_layer());
+    let config = &settings.loaded.config;
+    layers.push(FoundToolchains::layer(&config.toolchains.value, config.cache.value));
+    layers
 }
 
 /// Returns the profiles that the operator has written, or written anew.

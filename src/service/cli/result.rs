@@ -142,12 +142,15 @@ impl DeclaredResult {
                 "profile": job.profile.to_string(),
                 "timeout_sec": job.limits.wall.as_secs_f64(),
                 "clamped": grant.clamped(),
-                "egress": job.only.as_ref().map(ToString::to_string),
             }),
             ..Self::nothing(about)
         };
+        let Some(metadata) = told.metadata.as_object_mut() else { return told };
+        if let Some(only) = &job.only {
+            metadata.insert("egress".to_owned(), json!(only.to_string()));
+        }
         // They would need cells: they may still refuse the call, or change its flags.
-        if let Some(metadata) = told.metadata.as_object_mut().filter(|_| !hooks.is_empty()) {
+        if !hooks.is_empty() {
             metadata.insert("hooks_not_run".to_owned(), json!(hooks));
         }
         told
