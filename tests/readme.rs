@@ -101,8 +101,8 @@ fn examples() -> Vec<Document> {
 #[test]
 fn the_examples_of_tools_profile_policy_and_configuration_are_taken() {
     let examples = examples();
-    let [switch, tool, profile, policy, server] = examples.as_slice() else {
-        panic!("there are five, not {}", examples.len())
+    let [switch, api, tool, profile, policy, server] = examples.as_slice() else {
+        panic!("there are six, not {}", examples.len())
     };
     let on = Config::parse(Some(switch), 2).map(|config| config.tools_on.value);
     assert_eq!(
@@ -113,6 +113,10 @@ fn the_examples_of_tools_profile_policy_and_configuration_are_taken() {
         profile::Profiles::parse(&profile::shipped(), &[]).unwrap_or_else(|m| panic!("{m}"));
     let declared = Policy::parse(std::slice::from_ref(tool), &shipped);
     assert_eq!(declared.map(|policy| policy.command("cli_wc").is_some()), Ok(true));
+    let reaching = profile::Profiles::parse(&profile::shipped(), std::slice::from_ref(api));
+    let reaching = reaching.unwrap_or_else(|mistake| panic!("{mistake}"));
+    let written = job::ProfileName::new("api").and_then(|name| reaching.get(&name).cloned());
+    assert!(written.is_some_and(|it| it.egress.rules.iter().any(|rule| rule.id == "api")));
     let profiles = profile::Profiles::parse(&profile::shipped(), std::slice::from_ref(profile));
     let profiles = profiles.unwrap_or_else(|mistake| panic!("{mistake}"));
     let policy = Policy::parse(std::slice::from_ref(policy), &profiles);
