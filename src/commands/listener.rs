@@ -127,8 +127,7 @@ impl TcpPlan {
         if grants() == HostGrants::Some {
             return Err(no("has no token, and cells have something of the host"));
         }
-        let allowed = json.filter(|_| flags.tcp.is_none());
-        Ok(Some(Self { at, allowed: allowed.map_or(Vec::new(), |json| json.allowed.clone()) }))
+        Ok(Some(Self { at, allowed: json.map_or(Vec::new(), |json| json.allowed.clone()) }))
     }
 
     /// Binds the socket, and says on standard error where the server is.
@@ -352,7 +351,10 @@ fn from_environment() -> Result<Option<Token>, CliError> {
 /// Checks that no two clients have the same token: requests of one would be another's.
 fn distinct(tokens: &[Token]) -> Result<(), CliError> {
     for (index, token) in tokens.iter().enumerate() {
-        let others = tokens.iter().skip(index + 1).filter(|it| it.principal != token.principal);
+        let others = tokens
+            .iter()
+            .skip(index + 1)
+            .filter(|it| it.principal != token.principal || it.rights != token.rights);
         if let Some(other) = others.into_iter().find(|other| other.is_same_as(token)) {
             let (one, two) = (token.principal.name(), other.principal.name());
             let why = format!("http: clients `{one}` and `{two}` have the same token");

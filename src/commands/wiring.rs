@@ -510,14 +510,15 @@ fn check_clients(loaded: &Loaded) -> Result<(), CliError> {
 pub(super) fn check_client(loaded: &Loaded, client: &str, place: &str) -> Result<(), CliError> {
     let tokens = loaded.config.http.tokens.value.iter().map(|token| token.client.as_str());
     let local = Principal::local();
-    let known: Vec<&str> = [local.name(), listener::CLIENT].into_iter().chain(tokens).collect();
+    let known: Vec<&str> =
+        [local.name(), listener::CLIENT, http::tcp::CLIENT].into_iter().chain(tokens).collect();
     if known.contains(&client) {
         return Ok(());
     }
     let error = CliError::new(format!("{place}: there is no client `{}`", client.escape_default()));
     Err(error.with_hint(match nearest(client, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "a client is named under `[[http.tokens]]`, or it is http or local".to_owned(),
+        None => "a client is named under `[[http.tokens]]`, or it is http, tcp or local".to_owned(),
     }))
 }
 

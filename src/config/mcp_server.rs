@@ -4,6 +4,7 @@
 //! A number out of its range is set to the nearest that is in it, and that is told, as there. What would be ignored
 //! there and could be taken for a protection here is refused.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -306,12 +307,12 @@ impl McpSettings {
             Meaning::Port => self.number(by, &value, 1, 65_535)?,
             Meaning::Intrusive => Value::Bool(yes(by, &value)?),
             Meaning::Targets => {
-                let usual = |word: &String| matches!(&**word, "RFC1918" | ".lab.internal");
-                if !words(&value).iter().all(usual) {
+                let named: BTreeSet<String> = words(&value).into_iter().collect();
+                if !named.iter().map(String::as_str).eq([".lab.internal", "RFC1918"]) {
                     let hint = "`within` of a field or a flag of a `[[tool]]` names other places";
                     return Err(bad(
                         Path::new(by),
-                        "only RFC1918 and .lab.internal are taken",
+                        "RFC1918 and .lab.internal are taken, both and no others",
                         hint,
                     ));
                 }
@@ -400,13 +401,14 @@ fn named(given: &GivenSetting, declared: &[&str]) -> Result<Vec<String>, ConfigE
     for pattern in words(&given.value) {
         let never = NO_TOOL_STARTS.iter().any(|start| pattern.starts_with(start))
             || NO_TOOL_ENDS.iter().any(|end| pattern.ends_with(end));
-        if never {
+        // A name that is left out counts, whatever it looks like.
+        if never && given.meaning == Meaning::Include {
             continue;
         }
         let before = all.len();
         let is = |name: &&&str| like(&pattern, name) || like(&pattern, &class_name(name));
         all.extend(declared.iter().filter(is).map(|name| (*name).to_owned()));
-        if all.len() == before {
+        if all.len() == before && !never {
             let shown: String = pattern.chars().take(80).flat_map(char::escape_default).collect();
             let hint = format!("the tools are {}", declared.join(", "));
             return Err(bad(Path::new(given.by), &format!("no tool is named `{shown}`"), &hint));

@@ -132,7 +132,7 @@ fn what_could_be_taken_for_a_protection_and_is_none_is_refused() {
         ("securty:\n  allow_intrusive: false\n", "unknown key `securty.allow_intrusive`"),
         (
             "security:\n  allowed_targets: ['0.0.0.0/0']\n",
-            "only RFC1918 and .lab.internal are taken",
+            "RFC1918 and .lab.internal are taken, both and no others",
         ),
         ("security:\n  allow_intrusive: maybe\n", "the value is neither true nor false"),
         ("tool:\n  default_timeout: soon\n", "the value is no number"),

@@ -25,14 +25,6 @@ pub struct Bodies {
     time: Duration,
 }
 
-/// Form of a body that its reader will take it for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodyKind {
-    Json,
-    /// Parts of a form, which are files.
-    Parts,
-}
-
 /// A body, and its share of the memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
@@ -60,7 +52,6 @@ impl Bodies {
         client: &Principal,
         headers: &HeaderMap,
         body: Body,
-        kind: BodyKind,
     ) -> Result<HeldBody, Refusal> {
         let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         let declared = declared.and_then(|text| text.parse::<usize>().ok());
@@ -71,16 +62,10 @@ impl Bodies {
             let message = format!("the body did not arrive within {} s", self.time.as_secs());
             Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
         };
-        tokio::time::timeout(self.time, self.whole(client, body, kind)).await.map_err(late)?
+        tokio::time::timeout(self.time, self.whole(client, body)).await.map_err(late)?
     }
 
-    async fn whole(
-        &self,
-        client: &Principal,
-        mut body: Body,
-        kind: BodyKind,
-    ) -> Result<HeldBody, Refusal> {
-        let is_json = kind == BodyKind::Json;
+    async fn whole(&self, client: &Principal, mut body: Body) -> Result<HeldBody, Refusal> {
         let full = || busy("too many large requests are being read");
         let mut room = self.room.take(client, 0).ok_or_else(full)?;
         let (mut bytes, mut values) = (Vec::new(), JsonValues::default());
@@ -93,9 +78,7 @@ impl Bodies {
             if length > self.most {
                 return Err(self.too_large());
             }
-            if is_json {
-                values.count(&piece);
-            }
+            values.count(&piece);
             if values.counted > VALUES {
                 let message = format!("a body has {VALUES} values of JSON at most");
                 return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
@@ -160,7 +143,7 @@ mod tests {
     async fn read(bodies: &Bodies, length: usize) -> Result<HeldBody, u16> {
         let body = Body::from(vec![b'x'; length]);
         bodies
-            .read(&own(), &HeaderMap::new(), body, BodyKind::Json)
+            .read(&own(), &HeaderMap::new(), body)
             .await
             .map_err(|refusal| refusal.status.as_u16())
     }
@@ -185,10 +168,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, "67108864".parse().expect("a value"));
         let never = Body::new(http_body_util::channel::Channel::<Bytes>::new(1).1);
-        let refused = bodies()
-            .read(&own(), &headers, never, BodyKind::Json)
-            .await
-            .map_err(|refusal| refusal.status.as_u16());
+        let refused =
+            bodies().read(&own(), &headers, never).await.map_err(|refusal| refusal.status.as_u16());
         assert_eq!(refused.err(), Some(413));
     }
 
@@ -210,8 +191,7 @@ mod tests {
         let (greedy, modest) = (own(), Principal::named("b"));
         bodies.know(&modest);
         let read = async |client: &Principal, text: String| {
-            let read =
-                bodies.read(client, &HeaderMap::new(), Body::from(text), BodyKind::Json).await;
+            let read = bodies.read(client, &HeaderMap::new(), Body::from(text)).await;
             read.map_err(|refusal| refusal.status.as_u16())
         };
         let many = |values: usize| format!("[{}0]", "0,".repeat(values));
@@ -231,8 +211,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_arrive_is_not_waited_for() {
         let (_sender, never) = http_body_util::channel::Channel::<Bytes>::new(1);
-        let refused =
-            bodies().read(&own(), &HeaderMap::new(), Body::new(never), BodyKind::Json).await;
+        let refused = bodies().read(&own(), &HeaderMap::new(), Body::new(never)).await;
         assert_eq!(refused.map_err(|refusal| refusal.status.as_u16()).err(), Some(408));
     }
 }

@@ -26,7 +26,7 @@ use tracing::{Instrument, Span};
 
 use crate::access::browser::From;
 use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
-use crate::body::{Bodies, BodyKind, HeldBody, busy};
+use crate::body::{Bodies, HeldBody, busy};
 use crate::connections::{OwnConnection, Serving};
 use crate::door::{Door, MakeHandler};
 use crate::health::{self, HealthWord};
@@ -132,7 +132,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
         }
         // Before it has a place: a body that comes slowly would keep it from others.
-        let held = self.bodies.read(&client.principal, &parts.headers, body, kind(&parts)).await?;
+        let held = self.bodies.read(&client.principal, &parts.headers, body).await?;
         // The end of a stream is the client's to choose, so a server that ends does not wait for it.
         let is_stream = is_stream(&parts);
         let place = if is_stream { door.stream()? } else { door.place()? };
@@ -155,13 +155,6 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         response.headers_mut().extend(correlation);
         Ok(response)
     }
-}
-
-/// Returns what the body of a request is taken for.
-fn kind(parts: &Parts) -> BodyKind {
-    let declared = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let is_form = declared.is_some_and(|text| text.starts_with(b"multipart/form-data"));
-    if is_form && parts.uri.path() == RUN { BodyKind::Parts } else { BodyKind::Json }
 }
 
 /// Returns true for a path of plain requests that call tools.
@@ -307,7 +300,8 @@ impl HttpBody for Lasting {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        // hyper drops a body that says so before its bytes are sent, and with it what the request holds.
+        self.share.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -15,16 +15,17 @@ use serde_json::json;
 use crate::access::Client;
 use crate::respond::{Refusal, json_response};
 use crate::scopes::Scopes;
-use service::Caller;
 use service::apart::{ApartRun, FileIn, FileOut};
 use service::refused::{Refused, RefusedKind};
 use service::report::{CommandReport, millis};
 use service::shell::ScriptArgs;
+use service::{Backend, Caller};
 
 /// Seconds of a command that asks for no time.
 const TIMEOUT: f64 = 5.0;
-/// Tool under whose rule the command is decided.
+/// Tool under whose rule the command is decided, and the one where that is not offered.
 pub(crate) const TOOL: &str = "bash_exec";
+pub(crate) const BASH: &str = "bash";
 
 /// The body of a request.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -114,7 +115,9 @@ pub(crate) async fn run(
     let wanted = !outputs.is_empty();
     let apart = ApartRun::new(args, files, outputs, scopes.run_root.as_deref());
     let apart = apart.map_err(|bad_file| bad(bad_file.to_string()))?;
-    let done = scope.apart(TOOL, apart, caller).await;
+    // A shell that is there for the sake of `bash` is under the rule of `bash`.
+    let tool = if scope.withheld(TOOL).is_none() { TOOL } else { BASH };
+    let done = scope.apart(tool, apart, caller).await;
     let (report, files) = done.map_err(|refused| refusal(&refused))?;
     let files = wanted.then(|| files.into_iter().map(ReturnedFile::of).collect());
     let answer = RunAnswer::of(&report, millis(begun.elapsed()), files);

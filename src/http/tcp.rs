@@ -27,8 +27,8 @@ const CONNECTIONS: usize = 16;
 const FIRST: Duration = Duration::from_secs(10);
 /// Time without progress in which a client may leave an answer unread.
 const UNREAD: Duration = Duration::from_secs(30);
-/// Name of the clients in the audit log.
-const CLIENT: &str = "tcp";
+/// Name of the clients in policies and in the audit log.
+pub const CLIENT: &str = "tcp";
 
 /// A socket that listens, and the addresses that may connect; all if there are none.
 #[derive(Debug)]

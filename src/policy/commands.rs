@@ -12,7 +12,10 @@ use super::conduct::{
 use super::flags::{
     BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
 };
-use super::hooks::{Hooks, WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement, hooks};
+use super::hooks::{
+    HookPoint, HookScript, Hooks, WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement,
+    hooks,
+};
 use super::reach::{TargetPlaces, TargetReach};
 use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
@@ -324,10 +327,7 @@ pub(super) fn command(
             (None, _) | (_, false) => own,
         },
         input: written.stdin.as_ref().map_or(input, |input| *input.get_ref()),
-        hooks: match (hooks(document, written)?, &base) {
-            (own, Some(base)) if own == Hooks::default() => base.hooks.clone(),
-            (own, _) => own,
-        },
+        hooks: inherited(hooks(document, written)?, base.as_ref().map(|base| &base.hooks)),
         conduct: conduct(document, written, base.map(|base| base.conduct).unwrap_or_default())?,
         description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
         changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
@@ -342,6 +342,32 @@ pub(super) fn command(
     }
     check_examples(document, written, &command)?;
     Ok(command)
+}
+
+/// Adds the hooks of the tool that one extends: its checks always, all else where the tool has none of that kind.
+fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
+    let Some(base) = base else { return own };
+    own.checks.splice(0..0, base.checks.iter().cloned());
+    if own.replacements.is_empty() {
+        own.replacements.clone_from(&base.replacements);
+    }
+    if own.readers.is_empty() {
+        own.readers.clone_from(&base.readers);
+    }
+    let is_before = |hook: &&HookScript| hook.at != HookPoint::Output;
+    let (before, after): (Vec<&HookScript>, Vec<&HookScript>) =
+        base.scripts.iter().partition(|hook| is_before(hook));
+    if !own.scripts.iter().any(|hook| is_before(&hook)) {
+        own.scripts.splice(0..0, before.into_iter().cloned());
+    } else {
+        // A check of the other is one of this, whatever else this has.
+        let checks = before.into_iter().filter(|hook| hook.at == HookPoint::Check);
+        own.scripts.splice(0..0, checks.cloned());
+    }
+    if !own.scripts.iter().any(|hook| hook.at == HookPoint::Output) {
+        own.scripts.extend(after.into_iter().cloned());
+    }
+    own
 }
 
 /// Returns the tool that another extends.

@@ -51,7 +51,8 @@ struct WrittenRule {
     id: Spanned<String>,
     /// Tools whose calls it matches. Example: `["bash", "bash_exec"]`.
     tools: Spanned<Vec<String>>,
-    /// Clients whose calls it matches: those of `[[http.tokens]]`, `http` for a listener's others, and `local` for
+    /// Clients whose calls it matches: those of `[[http.tokens]]`, `http` for a listener's others, `tcp` for those of
+    /// `--tcp`, and `local` for
     /// standard input and the owner of a socket.
     ///
     /// Default: `[]`, every client. Example: `["ci"]`.

@@ -33,6 +33,7 @@ pub struct Plain {
     one_program: bool,
     pub families: BTreeSet<Family>,
     pub memory_is_held: bool,
+    has_egress: bool,
 }
 
 /// A shipped profile's text.
@@ -58,6 +59,7 @@ impl Plain {
                 one_program: false,
                 families: BTreeSet::new(),
                 memory_is_held: false,
+                has_egress: false,
             },
         };
         let tables = |key: &str| {
@@ -74,6 +76,10 @@ impl Plain {
             let known = [("unix", Family::Unix), ("inet", Family::Inet), ("inet6", Family::Inet6)];
             let named = known.into_iter().filter(|(name, _)| families.iter().any(|f| f == name));
             plain.families = named.map(|(_, family)| family).collect();
+        }
+        if let Some(class) = written.get("network").and_then(|network| network.get("class")) {
+            let reaching = ["allow-list", "private", "any"];
+            plain.has_egress = class.as_str().is_some_and(|class| reaching.contains(&class));
         }
         plain
     }
@@ -176,12 +182,15 @@ impl Plain {
     }
 
     fn socket(&self, arguments: &[u64; 6]) -> Answer {
-        let inet = |family: Family, number: u32| {
+        // ICMP of the family: what ping(8) sends goes to the gateway, where there is one.
+        let inet = |family: Family, number: u32, echo: u32| {
+            let (kind, protocol) = (kind(arguments), low(arguments, 2));
             self.families.contains(&family)
                 && low(arguments, 0) == number
-                && matches!((kind(arguments), low(arguments, 2)), (1, 0 | 6) | (2, 0 | 17))
+                && (matches!((kind, protocol), (1, 0 | 6) | (2, 0 | 17))
+                    || self.has_egress && (kind, protocol) == (2, echo))
         };
-        if self.unix_pair(arguments) || inet(Family::Inet, 2) || inet(Family::Inet6, 10) {
+        if self.unix_pair(arguments) || inet(Family::Inet, 2, 1) || inet(Family::Inet6, 10, 58) {
             return Answer::Allow;
         }
         // getaddrinfo's question for the machine's addresses, where there are sockets at all.
@@ -249,7 +258,7 @@ fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
 
 fn prctl(option: u32) -> bool {
     matches!(option,
-        1..=4 | 7 | 15 | 16 | 21 | 23 | 27 | 29 | 30 | 36..=39 | 41 | 42 | 47 | 50..=52 | 54..=56 | 61
+        1..=4 | 7 | 8 | 15 | 16 | 21 | 23 | 27 | 29 | 30 | 36..=39 | 41 | 42 | 47 | 50..=52 | 54..=56 | 61
             | 65 | 66 | 0x5356_4d41)
 }
 

@@ -39,8 +39,8 @@ fn a_policy_file_is_checked_without_being_in_force() -> io::Result<()> {
     let second = configured.directory.path().join("b.toml");
     fs::write(second, TEAM.replace("why = \"sums are enough\"", "wyh = \"sums are enough\""))?;
     let both = format!(
-        "{mistake}b.toml:17:1: unknown field `wyh`, expected one of `id`, `tools`, `action`, \
-         `profile`, `choice`, `limits`, `why`, `matches`, `not_matches`\nhint: did you mean `why`?\n"
+        "{mistake}b.toml:17:1: unknown field `wyh`, expected one of `id`, `tools`, `clients`, `action`, \
+         `profile`, `choice`, `egress`, `limits`, `why`, `matches`, `not_matches`\nhint: did you mean `why`?\n"
     );
     assert_eq!(configured.told(&["policy", "check", "a.toml", "b.toml"])?, refused(&both));
     Ok(())

@@ -11,18 +11,28 @@ use super::{Configured, SMALL, refused, shipped, well};
 fn profiles_are_listed_with_their_files() -> io::Result<()> {
     let configured = Configured::with(&[("sandbox-profiles/small.toml", SMALL)])?;
     let expected = "\
-bash      a shell with the host's programs, a workspace, and its own loopback network
-          embedded:sandbox-profiles/bash.toml
-bc        bc(1) and nothing else: no fork, no network, no files
-          embedded:sandbox-profiles/bc.toml
-cli-file  file(1) and nothing else: no fork, no network, files only in /workspace
-          embedded:sandbox-profiles/cli-file.toml
-cli-jq    jq(1) and nothing else: no fork, no network, files only in /workspace
-          embedded:sandbox-profiles/cli-jq.toml
-nested    as bash, with the sockets that the operator names in /tmp/mcp-sockets
-          embedded:sandbox-profiles/nested.toml
-small     bash with less memory
-          DIR/sandbox-profiles/small.toml
+bash            a shell with the host's programs, a workspace, and its own loopback network
+                embedded:sandbox-profiles/bash.toml
+bc              bc(1) and nothing else: no fork, no network, no files
+                embedded:sandbox-profiles/bc.toml
+cli-curl        curl and nothing else: no other program in the cell, only the target of the call
+                embedded:sandbox-profiles/cli-curl.toml
+cli-dig         dig and nothing else: no other program in the cell, only the target of the call
+                embedded:sandbox-profiles/cli-dig.toml
+cli-file        file(1) and nothing else: no fork, no network, files only in /workspace
+                embedded:sandbox-profiles/cli-file.toml
+cli-jq          jq(1) and nothing else: no fork, no network, files only in /workspace
+                embedded:sandbox-profiles/cli-jq.toml
+cli-nmap        nmap(1) and nothing else: no fork, no raw sockets, only the target of the call
+                embedded:sandbox-profiles/cli-nmap.toml
+cli-ping        ping and nothing else: no fork, no raw sockets, only the target of the call
+                embedded:sandbox-profiles/cli-ping.toml
+cli-traceroute  traceroute and nothing else: no fork, no raw sockets, only the target of the call
+                embedded:sandbox-profiles/cli-traceroute.toml
+nested          as bash, with the sockets that the operator names in /tmp/mcp-sockets
+                embedded:sandbox-profiles/nested.toml
+small           bash with less memory
+                DIR/sandbox-profiles/small.toml
 ";
     assert_eq!(configured.told(&["profile", "list"])?, well(expected));
     let (code, stdout, _) = configured.told(&["profile", "list", "--json"])?;
@@ -32,7 +42,7 @@ small     bash with less memory
         "description": "bash with less memory",
         "file": "DIR/sandbox-profiles/small.toml",
     });
-    assert_eq!((code, json.get(5)), (Some(0), Some(&small)));
+    assert_eq!((code, json.get(10)), (Some(0), Some(&small)));
     Ok(())
 }
 

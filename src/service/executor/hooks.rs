@@ -62,13 +62,15 @@ impl Scope {
     ) -> Result<Answer, ToolError> {
         let input = hooks::input(declared, request, words).to_string();
         let remembered = &self.executor.answers;
-        if let Some(answer) = remembered.get(&hook.script, &input).filter(|_| hook.remember) {
+        // Of this client: the time of an answer tells nobody what another has asked.
+        let key = format!("{}\0{input}", self.workbench.principal.name());
+        if let Some(answer) = remembered.get(&hook.script, &key).filter(|_| hook.remember) {
             return Ok(answer);
         }
         let report = self.run_hook(hook, input.clone(), caller, about).await?;
         let answer = hooks::answer(hook, &report)?;
         if hook.remember {
-            remembered.put(&hook.script, &input, answer.clone());
+            remembered.put(&hook.script, &key, answer.clone());
         }
         Ok(answer)
     }

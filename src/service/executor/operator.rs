@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use tracing::info;
 
 use super::{Executor, withheld};
-use config::ShownLine;
+use config::{Loaded, ShownLine};
 
 /// Choice of whether a tool is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,9 @@ impl Executor {
         if !self.knows(tool) {
             return Err(NoControl::Unknown(tool.to_owned()));
         }
-        if withheld(&self.shared.loaded, tool).is_some() {
+        // One that some clients alone may call can be switched off too.
+        let of = |policy| Loaded { policy, ..self.shared.loaded.clone() };
+        if self.policy.of_each().into_iter().all(|policy| withheld(&of(policy), tool).is_some()) {
             return Err(NoControl::Configured(tool.to_owned()));
         }
         let changed = {

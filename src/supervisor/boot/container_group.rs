@@ -19,7 +19,7 @@ use cell::cgroup::{Parent, ProcessorShares};
 use cell::errno_of;
 
 /// Leaf for all processes of the container that are not cofferdam's.
-const LEAF: &str = "container";
+const LEAF: &str = "cofferdam-container";
 /// Beginning of the name of an instance's group; its pid follows. Root's instances have numbers instead.
 const INSTANCE: &str = "cofferdam-pid";
 /// Most rounds of moving: processes fork while they are moved.

@@ -15,7 +15,7 @@ use nix::poll::PollFlags;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
-use model::egress::{Connection, Denied, Only, TALLY_ROWS, Tally};
+use model::egress::{Connection, ConnectionEnd, Denied, Only, TALLY_ROWS, Tally};
 use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
 use sys::socket;
@@ -28,7 +28,9 @@ const START_TIME: Duration = Duration::from_secs(5);
 const WAITING: usize = 4_096;
 /// Most calls whose connections are told, and most connections of one call: the tally has the sums of all.
 const MOST_BEGUN: usize = 256;
-const MOST_CONNECTIONS: u32 = 4_096;
+const MOST_CONNECTIONS: u32 = 1_024;
+/// The same, once some of them were denied.
+const MOST_DENIED: u32 = 128;
 /// Bytes of one text of a tally; a name of the DNS with its port has 260.
 const TEXT_BYTES: usize = 512;
 
@@ -197,8 +199,11 @@ impl GatewayLink {
             Ok(()) => {
                 self.calls.insert(call, cell);
                 self.begun.push_back((call, cell, 0));
-                if self.begun.len() > MOST_BEGUN {
-                    self.begun.pop_front();
+                let is_over = |(one, ..): &(CallId, CellKey, u32)| !self.calls.contains_key(one);
+                if self.begun.len() > MOST_BEGUN
+                    && let Some(at) = self.begun.iter().position(is_over)
+                {
+                    self.begun.remove(at);
                 }
                 if let Some(why) = self.failed.get(&cell) {
                     self.lost.push((call, why.clone()));
@@ -263,9 +268,12 @@ impl GatewayLink {
                 None
             }
             FromGateway::Connection { cell, call, connection } => {
+                // What is denied is counted in the tally; it must not use up the lines of what was not.
+                let is_denied = connection.end == ConnectionEnd::Denied;
+                let most = if is_denied { MOST_DENIED } else { MOST_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
                 if let Some((_, _, told)) = self.begun.iter_mut().find(of_call)
-                    && *told < MOST_CONNECTIONS
+                    && *told < most
                 {
                     *told += 1;
                     self.connections.push((call, harmless_connection(connection)));
