@@ -76,14 +76,13 @@ fn metrics_count_calls_by_outcome_duration_and_what_was_refused() {
     run(&json!({"command": "sleep 60", "timeout_seconds": 0.2}));
     let text = metrics(&server);
     let counted = |line: &str| value(&text, &format!("cofferdam_{line}"));
-    assert_eq!(counted(r#"calls_total{tool="bash_exec",outcome="exited"}"#), Some(2.0), "{text}");
-    assert_eq!(counted(r#"calls_total{tool="bash_exec",outcome="timeout"}"#), Some(1.0));
-    assert_eq!(counted(r#"denied_system_calls_total{tool="bash_exec"}"#), Some(1.0));
-    let bucket = |le: &str| {
-        counted(&format!(r#"call_duration_seconds_bucket{{le="{le}",tool="bash_exec"}}"#))
-    };
+    assert_eq!(counted(r#"calls_total{tool="bash",outcome="exited"}"#), Some(2.0), "{text}");
+    assert_eq!(counted(r#"calls_total{tool="bash",outcome="timeout"}"#), Some(1.0));
+    assert_eq!(counted(r#"denied_system_calls_total{tool="bash"}"#), Some(1.0));
+    let bucket =
+        |le: &str| counted(&format!(r#"call_duration_seconds_bucket{{le="{le}",tool="bash"}}"#));
     assert_eq!((bucket("+Inf"), bucket("0.005")), (Some(3.0), Some(0.0)), "{text}");
-    assert_eq!(counted(r#"call_duration_seconds_count{tool="bash_exec"}"#), Some(3.0));
+    assert_eq!(counted(r#"call_duration_seconds_count{tool="bash"}"#), Some(3.0));
     assert_eq!(
         (counted("pending"), counted("places").is_some_and(|it| it > 256.0)),
         (Some(0.0), true)

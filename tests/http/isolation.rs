@@ -107,7 +107,7 @@ extends = "shipped"
 
 [[rule]]
 id = "no-shell"
-tools = ["bash", "bash_exec"]
+tools = ["bash"]
 clients = ["alice"]
 action = "deny"
 why = "alice computes"
@@ -157,7 +157,16 @@ fn two_tokens_have_two_sets_of_tools_and_limits() {
         let headers = [("authorization", token), ("content-type", "application/json")];
         server.ask("POST", "/run", &headers, "{\"command\": \"echo ran\"}")
     };
+    // A rule of the one shell that is offered binds `/run` too.
     assert_eq!((run(&alice).status, run(&bob).status), (403, 200));
+    let headers = [("authorization", bob.as_str()), ("content-type", "application/json")];
+    let body = "{\"command\": \"sleep 100\", \"timeout_seconds\": 50}";
+    let run = server.ask("POST", "/run", &headers, body).message();
+    assert_eq!(
+        (&run["outcome"], &run["timeout_seconds"]),
+        (&json!("timeout"), &json!(2.0)),
+        "{run}"
+    );
     // The limit is in force, and told.
     let long = ask(&server, &bob, "bash", json!({"command": "sleep 100", "timeout": 50}));
     assert_eq!(result(&long)["outcome"], "timeout", "{long:?}");
