@@ -86,8 +86,12 @@ fn the_file_counts_and_a_variable_goes_before_it() -> Result<(), String> {
     assert_eq!((commands.concurrency.value, commands.max_stdout.value), (4, 4096));
     assert_eq!((commands.max_stderr.value, commands.memory.value), (2048, Some(256 << 20)));
     assert_eq!(names(&config.tools_on.value), ["cli_nmap", "cli_nmap_intrusive", "cli_ping"]);
-    // A name that is never a tool's there means nothing here.
+    // A name that is never a tool's there means nothing here, but to leave out one that has it.
     assert!(config.tools_off.value.is_empty());
+    let left_out = applied(None, &[("TOOL_EXCLUDE", "Test*,*Wc*")])?;
+    assert_eq!(names(&left_out.tools_off.value), ["cli_wc"]);
+    let narrower = "security:\n  allowed_targets: [RFC1918]\n";
+    assert!(applied(Some(narrower), &[]).is_err_and(|told| told.contains("both and no others")));
     assert_eq!(read(Some(YAML), &variables)?.http(), None);
     Ok(())
 }

@@ -101,6 +101,19 @@ fn flags_together_are_checked_and_a_replaced_word_is_what_is_checked() {
 }
 
 #[test]
+fn a_tool_that_extends_another_keeps_its_checks_beside_hooks_of_its_own() -> Result<(), String> {
+    let more = "[[tool]]\nname = \"scan_more\"\nextends = \"scan\"\nwhy = \"for this test\"\n\
+        accepts = [{ args = [\"-sT\"] }]\nrefuses = [{ args = [\"-sn\", \"-p\", \"80\"] }]\n\
+        [[tool.read]]\nname = \"host\"\npattern = \"x\"\nwhy = \"for this test\"\n";
+    let document = Document::new("p.toml", &format!("{TOOL}{more}"));
+    let policy = Policy::parse(&[document], &Profiles::compiled_in()).map_err(|e| e.to_string())?;
+    let hooks = policy.command("scan_more").map(|command| &command.hooks);
+    let numbers = hooks.map(|it| (it.checks.len(), it.replacements.len(), it.readers.len()));
+    assert_eq!(numbers, Some((2, 3, 1)));
+    Ok(())
+}
+
+#[test]
 fn readers_find_lines_by_groups_or_one_value() {
     let output = "report for 10.0.0.2\n22/tcp  open ssh\n23/tcp closed x\n53/udp open domain\n";
     let found: Vec<Vec<FoundLine>> =
