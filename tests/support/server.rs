@@ -75,11 +75,16 @@ impl Server {
         self.request("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
+    /// The next message, whatever it is.
+    pub fn message(&self, end: Instant) -> Value {
+        let left = end.saturating_duration_since(Instant::now());
+        self.lines.recv_timeout(left).expect("an answer in time")
+    }
+
     pub fn answer(&self, id: u64) -> Value {
         let end = Instant::now() + patience();
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).expect("an answer in time");
+            let line = self.message(end);
             if line["id"] == id {
                 return line;
             }

@@ -127,7 +127,11 @@ fn nested_refused(caller: &Caller) -> Check {
     equal(
         "unshare(1) in a cell",
         (told.code, told.stderr.as_str()),
-        (1, "unshare: unshare failed: Operation not permitted\n"),
+        (
+            1,
+            "unshare: unshare failed: Operation not permitted\n\
+             cofferdam: denied: system call unshare, once; nothing grants it\n",
+        ),
     )?;
     equal("unshare(1) outside", caller.bash_outside("unshare --user true")?.code, 0)
 }
