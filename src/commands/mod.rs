@@ -4,6 +4,7 @@
 //! (arguments, configuration, what the supervisor needs) and a part that runs on the runtime with
 //! the link to the supervisor. [`start`] puts the steps between them; [`wiring`] names what they call.
 
+mod agreement;
 pub mod audit;
 pub mod calc;
 pub mod check_files;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
 use super::format::{Rows, limits, limits_json, plain, pretty};
-use super::{check_files, wiring};
+use super::{agreement, check_files, wiring};
 use config::{HostContext, Loaded};
 use model::call::Asked;
 use model::job::ProfileName;
@@ -150,7 +150,7 @@ fn lowered(limits: &Asked) -> String {
 
 fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let loaded = wiring::load(config)?.loaded;
-    wiring::check_client(&loaded, &typed.client, "--client")?;
+    agreement::check_client(&loaded, &typed.client, "--client")?;
     let tool = typed.tool.as_str();
     let rules = loaded.policy.rules();
     let ruled: BTreeSet<&str> =

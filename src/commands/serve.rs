@@ -20,7 +20,7 @@ use super::streams::Streams;
 use super::toolchains::FoundToolchains;
 use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
-use super::{metrics, project, start, wiring};
+use super::{agreement, metrics, project, start, wiring};
 use ::project::Project;
 use config::HostContext;
 use config::mcp_server::McpSettings;
@@ -209,7 +209,7 @@ fn granted(
     let configured_egress = run_arguments::egress(&settings.loaded.config.egress.value)
         .map_err(|error| error.with_hint("`[server] egress` in cofferdam.toml"))?;
     additions.egress.splice(0..0, configured_egress);
-    wiring::check_egress(&settings.loaded, &additions.egress)?;
+    agreement::check_egress(&settings.loaded, &additions.egress)?;
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
     let cache =
@@ -372,7 +372,7 @@ fn kept(asked: &str) -> Result<Vec<MountRequest>, CliError> {
     let Some(directory) = asked.strip_suffix(":rw") else { return Ok(Vec::new()) };
     let directory = std::path::absolute(directory)
         .map_err(|error| CliError::new(format!("--project: {}", in_words(&error))))?;
-    // What is named may be a link, but nothing below it.
+    // A named path may be a link, but nothing below it.
     let is_folder = |place: &Path| place.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     if !is_folder(&directory.join(HOOKS)) {
         make_kept(&directory).map_err(|error| {

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::agreement;
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
-use super::format::plain;
 use super::grant_lookup::{self, Asked, Flag, Found};
-use super::listener::{self, HostGrants};
+use super::listener::HostGrants;
 use super::run_arguments::MountRequest;
 use super::tier;
 use super::{git_identity, host_programs};
@@ -17,9 +17,8 @@ use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
 use model::call::Call;
 use model::defaults;
-use model::egress::{EgressRule, NetworkClass};
+use model::egress::NetworkClass;
 use model::job::{Access, GrantId, ProfileName, Workspace};
-use model::nearest::nearest;
 use model::outcome::in_words;
 use model::profile::{
     HostPath, PATH, PathKind, Presence, Profile, ProfileAdditions, SCRIPT_PROGRAMS, TerminalSize,
@@ -27,7 +26,6 @@ use model::profile::{
 use model::receipt::Tier;
 use policy::flags::DeclaredCommand;
 use policy::group::ToolGroup;
-use policy::tools;
 use policy::{Effect, Grant, Policy, Principal, Profiles, Terms};
 use project::GrantedDirectory;
 use service::Setup;
@@ -368,8 +366,8 @@ pub fn load_with(
         setting.value.extend(on.iter().cloned());
         setting.source = ValueSource::Said("--on");
     }
-    check_tools(&loaded)?;
-    check_clients(&loaded)?;
+    agreement::check_tools(&loaded)?;
+    agreement::check_clients(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {
         !loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool)
@@ -392,37 +390,8 @@ pub fn load_with(
 pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load_one(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    check_tools(&loaded)?;
+    agreement::check_tools(&loaded)?;
     Ok(Settings::of(loaded, Vec::new()).named(directory))
-}
-
-/// Checks that each rule of egress that the policy leaves to calls exists: in the profile, or among the additions.
-/// One that does not would be a network that the operator thinks is there.
-///
-/// # Errors
-/// The first rule that names another.
-pub fn check_egress(loaded: &Loaded, added: &[EgressRule]) -> Result<(), CliError> {
-    for rule in loaded.policy.rules() {
-        let Effect::Allow { profile, choice, egress: Some(ids), .. } = &rule.effect else {
-            continue;
-        };
-        let profiles = [profile].into_iter().chain(choice).filter_map(|it| loaded.profiles.get(it));
-        let own = profiles.flat_map(|profile| &profile.egress.rules);
-        let known: Vec<&str> = own.chain(added).map(|rule| rule.id.as_str()).collect();
-        let Some(unknown) = ids.iter().find(|id| !known.contains(&id.as_str())) else { continue };
-        let message = format!(
-            "{}:{}: rule `{}` leaves its calls the egress `{unknown}`, which profile `{profile}` does not have",
-            plain(&rule.file),
-            rule.line,
-            rule.id
-        );
-        let hint = match nearest(unknown, known.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "add `[[egress]]` to the profile, or start with `--egress`".to_owned(),
-        };
-        return Err(CliError::new(message).with_hint(hint));
-    }
-    Ok(())
 }
 
 /// Adds the named profiles to those that the policy uses, for `doctor`, which tries them all.
@@ -433,93 +402,6 @@ pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings 
         settings.profiles.extend(loaded.filter(|_| !there).cloned());
     }
     settings
-}
-
-/// Checks that names in `[tools]` are of tools that exist, and that a declared tool does not take a
-/// built-in's name: a spelling mistake must not leave a tool on.
-fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
-    let policy = &loaded.policy;
-    let mut given = policy.given_commands().iter().map(|command| command.name.as_str());
-    if let Some(name) = given.find(|name| tools::NAMES.contains(name)) {
-        return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
-            .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
-    }
-    check_hooks(loaded)?;
-    let config = &loaded.config;
-    if config.tools_on.value.is_empty() && config.tools_off.value.is_empty() {
-        return Ok(());
-    }
-    let declared = policy.commands().iter().map(|command| command.name.as_str());
-    let names: Vec<&str> = tools::NAMES.iter().copied().chain(declared).collect();
-    for (key, setting) in [("on", &config.tools_on), ("off", &config.tools_off)] {
-        let unknown = setting.value.iter().find(|name| !names.contains(&name.as_str()));
-        if let Some(name) = unknown {
-            let (source, shown) = (&setting.source, name.escape_default());
-            let error = CliError::new(format!("{source}: `tools.{key}`: no tool `{shown}`"));
-            return Err(error.with_hint(match nearest(name, names.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("the tools are {}", names.join(", ")),
-            }));
-        }
-    }
-    Ok(())
-}
-
-/// Checks that hooks of the tools that are on can run: a rule allows them, under a profile without a network.
-fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
-    let Loaded { policy, profiles, config, .. } = loaded;
-    let is_on = |command: &&DeclaredCommand| config.tools_on.value.contains(&command.name);
-    let mut on = policy.given_commands().iter().filter(is_on);
-    let Some(command) = on.find(|command| !command.hooks.scripts.is_empty()) else {
-        return Ok(());
-    };
-    for policy in policy.of_each() {
-        check_hook(&command.name, &policy, profiles)?;
-    }
-    Ok(())
-}
-
-fn check_hook(name: &str, policy: &Policy, profiles: &Profiles) -> Result<(), CliError> {
-    match policy.terms(&format!("{}{name}", tools::HOOK_PREFIX), profiles) {
-        Err(denial) => {
-            Err(CliError::new(format!("policies: `{name}` has a hook that may not run: {denial}"))
-                .with_hint("a rule with `tools = [\"hook\"]` names the profile of such scripts"))
-        }
-        Ok(terms) if terms.profile.egress.class > NetworkClass::Loopback => {
-            let profile = &terms.profile.name;
-            let message = format!("policies: hooks run under `{profile}`, which has a network");
-            Err(CliError::new(message)
-                .with_hint("name a profile without one in the rule of `hook`"))
-        }
-        Ok(_) => Ok(()),
-    }
-}
-
-/// Checks that clients in rules are clients that there are: a rule about one that is misspelt would be about nobody.
-fn check_clients(loaded: &Loaded) -> Result<(), CliError> {
-    for rule in loaded.policy.rules() {
-        for client in &rule.clients {
-            let place = format!("{}:{}: rule `{}`", rule.file, rule.line, rule.id);
-            check_client(loaded, client, &place)?;
-        }
-    }
-    Ok(())
-}
-
-/// Checks that there is a client of this name.
-pub(super) fn check_client(loaded: &Loaded, client: &str, place: &str) -> Result<(), CliError> {
-    let tokens = loaded.config.http.tokens.value.iter().map(|token| token.client.as_str());
-    let local = Principal::local();
-    let known: Vec<&str> =
-        [local.name(), listener::CLIENT, http::tcp::CLIENT].into_iter().chain(tokens).collect();
-    if known.contains(&client) {
-        return Ok(());
-    }
-    let error = CliError::new(format!("{place}: there is no client `{}`", client.escape_default()));
-    Err(error.with_hint(match nearest(client, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "a client is named under `[[http.tokens]]`, or it is http, tcp or local".to_owned(),
-    }))
 }
 
 /// Selects one profile and adds the operator's mounts; a path of `--rw` is the workspace.

@@ -393,7 +393,7 @@ impl Gateway<'_> {
             Ok(Some(collected)) => collected.well,
             Err(_) => false,
         };
-        // What it had said is still to be read.
+        // Its last words are still to be read.
         while self.worker_frame(key) {}
         let Some(cell) = self.cells.get_mut(&key) else { return };
         let State::Working { ending, asked, .. } = &mut cell.state else { return };

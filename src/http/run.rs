@@ -64,7 +64,7 @@ pub(crate) struct RunAnswer {
     stderr: String,
     exit_code: u8,
     duration_ms: u64,
-    /// How it ended: `exited`, `signaled`, `timeout`, `limit`, `cancelled` or `failed`.
+    /// End of the call: `exited`, `signaled`, `timeout`, `limit`, `cancelled` or `failed`.
     outcome: &'static str,
     /// Seconds that it had.
     timeout_seconds: f64,

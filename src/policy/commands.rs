@@ -13,8 +13,7 @@ use super::flags::{
     BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
 };
 use super::hooks::{
-    HookPoint, HookScript, Hooks, WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement,
-    hooks,
+    WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement, hooks, inherited,
 };
 use super::reach::{TargetPlaces, TargetReach};
 use super::tools::RESERVED;
@@ -342,32 +341,6 @@ pub(super) fn command(
     }
     check_examples(document, written, &command)?;
     Ok(command)
-}
-
-/// Adds the hooks of the tool that one extends: its checks always, all else where the tool has none of that kind.
-fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
-    let Some(base) = base else { return own };
-    own.checks.splice(0..0, base.checks.iter().cloned());
-    if own.replacements.is_empty() {
-        own.replacements.clone_from(&base.replacements);
-    }
-    if own.readers.is_empty() {
-        own.readers.clone_from(&base.readers);
-    }
-    let is_before = |hook: &&HookScript| hook.at != HookPoint::Output;
-    let (before, after): (Vec<&HookScript>, Vec<&HookScript>) =
-        base.scripts.iter().partition(|hook| is_before(hook));
-    if !own.scripts.iter().any(|hook| is_before(&hook)) {
-        own.scripts.splice(0..0, before.into_iter().cloned());
-    } else {
-        // A check of the other is one of this, whatever else this has.
-        let checks = before.into_iter().filter(|hook| hook.at == HookPoint::Check);
-        own.scripts.splice(0..0, checks.cloned());
-    }
-    if !own.scripts.iter().any(|hook| hook.at == HookPoint::Output) {
-        own.scripts.extend(after.into_iter().cloned());
-    }
-    own
 }
 
 /// Returns the tool that another extends.

@@ -198,7 +198,7 @@ pub(super) struct WrittenTemplate {
 
 /// Checks the conduct of one declared tool.
 ///
-/// What it does not say is as `usual` has it.
+/// All else is as `usual` has it.
 pub(super) fn conduct(
     document: &Document,
     written: &WrittenCommand,

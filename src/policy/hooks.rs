@@ -242,6 +242,32 @@ pub(super) struct WrittenHook {
     why: Spanned<String>,
 }
 
+/// Adds the hooks of the tool that one extends: its checks always, all else where the tool has none of that kind.
+pub(super) fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
+    let Some(base) = base else { return own };
+    own.checks.splice(0..0, base.checks.iter().cloned());
+    if own.replacements.is_empty() {
+        own.replacements.clone_from(&base.replacements);
+    }
+    if own.readers.is_empty() {
+        own.readers.clone_from(&base.readers);
+    }
+    let is_before = |hook: &&HookScript| hook.at != HookPoint::Output;
+    let (before, after): (Vec<&HookScript>, Vec<&HookScript>) =
+        base.scripts.iter().partition(|hook| is_before(hook));
+    if !own.scripts.iter().any(|hook| is_before(&hook)) {
+        own.scripts.splice(0..0, before.into_iter().cloned());
+    } else {
+        // A check of the other is one of this, whatever else this has.
+        let checks = before.into_iter().filter(|hook| hook.at == HookPoint::Check);
+        own.scripts.splice(0..0, checks.cloned());
+    }
+    if !own.scripts.iter().any(|hook| hook.at == HookPoint::Output) {
+        own.scripts.extend(after.into_iter().cloned());
+    }
+    own
+}
+
 /// Checks the hooks of one declared tool.
 pub(super) fn hooks(document: &Document, written: &WrittenCommand) -> Result<Hooks, Mistake> {
     let checks = written.checks.iter().map(|one| check(document, one));

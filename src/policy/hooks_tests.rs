@@ -91,7 +91,7 @@ fn flags_together_are_checked_and_a_replaced_word_is_what_is_checked() {
     assert_eq!(argv(&["-p", "80", "-sn"]), refused("a ping scan looks at no ports"));
     assert_eq!(argv(&["--intensity=3"]), refused("--intensity is of -sV"));
     assert_eq!(argv(&["--intensity=3", "-sV"]), Ok("nmap --intensity=3 -sV".to_owned()));
-    // What a replacement makes is refused as if the caller had sent it.
+    // The words of a replacement are refused as if the caller had sent it.
     assert_eq!(argv(&["-q"]), refused("`--script=evil` is not a flag on this tool's list"));
     // Twice is too often, however it came about.
     assert_eq!(argv(&["-sS", "-sT"]), refused("`-sT` is given 2 times; at most 1 are taken"));

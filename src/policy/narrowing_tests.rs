@@ -26,7 +26,7 @@ fn field(name: &str, kind: &str, rest: &str) -> String {
     )
 }
 
-/// What such a call may reach: rules, hosts, networks, ports, and the networks of all addresses.
+/// Reach of such a call: rules, hosts, networks, ports, and the networks of all addresses.
 fn told(command: &DeclaredCommand, given: &[(&str, &str)]) -> String {
     let only = match command.only(given) {
         Ok(Some(only)) => only,

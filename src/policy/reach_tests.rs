@@ -1,4 +1,4 @@
-//! What a tool is pointed at against every sequence of arguments: the words of an accepted call lead to its target
+//! Targets of a tool against every sequence of arguments: the words of an accepted call lead to its target
 //! alone.
 
 use proptest::prelude::*;

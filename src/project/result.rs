@@ -214,7 +214,7 @@ fn is_error(result: &Value) -> bool {
 fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
     if let Some(fields) = result.as_object_mut() {
         let given = fields.remove("_meta");
-        // What a client believes of the server is not the script's to say.
+        // A script has no say in what a client believes of the server.
         fields.remove("resultType");
         let mut merged = given.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
         merged.retain(|key, _| !OF_THE_SERVER.iter().any(|start| key.starts_with(start)));

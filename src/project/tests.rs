@@ -266,7 +266,7 @@ fn a_folder_that_others_may_write_to_is_left_out_with_what_is_in_it() -> Tested 
     told.sort();
     let folders = ["prompts/open", "tools/a", "tools/open"];
     assert_eq!(told, folders.map(|folder| format!("{folder}: {why}")));
-    // What a list names is in such a folder too.
+    // Paths of a list are in such a folder too.
     fs::set_permissions(root.join("lib"), fs::Permissions::from_mode(0o775))?;
     assert_eq!(
         Project::read(root).map_err(|error| error.to_string()),

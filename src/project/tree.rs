@@ -126,7 +126,7 @@ impl Tree {
         if path == "." || self.folders.borrow().contains(path) {
             return Ok(());
         }
-        // What is no folder is found out where it is opened.
+        // Anything but a folder is found out where it is opened.
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let Ok(stat) = self.file(path, flags).and_then(fstat) else { return Ok(()) };
         if stat.st_mode & WRITABLE_BY_OTHERS != 0 {

@@ -1,4 +1,4 @@
-//! What the operator sees and does while tools are called: events in the log, figures and a reset by signals.
+//! The operator's view and controls while tools are called: events in the log, figures and a reset by signals.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

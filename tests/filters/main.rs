@@ -83,7 +83,7 @@ fn cases() -> Vec<Case> {
                         },
                         hold,
                     );
-                    // What ping(8) opens has a meaning behind a gateway alone.
+                    // The sockets of ping(8) have a meaning behind a gateway alone.
                     let pings = profile.egress.class.has_egress()
                         && families.iter().any(|family| *family != Family::Unix);
                     assert!((other == program) != pings, "{} with {network:?}", profile.name);

@@ -1,4 +1,4 @@
-//! What one token leaves behind, looked for by another that guesses its names.
+//! Traces of one token, looked for by another that guesses their names.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What a request reaches: each path needs a token, `/run` goes with the shell, secrets stay where they are.
+//! Reach of a request: each path needs a token, `/run` goes with the shell, secrets stay where they are.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -136,7 +136,7 @@ fn the_remote_token_of_a_project_is_needed_over_http_as_well() {
     );
     let twofold = server.ask("POST", "/mcp", &[JSON, both, of[0], of[1]], &body);
     assert!(!twofold.body.contains("from the tool"), "{twofold:?}");
-    // What this server's reader takes for no JSON reaches no other reader.
+    // A text that this server's reader takes for no JSON reaches no other reader.
     let huge = "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"x\":1e999}";
     assert_eq!(server.ask("POST", "/mcp", &[JSON, both, of[0], of[1]], huge).status, 403);
     // The revision without sessions, and requests beside MCP.

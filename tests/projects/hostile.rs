@@ -119,7 +119,7 @@ fn a_script_that_may_write_to_its_project_changes_no_script_and_no_metadata() {
     let mut server = Server::start(&["--toolchains", "none", "--project", &place]);
     assert_eq!(called(&mut server, json!({}))["result"]["content"][0]["text"], "end\n");
     assert!(held.path().join("resources/report.txt").exists());
-    // What does not exist cannot be held: it is made.
+    // A folder that does not exist cannot be held: it is made.
     fs::remove_dir_all(held.path().join("server.d")).expect("removed");
     let mut server = Server::start(&["--toolchains", "none", "--project", &place]);
     assert_eq!(called(&mut server, json!({}))["result"]["content"][0]["text"], "end\n");

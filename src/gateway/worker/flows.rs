@@ -301,7 +301,7 @@ impl Worker {
     }
 }
 
-/// How much was taken of what has come for a flow.
+/// Share that was taken of what has come for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     All,

@@ -11,7 +11,7 @@ const SHUT: i32 = -32003;
 /// Code of `exit` before `shutdown`.
 const NOT_SHUT: i32 = -32005;
 
-/// What is done with a message.
+/// Treatment of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Pass,

@@ -77,7 +77,7 @@ async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program(
     assert!(!scope.lists("bash") && scope.lists("calculate"));
     assert_eq!(executor.switch("cli_file", ToolSwitch::On), Ok(true));
     assert!(scope.withheld("cli_file").is_none());
-    // What the configuration leaves out is never switched on.
+    // A tool that the configuration leaves out is never switched on.
     assert_eq!(executor.switch("cli_fil", ToolSwitch::On), Err(unknown));
     let configured = NoControl::Configured("bash_exec".to_owned());
     assert_eq!(executor.switch("bash_exec", ToolSwitch::On), Err(configured));

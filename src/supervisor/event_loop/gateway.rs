@@ -268,7 +268,7 @@ impl GatewayLink {
                 None
             }
             FromGateway::Connection { cell, call, connection } => {
-                // What is denied is counted in the tally; it must not use up the lines of what was not.
+                // Denied ones are counted in the tally; they must not use up the lines of what was not.
                 let is_denied = connection.end == ConnectionEnd::Denied;
                 let most = if is_denied { MOST_DENIED } else { MOST_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;

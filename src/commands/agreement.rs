@@ -1,0 +1,128 @@
+//! Agreement of what an operator has written in several places: names in rules, tools and settings are of things that
+//! exist. A name that is misspelt would be a protection that the operator thinks is there.
+
+use super::error::CliError;
+use super::format::plain;
+use super::listener;
+use config::Loaded;
+use model::egress::{EgressRule, NetworkClass};
+use model::nearest::nearest;
+use policy::flags::DeclaredCommand;
+use policy::tools;
+use policy::{Effect, Policy, Principal, Profiles};
+
+/// Checks that each rule of egress that the policy leaves to calls exists: in the profile, or among the additions.
+/// One that does not would be a network that the operator thinks is there.
+///
+/// # Errors
+/// The first rule that names another.
+pub(super) fn check_egress(loaded: &Loaded, added: &[EgressRule]) -> Result<(), CliError> {
+    for rule in loaded.policy.rules() {
+        let Effect::Allow { profile, choice, egress: Some(ids), .. } = &rule.effect else {
+            continue;
+        };
+        let profiles = [profile].into_iter().chain(choice).filter_map(|it| loaded.profiles.get(it));
+        let own = profiles.flat_map(|profile| &profile.egress.rules);
+        let known: Vec<&str> = own.chain(added).map(|rule| rule.id.as_str()).collect();
+        let Some(unknown) = ids.iter().find(|id| !known.contains(&id.as_str())) else { continue };
+        let message = format!(
+            "{}:{}: rule `{}` leaves its calls the egress `{unknown}`, which profile `{profile}` does not have",
+            plain(&rule.file),
+            rule.line,
+            rule.id
+        );
+        let hint = match nearest(unknown, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "add `[[egress]]` to the profile, or start with `--egress`".to_owned(),
+        };
+        return Err(CliError::new(message).with_hint(hint));
+    }
+    Ok(())
+}
+
+/// Checks that names in `[tools]` are of tools that exist, and that a declared tool does not take a
+/// built-in's name: a spelling mistake must not leave a tool on.
+pub(super) fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
+    let policy = &loaded.policy;
+    let mut given = policy.given_commands().iter().map(|command| command.name.as_str());
+    if let Some(name) = given.find(|name| tools::NAMES.contains(name)) {
+        return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
+            .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
+    }
+    check_hooks(loaded)?;
+    let config = &loaded.config;
+    if config.tools_on.value.is_empty() && config.tools_off.value.is_empty() {
+        return Ok(());
+    }
+    let declared = policy.commands().iter().map(|command| command.name.as_str());
+    let names: Vec<&str> = tools::NAMES.iter().copied().chain(declared).collect();
+    for (key, setting) in [("on", &config.tools_on), ("off", &config.tools_off)] {
+        let unknown = setting.value.iter().find(|name| !names.contains(&name.as_str()));
+        if let Some(name) = unknown {
+            let (source, shown) = (&setting.source, name.escape_default());
+            let error = CliError::new(format!("{source}: `tools.{key}`: no tool `{shown}`"));
+            return Err(error.with_hint(match nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("the tools are {}", names.join(", ")),
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that hooks of the tools that are on can run: a rule allows them, under a profile without a network.
+fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
+    let Loaded { policy, profiles, config, .. } = loaded;
+    let is_on = |command: &&DeclaredCommand| config.tools_on.value.contains(&command.name);
+    let mut on = policy.given_commands().iter().filter(is_on);
+    let Some(command) = on.find(|command| !command.hooks.scripts.is_empty()) else {
+        return Ok(());
+    };
+    for policy in policy.of_each() {
+        check_hook(&command.name, &policy, profiles)?;
+    }
+    Ok(())
+}
+
+fn check_hook(name: &str, policy: &Policy, profiles: &Profiles) -> Result<(), CliError> {
+    match policy.terms(&format!("{}{name}", tools::HOOK_PREFIX), profiles) {
+        Err(denial) => {
+            Err(CliError::new(format!("policies: `{name}` has a hook that may not run: {denial}"))
+                .with_hint("a rule with `tools = [\"hook\"]` names the profile of such scripts"))
+        }
+        Ok(terms) if terms.profile.egress.class > NetworkClass::Loopback => {
+            let profile = &terms.profile.name;
+            let message = format!("policies: hooks run under `{profile}`, which has a network");
+            Err(CliError::new(message)
+                .with_hint("name a profile without one in the rule of `hook`"))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Checks that clients in rules are clients that there are: a rule about one that is misspelt would be about nobody.
+pub(super) fn check_clients(loaded: &Loaded) -> Result<(), CliError> {
+    for rule in loaded.policy.rules() {
+        for client in &rule.clients {
+            let place = format!("{}:{}: rule `{}`", rule.file, rule.line, rule.id);
+            check_client(loaded, client, &place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that there is a client of this name.
+pub(super) fn check_client(loaded: &Loaded, client: &str, place: &str) -> Result<(), CliError> {
+    let tokens = loaded.config.http.tokens.value.iter().map(|token| token.client.as_str());
+    let local = Principal::local();
+    let known: Vec<&str> =
+        [local.name(), listener::CLIENT, http::tcp::CLIENT].into_iter().chain(tokens).collect();
+    if known.contains(&client) {
+        return Ok(());
+    }
+    let error = CliError::new(format!("{place}: there is no client `{}`", client.escape_default()));
+    Err(error.with_hint(match nearest(client, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "a client is named under `[[http.tokens]]`, or it is http, tcp or local".to_owned(),
+    }))
+}
