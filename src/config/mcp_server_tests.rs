@@ -90,6 +90,10 @@ fn the_file_counts_and_a_variable_goes_before_it() -> Result<(), String> {
     assert!(config.tools_off.value.is_empty());
     let left_out = applied(None, &[("TOOL_EXCLUDE", "Test*,*Wc*")])?;
     assert_eq!(names(&left_out.tools_off.value), ["cli_wc"]);
+    let mut config = Config::parse(None, 2).map_err(|error| error.to_string())?;
+    let settings = read(None, &[("TOOL_EXCLUDE", "TestTool")])?;
+    settings.apply(&mut config, &["cli_test"]).map_err(|error| error.to_string())?;
+    assert_eq!(names(&config.tools_off.value), ["cli_test"]);
     let narrower = "security:\n  allowed_targets: [RFC1918]\n";
     assert!(applied(Some(narrower), &[]).is_err_and(|told| told.contains("both and no others")));
     assert_eq!(read(Some(YAML), &variables)?.http(), None);
