@@ -81,7 +81,9 @@ fn metrics_count_calls_by_outcome_duration_and_what_was_refused() {
     assert_eq!(counted(r#"denied_system_calls_total{tool="bash"}"#), Some(1.0));
     let bucket =
         |le: &str| counted(&format!(r#"call_duration_seconds_bucket{{le="{le}",tool="bash"}}"#));
-    assert_eq!((bucket("+Inf"), bucket("0.005")), (Some(3.0), Some(0.0)), "{text}");
+    // The call that met its time limit took longer than the first of these; the others may not have.
+    assert!(bucket("0.1").is_some_and(|calls| calls <= 2.0), "{text}");
+    assert_eq!(bucket("+Inf"), Some(3.0), "{text}");
     assert_eq!(counted(r#"call_duration_seconds_count{tool="bash"}"#), Some(3.0));
     assert_eq!(
         (counted("pending"), counted("places").is_some_and(|it| it > 256.0)),
