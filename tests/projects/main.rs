@@ -18,6 +18,7 @@ mod transcript;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -118,7 +119,24 @@ fn a_failure_is_the_error_that_the_script_reported() {
 #[test]
 fn a_script_has_a_jq_whether_the_host_has_one_or_not() {
     let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+    has_its_jq(&mut served(&held, &[]));
+}
+
+#[test]
+fn a_script_has_its_jq_where_others_cannot_reach_the_program() {
+    let closed = tempfile::tempdir().expect("a directory of mode 0700");
+    let program = closed.path().join("cofferdam");
+    // Not by fs::copy: a file that this process has open for writing when another thread forks cannot be executed.
+    let copied = Command::new("cp").args([server::PROGRAM.as_ref(), program.as_os_str()]).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    let held = tempfile::tempdir().expect("a directory");
+    self::copied(held.path()).expect("a copy");
+    let mut command = Command::new(program);
+    command.args(["serve", "--project"]).arg(held.path());
+    has_its_jq(&mut Server::of(command));
+}
+
+fn has_its_jq(server: &mut Server) {
     let seen = server.result("basics-json", json!({}))["structuredContent"].clone();
     let own = "/etc/cofferdam/bin/jq";
     let version = "jq-1.7-cofferdam";

@@ -1,7 +1,8 @@
 //! Pieces of a root: detached copies of the host's mounts, on their way into a template.
 
 use std::ffi::CStr;
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ use sys::mount::{
 
 /// Devices of every cell, bound one by one.
 pub(crate) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// Where a process finds the file that it runs.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// A mount on its way into the template.
 pub(crate) struct DetachedMount {
@@ -101,7 +105,13 @@ impl DetachedMount {
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
-        let resolved = host.canonicalize().map_err(|error| refused(host, &error))?;
+        let resolved = match host.canonicalize() {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let own = own_program(host).ok_or_else(|| refused(host, &error))?;
+                return Self::of_copy(own, cell).map_err(|error| refused(host, &error));
+            }
+            resolved => resolved.map_err(|error| refused(host, &error))?,
+        };
         let held = c_path(&resolved).and_then(|path| open_resolved(&path)).map_err(here)?;
         let kind = match file_type(&held).map_err(here)? {
             libc::S_IFDIR => Kind::Directory,
@@ -121,6 +131,28 @@ impl DetachedMount {
             Kind::File => Source::Tree(read_only(&held).map_err(here)?),
         };
         Ok(Self { source, target: cell.to_owned(), kind })
+    }
+
+    /// A read-only filesystem with a copy of `program`, which takes the place of the directory that `cell` is in.
+    fn of_copy(mut program: File, cell: &Path) -> std::io::Result<Self> {
+        let (directory, name) =
+            cell.parent().zip(cell.file_name()).ok_or(ErrorKind::InvalidInput)?;
+        let filesystem = Filesystem::open(c"tmpfs")?;
+        filesystem.set_to(c"mode", c"0755")?;
+        filesystem.create()?;
+        let mount = filesystem.mount(attribute::NOSUID | attribute::NODEV)?;
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+        let name = c_path(Path::new(name))?;
+        let mut copy = File::from(lookup::open(&mount, &name, flags, 0o755, Follow::Nothing)?);
+        std::io::copy(&mut program, &mut copy)?;
+        // A mount becomes read-only only when no file on it is open for writing.
+        drop(copy);
+        set_attributes(&mount, attribute::RDONLY, Reach::One)?;
+        Ok(Self {
+            source: Source::Tree(mount),
+            target: directory.to_owned(),
+            kind: Kind::Directory,
+        })
     }
 
     /// The directory of other software in a tree of the distribution's, by itself.
@@ -229,6 +261,13 @@ pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateE
             Ok(piece)
         })
         .collect()
+}
+
+/// Opens this program's own file, if `host` is its path. It is reached without its path: a directory on the way may be
+/// closed to the supervisor, as root's home is to one that root has started.
+fn own_program(host: &Path) -> Option<File> {
+    let own = std::fs::read_link(OWN_PROGRAM).ok()?;
+    if own == host { File::open(OWN_PROGRAM).ok() } else { None }
 }
 
 /// An absolute path of the cell as a path below the current directory, the stage.
