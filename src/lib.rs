@@ -8,6 +8,7 @@
 //! ```text
 //! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
+//!                    │ socket, lists   ── watcher, only with a project: reads its folder again  (watcher)
 //!                  supervisor          pid 1 of its own pid namespace; one thread, poll, pidfds
 //!                    │ SOCK_SEQPACKET  ── gateway ── worker of each cell that sends, only with egress  (gateway)
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
@@ -69,6 +70,9 @@
 //!
 //! [`project`]: a folder of scripts, read into a list of tools, resources and prompts.
 //! *Architecture Invariant:* it runs nothing, and follows no link.
+//!
+//! [`watcher`]: the process that reads a served project again when it changes, and tells the front end.
+//! *Architecture Invariant:* it can read one directory, and holds no secret and no client.
 //!
 //! [`jq`]: the program of that name that scripts of a project have, this binary by another name.
 //! *Architecture Invariant:* nothing of the product is in it.

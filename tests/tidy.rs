@@ -27,6 +27,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("selftest", &["helpers", "model", "profile"]),
     // Reads a folder of scripts, and runs nothing.
     ("project", &[]),
+    // Reads it again, in a process of its own.
+    ("watcher", &["cell", "model", "project", "sys"]),
     // An applet: nothing of the product is in it.
     ("jq", &[]),
     ("policy", &["model", "profile"]),

@@ -244,6 +244,14 @@ pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
+/// Returns a ruleset for a process that reads files and folders beneath `directory`, and needs nothing else.
+pub fn reads(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
+    let abi = known(abi);
+    let ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
+    let rule = PathBeneath::new(directory, AccessFs::ReadFile | AccessFs::ReadDir);
+    ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
+}
+
 /// Returns a ruleset for a process that needs no file and listens nowhere: from ABI 4 on it connects by TCP to
 /// `ports` alone, or to any where there is no list.
 pub fn network_client(abi: u32, ports: Option<&[u16]>) -> Result<PreparedRules> {

@@ -41,7 +41,8 @@ pub(super) fn names() -> BTreeSet<String> {
     let shipped = Profiles::compiled_in();
     let of_profiles = shipped.iter().flat_map(|profile| profile.calls.iter());
     let of_profiles = of_profiles.map(|call| model::profile::calls::name(*call));
-    let confined = confine::calls().chain(gateway::calls()).map(|call| call.name());
+    let confined = confine::calls().chain(gateway::calls()).chain(watcher::calls());
+    let confined = confined.map(|call| call.name());
     let own = supervisor::outer_calls().into_iter().chain(confined);
     let mut names: BTreeSet<String> = listed.chain(own).map(str::to_owned).collect();
     names.extend(of_profiles);
@@ -126,7 +127,7 @@ mod tests {
         for call in supervisor::outer_calls() {
             assert!(names.contains(call), "{call}");
         }
-        for call in confine::calls().chain(gateway::calls()) {
+        for call in confine::calls().chain(gateway::calls()).chain(watcher::calls()) {
             assert!(names.contains(call.name()), "{}", call.name());
         }
         // Of `main`, which opens a listener, and of the supervisor, which gives a cell its network.

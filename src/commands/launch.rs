@@ -20,6 +20,7 @@ use model::profile::{Profile, TRUST};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use supervisor::{Caps, IdRange, Spec};
 use sys::signals;
+use watcher::WatcherSpec;
 
 /// Number of instances of root that share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -33,13 +34,16 @@ pub struct Launched {
     /// Listener, if one was planned.
     pub http: Option<Opened>,
     pub tcp: Option<LineListener>,
+    /// Link to the process that watches the project.
+    pub watched: Option<OwnedFd>,
 }
 
-/// Listeners that were planned.
+/// Listeners that were planned, and the project that is to be watched.
 #[derive(Debug, Default)]
 pub struct Plans {
     pub http: Option<HttpPlan>,
     pub tcp: Option<TcpPlan>,
+    pub watcher: Option<WatcherSpec>,
 }
 
 /// Starts as [`unrecorded`] does, with the configured log, for a process that makes calls on behalf
@@ -122,6 +126,8 @@ fn with(
         let hint = tier::remedy(&error);
         CliError::new(error.to_string()).with_hint(hint)
     })?;
+    // Before this process holds a log, a listener or a token.
+    let watched = plans.watcher.and_then(watch);
     // An operator's limit on file size must cost lines of the log, and not this process. Set after
     // the supervisor is made, whose cells have every signal as usual.
     signals::ignore_file_size_signal()
@@ -144,7 +150,13 @@ fn with(
     confine::confine(held.as_ref().map(AsFd::as_fd), duties)?;
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
-    Ok(Launched { link: started.link, audit, streams, http, tcp })
+    Ok(Launched { link: started.link, audit, streams, http, tcp, watched })
+}
+
+/// Starts the process that watches a project. A server without it is as one of before: its lists stay as they are.
+fn watch(spec: WatcherSpec) -> Option<OwnedFd> {
+    let started = watcher::start(spec);
+    started.inspect_err(|errno| tracing::warn!("project: changes are not seen: {errno}")).ok()
 }
 
 /// Starts the gateway, if a profile has egress. Returns the supervisor's end of the link to it.

@@ -59,7 +59,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let asked = request.call.asked;
     let size = terminal.as_ref().map(|terminal| terminal.size);
     let (grant, terms, launched, entry) = prepare(request, size, settings)?;
-    let Launched { link: socket, audit, streams, http: _, tcp: _ } = launched;
+    let Launched { link: socket, audit, streams, http: _, tcp: _, watched: _ } = launched;
     let lowered = lowered(&asked, &grant.job().limits);
     let terms = Terms { audit, lowered, terminal, ..terms };
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, streams, entry))

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +17,14 @@ use super::exec_options::{self, ExecFlags};
 use super::format::plain;
 use super::launch::{self, Launched, Plans};
 use super::listener::{self, HttpFlags, HttpPlan, Opened, TcpPlan};
+use super::project::ServedProject;
 use super::run_arguments::{self, MountRequest};
 use super::streams::Streams;
 use super::toolchains::FoundToolchains;
 use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{agreement, metrics, project, start, wiring};
-use ::project::Project;
+use ::project::ProjectDirectory;
 use config::HostContext;
 use config::mcp_server::McpSettings;
 use http::Scopes;
@@ -30,6 +33,7 @@ use http::tcp::LineListener;
 use link::Link;
 use mcp::gate::RemoteSecret;
 use mcp::lines::Ends;
+use mcp::projects::CurrentProject;
 use mcp::serve::{self, Offer, ServeError, Watch};
 use model::accounts;
 use model::job::{Access, Workspace};
@@ -43,6 +47,7 @@ use profile::toolchains::ToolchainChoice;
 use service::Executor;
 use supervisor::ScopeWish;
 use sys::memory;
+use watcher::WatcherSpec;
 
 /// Explanation for a person who typed the command; a client never has a terminal for it.
 const ON_A_TERMINAL: &str =
@@ -128,15 +133,15 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     }
     let project = read_project(typed, config)?;
     let (settings, workspace, _cache) = granted(typed, config, mcp)?;
-    let offer = offer(typed, project, &settings)?;
+    let (offer, watcher) = offer(typed, project, &settings)?;
     let plan =
         HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
     let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
     let tcp = TcpPlan::of(&typed.listener, json, || settings.host_grants())?;
-    let plans = Plans { http: plan, tcp };
+    let plans = Plans { http: plan, tcp, watcher };
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();
-    let Launched { link, audit, streams, http, tcp } = launch::listening(settings, plans)?;
+    let Launched { link, audit, streams, http, tcp, watched } = launch::listening(settings, plans)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -149,6 +154,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             tokio::spawn(metrics::at_signal(link.clone(), Arc::clone(&executor))),
             tokio::spawn(metrics::reset_at_signal(Arc::clone(&executor))),
         ];
+        let following = follow(&offer, watched);
         let gone = async move {
             // Each call reports a supervisor that failed to start, with the remedy.
             match link.ready().await {
@@ -168,7 +174,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let streams = (!at_terminal || (http.is_none() && tcp.is_none())).then_some(streams);
         let served = doors(executor, offer, (http, tcp), streams, gone).await;
         served.map_err(|error| CliError::new(format!("serve: {error}")))?;
-        signals.iter().for_each(JoinHandle::abort);
+        signals.iter().chain(&following).for_each(JoinHandle::abort);
         tracing::info!(metrics = ?supervisor.metrics(), "calls");
         // Without a supervisor no call could run: the client may start the server again.
         match supervisor.greeted().is_some() && supervisor.is_closed() {
@@ -231,6 +237,13 @@ fn granted(
     Ok((settings, workspace, cache))
 }
 
+/// Begins to take changes of the project, if it is watched.
+fn follow(offer: &Offer, watched: Option<OwnedFd>) -> Option<JoinHandle<()>> {
+    let (Offer::Project(project) | Offer::Both(project)) = offer else { return None };
+    let stream = UnixStream::from(watched?);
+    Some(tokio::spawn(Arc::clone(project).follow(stream)))
+}
+
 /// Serves at each door: standard input and output, a listener, or both. The end of standard input ends its own door
 /// only, where there is another.
 async fn doors(
@@ -290,36 +303,45 @@ async fn doors(
 fn read_project(
     typed: &ServeArguments,
     config: Option<&Path>,
-) -> Result<Option<Project>, CliError> {
+) -> Result<Option<ServedProject>, CliError> {
     let Some(asked) = &typed.project else { return Ok(None) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
-    let project = project::with_hooks(directory, typed.project_hooks, config)?;
-    for mistake in &project.mistakes {
+    let served = project::with_hooks(directory, typed.project_hooks, config)?;
+    for mistake in &served.project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }
-    Ok(Some(project))
+    Ok(Some(served))
 }
 
-/// Returns the tools that are offered; a project learns where its cells have what is granted.
+/// Returns the tools that are offered, and how their project is watched; a project learns where its cells have what is
+/// granted.
 ///
 /// # Errors
-/// A root that is not granted.
+/// A root that is not granted, or a directory that cannot be opened any more.
 fn offer(
     typed: &ServeArguments,
-    project: Option<Project>,
+    served: Option<ServedProject>,
     settings: &Settings,
-) -> Result<Offer, CliError> {
-    let Some(mut project) = project else { return Ok(Offer::BuiltIn) };
+) -> Result<(Offer, Option<WatcherSpec>), CliError> {
+    let Some(ServedProject { mut project, lists }) = served else {
+        return Ok((Offer::BuiltIn, None));
+    };
     let roots: Vec<PathBuf> =
         roots().iter().filter_map(|root| Path::new(root).canonicalize().ok()).collect();
     project.grant(settings.granted_directories(), &roots).map_err(|root| {
         CliError::new(format!("{ROOTS}: `{}` is granted to no cell", root.display()))
     })?;
-    let project = Arc::new(project);
-    Ok(match typed.tools {
+    let asked = typed.project.as_deref().unwrap_or_default();
+    let directory = Path::new(asked.strip_suffix(":rw").unwrap_or(asked));
+    let directory = ProjectDirectory::open(directory)
+        .map_err(|error| CliError::new(format!("project {}: {error}", directory.display())))?;
+    let watcher = WatcherSpec { directory, lists, known: project.clone() };
+    let project = Arc::new(CurrentProject::new(project));
+    let offer = match typed.tools {
         None => Offer::Project(project),
         Some(_) => Offer::Both(project),
-    })
+    };
+    Ok((offer, Some(watcher)))
 }
 
 /// Variable with the directories in which scripts of a project work, separated by colons.

@@ -37,7 +37,7 @@ impl RemoteSecret {
     /// Returns the secret of the project that is offered, if it has one.
     pub fn of(offer: &Offer) -> Option<Self> {
         let (Offer::Project(project) | Offer::Both(project)) = offer else { return None };
-        project.settings.token.clone().map(Self::new)
+        project.last().settings.token.clone().map(Self::new)
     }
 
     fn new(token: RemoteToken) -> Self {

@@ -9,6 +9,7 @@
 
 mod admission;
 pub mod arguments;
+mod changes;
 pub mod commands;
 pub mod exec;
 pub mod files;
@@ -20,7 +21,7 @@ pub mod message;
 pub(crate) mod notifier;
 mod pages;
 pub mod progress;
-mod projects;
+pub mod projects;
 pub mod reply;
 pub mod resources;
 pub mod serve;

@@ -1,7 +1,10 @@
 //! A script project: how its entries are listed, and one call of a script from its arguments to its result.
 
+pub(crate) mod current;
 mod live;
 mod roots;
+
+pub use current::CurrentProject;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -226,13 +229,16 @@ impl<B: Backend> Server<B> {
         uri: &str,
         context: &Context,
     ) -> Option<Result<ReadResourceResult, ErrorData>> {
-        let project = self.0.project.as_ref()?;
+        let project = match self.0.project.as_ref()?.trusted() {
+            Ok(project) => project,
+            Err(broken) => return Some(Err(broken)),
+        };
         let asked = project.resource(uri)?;
         if let Some(html) = &asked.html {
             let text = ResourceContent::Text(html.clone());
             return Some(Ok(ReadResourceResult::new(vec![contents(text, asked)])));
         }
-        let launch = ScriptLaunch::reading(project, &asked, mark());
+        let launch = ScriptLaunch::reading(&project, &asked, mark());
         let (launch, output, _) = match self.run_launch(READS, launch, context).await {
             Ok(done) => done,
             Err(refused) => return Some(Err(ErrorData::internal_error(refused.message, None))),
@@ -252,7 +258,10 @@ impl<B: Backend> Server<B> {
         request: &CompleteRequestParams,
         context: &Context,
     ) -> Option<Result<CompleteResult, ErrorData>> {
-        let project = self.0.project.as_ref()?;
+        let project = match self.0.project.as_ref()?.trusted() {
+            Ok(project) => project,
+            Err(broken) => return Some(Err(broken)),
+        };
         let of = match &request.r#ref {
             Reference::Prompt(prompt) => AskedCompletion::Prompt(&prompt.name),
             Reference::Resource(resource) => AskedCompletion::Resource(&resource.uri),
@@ -263,7 +272,7 @@ impl<B: Backend> Server<B> {
             let is_alone = self.0.tools.is_empty();
             return is_alone.then(|| Err(ErrorData::invalid_params(unknown, None)));
         }
-        Some(self.suggested(project, of, request, context).await)
+        Some(self.suggested(&project, of, request, context).await)
     }
 
     async fn suggested(

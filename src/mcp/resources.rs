@@ -108,19 +108,22 @@ pub fn templates<B: Backend>(backend: &B) -> Vec<ResourceTemplate> {
     Template::shown(backend).map(template).collect()
 }
 
-/// Returns the part of a subscription that exists here. Only the history changes while the server
-/// runs.
-pub fn accepted<B: Backend>(backend: &B, requested: &SubscriptionFilter) -> SubscriptionFilter {
-    let mut accepted = SubscriptionFilter::default();
-    let uris = requested.resource_subscriptions.iter().flatten();
-    let listed = listed(backend);
-    let known = uris.filter(|uri| listed.iter().any(|resource| resource.uri == **uri));
-    let known: Vec<String> = known.cloned().collect();
-    accepted.resource_subscriptions = (!known.is_empty()).then_some(known);
-    accepted
-}
-
 impl<B: Backend> Server<B> {
+    /// Returns the part of a subscription that exists here.
+    pub(super) fn accepted(&self, requested: &SubscriptionFilter) -> SubscriptionFilter {
+        let mut accepted = SubscriptionFilter::default();
+        let uris = || requested.resource_subscriptions.iter().flatten();
+        let listed = listed(&self.0.backend);
+        let known = uris().filter(|uri| listed.iter().any(|resource| resource.uri == **uri));
+        let mut known: Vec<String> = known.cloned().collect();
+        known.extend(self.watchable(uris().filter(|uri| !is_taken(&self.0.backend, uri))));
+        accepted.resource_subscriptions = (!known.is_empty()).then_some(known);
+        accepted.tools_list_changed = Some(true);
+        accepted.prompts_list_changed = Some(true);
+        accepted.resources_list_changed = Some(true);
+        accepted
+    }
+
     pub(super) async fn read(
         &self,
         uri: &str,
@@ -187,7 +190,12 @@ impl<B: Backend> Server<B> {
     }
 
     /// Notifies a client of an older revision of changes to a resource, until it unsubscribes.
-    pub(super) fn watch(&self, uri: &str, peer: Peer<RoleServer>) -> Result<(), ErrorData> {
+    pub(super) async fn watch(&self, uri: &str, peer: Peer<RoleServer>) -> Result<(), ErrorData> {
+        if !is_taken(&self.0.backend, uri)
+            && let Some(done) = self.watch_file(uri).await
+        {
+            return done;
+        }
         self.known(uri)?;
         if uri != HISTORY {
             // The system and the variables of a cell stay the same until the server ends.
@@ -207,6 +215,9 @@ impl<B: Backend> Server<B> {
     }
 
     pub(super) fn unwatch(&self, uri: &str) -> Result<(), ErrorData> {
+        if !is_taken(&self.0.backend, uri) && self.unwatch_file(uri).is_some() {
+            return Ok(());
+        }
         self.known(uri)?;
         if uri == HISTORY {
             self.0.watching.replace(None);
@@ -235,6 +246,7 @@ impl<B: Backend> Server<B> {
         tokio::select! {
             () = context.cancelled() => {}
             () = notified => {}
+            () = self.tell_stream(context) => {}
         }
     }
 
@@ -302,8 +314,14 @@ fn failed(refused: &Refused) -> ErrorData {
 #[derive(Debug, Default)]
 pub struct Watching(std::sync::Mutex<Option<tokio::task::JoinHandle<()>>>);
 
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.replace(None);
+    }
+}
+
 impl Watching {
-    fn replace(&self, task: Option<tokio::task::JoinHandle<()>>) {
+    pub(crate) fn replace(&self, task: Option<tokio::task::JoinHandle<()>>) {
         let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(before) = std::mem::replace(&mut *held, task) {
             before.abort();

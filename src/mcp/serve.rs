@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::gate::Gate;
 use super::lines::{Dialect, Ends, Lines};
+use super::projects::CurrentProject;
 use super::server::{Continuity, Server};
-use project::Project;
 use service::Backend;
 
 /// Tools of a server, besides those that the operator declared.
@@ -22,9 +22,9 @@ pub enum Offer {
     /// The built-in ones.
     BuiltIn,
     /// The scripts of a project, and nothing else.
-    Project(Arc<Project>),
+    Project(Arc<CurrentProject>),
     /// Both; the built-in tool is called where names collide.
-    Both(Arc<Project>),
+    Both(Arc<CurrentProject>),
 }
 
 /// Failures that end serving.
@@ -124,12 +124,12 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let settings = server.0.project.as_ref().map(|project| &project.settings);
+    let settings = server.0.project.as_ref().map(|project| project.last().settings.clone());
     let dialect = Dialect {
         keeps_order: settings.is_some(),
-        has_batches: settings.is_some_and(|settings| settings.has_batches),
+        has_batches: settings.as_ref().is_some_and(|settings| settings.has_batches),
     };
-    let token = settings.and_then(|settings| settings.token.clone());
+    let token = settings.and_then(|settings| settings.token);
     let lines = Lines::of_dialect(reader, writer, ends, dialect);
     let running = match Gate::new(server, token).serve(lines).await {
         Ok(running) => running,

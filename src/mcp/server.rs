@@ -12,9 +12,9 @@ use rmcp::model::{
     CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString, CustomRequest,
     CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation, JsonObject,
     ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    MetaObject, PaginatedRequestParams, PromptsCapability, ProtocolVersion,
-    ReadResourceRequestMethod, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
+    MetaObject, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestMethod,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
@@ -30,6 +30,8 @@ use super::sessions;
 use super::tools::shell::BashArguments;
 use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
 use super::{commands, jobs, projects, reply};
+use crate::changes::Subscriptions;
+use crate::projects::CurrentProject;
 use crate::serve::Offer;
 use project::{Project, ScriptRoot, ScriptTool};
 use service::Backend;
@@ -55,8 +57,9 @@ pub(super) struct Shared<B: 'static> {
     /// Built-in tools.
     pub(super) tools: &'static [ToolEntry<B>],
     /// Project whose scripts are tools.
-    pub(super) project: Option<Arc<Project>>,
+    pub(super) project: Option<Arc<CurrentProject>>,
     pub(super) watching: resources::Watching,
+    pub(super) subscriptions: Subscriptions,
     pub(super) logs: Logs,
     /// Roots of the client; `None` until they are asked for.
     pub(crate) roots: tokio::sync::Mutex<Option<Vec<ScriptRoot>>>,
@@ -92,6 +95,7 @@ impl<B: Backend> Server<B> {
             tools,
             project: None,
             watching: resources::Watching::default(),
+            subscriptions: Subscriptions::default(),
             logs: Logs::default(),
             roots: tokio::sync::Mutex::default(),
             continuity: Continuity::Session,
@@ -111,21 +115,45 @@ impl<B: Backend> Server<B> {
             Offer::Project(project) => (&[], Some(project)),
             Offer::Both(project) => (ToolEntry::ALL, Some(project)),
         };
-        let (watching, logs, roots) = Default::default();
-        Self(Arc::new(Shared { backend, tools, project, watching, logs, roots, continuity, kill }))
+        let (watching, subscriptions, logs, roots) = Default::default();
+        Self(Arc::new(Shared {
+            backend,
+            tools,
+            project,
+            watching,
+            subscriptions,
+            logs,
+            roots,
+            continuity,
+            kill,
+        }))
     }
 
-    /// Returns the project's tool of this name.
-    fn project_script(&self, name: &str) -> Option<(&Arc<Project>, &ScriptTool)> {
-        let project = self.0.project.as_ref()?;
-        Some((project, self.scripts().find(|tool| tool.name == name)?))
+    /// Returns the project's tool of this name, with the project as it is now.
+    ///
+    /// # Errors
+    /// Lists of the project that cannot be trusted, unless the name is that of another tool.
+    fn project_script(&self, name: &str) -> Result<Option<(Arc<Project>, ScriptTool)>, ErrorData> {
+        let Some(project) = self.0.project.as_ref().filter(|_| !self.is_taken(name)) else {
+            return Ok(None);
+        };
+        let project = project.trusted()?;
+        let tool = project.tool(name).cloned();
+        Ok(tool.map(|tool| (project, tool)))
+    }
+
+    /// Returns the project as it is now, if there is one.
+    ///
+    /// # Errors
+    /// Lists of it that cannot be trusted.
+    fn project(&self) -> Result<Option<Arc<Project>>, ErrorData> {
+        self.0.project.as_ref().map(|project| project.trusted()).transpose()
     }
 
     /// Returns the project's tools, without those whose names are taken: a project is not asked what a tool of the
     /// operator's does.
-    fn scripts(&self) -> impl Iterator<Item = &ScriptTool> {
-        let tools = self.0.project.iter().flat_map(|project| &project.tools);
-        tools.filter(|tool| !self.is_taken(&tool.name))
+    fn scripts<'p>(&self, project: &'p Project) -> impl Iterator<Item = &'p ScriptTool> {
+        project.tools.iter().filter(|tool| !self.is_taken(&tool.name))
     }
 
     /// Returns true for the names of built-in and of declared tools.
@@ -135,22 +163,15 @@ impl<B: Backend> Server<B> {
 
     /// Returns the server's name and version: those of its project, if it has one.
     fn implementation(&self) -> Implementation {
-        self.0.project.as_ref().map_or_else(implementation, |it| projects::implementation(it))
+        let of = |project: &Arc<CurrentProject>| projects::implementation(&project.last());
+        self.0.project.as_ref().map_or_else(implementation, of)
     }
 
     /// Returns the instructions to a model: the operator's, if there are any for the project.
-    fn instructions(&self) -> &str {
-        let own = self.0.project.as_ref().and_then(|it| it.settings.instructions.as_deref());
+    fn instructions(&self) -> String {
+        let own = self.0.project.as_ref().and_then(|it| it.last().settings.instructions.clone());
         let usual = if self.0.tools.is_empty() { projects::INSTRUCTIONS } else { INSTRUCTIONS };
-        own.unwrap_or(usual)
-    }
-
-    /// Builds the list of tools. It is not kept: a client asks for it once or never, and the
-    /// schemas take half a megabyte of heap.
-    fn tools(&self) -> Vec<Tool> {
-        let mut tools: Vec<Tool> = self.scripts().map(projects::described).collect();
-        tools.extend(self.own_tools());
-        tools
+        own.unwrap_or_else(|| usual.to_owned())
     }
 
     /// Builds the list of the built-in and the declared tools.
@@ -171,14 +192,14 @@ impl<B: Backend> Server<B> {
     /// Cuts the page that is asked for out of a list: its entries, the cursor of the next, and the `_meta`. Only lists
     /// of a project have pages.
     fn page<T>(
-        &self,
+        project: Option<&Project>,
         collection: &str,
         mut all: Vec<T>,
         request: Option<PaginatedRequestParams>,
         context: &Context,
     ) -> Result<PageOf<T>, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        let Some(project) = &self.0.project else {
+        let Some(project) = project else {
             return if cursor.is_some() { Err(pages::invalid()) } else { Ok((all, None, None)) };
         };
         let list = Paged { collection, hash: &project.hash, total: all.len() };
@@ -187,15 +208,21 @@ impl<B: Backend> Server<B> {
         Ok((all.split_off(range.start), next, Some(meta)))
     }
 
-    /// Returns the names of these tools.
-    fn offered(&self) -> Vec<&str> {
+    /// Returns the names of the built-in and the declared tools that are offered.
+    pub(crate) fn own_names(&self) -> impl Iterator<Item = &str> {
         let backend = &self.0.backend;
         let built_in = self.0.tools.iter().map(|tool| tool.name);
         built_in
             .filter(|name| backend.lists(name))
             .chain(self.commands().map(|declared| declared.command.name.as_str()))
-            .chain(self.scripts().map(|tool| tool.name.as_str()))
-            .collect()
+    }
+
+    /// Makes the error of a name that no tool has.
+    fn unknown_tool(&self, name: &str) -> ErrorData {
+        let project = self.0.project.as_ref().map(|project| project.last());
+        let scripts = project.iter().flat_map(|project| self.scripts(project));
+        let scripts = scripts.map(|tool| tool.name.as_str());
+        unknown_tool(name, &self.own_names().chain(scripts).collect::<Vec<_>>())
     }
 
     /// Returns the built-in tool of this name.
@@ -341,23 +368,22 @@ impl<B: Backend> ServerHandler for Server<B> {
         reason = "the newest revision drops logging; clients of those before it have it"
     )]
     fn get_info(&self) -> ServerConfig {
+        // The operator can switch tools, and what they answer for.
         let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
+        let capabilities = capabilities.enable_tool_list_changed();
         let mut capabilities = match resources::listed(&self.0.backend).is_empty() {
             true => capabilities.build(),
             false => {
                 let capabilities = capabilities.enable_resources().enable_resources_subscribe();
-                capabilities.enable_completions().build()
+                capabilities.enable_resources_list_changed().enable_completions().build()
             }
         };
-        if let Some(project) = &self.0.project {
-            let has_resources = !project.resources.is_empty() || !project.templates.is_empty();
-            capabilities.prompts = (!project.prompts.is_empty()).then(PromptsCapability::default);
-            if has_resources {
-                capabilities.resources.get_or_insert_default();
-            }
-            if !project.completions.is_empty() {
-                capabilities.completions.get_or_insert_default();
-            }
+        // Its lists can be filled while it is served.
+        if self.0.project.is_some() {
+            let resources = capabilities.resources.get_or_insert_default();
+            (resources.subscribe, resources.list_changed) = (Some(true), Some(true));
+            capabilities.prompts.get_or_insert_default().list_changed = Some(true);
+            capabilities.completions.get_or_insert_default();
         }
         ServerConfig::new(capabilities)
             .with_server_info(self.implementation())
@@ -370,6 +396,10 @@ impl<B: Backend> ServerHandler for Server<B> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
     }
 
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.begin_telling(context.peer);
+    }
+
     async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {
         self.forget_roots().await;
     }
@@ -380,14 +410,14 @@ impl<B: Backend> ServerHandler for Server<B> {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        let Some(project) = &self.0.project else {
+        let Some(project) = &self.project()? else {
             // The list is one page, so no cursor was ever given out.
             return match cursor {
                 Some(_) => Err(ErrorData::invalid_params("invalid cursor", None)),
-                None => Ok(ListToolsResult::with_all_items(self.tools())),
+                None => Ok(ListToolsResult::with_all_items(self.own_tools())),
             };
         };
-        let (scripts, others) = (self.scripts().collect::<Vec<_>>(), self.own_tools());
+        let (scripts, others) = (self.scripts(project).collect::<Vec<_>>(), self.own_tools());
         let total = scripts.len() + others.len();
         let list = Paged { collection: "tools", hash: &project.hash, total };
         let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(&context))?;
@@ -405,9 +435,11 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let prompts = self.0.project.iter().flat_map(|project| &project.prompts);
+        let project = self.project()?;
+        let prompts = project.iter().flat_map(|project| &project.prompts);
+        let prompts = prompts.map(projects::prompt).collect();
         let (items, next, meta) =
-            self.page("prompts", prompts.map(projects::prompt).collect(), request, &context)?;
+            Self::page(project.as_deref(), "prompts", prompts, request, &context)?;
         let mut result = ListPromptsResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -418,7 +450,8 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: GetPromptRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let mut prompts = self.0.project.iter().flat_map(|project| &project.prompts);
+        let project = self.project()?;
+        let mut prompts = project.iter().flat_map(|project| &project.prompts);
         match prompts.find(|prompt| prompt.name == request.name) {
             Some(prompt) => projects::rendered(prompt, &request.arguments.unwrap_or_default()),
             None => Err(ErrorData::invalid_params("Prompt not found", None)),
@@ -431,10 +464,12 @@ impl<B: Backend> ServerHandler for Server<B> {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let built_in = resources::listed(&self.0.backend);
-        let own = self.0.project.iter().flat_map(|it| &it.resources);
+        let project = self.project()?;
+        let own = project.iter().flat_map(|it| &it.resources);
         let own = own.filter(|one| !resources::is_taken(&self.0.backend, &one.uri));
         let all = own.map(projects::resource).chain(built_in).collect();
-        let (items, next, meta) = self.page("resources", all, request, &context)?;
+        let (items, next, meta) =
+            Self::page(project.as_deref(), "resources", all, request, &context)?;
         let mut result = ListResourcesResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -445,9 +480,11 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let own = self.0.project.iter().flat_map(|it| &it.templates).map(projects::template);
+        let project = self.project()?;
+        let own = project.iter().flat_map(|it| &it.templates).map(projects::template);
         let all = own.chain(resources::templates(&self.0.backend)).collect();
-        let (items, next, meta) = self.page("resourceTemplates", all, request, &context)?;
+        let (items, next, meta) =
+            Self::page(project.as_deref(), "resourceTemplates", all, request, &context)?;
         let mut result = ListResourceTemplatesResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -480,7 +517,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.watch(&request.uri, context.peer)
+        self.watch(&request.uri, context.peer).await
     }
 
     async fn unsubscribe(
@@ -495,7 +532,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
-        Some(resources::accepted(&self.0.backend, requested))
+        Some(self.accepted(requested))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
@@ -551,15 +588,14 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if let Some((project, tool)) = self.project_script(&request.name) {
-            let (project, tool) = (Arc::clone(project), tool.clone());
+        if let Some((project, tool)) = self.project_script(&request.name)? {
             return self.call_script(project, tool, request, context).await;
         }
         // A tool that is disabled gets its own error, different from that of an unknown tool.
         let (backend, name) = (&self.0.backend, &*request.name);
         let known = self.built_in(name).is_some() || self.declared(name).is_some();
         if !known && (self.0.tools.is_empty() || backend.withheld(name).is_none()) {
-            return Err(unknown_tool(name, &self.offered()));
+            return Err(self.unknown_tool(name));
         }
         let tool = request.name.clone();
         // Enabled at every level, so that a warning names its call too.

@@ -1,5 +1,6 @@
 //! Completions of arguments: scripts that suggest values for those of prompts and of resources.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,7 @@ pub const SUGGESTIONS: usize = 100;
 const BESIDE: [&str; 2] = [".completion", ".completion.sh"];
 
 /// A script that suggests values.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCompletion {
     /// Name of the prompt or the resource.
     pub name: String,
@@ -33,7 +34,7 @@ pub struct ScriptCompletion {
 }
 
 /// Kind of entry that a completion is listed for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompletionOf {
     /// Everything of its name: it is in `register.json`.
     Any,

@@ -96,7 +96,8 @@ mod tests {
                 .expect("a mode");
         }
         symlink("/etc/hostname", root.join("tools/t/link.png")).expect("a link");
-        let tree = Tree::open(root).expect("a project");
+        let directory = crate::ProjectDirectory::open(root).expect("a directory");
+        let tree = directory.tree().expect("a project");
         let sources = [
             "i.png",
             "https://a/b.png",

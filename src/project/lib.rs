@@ -6,6 +6,7 @@
 #![deny(unreachable_pub)]
 
 mod completions;
+mod directory;
 mod embedded;
 mod fields;
 pub mod hooks;
@@ -26,9 +27,11 @@ mod token;
 mod tools;
 mod tree;
 mod ui;
+mod watching;
 
 use std::path::Path;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -37,6 +40,7 @@ use tree::Tree;
 pub use completions::{
     AskedCompletion, CompletionOf, CompletionRequest, SUGGESTIONS, ScriptCompletion, Suggestions,
 };
+pub use directory::ProjectDirectory;
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
@@ -48,12 +52,16 @@ pub use settings::{ProjectSettings, SettingError, ToolFilter};
 pub use stream::{ScriptEvent, ScriptStream};
 pub use token::RemoteToken;
 pub use tools::ScriptTool;
+pub use watching::{
+    FRAME_BYTES, ListedChanges, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport,
+    WatchableResource, framed,
+};
 
 /// Files of a project that are programs, and that are run only if the operator says so.
 const HOOKS: [&str; 4] = [hooks::REGISTER, hooks::POLICY, hooks::ENV, hooks::HEALTH];
 
 /// A project as it was read.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Project {
     pub server: ServerIdentity,
     /// Sorted by name, each name once.
@@ -63,12 +71,18 @@ pub struct Project {
     pub prompts: Vec<ScriptPrompt>,
     pub completions: Vec<ScriptCompletion>,
     /// Words of the operator.
+    #[serde(skip)]
     pub settings: ProjectSettings,
     /// Hooks that the project has, by their paths.
+    #[serde(deserialize_with = "known_hooks")]
     pub hooks: Vec<&'static str>,
     /// Directories in which its scripts work.
     roots: Vec<ScriptRoot>,
+    /// True if the operator named them.
+    #[serde(skip)]
+    has_named_roots: bool,
     /// Directories of the host that its cells have.
+    #[serde(skip)]
     granted: Vec<GrantedDirectory>,
     /// Changes with the lists.
     pub hash: String,
@@ -77,7 +91,7 @@ pub struct Project {
 }
 
 /// A mistake in a file of a project.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{file}: {message}")]
 pub struct ProjectMistake {
     /// Path in the project, with line and column where they are known.
@@ -129,42 +143,47 @@ impl Project {
         directory: &Path,
         lists: Option<Map<String, Value>>,
     ) -> Result<Self, ProjectError> {
-        let tree = Tree::open(directory)?;
+        ProjectDirectory::open(directory)?.read(lists)
+    }
+
+    /// Reads the project of a directory that is held.
+    fn in_tree(tree: &Tree, lists: Option<Map<String, Value>>) -> Result<Self, ProjectError> {
         let mut mistakes = Vec::new();
-        let server = server::identity(&tree, &mut mistakes);
-        let register = register::read(&tree, lists)?;
-        let pages = ui::pages(&tree, &server.name, &mut mistakes)?;
+        let server = server::identity(tree, &mut mistakes);
+        let register = register::read(tree, lists)?;
+        let pages = ui::pages(tree, &server.name, &mut mistakes)?;
         let mut project = Self {
             server,
             tools: match &register.tools {
-                Some(entries) => tools::registered(&tree, entries, &mut mistakes)?,
-                None => tools::discovered(&tree, &mut mistakes)?,
+                Some(entries) => tools::registered(tree, entries, &mut mistakes)?,
+                None => tools::discovered(tree, &mut mistakes)?,
             },
             resources: match &register.resources {
-                Some(entries) => resources::registered(&tree, entries, &mut mistakes)?,
-                None => resources::discovered(&tree, &mut mistakes)?,
+                Some(entries) => resources::registered(tree, entries, &mut mistakes)?,
+                None => resources::discovered(tree, &mut mistakes)?,
             },
-            templates: resources::templates(&tree, register.templates.as_deref(), &mut mistakes)?,
+            templates: resources::templates(tree, register.templates.as_deref(), &mut mistakes)?,
             prompts: match &register.prompts {
-                Some(entries) => prompts::registered(&tree, entries, &mut mistakes)?,
-                None => prompts::discovered(&tree, &mut mistakes)?,
+                Some(entries) => prompts::registered(tree, entries, &mut mistakes)?,
+                None => prompts::discovered(tree, &mut mistakes)?,
             },
             completions: Vec::new(),
             settings: ProjectSettings::default(),
-            hooks: hooks(&tree)?,
-            roots: roots::read(&tree, &mut mistakes),
+            hooks: hooks(tree)?,
+            roots: roots::read(tree, &mut mistakes),
+            has_named_roots: false,
             granted: Vec::new(),
             hash: String::new(),
             mistakes: Vec::new(),
         };
-        project.embed_icons(&tree, &mut mistakes);
+        project.embed_icons(tree, &mut mistakes);
         ui::link(&mut project.tools, &pages);
         let is_new =
             |page: &ScriptResource| project.resources.iter().all(|one| one.uri != page.uri);
         let pages: Vec<ScriptResource> = pages.into_iter().filter(is_new).collect();
         project.resources.extend(pages);
         project.completions = completions::read(
-            &tree,
+            tree,
             register.completions.as_deref(),
             (&project.prompts, &project.resources),
             &mut mistakes,
@@ -174,6 +193,13 @@ impl Project {
         project.mistakes = mistakes;
         project.hash = project.hashed();
         Ok(project)
+    }
+
+    /// Finds a tool by its name.
+    pub fn tool(&self, name: &str) -> Option<&ScriptTool> {
+        // They are sorted.
+        let place = self.tools.binary_search_by(|tool| tool.name.as_str().cmp(name));
+        self.tools.get(place.ok()?)
     }
 
     /// Puts icons that are files into the lists.
@@ -199,6 +225,12 @@ impl Project {
         self.prompts.iter().for_each(|one| add(&one.name, &one.path));
         hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// Reads the hooks that a project has, from the words of the process that watches it.
+fn known_hooks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static str>, D::Error> {
+    let named = Vec::<String>::deserialize(deserializer)?;
+    Ok(HOOKS.into_iter().filter(|hook| named.iter().any(|name| name == hook)).collect())
 }
 
 /// Finds the hooks of a project.

@@ -1,5 +1,6 @@
 //! The prompts of a project: files below `prompts/`, or entries of `register.json`.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
@@ -14,7 +15,7 @@ use crate::tree::{FoundFile, Tree};
 const FOLDER: &str = "prompts";
 
 /// A prompt of a project.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptPrompt {
     pub name: String,
     /// Path below `prompts/`.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
@@ -16,7 +17,7 @@ use crate::ui::PageSource;
 const FOLDER: &str = "resources";
 
 /// A resource of a project.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptResource {
     pub name: String,
     /// Path below `resources/`.
@@ -34,7 +35,7 @@ pub struct ScriptResource {
 }
 
 /// A template of resources.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptTemplate {
     pub name: String,
     pub title: Option<String>,

@@ -3,6 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::fields::{Fields, json_object};
@@ -19,7 +20,7 @@ const URI_BYTES: usize = 4096;
 const NAME_CHARACTERS: usize = 128;
 
 /// A directory in which scripts work.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptRoot {
     /// Path in a cell.
     path: String,
@@ -63,6 +64,7 @@ impl Project {
         let roots: Vec<ScriptRoot> = roots.iter().map(root).collect::<Result<_, _>>()?;
         if !roots.is_empty() {
             self.roots = roots;
+            self.has_named_roots = true;
         }
         Ok(())
     }

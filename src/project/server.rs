@@ -1,5 +1,7 @@
 //! What a project says of its server: `server.d/server.meta.json`.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ProjectMistake;
 use crate::fields::{Fields, json_object};
 use crate::tree::Tree;
@@ -8,7 +10,7 @@ use crate::tree::Tree;
 const FILE: &str = "server.d/server.meta.json";
 
 /// Name and version of a server, as it tells them to clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerIdentity {
     pub name: String,
     pub title: String,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::ProjectMistake;
@@ -16,7 +17,7 @@ const FOLDER: &str = "tools";
 const NAME_CHARACTERS: usize = 64;
 
 /// A tool of a project.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptTool {
     pub name: String,
     /// Path below `tools/`.

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
 use rustix::io::Errno;
 
 use crate::json::take_values;
@@ -74,13 +73,9 @@ impl FoundFile {
 }
 
 impl Tree {
-    /// Opens a project's directory, which its owner alone may write to.
-    pub(crate) fn open(directory: &Path) -> Result<Self, ProjectError> {
-        let failed = |errno: Errno| ProjectError::Open(errno.into());
-        let place = directory.canonicalize().map_err(ProjectError::Open)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = open(&place, flags, Mode::empty()).map_err(failed)?;
-        let stat = fstat(&root).map_err(failed)?;
+    /// Takes a project's directory, which its owner alone may write to.
+    pub(crate) fn of(root: OwnedFd, name: String) -> Result<Self, ProjectError> {
+        let stat = fstat(&root).map_err(|errno| ProjectError::Open(errno.into()))?;
         if stat.st_mode & WRITABLE_BY_ALL != 0 {
             return Err(ProjectError::WritableByOthers);
         }
@@ -89,14 +84,13 @@ impl Tree {
         if !own.is_root() && stat.st_uid != own.as_raw() && stat.st_uid != 0 {
             return Err(ProjectError::ForeignOwner);
         }
-        let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
         Ok(Self {
             root,
             owner: stat.st_uid,
             read: Cell::new(0),
             values: Cell::new(ALL_VALUES),
             folders: RefCell::default(),
-            name: name.unwrap_or_default(),
+            name,
         })
     }
 
@@ -104,6 +98,25 @@ impl Tree {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
         openat2(&self.root, path, flags, Mode::empty(), resolve)
+    }
+
+    /// Lists a folder and the folders below it, without hidden ones, up to so many.
+    pub(crate) fn all_folders(&self, folder: &str, most: usize) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut open = vec![(folder.to_owned(), 0)];
+        while let Some((at, depth)) = open.pop() {
+            if found.len() >= most {
+                break;
+            }
+            // Mistakes are told by who reads the lists.
+            for path in self.folders(&at, &mut Vec::new()).unwrap_or_default() {
+                if depth < DEPTH {
+                    open.push((path, depth + 1));
+                }
+            }
+            found.push(at);
+        }
+        found
     }
 
     /// Returns true unless there is surely no entry of this name.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::ProjectMistake;
@@ -25,7 +26,7 @@ const TEMPLATES: [&str; 6] =
     ["form", "data-table", "progress", "diff-viewer", "tree-view", "kanban"];
 
 /// Source of a page's HTML.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PageSource {
     /// File in the project, read at each request.
     File(String),

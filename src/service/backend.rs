@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::cli::state::ToolFigures;
 use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
@@ -112,6 +114,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the reason for which an existing tool is not offered; `None` for an offered or
     /// unknown tool.
     fn withheld(&self, tool: &str) -> Option<Refused>;
+
+    /// Returns a receiver that changes when the operator has switched a tool.
+    fn switches(&self) -> watch::Receiver<u64>;
 
     /// Runs one of [`Backend::commands`]; the result reports an error in its arguments.
     fn command(

@@ -128,6 +128,38 @@ fn a_front_end_is_answered_as_its_list_reads() {
 }
 
 #[test]
+fn a_watcher_of_a_project_is_answered_as_its_list_reads() {
+    const WATCHER: &str = "read write close ppoll poll openat2 getdents64 fstat newfstatat statx lseek fchdir \
+        inotify_add_watch inotify_rm_watch geteuid futex mmap munmap mremap mprotect madvise brk rt_sigaction \
+        rt_sigprocmask rt_sigreturn sigaltstack getrandom clock_gettime clock_nanosleep sched_yield getpid \
+        restart_syscall exit exit_group";
+    let program = watcher::program().expect("it compiles");
+    let corners = corners(&program);
+    for number in 0..NUMBERS {
+        let name = name_of(number);
+        let looked_at = if name == "fcntl" { corners.as_slice() } else { &[] };
+        for arguments in tried(looked_at) {
+            let holds = match name {
+                // Flags are read and a descriptor is copied; none is changed.
+                "fcntl" => matches!(low(&arguments, 1), 1 | 3 | 1030),
+                _ => WATCHER.split_whitespace().any(|allowed| allowed == name),
+            };
+            let wanted = if holds { Answer::Allow } else { Answer::Errno(libc::EPERM) };
+            let call = Call { arch: OURS, number, arguments };
+            let told = format!("{name} ({number}) {arguments:x?}");
+            assert_eq!(run(&program, &call), wanted.value(), "{told}");
+            if IS_X86 {
+                let x32 = Call { number: number | X32, ..call };
+                assert_eq!(run(&program, &x32), Answer::Errno(libc::EPERM).value(), "x32 {told}");
+            }
+            for arch in OTHERS {
+                assert_eq!(run(&program, &Call { arch, ..call }), 0x8000_0000, "{arch:#x}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_supervisor_is_answered_as_its_list_and_its_profiles_read() {
     let profiles = Profiles::parse(&shipped(), &[]).expect("shipped profiles");
     let cells: BTreeSet<u32> = profiles

@@ -221,6 +221,10 @@ impl Backend for Fake {
         true
     }
 
+    fn switches(&self) -> tokio::sync::watch::Receiver<u64> {
+        tokio::sync::watch::Sender::new(0).subscribe()
+    }
+
     fn withheld(&self, _tool: &str) -> Option<Refused> {
         None
     }

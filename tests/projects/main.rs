@@ -14,6 +14,7 @@ mod pages;
 #[path = "../support/server.rs"]
 mod server;
 mod transcript;
+mod watched;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

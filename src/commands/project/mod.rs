@@ -179,6 +179,14 @@ fn read_with(directory: &Path, lists: Option<Map<String, Value>>) -> Result<Proj
     })
 }
 
+/// A project that is to be served.
+#[derive(Debug)]
+pub(in crate::commands) struct ServedProject {
+    pub(in crate::commands) project: Project,
+    /// Lists that its `register.sh` made.
+    pub(in crate::commands) lists: Option<Map<String, Value>>,
+}
+
 /// Reads a project to be served: with the operator's settings, and with what its hooks say, if they are run.
 ///
 /// # Errors
@@ -187,18 +195,20 @@ pub(in crate::commands) fn with_hooks(
     directory: &str,
     has_hooks: bool,
     config: Option<&Path>,
-) -> Result<Project, CliError> {
+) -> Result<ServedProject, CliError> {
     let variable = |name: &str| std::env::var(name).ok();
     let mut settings =
         ProjectSettings::of(variable).map_err(|error| CliError::new(plain(&error.to_string())))?;
     settings.has_hooks |= has_hooks;
     let directory = Path::new(directory);
     let mut project = read(directory)?;
+    let mut lists = None;
     let at_start = |hook: &&&str| [REGISTER, ENV].contains(hook);
     let to_run: Vec<&str> = project.hooks.iter().filter(at_start).copied().collect();
     if settings.has_hooks && !to_run.is_empty() {
         let results = hooks::run(directory, &to_run, config)?;
-        project = read_with(directory, results.register)?;
+        lists = results.register;
+        project = read_with(directory, lists.clone())?;
         // The operator's word counts more than the project's.
         let named = std::mem::take(&mut settings.env);
         settings.env = results.env;
@@ -219,7 +229,7 @@ pub(in crate::commands) fn with_hooks(
             .with_hint("it is of server.d/env.sh, or of MCPBASH_TOOL_ENV_ALLOWLIST")
     })?;
     project.settings = settings;
-    Ok(project)
+    Ok(ServedProject { project, lists })
 }
 
 fn listed(project: &Project) -> Value {

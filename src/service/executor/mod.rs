@@ -14,6 +14,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 pub use self::figures::{ServerFigures, SupervisorState};
 use self::jobs::end_of;
 pub use self::operator::{NoControl, ToolSwitch};
@@ -96,6 +98,8 @@ pub struct Executor {
     answers: Arc<Answers>,
     /// Tools that the operator switched off since the start.
     switched_off: Arc<RwLock<BTreeSet<String>>>,
+    /// Number of such changes.
+    switches: Arc<watch::Sender<u64>>,
     exec: ExecOptions,
     host_programs: HostPrograms,
 }
@@ -141,6 +145,7 @@ impl Executor {
             tools,
             answers: Arc::default(),
             switched_off: Arc::default(),
+            switches: Arc::new(watch::Sender::new(0)),
             commands,
             exec,
             host_programs,
@@ -185,6 +190,7 @@ impl Executor {
             tools: Arc::clone(&self.tools),
             answers: Arc::clone(&self.answers),
             switched_off: Arc::clone(&self.switched_off),
+            switches: Arc::clone(&self.switches),
             exec,
             host_programs: self.host_programs.clone(),
         }
@@ -534,6 +540,10 @@ impl Backend for Scope {
         let Loaded { policy, profiles, .. } = &self.executor.shared.loaded;
         let allowed = !asks_a_rule(tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
+    }
+
+    fn switches(&self) -> watch::Receiver<u64> {
+        self.executor.switches.subscribe()
     }
 
     fn withheld(&self, tool: &str) -> Option<Refused> {

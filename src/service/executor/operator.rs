@@ -50,6 +50,7 @@ impl Executor {
         };
         if changed {
             self.clear_caches();
+            self.switches.send_modify(|count| *count += 1);
             info!(tool, on = to == ToolSwitch::On, "tool.switched");
         }
         Ok(changed)

@@ -1,0 +1,287 @@
+//! The project as it is now: lists that the process beside the front end keeps current, and files that clients hear of.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use rmcp::ErrorData;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+use project::{
+    FRAME_BYTES, ListedChanges, Project, ProjectMistake, WATCHED_FILES, WatchOrder, WatchReport,
+    framed,
+};
+
+/// Time that an order has to be obeyed.
+const OBEYED: Duration = Duration::from_secs(5);
+
+/// A project that is served, and its changes.
+#[derive(Debug)]
+pub struct CurrentProject {
+    state: RwLock<State>,
+    versions: watch::Sender<Versions>,
+    files: Mutex<Files>,
+    /// Files that are to be watched.
+    orders: watch::Sender<WatchOrder>,
+    /// Number of the last order that is in force; `None` while nothing watches the project.
+    obeyed: watch::Sender<Option<u64>>,
+}
+
+#[derive(Debug)]
+struct State {
+    project: Arc<Project>,
+    /// Reason why no list can be trusted.
+    broken: Option<String>,
+}
+
+/// Numbers that change with what clients hear of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Versions {
+    pub(crate) tools: u64,
+    pub(crate) resources: u64,
+    pub(crate) prompts: u64,
+    /// Of any watched file.
+    files: u64,
+}
+
+/// Watched files, by their paths.
+#[derive(Debug, Default)]
+struct Files {
+    all: BTreeMap<String, WatchedFile>,
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct WatchedFile {
+    holders: usize,
+    version: u64,
+}
+
+/// Reason why a file is not watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotWatched {
+    #[error("this server does not see changes of the project's files")]
+    Off,
+    #[error("too many files are watched already")]
+    TooMany,
+}
+
+/// A file that is watched until this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldFile {
+    project: Arc<CurrentProject>,
+    path: String,
+}
+
+impl CurrentProject {
+    /// Serves a project as it was read.
+    pub fn new(project: Project) -> Self {
+        Self {
+            state: RwLock::new(State { project: Arc::new(project), broken: None }),
+            versions: watch::Sender::default(),
+            files: Mutex::default(),
+            orders: watch::Sender::default(),
+            obeyed: watch::Sender::default(),
+        }
+    }
+
+    /// Returns the project by its last lists.
+    pub fn last(&self) -> Arc<Project> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&state.project)
+    }
+
+    /// Returns the project, if its lists can be trusted.
+    ///
+    /// # Errors
+    /// A mistake in its `register.json`.
+    pub(crate) fn trusted(&self) -> Result<Arc<Project>, ErrorData> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        match &state.broken {
+            None => Ok(Arc::clone(&state.project)),
+            Some(why) => Err(ErrorData::internal_error(why.clone(), None)),
+        }
+    }
+
+    /// Returns a receiver that changes with every change that a client may hear of.
+    pub(crate) fn changes(&self) -> watch::Receiver<Versions> {
+        self.versions.subscribe()
+    }
+
+    /// Takes the reports of the process that watches the project, and gives it orders, until it ends.
+    pub async fn follow(self: Arc<Self>, stream: std::os::unix::net::UnixStream) {
+        self.obeyed.send_replace(Some(0));
+        if let Err(error) = self.followed(stream).await {
+            tracing::warn!("project: changes are no longer seen: {error}");
+        }
+        self.obeyed.send_replace(None);
+    }
+
+    async fn followed(self: &Arc<Self>, stream: std::os::unix::net::UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let (mut reports, mut sink) = UnixStream::from_std(stream)?.into_split();
+        let mut orders = self.orders.subscribe();
+        let ordering = async {
+            while orders.changed().await.is_ok() {
+                let order = orders.borrow_and_update().clone();
+                let frame = framed(&order).ok_or(io::ErrorKind::InvalidData)?;
+                sink.write_all(&frame).await?;
+            }
+            Ok(())
+        };
+        let taking = async {
+            loop {
+                let length = usize::try_from(reports.read_u32_le().await?).unwrap_or(usize::MAX);
+                if length > FRAME_BYTES {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                let mut text = Vec::new();
+                (&mut reports)
+                    .take(u64::try_from(length).unwrap_or(0))
+                    .read_to_end(&mut text)
+                    .await?;
+                if text.len() < length {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                // A large project is not parsed between the messages of clients.
+                let own = Arc::clone(self);
+                let taken = tokio::task::spawn_blocking(move || own.take(&text)).await;
+                taken.unwrap_or_else(|fault| Err(io::Error::other(fault)))?;
+            }
+        };
+        tokio::select! {
+            ended = ordering => ended,
+            ended = taking => ended,
+        }
+    }
+
+    /// Takes one report.
+    fn take(&self, text: &[u8]) -> io::Result<()> {
+        let report = serde_json::from_slice(text).map_err(|error| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a report is not understood: {error}"),
+            )
+        })?;
+        match report {
+            WatchReport::Lists(project) => self.renew(*project),
+            WatchReport::Broken(why) => {
+                tracing::warn!(
+                    "project: every list is refused until this is right: {}",
+                    plain(&why)
+                );
+                let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                state.broken = Some(why);
+            }
+            WatchReport::Unread(why) => {
+                tracing::warn!("project: it stays as it was read last: {}", plain(&why));
+            }
+            WatchReport::Updated(paths) => self.update(&paths),
+            WatchReport::Ordered(number) => drop(self.obeyed.send_replace(Some(number))),
+            WatchReport::Polled(why) => {
+                tracing::warn!("project: changes are looked for every 2 seconds: {}", plain(&why));
+            }
+            WatchReport::Unwatched(why) => return Err(io::Error::other(plain(&why))),
+        }
+        Ok(())
+    }
+
+    /// Takes the project as it was read again.
+    fn renew(&self, project: Project) {
+        let before = self.last();
+        let project = project.following(&before);
+        let changes = project.listed_changes(&before);
+        let is_new = |mistake: &&ProjectMistake| !before.mistakes.contains(mistake);
+        for mistake in project.mistakes.iter().filter(is_new) {
+            tracing::warn!("project: {}", plain(&mistake.to_string()));
+        }
+        tracing::info!(tools = project.tools.len(), ?changes, "project.read");
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        *state = State { project: Arc::new(project), broken: None };
+        drop(state);
+        let ListedChanges { tools, resources, prompts } = changes;
+        self.versions.send_if_modified(|versions| {
+            versions.tools += u64::from(tools);
+            versions.resources += u64::from(resources);
+            versions.prompts += u64::from(prompts);
+            tools || resources || prompts
+        });
+    }
+
+    fn update(&self, paths: &[String]) {
+        let mut files = self.files();
+        for path in paths {
+            if let Some(file) = files.all.get_mut(path) {
+                file.version += 1;
+            }
+        }
+        drop(files);
+        self.versions.send_modify(|versions| versions.files += 1);
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a file watched. Returns once it is.
+    ///
+    /// # Errors
+    /// Nothing watches the project, or too many files are watched.
+    pub(crate) async fn hold(self: &Arc<Self>, path: &str) -> Result<HeldFile, NotWatched> {
+        let mut obeyed = self.obeyed.subscribe();
+        if obeyed.borrow_and_update().is_none() {
+            return Err(NotWatched::Off);
+        }
+        let (held, number) = {
+            let mut files = self.files();
+            if files.all.len() >= WATCHED_FILES && !files.all.contains_key(path) {
+                return Err(NotWatched::TooMany);
+            }
+            files.all.entry(path.to_owned()).or_default().holders += 1;
+            (HeldFile { project: Arc::clone(self), path: path.to_owned() }, self.order(&mut files))
+        };
+        let is_obeyed = |last: &Option<u64>| last.is_none_or(|last| last >= number);
+        let last = tokio::time::timeout(OBEYED, obeyed.wait_for(is_obeyed)).await;
+        match last {
+            Ok(Ok(last)) if last.is_some() => Ok(held),
+            Ok(_) | Err(_) => Err(NotWatched::Off),
+        }
+    }
+
+    /// Orders that the files that are held are watched; returns the number of the order.
+    fn order(&self, files: &mut Files) -> u64 {
+        files.number += 1;
+        let all = files.all.keys().cloned().collect();
+        self.orders.send_replace(WatchOrder { number: files.number, files: all });
+        files.number
+    }
+}
+
+impl HeldFile {
+    /// Returns a number that changes with the file's content.
+    pub(crate) fn version(&self) -> u64 {
+        self.project.files().all.get(&self.path).map_or(0, |file| file.version)
+    }
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        let mut files = self.project.files();
+        let Some(file) = files.all.get_mut(&self.path) else { return };
+        file.holders -= 1;
+        if file.holders == 0 {
+            files.all.remove(&self.path);
+            self.project.order(&mut files);
+        }
+    }
+}
+
+/// Makes a text fit for the operator's terminal.
+fn plain(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect()
+}

@@ -1,0 +1,107 @@
+//! A project's directory that is held open: it is read again as it is then, and stays the same directory whatever its path
+//! leads to later.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use serde_json::{Map, Value};
+
+use crate::tree::Tree;
+use crate::{Project, ProjectError};
+
+/// Folders whose files make the lists.
+const LISTED: [&str; 7] =
+    ["tools", "resources", "prompts", "completions", "server.d", "ui", "config"];
+
+/// The held directory of a project.
+#[derive(Debug)]
+pub struct ProjectDirectory {
+    root: OwnedFd,
+    /// Last component of its path.
+    name: String,
+}
+
+impl ProjectDirectory {
+    /// Opens a project's directory.
+    ///
+    /// # Errors
+    /// A path that leads to no directory.
+    pub fn open(directory: &Path) -> Result<Self, ProjectError> {
+        let place = directory.canonicalize().map_err(ProjectError::Open)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(&place, flags, Mode::empty());
+        let root = root.map_err(|errno| ProjectError::Open(errno.into()))?;
+        let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
+        Ok(Self { root, name: name.unwrap_or_default() })
+    }
+
+    /// Reads the project, with the lists that its `register.sh` made.
+    ///
+    /// # Errors
+    /// As of [`Project::read`].
+    pub fn read(&self, lists: Option<Map<String, Value>>) -> Result<Project, ProjectError> {
+        Project::in_tree(&self.tree()?, lists)
+    }
+
+    pub(crate) fn tree(&self) -> Result<Tree, ProjectError> {
+        Tree::of(self.folder(".").map_err(ProjectError::Open)?, self.name.clone())
+    }
+
+    /// Returns the user and the group that own it.
+    ///
+    /// # Errors
+    /// A directory that the kernel tells nothing of.
+    pub fn owner(&self) -> io::Result<(u32, u32)> {
+        let stat = fstat(&self.root)?;
+        Ok((stat.st_uid, stat.st_gid))
+    }
+
+    /// Opens a folder of the project, following no link.
+    ///
+    /// # Errors
+    /// No such folder.
+    pub fn folder(&self, path: &str) -> io::Result<OwnedFd> {
+        self.at(path, OFlags::DIRECTORY)
+    }
+
+    /// Opens a file of the project, following no link. Whatever it is, this does not wait.
+    ///
+    /// # Errors
+    /// No such file.
+    pub fn file(&self, path: &str) -> io::Result<OwnedFd> {
+        self.at(path, OFlags::NONBLOCK | OFlags::NOCTTY)
+    }
+
+    fn at(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(openat2(&self.root, path, flags, Mode::empty(), resolve)?)
+    }
+
+    /// Returns the folders in which a change can change a list, up to so many.
+    ///
+    /// # Errors
+    /// A directory that can no longer be used.
+    pub fn listed_folders(&self, most: usize) -> Result<Vec<String>, ProjectError> {
+        let tree = self.tree()?;
+        let folders = LISTED.iter().filter(|folder| tree.is_folder(folder));
+        let mut found = Vec::new();
+        for folder in folders {
+            found.extend(tree.all_folders(folder, most.saturating_sub(found.len())));
+        }
+        Ok(found)
+    }
+
+    /// Returns true for an entry of the directory itself in which a list begins.
+    pub fn is_listed(name: &str) -> bool {
+        LISTED.contains(&name)
+    }
+}
+
+impl AsFd for ProjectDirectory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}

@@ -1,0 +1,196 @@
+//! The walls around the process: Landlock leaves it one directory to read, the filter no way to anything else.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+
+use model::profile::condition::{Op, Test, Verdict, Width};
+use nix::errno::Errno;
+use nix::libc;
+use syscalls::Sysno;
+
+use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
+use cell::{caps, landlock};
+use sys::bpf::{self, Instruction};
+use sys::process::{self, Dumpable};
+
+/// Steps of priority by which it gives way to others: a storm of changes costs calls little.
+const NICE: i32 = 10;
+
+/// Its system calls: the link, files beneath the project, watches, memory, time. `socket`, `clone`, `execve`, `kill` and
+/// all that writes to files are absent on purpose. What `openat2` asks for is behind a pointer: Landlock holds it.
+const ALLOWED: [Sysno; 33] = [
+    Sysno::read,
+    Sysno::write,
+    Sysno::close,
+    Sysno::ppoll,
+    Sysno::openat2,
+    Sysno::getdents64,
+    Sysno::fstat,
+    FSTATAT,
+    Sysno::statx,
+    Sysno::lseek,
+    Sysno::fchdir,
+    Sysno::inotify_add_watch,
+    Sysno::inotify_rm_watch,
+    Sysno::geteuid,
+    Sysno::futex,
+    Sysno::mmap,
+    Sysno::munmap,
+    Sysno::mremap,
+    Sysno::mprotect,
+    Sysno::madvise,
+    Sysno::brk,
+    Sysno::rt_sigaction,
+    Sysno::rt_sigprocmask,
+    Sysno::rt_sigreturn,
+    Sysno::sigaltstack,
+    Sysno::getrandom,
+    Sysno::clock_gettime,
+    Sysno::clock_nanosleep,
+    Sysno::sched_yield,
+    Sysno::getpid,
+    Sysno::restart_syscall,
+    Sysno::exit,
+    Sysno::exit_group,
+];
+
+/// Older names of the same calls.
+#[cfg(target_arch = "x86_64")]
+const OLDER: [Sysno; 1] = [Sysno::poll];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: [Sysno; 0] = [];
+
+/// Returns every call of the process, with those before its filter that watches need.
+pub fn calls() -> impl Iterator<Item = Sysno> {
+    let before = [Sysno::inotify_init1, Sysno::fstatfs, Sysno::fcntl];
+    ALLOWED.into_iter().chain(OLDER).chain(before)
+}
+
+/// Compiles its filter.
+///
+/// # Errors
+/// E2BIG: the filter itself is wrong.
+pub fn program() -> Result<Vec<Instruction>, Errno> {
+    let plain = ALLOWED.into_iter().chain(OLDER);
+    let mut verdicts: BTreeMap<u32, Verdict> =
+        plain.map(|call| (number(call), Verdict::Allow)).collect();
+    // The library makes a directory that it reads close-on-exec, and asks for its flags.
+    let fcntls = [libc::F_GETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
+    let fcntl = fcntls.map(|operation| {
+        let value = u64::from(operation.unsigned_abs());
+        vec![Test { argument: 1, width: Width::Low32, op: Op::Eq, value }]
+    });
+    verdicts.insert(number(Sysno::fcntl), Verdict::AllowIf(fcntl.into_iter().collect()));
+    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+}
+
+/// Confines the calling process, which has one thread, to reading beneath `directory`.
+///
+/// # Errors
+/// The errno of the step that failed; the process must not go on then.
+pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    process::give_way(NICE)?;
+    process::set_dumpable(Dumpable::No)?;
+    // Emptying the bounding set takes a capability, which only root has here.
+    if nix::unistd::geteuid().is_root() {
+        caps::drop_bounding(&[])?;
+    }
+    caps::clear_current()?;
+    process::set_no_new_privs()?;
+    let abi = landlock::kernel_abi();
+    // Without Landlock no profile can be used, so nothing is called.
+    if abi > 0 {
+        landlock::reads(abi, directory)?.restrict()?;
+    }
+    bpf::load(&program()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::path::Path;
+
+    use nix::fcntl::{OFlag, open};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    use nix::sys::stat::Mode;
+    use project::ProjectDirectory;
+    use sys::process::Side;
+
+    use super::*;
+
+    /// Runs `act` in a child, and returns its errnos, 0 for none.
+    fn in_child(act: impl FnOnce() -> Vec<Result<(), Errno>>) -> Vec<i32> {
+        let (read, write) = nix::unistd::pipe().expect("a pipe");
+        match sys::fork::fork().expect("a child") {
+            Side::Child => {
+                let results = act().into_iter();
+                let bytes: Vec<u8> = results
+                    .flat_map(|result| result.err().map_or(0, sys::raw).to_ne_bytes())
+                    .collect();
+                let written = nix::unistd::write(&write, &bytes);
+                process::exit_now(i32::from(written.is_err()));
+            }
+            Side::Parent(child) => {
+                drop(write);
+                let mut bytes = [0; 256];
+                let length = nix::unistd::read(&read, &mut bytes).expect("its results");
+                process::wait(&child.pidfd).expect("its end");
+                let (numbers, _) = bytes.get(..length).expect("read").as_chunks::<4>();
+                numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect()
+            }
+        }
+    }
+
+    /// What a project that took the process over would try.
+    fn attempts(project: &ProjectDirectory, own: &Path, other: &Path) -> Vec<Result<(), Errno>> {
+        use rustix::fs::{Mode as OpenMode, OFlags, ResolveFlags, openat2};
+        let opened = |path: &Path, flags: OFlags| {
+            let done = openat2(
+                project,
+                path,
+                flags | OFlags::CLOEXEC,
+                OpenMode::empty(),
+                ResolveFlags::empty(),
+            );
+            done.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+        };
+        let forked = || match sys::fork::fork()? {
+            Side::Child => process::exit_now(0),
+            Side::Parent(child) => process::wait(&child.pidfd),
+        };
+        vec![
+            opened(Path::new("file"), OFlags::RDONLY),
+            project.folder(".").map(drop).map_err(|error| cell::errno_of(&error)),
+            opened(&own.join("file"), OFlags::WRONLY),
+            opened(&other.join("file"), OFlags::RDONLY),
+            opened(other, OFlags::RDONLY | OFlags::DIRECTORY),
+            open(other, OFlag::O_RDONLY, Mode::empty()).map(drop),
+            nix::unistd::unlink(&other.join("file")),
+            socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).map(drop),
+            nix::sys::signal::kill(nix::unistd::getppid(), None),
+            forked(),
+        ]
+    }
+
+    #[test]
+    fn the_process_reads_one_directory_and_has_no_other_file_process_or_socket() {
+        let [own, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let write = || {
+            for held in [&own, &other] {
+                std::fs::write(held.path().join("file"), "x").expect("written");
+            }
+        };
+        write();
+        let project = ProjectDirectory::open(own.path()).expect("a directory");
+        let tried = || attempts(&project, own.path(), other.path());
+        // Unconfined, each of them works.
+        assert_eq!(in_child(tried), [0; 10]);
+        write();
+        let confined = in_child(|| match confine(project.as_fd()) {
+            Ok(()) => tried(),
+            Err(errno) => vec![Err(errno)],
+        });
+        let (no, walled) = (libc::EPERM, libc::EACCES);
+        assert_eq!(confined, [0, 0, walled, walled, walled, no, no, no, no, no]);
+    }
+}

@@ -1,0 +1,289 @@
+//! Rounds: after a change the watches are laid anew, the project is read, and what differs is told.
+//!
+//! A change that comes during a round is seen in the next one: watches are laid before anything is read.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{read, write};
+use project::{
+    FRAME_BYTES, PATH_BYTES, Project, ProjectDirectory, ProjectError, WATCHED_FILES, WatchOrder,
+    WatchReport, framed,
+};
+use serde_json::{Map, Value};
+
+use crate::content::Content;
+use crate::start::WatcherSpec;
+use crate::watches::{Touched, Watches};
+
+/// Time without a change after which a round begins.
+const QUIET: Duration = Duration::from_millis(100);
+/// Time after which a round begins though changes go on.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Rest after a round, in times of its length: however much changes, four fifths of a processor are left alone.
+const REST: u32 = 4;
+/// Time between rounds where nothing tells of changes.
+const POLLED: Duration = Duration::from_secs(2);
+/// Bytes of the longest order.
+const ORDER_BYTES: usize = 8 << 20;
+/// Place of the file whose mistakes leave no list to be trusted.
+const REGISTER: &str = "server.d/register.json";
+
+/// Source of notices of changes.
+#[derive(Debug)]
+pub(crate) enum Notices {
+    /// Queue of inotify(7).
+    Queue(OwnedFd),
+    /// There are none, for this reason.
+    None(String),
+}
+
+/// A project that is watched.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    directory: ProjectDirectory,
+    lists: Option<Map<String, Value>>,
+    /// The project as it was told.
+    known: Project,
+    /// Reason why it could not be read again, as it was told.
+    unread: Option<WatchReport>,
+    files: BTreeMap<String, Content>,
+    notices: Notices,
+    watches: Watches,
+    /// Bytes of an order that is not whole yet.
+    incoming: Vec<u8>,
+}
+
+/// Changes that no round has seen yet.
+#[derive(Debug)]
+struct Pending {
+    touched: Touched,
+    first: Instant,
+    /// Time of the round.
+    due: Instant,
+}
+
+/// The link has ended, or the other side breaks its rules.
+struct Ended;
+
+impl From<Errno> for Ended {
+    fn from(_: Errno) -> Self {
+        Self
+    }
+}
+
+impl Rounds {
+    pub(crate) fn new(spec: WatcherSpec, notices: Notices) -> Self {
+        let WatcherSpec { directory, lists, known } = spec;
+        let (files, watches) = Default::default();
+        let (unread, incoming) = (None, Vec::new());
+        Self { directory, lists, known, unread, files, notices, watches, incoming }
+    }
+
+    /// Watches until the link ends.
+    pub(crate) fn serve(mut self, link: &OwnedFd) {
+        match self.rounds(link) {
+            Ok(()) | Err(Ended) => {}
+        }
+    }
+
+    fn rounds(&mut self, link: &OwnedFd) -> Result<(), Ended> {
+        if let Notices::None(why) = &self.notices {
+            tell(link, &WatchReport::Polled(why.clone()))?;
+        }
+        // Of changes since main has read it.
+        let now = Instant::now();
+        let mut pending = Some(Pending { touched: Touched::ALL, first: now, due: now });
+        let mut rested = now;
+        loop {
+            let due = match (&pending, &self.notices) {
+                (Some(changes), _) => Some(changes.due),
+                (None, Notices::None(_)) => Some(rested + POLLED),
+                (None, Notices::Queue(_)) => None,
+            };
+            // While changes are pending their notices are left where they are: the kernel joins equal ones.
+            self.wait(link, due, pending.is_none())?;
+            let now = Instant::now();
+            let is_due = due.is_none_or(|due| now >= due);
+            // An order came.
+            if pending.is_some() && !is_due {
+                continue;
+            }
+            let (seen, is_polled) = match &self.notices {
+                Notices::Queue(queue) => {
+                    (self.watches.take(queue, |path| leads(&self.files, path)), false)
+                }
+                Notices::None(_) if is_due => (Touched::ALL, true),
+                Notices::None(_) => (Touched::default(), true),
+            };
+            pending = match pending {
+                None if !seen.is_any() => None,
+                None => {
+                    let due = if is_polled { now } else { rested.max(now + QUIET) };
+                    Some(Pending { touched: seen, first: now, due })
+                }
+                Some(before) => {
+                    let touched = before.touched.or(seen);
+                    let goes_on = seen.is_any() && !is_polled && now < before.first + LONGEST;
+                    let due = if goes_on { rested.max(now + QUIET) } else { rested };
+                    Some(Pending { touched, due, ..before })
+                }
+            };
+            if let Some(changes) = pending.take_if(|changes| is_due && changes.due <= now) {
+                self.round(link, changes.touched)?;
+                rested = Instant::now() + now.elapsed() * REST;
+            }
+        }
+    }
+
+    /// Waits for an order, for a notice where one counts, or until `due`.
+    fn wait(&mut self, link: &OwnedFd, due: Option<Instant>, notices: bool) -> Result<(), Ended> {
+        let timeout = match due {
+            None => PollTimeout::NONE,
+            Some(due) => {
+                let left = due.saturating_duration_since(Instant::now()).as_millis() + 1;
+                PollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
+            }
+        };
+        let mut watched = vec![PollFd::new(link.as_fd(), PollFlags::POLLIN)];
+        if let (Notices::Queue(queue), true) = (&self.notices, notices) {
+            watched.push(PollFd::new(queue.as_fd(), PollFlags::POLLIN));
+        }
+        match poll(&mut watched, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let is_order = watched.first().is_some_and(|link| link.any().unwrap_or(false));
+        if is_order { self.take_orders(link) } else { Ok(()) }
+    }
+
+    /// Reads what has come on the link, and obeys each whole order.
+    fn take_orders(&mut self, link: &OwnedFd) -> Result<(), Ended> {
+        let mut buffer = [0; 16 << 10];
+        let count = read(link, &mut buffer)?;
+        if count == 0 {
+            return Err(Ended);
+        }
+        self.incoming.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        loop {
+            let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else {
+                return Ok(());
+            };
+            let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Ended)?;
+            if length > ORDER_BYTES {
+                return Err(Ended);
+            }
+            let Some(text) = rest.get(..length) else { return Ok(()) };
+            let order: WatchOrder = serde_json::from_slice(text).map_err(|_| Ended)?;
+            self.incoming.drain(..length + 4);
+            self.obey(link, order)?;
+        }
+    }
+
+    /// Watches other files than before. Their content counts from here on.
+    fn obey(&mut self, link: &OwnedFd, order: WatchOrder) -> Result<(), Ended> {
+        let mut before = std::mem::take(&mut self.files);
+        let mut new = Vec::new();
+        let wanted = order.files.into_iter().filter(|path| path.len() <= PATH_BYTES);
+        for path in wanted.take(WATCHED_FILES) {
+            match before.remove(&path) {
+                Some(known) => drop(self.files.insert(path, known)),
+                None => new.push(path),
+            }
+        }
+        self.files.extend(new.iter().map(|path| (path.clone(), Content::Absent)));
+        self.lay(link)?;
+        for path in new {
+            let content = Content::of(&self.directory, &path);
+            self.files.insert(path, content);
+        }
+        tell(link, &WatchReport::Ordered(order.number))
+    }
+
+    /// Lays the watches anew. Where the kernel takes no more, changes are looked for from then on.
+    fn lay(&mut self, link: &OwnedFd) -> Result<(), Ended> {
+        let Notices::Queue(queue) = &self.notices else { return Ok(()) };
+        let laid = self.watches.lay(queue, &self.directory, self.files.keys());
+        let Err(why) = laid else { return Ok(()) };
+        tell(link, &WatchReport::Polled(why.clone()))?;
+        self.notices = Notices::None(why);
+        Ok(())
+    }
+
+    fn round(&mut self, link: &OwnedFd, touched: Touched) -> Result<(), Ended> {
+        self.lay(link)?;
+        if touched.lists {
+            self.read(link)?;
+        }
+        let mut updated = Vec::new();
+        for (path, known) in &mut self.files {
+            let content = Content::of(&self.directory, path);
+            if content != *known {
+                updated.push(path.clone());
+                *known = content;
+            }
+        }
+        if updated.is_empty() { Ok(()) } else { tell(link, &WatchReport::Updated(updated)) }
+    }
+
+    /// Reads the project, and tells what differs from what was told.
+    fn read(&mut self, link: &OwnedFd) -> Result<(), Ended> {
+        let report = match self.directory.read(self.lists.clone()) {
+            Ok(project) => {
+                let project = project.following(&self.known);
+                let was_unread = self.unread.take().is_some();
+                if project == self.known && !was_unread {
+                    return Ok(());
+                }
+                self.known = project.clone();
+                WatchReport::Lists(Box::new(project))
+            }
+            Err(error) => {
+                let why = error.to_string();
+                let report = match &error {
+                    ProjectError::Mistake(mistake) if mistake.file.starts_with(REGISTER) => {
+                        WatchReport::Broken(why)
+                    }
+                    ProjectError::Mistake(_)
+                    | ProjectError::Open(_)
+                    | ProjectError::WritableByOthers
+                    | ProjectError::ForeignOwner => WatchReport::Unread(why),
+                };
+                if self.unread.as_ref() == Some(&report) {
+                    return Ok(());
+                }
+                self.unread = Some(report.clone());
+                report
+            }
+        };
+        tell(link, &report)
+    }
+}
+
+/// Returns true for a file that is watched, and for a folder on the way to one.
+fn leads(files: &BTreeMap<String, Content>, path: &str) -> bool {
+    let is_below = |file: &String| file.strip_prefix(path).is_some_and(|it| it.starts_with('/'));
+    files.contains_key(path)
+        || files.range(format!("{path}/")..).next().is_some_and(|(file, _)| is_below(file))
+}
+
+/// Sends a report, whole.
+fn tell(link: &OwnedFd, report: &WatchReport) -> Result<(), Ended> {
+    let frame = framed(report).or_else(|| {
+        let why = format!("its lists are longer than {} M", FRAME_BYTES >> 20);
+        framed(&WatchReport::Unread(why))
+    });
+    let frame = frame.ok_or(Ended)?;
+    let mut rest = frame.as_slice();
+    while !rest.is_empty() {
+        match write(link, rest) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
