@@ -18,7 +18,7 @@ use sys::process;
 
 /// System calls of a front end: for streams, the link, its runtime, memory, time. `execve`,
 /// `mount`, `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
-const ALLOWED: [Sysno; 60] = [
+const ALLOWED: [Sysno; 59] = [
     Sysno::read,
     Sysno::write,
     Sysno::readv,
@@ -36,7 +36,6 @@ const ALLOWED: [Sysno; 60] = [
     Sysno::recvfrom,
     Sysno::shutdown,
     Sysno::getsockopt,
-    Sysno::setsockopt,
     Sysno::epoll_create1,
     Sysno::epoll_ctl,
     Sysno::epoll_pwait,
@@ -133,7 +132,7 @@ pub(super) fn calls() -> impl Iterator<Item = Sysno> {
 }
 
 /// Returns the calls whose arguments are checked.
-fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 9] {
+fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
     let unsigned = |value: i32| u64::from(value.unsigned_abs());
     let test = |argument, op, value| Test { argument, width: Width::Low32, op, value };
     let only = |argument, value| Verdict::AllowIf(vec![vec![test(argument, Op::Eq, value)]]);
@@ -169,6 +168,14 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 9] {
             Verdict::AllowIf(vec![vec![test(2, Op::MaskedEq(unsigned(libc::MSG_FASTOPEN)), 0)]]),
         ),
         (Sysno::sendto, Verdict::AllowIf(vec![vec![Test::full(4, Op::Eq, 0)]])),
+        // All that the doors set on a connection. Filters, fast open and descriptors' owners are absent.
+        (
+            Sysno::setsockopt,
+            Verdict::AllowIf(vec![vec![
+                test(1, Op::Eq, unsigned(libc::IPPROTO_TCP)),
+                test(2, Op::Eq, unsigned(libc::TCP_NODELAY)),
+            ]]),
+        ),
         (Sysno::ioctl, one_of(&ioctls)),
         (Sysno::fcntl, one_of(&FCNTLS.map(unsigned))),
     ]

@@ -55,7 +55,7 @@ const fn act(name: &'static str, refused: Errno, tried: fn(&Place) -> nix::Resul
 }
 
 /// In this order: from the namespace on, an act without walls changes the process.
-pub const ACTS: [Act; 17] = [
+pub const ACTS: [Act; 19] = [
     act("reading a file", Errno::EACCES, |_| io(File::open("/etc/passwd"))),
     act("listing a directory", Errno::EACCES, |_| io(std::fs::read_dir("/"))),
     act("making a file", Errno::EACCES, |place| io(File::create(place.home.join("made")))),
@@ -95,6 +95,18 @@ pub const ACTS: [Act; 17] = [
         let fd = unsigned(socket.as_fd().as_raw_fd());
         raw::call(number(Sysno::ioctl), [fd, 0x8912, address, 0, 0, 0]).map(drop)
     }),
+    act("a filter of its own on a socket", Errno::EPERM, |_| {
+        // One instruction that lets everything pass: a program for the kernel all the same.
+        let instruction = libc::sock_filter { code: 6, jt: 0, jf: 0, k: u32::MAX };
+        let program = libc::sock_fprog { len: 1, filter: (&raw const instruction).cast_mut() };
+        let address = u64::try_from((&raw const program).addr()).unwrap_or_default();
+        set_option(libc::SO_ATTACH_FILTER, address, size_of::<libc::sock_fprog>())
+    }),
+    act("larger buffers of a socket", Errno::EPERM, |_| {
+        let size = 1_u32 << 20;
+        let address = u64::try_from((&raw const size).addr()).unwrap_or_default();
+        set_option(libc::SO_SNDBUF, address, size_of::<u32>())
+    }),
     act("the memory of another process", Errno::EPERM, |place| {
         let pid = u64::from(place.other);
         raw::call(number(Sysno::process_vm_readv), [pid, 0, 0, 0, 0, 0]).map(drop)
@@ -127,6 +139,15 @@ fn errno(error: &std::io::Error) -> Errno {
 
 fn io<T>(result: std::io::Result<T>) -> nix::Result<()> {
     result.map(drop).map_err(|error| errno(&error))
+}
+
+/// Sets an option of a socket that a front end can make.
+fn set_option(option: libc::c_int, address: u64, length: usize) -> nix::Result<()> {
+    let (socket, _peer) = UnixStream::pair().map_err(|error| errno(&error))?;
+    let length = u64::try_from(length).unwrap_or_default();
+    let fd = unsigned(socket.as_fd().as_raw_fd());
+    let arguments = [fd, unsigned(libc::SOL_SOCKET), unsigned(option), address, length, 0];
+    raw::call(number(Sysno::setsockopt), arguments).map(drop)
 }
 
 /// A pair of datagram sockets is enough to reach any other that the uid may write to.
