@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::Mode;
 use nix::unistd::write;
 
 use super::ProcKind;
 use super::ids::AGENT;
 use sys::bpf::Instruction;
-use sys::socket::{self, PacketWait};
+use sys::rtnetlink::{self, RouteRequests, attribute, link};
 use sys::{Result, net};
 
 /// Address of the gateway's resolver, as cells have it in resolv.conf.
@@ -30,52 +30,37 @@ const MTU: u32 = 65_535;
 const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0f];
 const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-// Of rtnetlink(7) and netlink(7).
-const NEW_LINK: u16 = 16;
-const SET_LINK: u16 = 19;
-const NEW_ADDRESS: u16 = 20;
-const NEW_ROUTE: u16 = 24;
-const REQUEST_ACK: u16 = 0x5;
-const CREATE_EXCLUSIVE: u16 = 0x600;
+// Of netdevice(7) and address_families(7).
 const UP: u32 = 1;
 const NO_ARP: u32 = 0x80;
 const INET: u8 = 2;
 const INET6: u8 = 10;
-/// Bytes of a message's header.
-const HEADER: usize = 16;
 
 /// Messages that make the network of a cell, prepared before the clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPlan {
     /// The pair, and its IPv4 side.
-    links: Requests,
+    links: RouteRequests,
     /// Addresses of IPv6, which the host may lack.
-    inet6: Requests,
+    inet6: RouteRequests,
     filter: Vec<Instruction>,
-}
-
-/// Requests that go to the kernel in one packet, and are answered one by one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Requests {
-    bytes: Vec<u8>,
-    count: usize,
 }
 
 impl NetworkPlan {
     /// Prepares the network of cells with egress.
     pub fn new() -> Self {
-        let mut links = Requests::default();
-        links.add(NEW_LINK, CREATE_EXCLUSIVE, &pair());
-        links.add(SET_LINK, 0, &without_link_local(NEAR));
-        links.add(SET_LINK, 0, &without_link_local(FAR));
+        let mut links = RouteRequests::default();
+        links.new_link(&pair());
+        links.set_link(&without_link_local(NEAR));
+        links.set_link(&without_link_local(FAR));
         // Each after the pair is there: a pair made up has no peer yet (ENOTCONN).
-        links.add(SET_LINK, 0, &link(FAR, UP, UP));
-        links.add(SET_LINK, 0, &link(NEAR, UP, UP));
-        links.add(NEW_ADDRESS, CREATE_EXCLUSIVE, &address(INET, 24, &[10, 0, 2, 15]));
-        links.add(NEW_ROUTE, CREATE_EXCLUSIVE, &default_route(INET, &[10, 0, 2, 2]));
-        let mut inet6 = Requests::default();
-        inet6.add(NEW_ADDRESS, CREATE_EXCLUSIVE, &address(INET6, 64, &v6(0x15)));
-        inet6.add(NEW_ROUTE, CREATE_EXCLUSIVE, &default_route(INET6, &v6(2)));
+        links.set_link(&link(FAR, UP, UP));
+        links.set_link(&link(NEAR, UP, UP));
+        links.new_address(NEAR, (INET, 24), &[10, 0, 2, 15]);
+        links.new_default_route(NEAR, INET, &[10, 0, 2, 2]);
+        let mut inet6 = RouteRequests::default();
+        inet6.new_address(NEAR, (INET6, 64), &v6(0x15));
+        inet6.new_default_route(NEAR, INET6, &v6(2));
         Self { links, inet6, filter: filter() }
     }
 
@@ -100,9 +85,7 @@ impl NetworkPlan {
     }
 
     fn make_links(&self) -> Result<()> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let route =
-            socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        let route = rtnetlink::open()?;
         self.links.send(&route)?;
         match self.inet6.send(&route) {
             // A kernel without IPv6, or one that has it turned off: the cell has IPv4 alone.
@@ -119,7 +102,7 @@ impl NetworkPlan {
         // Without a protocol: until it is bound, it gets no packet that the filter has not seen.
         let packets = socket(AddressFamily::Packet, SockType::Raw, packets, None)?;
         net::prepare_packet_socket(&packets, &self.filter)?;
-        socket::bind(&packets, &packet_address())?;
+        sys::socket::bind(&packets, &packet_address())?;
         Ok(packets)
     }
 }
@@ -128,54 +111,6 @@ impl Default for NetworkPlan {
     fn default() -> Self {
         Self::new()
     }
-}
-
-impl Requests {
-    fn add(&mut self, kind: u16, flags: u16, body: &[u8]) {
-        let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
-        self.bytes.extend(length.to_ne_bytes());
-        self.bytes.extend(kind.to_ne_bytes());
-        self.bytes.extend((REQUEST_ACK | flags).to_ne_bytes());
-        // Sequence number and sender, which nobody looks at.
-        self.bytes.extend([0; 8]);
-        self.bytes.extend(body);
-        self.count += 1;
-    }
-
-    /// Sends them all. Returns the first error among the answers, once all are read.
-    fn send(&self, route: &OwnedFd) -> Result<()> {
-        socket::send(route, &self.bytes, &[])?;
-        let mut first = Ok(());
-        let mut room = [0; 4096];
-        for _ in 0..self.count {
-            let received = socket::receive(route, &mut room, PacketWait::Yes)?;
-            let answer = room.get(..received.bytes).unwrap_or_default();
-            let errno = answer.get(HEADER..HEADER + 4).and_then(|bytes| bytes.try_into().ok());
-            let errno = errno.map(i32::from_ne_bytes).ok_or(Errno::EPROTO)?;
-            if errno != 0 && first.is_ok() {
-                first = Err(Errno::from_raw(-errno));
-            }
-        }
-        first
-    }
-}
-
-/// Appends an attribute, padded to four bytes.
-fn attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    to.extend(length.to_ne_bytes());
-    to.extend(kind.to_ne_bytes());
-    to.extend(value);
-    to.resize(to.len().next_multiple_of(4), 0);
-}
-
-/// Makes an ifinfomsg.
-fn link(index: u32, flags: u32, change: u32) -> Vec<u8> {
-    let mut body = vec![0; 4];
-    body.extend(index.to_ne_bytes());
-    body.extend(flags.to_ne_bytes());
-    body.extend(change.to_ne_bytes());
-    body
 }
 
 /// Makes one end of the pair, with name, size and address.
@@ -212,29 +147,6 @@ fn without_link_local(index: u32) -> Vec<u8> {
     attribute(&mut inet6, GENERATION, &[NONE]);
     attribute(&mut families, u16::from(INET6), &inet6);
     attribute(&mut body, BY_FAMILY, &families);
-    body
-}
-
-/// Makes an ifaddrmsg of `eth0`; nobody else can have the address, so none is looked for.
-fn address(family: u8, prefix: u8, value: &[u8]) -> Vec<u8> {
-    const ADDRESS: u16 = 1;
-    const LOCAL: u16 = 2;
-    const NO_DETECTION: u8 = 2;
-    let mut body = vec![family, prefix, NO_DETECTION, 0];
-    body.extend(NEAR.to_ne_bytes());
-    attribute(&mut body, LOCAL, value);
-    attribute(&mut body, ADDRESS, value);
-    body
-}
-
-/// Makes an rtmsg for all destinations, in the main table.
-fn default_route(family: u8, gateway: &[u8]) -> Vec<u8> {
-    const OUT: u16 = 4;
-    const GATEWAY: u16 = 5;
-    let (main, boot, unicast) = (254, 3, 1);
-    let mut body = vec![family, 0, 0, 0, main, boot, 0, unicast, 0, 0, 0, 0];
-    attribute(&mut body, OUT, &NEAR.to_ne_bytes());
-    attribute(&mut body, GATEWAY, gateway);
     body
 }
 
@@ -421,21 +333,6 @@ mod tests {
             vec![0; 14],
         ] {
             assert!(!passes(&frame), "{frame:?}");
-        }
-    }
-
-    #[test]
-    fn every_message_has_its_own_length() {
-        let plan = NetworkPlan::new();
-        for (requests, count) in [(&plan.links, 7), (&plan.inet6, 2)] {
-            let (mut at, mut seen) = (0, 0);
-            while let Some(length) = requests.bytes.get(at..at + 4) {
-                let length = u32::from_ne_bytes(length.try_into().expect("four bytes"));
-                assert!(length.is_multiple_of(4) && length > 16, "{length}");
-                at += usize::try_from(length).expect("a length");
-                seen += 1;
-            }
-            assert_eq!((seen, requests.count, at), (count, count, requests.bytes.len()));
         }
     }
 }

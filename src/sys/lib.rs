@@ -21,6 +21,7 @@ pub mod net;
 pub mod notify;
 pub mod process;
 pub mod remote;
+pub mod rtnetlink;
 pub mod sharing;
 pub mod signals;
 pub mod socket;
