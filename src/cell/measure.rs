@@ -98,7 +98,49 @@ pub fn payload(
         processes,
         open_files: files,
         file_size,
+        interfaces: design.network.as_ref().map(|_| interfaces(&process)).transpose()?,
     })
+}
+
+/// Returns the interfaces of the cell's network namespace (proc_pid_net(5)), which must have its link to the gateway and
+/// nothing of the host.
+fn interfaces(process: impl AsFd) -> Result<Vec<String>, UnfitCell> {
+    let table = read_all(&process, "net/dev")?;
+    let found = interface_names(&table);
+    let is_there = |name: &&str| found.iter().any(|one| one == name);
+    demand(LINK.iter().all(|name| is_there(&name)), || {
+        format!("interfaces {found:?} where {LINK:?} belong")
+    })?;
+    let other = found.iter().find(|name| !LINK.contains(&name.as_str()) && !is_fallback(name));
+    demand(other.is_none(), || format!("an interface {other:?} that is not the cell's"))?;
+    Ok(found)
+}
+
+/// Loopback, the cell's end of its link, and the end that the gateway reads.
+const LINK: [&str; 3] = ["lo", "eth0", "out"];
+/// Tunnels that some modules make in each new namespace (net.core.fb_tunnels_only_for_init_net); they are down, and no
+/// program of a cell can bring them up.
+const FALLBACKS: [&str; 10] = [
+    "tunl0",
+    "gre0",
+    "gretap0",
+    "erspan0",
+    "ip_vti0",
+    "ip6_vti0",
+    "sit0",
+    "ip6tnl0",
+    "ip6gre0",
+    "ip6erspan0",
+];
+
+fn is_fallback(name: &str) -> bool {
+    FALLBACKS.contains(&name)
+}
+
+/// Reads the names of a table of interfaces: two lines of heads, then `name: numbers`.
+fn interface_names(table: &str) -> Vec<String> {
+    let named = table.lines().skip(2).filter_map(|line| line.split_once(':'));
+    named.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
 /// Returns the host id behind the four equal ids of a `Uid:` or `Gid:` line: the supervisor sees ids through

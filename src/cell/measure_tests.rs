@@ -56,3 +56,24 @@ fn a_process_is_read_by_a_name_that_is_not_text() -> std::io::Result<()> {
     assert_eq!(read_all(&directory, "status"), Err(Errno::EILSEQ));
     Ok(())
 }
+
+#[test]
+fn interfaces_are_those_of_the_link_and_of_no_host() -> std::io::Result<()> {
+    let measured = |names: &[&str]| {
+        let place = tempfile::tempdir()?;
+        std::fs::create_dir(place.path().join("net"))?;
+        let heads = "Inter-|   Receive    |  Transmit\n face |bytes    packets\n".to_owned();
+        let lines = names.iter().map(|name| format!("{name:>6}: 0 0 0 0\n"));
+        let table: String = std::iter::once(heads).chain(lines).collect();
+        std::fs::write(place.path().join("net/dev"), table)?;
+        Ok::<_, std::io::Error>(interfaces(std::fs::File::open(place.path())?))
+    };
+    let own = ["lo", "eth0", "out"];
+    assert_eq!(measured(&own)?, Ok(own.map(str::to_owned).to_vec()));
+    // What modules make in each namespace is told, and no reason to refuse.
+    assert!(measured(&["lo", "eth0", "out", "sit0"])?.is_ok_and(|found| found.len() == 4));
+    for wrong in [&["lo"][..], &["lo", "eth0"], &["lo", "eth0", "out", "wlan0"]] {
+        assert!(measured(wrong)?.is_err(), "{wrong:?}");
+    }
+    Ok(())
+}

@@ -1,6 +1,10 @@
 //! The protection of a call, in three words used exactly: measured, probed, configured.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
+
+use crate::egress::Egress;
 
 /// The protection of one cell. Made by the supervisor before the job is handed over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +115,8 @@ pub struct Measured {
     pub processes: u64,
     pub open_files: u64,
     pub file_size: u64,
+    /// Network interfaces of a cell with egress: its loopback, and both ends of its link to the gateway.
+    pub interfaces: Option<Vec<String>>,
 }
 
 /// Tried by the payload-to-be itself, and refused with the expected errno.
@@ -138,6 +144,36 @@ pub struct Configured {
     /// Names of the sockets of the host that it may connect to.
     pub unix_sockets: String,
     pub host_name: String,
+    /// Rules of a cell with egress.
+    pub egress: Option<EgressReceipt>,
+}
+
+/// The network that a cell with egress has by the gateway, in names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressReceipt {
+    /// Ids of the rules.
+    pub rules: Vec<String>,
+    /// Hosts whose requests the gateway reads.
+    pub intercepted: Vec<String>,
+    /// Names of the secrets that it puts in, never their values.
+    pub secrets: Vec<String>,
+}
+
+impl EgressReceipt {
+    /// Returns that of a profile's network; nothing where it has no egress.
+    #[must_use]
+    pub fn of(egress: &Egress) -> Option<Self> {
+        let sorted = |names: BTreeSet<String>| names.into_iter().collect();
+        let read = egress.rules.iter().filter(|rule| rule.intercepts());
+        let hosts = read.flat_map(|rule| &rule.hosts).map(ToString::to_string);
+        let secrets =
+            egress.rules.iter().filter_map(|rule| Some(rule.secret.as_ref()?.name.clone()));
+        egress.class.has_egress().then(|| Self {
+            rules: egress.rules.iter().map(|rule| rule.id.clone()).collect(),
+            intercepted: sorted(hosts.collect()),
+            secrets: sorted(secrets.collect()),
+        })
+    }
 }
 
 /// How the memory limit of a cell is held.

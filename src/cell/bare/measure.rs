@@ -50,6 +50,7 @@ pub fn payload(
         processes,
         open_files,
         file_size,
+        interfaces: None,
     })
 }
 

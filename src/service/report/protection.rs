@@ -11,6 +11,14 @@ use model::receipt::Receipt;
 /// Returns a receipt as JSON, with the protections that its tier lacks, if any.
 pub fn receipt_fields(receipt: &Receipt) -> Value {
     let mut value = to_value(receipt);
+    // Keys of cells with egress, which others have not.
+    for (part, key) in [("measured", "interfaces"), ("configured", "egress")] {
+        if let Some(part) = value.get_mut(part).and_then(Value::as_object_mut)
+            && part.get(key).is_some_and(Value::is_null)
+        {
+            part.remove(key);
+        }
+    }
     let lacks = receipt.lacks();
     if let Some(map) = value.as_object_mut()
         && !lacks.is_empty()

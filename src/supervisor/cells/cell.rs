@@ -32,7 +32,7 @@ use cell::report::{self, Probes, ToInit};
 use cell::{Design, Ground, ProcKind, Shared};
 use model::egress::{Egress, placeholder};
 use model::job::Limits;
-use model::receipt::{Configured, Receipt};
+use model::receipt::{Configured, EgressReceipt, Receipt};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, Used};
 
@@ -311,6 +311,7 @@ impl Maker<'_> {
                     Ground::Root(_) => crate::rootfs::synthetic::HOST_NAME.to_owned(),
                     Ground::Bare(_) => "the host's".to_owned(),
                 },
+                egress: EgressReceipt::of(&profile.egress),
             },
         })
     }
