@@ -18,7 +18,7 @@ use selftest::corpus::{self, Attack, Class};
 use selftest::judge::Target;
 use selftest::launch::Bench;
 use selftest::report::{Mark, ReportLine};
-use selftest::{remains, report};
+use selftest::{lab, remains, report};
 
 /// No cell can be made here: nothing was tried.
 const UNAVAILABLE: u8 = 3;
@@ -57,10 +57,21 @@ pub struct SelftestArguments {
     /// Write a JUnit report as well
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
+    /// Run a command in the network of attacks on egress, and write to this file whom it reached
+    #[arg(long, value_name = "FILE", hide = true, requires = "words")]
+    pub within_lab: Option<PathBuf>,
+    /// The command for it
+    #[arg(value_name = "COMMAND", last = true, hide = true, requires = "within_lab")]
+    pub words: Vec<String>,
 }
 
 /// Runs the command; the exit code is one of those above, or the verdict's.
 pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
+    if let Some(record) = &typed.within_lab {
+        let why = |error| broken(format!("the network of the test: {error}"));
+        let code = lab::run(record, &typed.words).map_err(why)?;
+        return Ok(u8::try_from(code).unwrap_or(u8::MAX));
+    }
     let probes = chosen(typed)?;
     if typed.list {
         let line = |probe: &Attack| format!("{}  {} ({})\n", probe.id, probe.title, probe.source);
@@ -119,6 +130,7 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
     starts(&bench)?;
     bench.memory = bench.held_memory().map_err(broken)?;
     bench.isolation = bench.seen_isolation().map_err(broken)?;
+    bench.no_lab = bench.lab_trial().map_err(broken)?;
     remains::adopt().map_err(broken)?;
     stopped_by_signals(&bench.stop).map_err(broken)?;
     let found = conduct::all(&bench, probes, &progress(probes.len()));

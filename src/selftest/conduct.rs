@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use super::corpus::{Attack, Class, Company};
+use super::corpus::{Attack, Class, Company, Network};
 use super::judge::{
     self, AttackVerdict, ControlResult, Isolation, Memory, OuterFilter, Seen, Target,
 };
@@ -45,11 +45,12 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     std::fs::create_dir(&private)?;
     // As /tmp: what is in it is removed by its owner, who is another where root runs the test.
     std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o1777))?;
-    // The last two until the sandbox has told.
+    // Placeholders until the sandbox reports them.
     let (memory, isolation) = (Memory::ControlGroup, Isolation::Shared);
     let (directory, stop) = (directory.to_owned(), Arc::default());
     let outer = outer_filter()?;
-    Ok(Bench { target, program, directory, config, helper, memory, isolation, outer, stop })
+    let no_lab = None;
+    Ok(Bench { target, program, directory, config, helper, memory, isolation, outer, no_lab, stop })
 }
 
 /// Reads if a filter is in force for this process (`Seccomp:` of proc_pid_status(5)), which loads none itself.
@@ -132,7 +133,9 @@ fn found(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackResult> {
         return None;
     }
     let began = std::time::Instant::now();
-    let verdict = match judge::not_applicable(probe, &bench.target, bench.isolation, is_root) {
+    let none = judge::not_applicable(probe, &bench.target, bench.isolation, is_root);
+    let no_lab = bench.no_lab.clone().filter(|_| probe.network == Network::Lab);
+    let verdict = match none.or(no_lab.map(|why| AttackVerdict::NotApplicable { why })) {
         Some(verdict) => verdict,
         None => tried(bench, probe, is_root)
             .unwrap_or_else(|error| AttackVerdict::NoVerdict { seen: error.to_string() }),

@@ -6,10 +6,11 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 /// The files, a topic each.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("files", include_str!("../../tests/escape/files.toml")),
     ("processes", include_str!("../../tests/escape/processes.toml")),
     ("network", include_str!("../../tests/escape/network.toml")),
+    ("egress", include_str!("../../tests/escape/egress.toml")),
     ("kernel", include_str!("../../tests/escape/kernel.toml")),
     ("resources", include_str!("../../tests/escape/resources.toml")),
     ("information", include_str!("../../tests/escape/information.toml")),
@@ -115,6 +116,11 @@ struct Shared {
     unshown: Option<Unshown>,
     #[serde(default)]
     control: ControlMode,
+    ours: Option<String>,
+    #[serde(default)]
+    landlock_seccomp: Lower,
+    #[serde(default)]
+    network: Network,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -142,8 +148,7 @@ struct Written {
     no_control: Option<String>,
     unshown: Option<Unshown>,
     known: Option<KnownBreach>,
-    #[serde(default)]
-    landlock_seccomp: Lower,
+    landlock_seccomp: Option<Lower>,
     #[serde(default)]
     whom: Whom,
     #[serde(default)]
@@ -159,6 +164,8 @@ struct Written {
     within: Option<u64>,
     most_bytes: Option<u64>,
     first: Option<String>,
+    #[serde(default)]
+    unreached: Vec<String>,
 }
 
 /// Special way of starting the program.
@@ -175,6 +182,17 @@ pub enum StartMode {
     Grouped,
     /// Killed from outside when it has said `ready`.
     Killed,
+}
+
+/// Network in which the attack and its control run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// That of this process.
+    #[default]
+    Host,
+    /// One of its own, with servers that write down who came: [`super::lab`].
+    Lab,
 }
 
 /// Harm of the attack without a sandbox.
@@ -233,6 +251,9 @@ pub struct Attack {
     pub most_bytes: Option<u64>,
     /// A line that runs in another cell before.
     pub first: Option<String>,
+    pub network: Network,
+    /// Parts of a line in the record of the lab's servers that is there if the attack has worked.
+    pub unreached: Vec<String>,
 }
 
 /// Reads the whole corpus.
@@ -287,16 +308,18 @@ fn checked(
         no_control: written.no_control,
         unshown: written.unshown.or_else(|| shared.unshown.clone()),
         known: written.known,
-        lower: written.landlock_seccomp,
+        lower: written.landlock_seccomp.unwrap_or_else(|| shared.landlock_seccomp.clone()),
         whom: written.whom,
         options: written.options,
-        ours: written.ours,
+        ours: written.ours.or_else(|| shared.ours.clone()),
         start: written.start,
         harm: written.harm,
         company: if written.alone { Company::None } else { Company::Any },
         within: written.within.unwrap_or(20),
         most_bytes: written.most_bytes,
         first: written.first,
+        network: shared.network,
+        unreached: written.unreached,
     })
 }
 
@@ -306,7 +329,7 @@ mod tests {
 
     /// Returns the ids that a text cites: one by one, and as the ends of a range.
     fn cited(text: &str) -> Vec<(char, u32, u32)> {
-        let pattern = Regex::new("\\b([FPNKRI])([0-9]{2,3})(?:–[FPNKRI]([0-9]{2,3}))?\\b");
+        let pattern = Regex::new("\\b([FPNEKRI])([0-9]{2,3})(?:–[FPNEKRI]([0-9]{2,3}))?\\b");
         let pattern = pattern.unwrap_or_else(|error| panic!("{error}"));
         let number =
             |text: Option<regex::Match<'_>>| text.and_then(|text| text.as_str().parse().ok());

@@ -37,6 +37,8 @@ fn probe() -> Attack {
         within: 20,
         most_bytes: None,
         first: None,
+        network: crate::corpus::Network::Host,
+        unreached: Vec::new(),
     }
 }
 

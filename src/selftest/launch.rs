@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::corpus::{Attack, ControlMode, StartMode};
+use super::corpus::{Attack, ControlMode, Network, StartMode};
 use super::judge::{Isolation, Memory, OuterFilter, Target};
 use super::stage::{self, Stage};
 use model::profile::calls;
@@ -85,6 +85,8 @@ pub struct Bench {
     pub isolation: Isolation,
     /// Around this process: an engine's.
     pub outer: OuterFilter,
+    /// Why the network of attacks on egress cannot be made here, if so.
+    pub no_lab: Option<String>,
     /// Set by whoever wants it to end: what runs is ended, nothing more is begun.
     pub stop: Arc<AtomicBool>,
 }
@@ -120,7 +122,35 @@ impl Bench {
             }
         };
         words.extend(["bash".to_owned(), "-c".to_owned(), line]);
-        self.run(probe, &words, stage)
+        self.run(probe, &self.in_network(probe, words, stage), stage)
+    }
+
+    /// Returns the command as it runs in the network that the attack wants.
+    fn in_network(&self, probe: &Attack, words: Vec<String>, stage: &Stage) -> Vec<String> {
+        match probe.network {
+            Network::Host => words,
+            Network::Lab => self.in_lab(stage.record(), words),
+        }
+    }
+
+    fn in_lab(&self, record: &Path, words: Vec<String>) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        let fixed =
+            ["selftest".to_owned(), "--within-lab".to_owned(), text(record), "--".to_owned()];
+        std::iter::once(text(&self.program)).chain(fixed).chain(words).collect()
+    }
+
+    /// Tries the network of attacks on egress. Returns the reason where it cannot be made.
+    ///
+    /// # Errors
+    /// The program could not be started.
+    pub fn lab_trial(&self) -> std::io::Result<Option<String>> {
+        let record = self.directory.join("lab");
+        let words = self.in_lab(&record, vec!["true".to_owned()]);
+        let Some((program, rest)) = words.split_first() else { return Ok(None) };
+        let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        Ok((!output.status.success()).then(|| why.trim().to_owned()))
     }
 
     /// Runs the control: the same attack without the sandbox.
@@ -148,7 +178,7 @@ impl Bench {
         };
         let words = around.iter().copied().chain(["bash", "-c", &line]);
         let words: Vec<String> = words.map(str::to_owned).collect();
-        self.run(probe, &words, stage)
+        self.run(probe, &self.in_network(probe, words, stage), stage)
     }
 
     /// Returns a command that runs the helper in the sandbox and must answer `EBADF`.
@@ -164,7 +194,7 @@ impl Bench {
         let helper = self.helper.display().to_string();
         let mut all = match &self.target {
             Target::Own | Target::Lower => {
-                let mut words = self.granted(&self.config);
+                let mut words = self.granted(Some(&self.config));
                 words.push("--".to_owned());
                 words
             }
@@ -218,21 +248,25 @@ impl Bench {
     }
 
     /// Returns `cofferdam run` as a command, with the helper in its place.
-    fn granted(&self, config: &Path) -> Vec<String> {
+    fn granted(&self, config: Option<&Path>) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
-        let config = text(config);
+        let config = config.into_iter().flat_map(|path| ["--config".to_owned(), text(path)]);
         let (tier, helper) = match &self.target {
             Target::Lower => (Tier::Bare, text(&self.helper)),
             Target::Own | Target::Other(_) => {
                 (Tier::Full, format!("{}:{HELPER_IN_CELL}", text(&self.helper)))
             }
         };
-        let fixed = ["--config", &config, "run", "--tier", tier.name(), "--ro", &helper];
-        std::iter::once(text(&self.program)).chain(fixed.map(str::to_owned)).collect()
+        let fixed = ["run", "--tier", tier.name(), "--ro", &helper].map(str::to_owned);
+        std::iter::once(text(&self.program)).chain(config).chain(fixed).collect()
     }
 
     fn own(&self, probe: &Attack, stage: &Stage) -> Vec<String> {
-        let mut words = self.granted(stage.config().unwrap_or(&self.config));
+        let mut words = match probe.network {
+            Network::Host => self.granted(Some(stage.config().unwrap_or(&self.config))),
+            // By the environment: in the lab of an ordinary user there is another.
+            Network::Lab => self.granted(None),
+        };
         words.extend(probe.options.iter().map(|word| stage.filled(word, &self.outside(stage))));
         words.push("--".to_owned());
         words
@@ -242,6 +276,9 @@ impl Bench {
     /// holds nobody up.
     fn run(&self, probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
         let mut command = started_as(probe, words, stage)?;
+        if probe.network == Network::Lab {
+            command.env("COFFERDAM_CONFIG", &self.config);
+        }
         if self.target == Target::Lower {
             command.env("TMPDIR", self.directory.join(PRIVATE));
         }

@@ -4,7 +4,8 @@
 //! what it may hit (a sentinel process, listeners, files with a secret), [`launch`] runs it without a
 //! sandbox and within one, and [`judge`] looks at what it hit, from outside, before it looks at what
 //! the program said. [`remains`] takes away what it left. [`resources`] decides whether
-//! the host could bear it. [`conduct`] runs them all, [`report`] prints the verdicts.
+//! the host could bear it. [`lab`] is the network of attacks on egress. [`conduct`] runs them all, [`report`] prints
+//! the verdicts.
 //!
 //! *Architecture Invariant:* nothing here makes a cell. Cells are made by `cofferdam run`, as users
 //! make them; what runs without one is an attack that does no harm by itself, in a directory that is
@@ -15,6 +16,7 @@
 pub mod conduct;
 pub mod corpus;
 pub mod judge;
+pub mod lab;
 pub mod launch;
 pub mod remains;
 pub mod report;

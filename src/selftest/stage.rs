@@ -43,6 +43,10 @@ impl RunPlace {
     }
 }
 
+/// What a line says first in a cell with egress: that its network works, by a host that a rule has.
+const HELLO: &str = "exec 3<>/dev/tcp/web.lab/80; printf 'GET / HTTP/1.1\\r\\nHost: web.lab\\r\\n\\r\\n' >&3; \
+    timeout 5 grep -m1 -o hello <&3; exec 3>&-";
+
 /// The stage of one run.
 #[derive(Debug)]
 pub struct Stage {
@@ -65,6 +69,8 @@ pub struct Stage {
     free: Option<(u16, Cell<bool>)>,
     /// A configuration with a profile that shows the granted directory at `/shown`, where a line wants one.
     config: Option<PathBuf>,
+    /// The record of the lab's servers.
+    record: PathBuf,
     /// True once a process of the attack was seen to be root of the host.
     rooted: Option<Cell<bool>>,
     before: BTreeMap<PathBuf, Vec<u8>>,
@@ -86,8 +92,10 @@ impl Stage {
         }
         let secret = random()?;
         std::fs::write(watched.join("secret"), format!("{secret}\n"))?;
+        let record = held.path().join("record");
         let mut stage = Self {
             held,
+            record,
             helper: helper.to_owned(),
             work,
             watched,
@@ -185,6 +193,9 @@ impl Stage {
             words.insert("{rooted}", format!("rooted-{unique}"));
             self.rooted = Some(Cell::new(false));
         }
+        if names("{hello}") {
+            words.insert("{hello}", HELLO.to_owned());
+        }
         if names("{unlisted}") {
             words.insert("{unlisted}", unlisted());
         }
@@ -223,6 +234,19 @@ impl Stage {
     /// Returns the configuration that the attack's cell is to have, if it is none of the shipped profiles.
     pub fn config(&self) -> Option<&Path> {
         self.config.as_deref()
+    }
+
+    /// Returns the file in which servers of the lab write down who came.
+    pub(crate) fn record(&self) -> &Path {
+        &self.record
+    }
+
+    /// Returns the first line of that file by which an attack has worked.
+    fn reached(&self, probe: &Attack) -> Option<String> {
+        // Without a lab, or without a visit, there is none.
+        let record = std::fs::read_to_string(&self.record).unwrap_or_default();
+        let is_hit = |line: &&str| probe.unreached.iter().any(|part| line.contains(part.as_str()));
+        record.lines().find(is_hit).map(str::to_owned)
     }
 
     /// Returns the process group of the sentinel.
@@ -275,6 +299,9 @@ impl Stage {
         let rooted = self.rooted.as_ref().is_some_and(Cell::get);
         hit(rooted, "a process of it was root of the host");
         hit(contents(&self.watched) != self.before, "files of the host were changed");
+        if let Some(line) = self.reached(probe) {
+            hit(true, &format!("a server was reached that no rule has: {}", line.trim()));
+        }
         hit(self.left_behind(), "System V or POSIX objects were left on the host");
         hit(self.outlived(), "a process outlived the call");
         // Other processes that a control left running.
