@@ -12,7 +12,8 @@ TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv
 
 # Needed beside these where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
-	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux zsh:zsh fish:fish
+	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux zsh:zsh fish:fish \
+	curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap openssl:openssl traceroute:traceroute
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
 ARM_NEEDS     := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu debootstrap:debootstrap lsattr:e2fsprogs
