@@ -28,7 +28,7 @@ use mcp::tools::{
 };
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::defaults::INLINE_CHARACTERS;
-use model::egress::frames::{FromGateway, ToGateway};
+use model::egress::frames::{FromGateway, SocketRequest, ToGateway};
 use model::job::Workspace;
 use model::profile::calls;
 use model::profile::condition::Verdict;
@@ -84,6 +84,12 @@ pub fn frames(bytes: &[u8]) {
         assert_eq!(wire::decode::<ToGateway>(&again).ok(), Some(frame));
     }
     drop(wire::decode::<FromGateway>(bytes));
+    // Of a worker that may have been taken over, to the gateway.
+    if let Ok(request) = wire::decode::<SocketRequest>(bytes)
+        && let Ok(again) = wire::encode(&request)
+    {
+        assert_eq!(wire::decode::<SocketRequest>(&again).ok(), Some(request));
+    }
 }
 
 /// Calls that no profile may ever get, whatever its text says.

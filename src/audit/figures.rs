@@ -65,10 +65,15 @@ impl Figures {
             counts.peak_memory = counts.peak_memory.max(story.usage.peak_memory);
             let Some(network) = story.network else { return };
             let denied = network.denied.iter().map(|denied| denied.count).sum::<u64>();
+            // Of connections that earlier calls of a session left open, no other call tells.
+            let session = network.session.unwrap_or_default();
             for (sum, more) in [
                 (&mut counts.connections, network.connections),
-                (&mut counts.bytes_sent, network.sent),
-                (&mut counts.bytes_received, network.received),
+                (&mut counts.bytes_sent, network.sent.saturating_add(session.earlier_sent)),
+                (
+                    &mut counts.bytes_received,
+                    network.received.saturating_add(session.earlier_received),
+                ),
                 (&mut counts.denied_destinations, denied),
             ] {
                 *sum = sum.saturating_add(more);

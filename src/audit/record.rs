@@ -330,6 +330,9 @@ pub(crate) struct Ending {
     denials: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt: Option<ReceiptFields>,
+    /// Connections and denials of the call that have no line of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections_unlisted: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -392,6 +395,10 @@ impl Ending {
             }),
             denials: denials.map(|denied| (denied_name(denied), denied.count)).collect(),
             receipt: story.receipt.map(ReceiptFields::of),
+            connections_unlisted: story
+                .network
+                .map(|network| network.unlisted)
+                .filter(|unlisted| *unlisted > 0),
             ..named
         }
     }
@@ -416,6 +423,7 @@ impl Ending {
             usage: None,
             denials: BTreeMap::new(),
             receipt: None,
+            connections_unlisted: None,
         }
     }
 }

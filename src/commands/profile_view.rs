@@ -183,6 +183,8 @@ impl<'p> View<'p> {
                 "sent": profile.egress.limits.sent,
                 "received": profile.egress.limits.received,
                 "rate": profile.egress.limits.rate,
+                "session_sent": profile.egress.limits.session_sent,
+                "session_received": profile.egress.limits.session_received,
             },
             "sockets": { "families": self.families(), "why": account.key("sockets") },
             "unix_sockets": {
@@ -218,6 +220,8 @@ fn egress_text(profile: &Profile) -> String {
         (limits.sent, "sent by a call"),
         (limits.received, "received by a call"),
         (limits.rate, "a second"),
+        (limits.session_sent, "sent by a session"),
+        (limits.session_received, "received by a session"),
     ];
     for (size, what) in sizes {
         let size = size.map(|size| format!(", {} {what}", Size(size)));

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
-use model::egress::{Egress, NetworkClass};
 use model::profile::condition::{Op, Test, Verdict, Width};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -20,11 +19,9 @@ use sys::process::{self, Dumpable};
 const WORKER_BYTES: u64 = 256 << 20;
 /// Steps of priority by which a worker gives way to others.
 const NICE: i32 = 5;
-/// Most ports for which Landlock gets a rule each; a profile with more is held by the judge alone.
-const PORTS: usize = 4_096;
 
 /// Calls of both: waiting, packets and frames, memory, time, the runtime.
-const COMMON: [Sysno; 42] = [
+const COMMON: [Sysno; 41] = [
     Sysno::ppoll,
     Sysno::read,
     Sysno::write,
@@ -34,7 +31,6 @@ const COMMON: [Sysno; 42] = [
     Sysno::recvfrom,
     Sysno::close,
     Sysno::shutdown,
-    Sysno::connect,
     Sysno::getsockopt,
     Sysno::getsockname,
     Sysno::getpeername,
@@ -75,8 +71,10 @@ const OLDER: [Sysno; 2] = [Sysno::epoll_wait, Sysno::poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
-/// Calls of the gateway alone: forking and reaping workers, and what a worker does before its own filter.
-const GATEWAY: [Sysno; 10] = [
+/// Calls of the gateway alone: connecting sockets, forking and reaping workers, and what a worker does before its own
+/// filter.
+const GATEWAY: [Sysno; 11] = [
+    Sysno::connect,
     Sysno::close_range,
     Sysno::socketpair,
     Sysno::waitid,
@@ -128,22 +126,33 @@ fn internet() -> Vec<Vec<Test>> {
     all
 }
 
-/// Options of sockets that a worker sets, by level: what the runtime and flows need.
-fn options() -> Verdict {
+/// Options that a worker sets on the sockets that it gets: ending with a reset, and the time to live of packets.
+const WORKER_OPTIONS: [(i32, i32); 3] = {
     use nix::libc;
-    let all = [
+    [
         (libc::SOL_SOCKET, libc::SO_LINGER),
-        (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
         (libc::IPPROTO_IP, libc::IP_TTL),
-        (libc::IPPROTO_IP, libc::IP_RECVERR),
         (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    ]
+};
+
+/// Options that the gateway sets on the sockets that it makes for workers, and on its links to them.
+const GATEWAY_OPTIONS: [(i32, i32); 4] = {
+    use nix::libc;
+    [
+        (libc::SOL_SOCKET, libc::SO_SNDBUF),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::IPPROTO_IP, libc::IP_RECVERR),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
-    ];
+    ]
+};
+
+/// Allows setsockopt(2) for these levels and options.
+fn options(all: impl IntoIterator<Item = (i32, i32)>) -> Verdict {
     let one = |(level, name): (i32, i32)| {
         vec![test(1, Op::Eq, unsigned(level)), test(2, Op::Eq, unsigned(name))]
     };
-    Verdict::AllowIf(all.map(one).into_iter().collect())
+    Verdict::AllowIf(all.into_iter().map(one).collect())
 }
 
 /// Allows a call that sends, whose flags are its argument `at`, with those that the runtime, flows and frames need.
@@ -156,7 +165,7 @@ fn sending(at: u8) -> Verdict {
 }
 
 /// Verdicts that both filters have on calls with arguments.
-fn conditional() -> [(Sysno, Verdict); 6] {
+fn conditional() -> [(Sysno, Verdict); 3] {
     use nix::libc;
     let fcntls =
         [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
@@ -164,9 +173,6 @@ fn conditional() -> [(Sysno, Verdict); 6] {
     [
         (Sysno::fcntl, Verdict::AllowIf(fcntl.into_iter().collect())),
         (Sysno::ioctl, Verdict::AllowIf(vec![vec![test(1, Op::Eq, libc::FIONBIO)]])),
-        (Sysno::setsockopt, options()),
-        (Sysno::sendto, sending(3)),
-        (Sysno::sendmsg, sending(2)),
         // The flags of clone3 are behind a pointer, where no filter sees them.
         (Sysno::clone3, Verdict::Errno(libc::ENOSYS)),
     ]
@@ -174,7 +180,7 @@ fn conditional() -> [(Sysno, Verdict); 6] {
 
 /// Returns every call of the gateway and of its workers, whatever is checked about its arguments.
 pub fn calls() -> impl Iterator<Item = Sysno> {
-    let checked = [Sysno::clone, Sysno::socket, Sysno::setsockopt];
+    let checked = [Sysno::clone, Sysno::socket, Sysno::setsockopt, Sysno::sendto, Sysno::sendmsg];
     COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK).chain(checked)
 }
 
@@ -198,21 +204,31 @@ pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
     verdicts
         .insert(number(Sysno::clone), Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]]));
     verdicts.insert(number(Sysno::socket), Verdict::AllowIf(sockets));
+    // What a worker sets is allowed here too: its filter can only be narrower.
+    let options = options(GATEWAY_OPTIONS.into_iter().chain(WORKER_OPTIONS));
+    verdicts.insert(number(Sysno::setsockopt), options);
+    verdicts.insert(number(Sysno::sendto), sending(3));
+    verdicts.insert(number(Sysno::sendmsg), sending(2));
     compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }
 
-/// Compiles the filter of a worker: no process, no thread, no listener, no file.
+/// Compiles the filter of a worker: no process, no thread, no listener, no file, and no socket but those it gets. It can
+/// connect none of them, and send from none to an address of its choice: sendmsg(2) has the address behind a pointer.
 ///
 /// # Errors
 /// E2BIG: the filter itself is wrong.
 pub(crate) fn worker_filter() -> Result<Vec<Instruction>, Errno> {
-    use nix::libc;
     let plain = COMMON.into_iter().chain(OLDER);
     let mut verdicts: BTreeMap<u32, Verdict> =
         plain.map(|call| (number(call), Verdict::Allow)).collect();
     verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
-    verdicts.insert(number(Sysno::socket), Verdict::AllowIf(internet()));
-    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+    verdicts.insert(number(Sysno::setsockopt), options(WORKER_OPTIONS));
+    let mut to_nobody = vec![Test::full(4, Op::Eq, 0)];
+    if let Verdict::AllowIf(flags) = sending(3) {
+        to_nobody.extend(flags.into_iter().flatten());
+    }
+    verdicts.insert(number(Sysno::sendto), Verdict::AllowIf(vec![to_nobody]));
+    compile_for_ours(&verdicts, Action::Errno(nix::libc::EPERM))
 }
 
 /// Confines the gateway, in namespaces of its own and with one thread. The ids are taken already.
@@ -235,16 +251,17 @@ pub(crate) fn gateway() -> Result<(), Errno> {
     bpf::load(&gateway_filter()?)
 }
 
-/// Confines a worker further, to the ports of its profile. Its runtime exists, and it has one thread.
+/// Confines a worker further. Its runtime exists, and it has one thread.
 ///
 /// # Errors
 /// As [`gateway`].
-pub(crate) fn worker(ports: Option<&[u16]>) -> Result<(), Errno> {
+pub(crate) fn worker() -> Result<(), Errno> {
     process::give_way(NICE)?;
     limit(Resource::DATA, WORKER_BYTES)?;
     let abi = landlock::kernel_abi();
     if abi > 0 {
-        landlock::network_client(abi, ports)?.restrict()?;
+        // No port at all.
+        landlock::network_client(abi, Some(&[]))?.restrict()?;
     }
     bpf::load(&worker_filter()?)
 }
@@ -266,31 +283,9 @@ fn empty_root() -> Result<(), Errno> {
     nix::unistd::chdir("/")
 }
 
-/// Returns the TCP ports that a worker of the profile may connect to: those of its rules, and its resolvers'.
-/// Nothing where the class reaches every port, or there are too many.
-pub(crate) fn ports(egress: &Egress, resolvers: &[std::net::SocketAddr]) -> Option<Vec<u16>> {
-    match egress.class {
-        NetworkClass::Any | NetworkClass::Private => return None,
-        NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => {}
-    }
-    let rules = egress.rules.iter().filter(|rule| rule.protocols.tcp);
-    let ranges = rules.flat_map(|rule| &rule.ports);
-    let mut ports: Vec<u16> = resolvers.iter().map(std::net::SocketAddr::port).collect();
-    for range in ranges {
-        ports.extend(range.first..=range.last);
-        ports.sort_unstable();
-        ports.dedup();
-        if ports.len() > PORTS {
-            return None;
-        }
-    }
-    Some(ports)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
 
     use nix::libc;
     use nix::sys::socket::{
@@ -332,25 +327,10 @@ mod tests {
         socket(domain, kind, SockFlag::empty(), protocol).map(drop)
     }
 
-    fn connected(port: u16) -> Result<(), Errno> {
-        let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
-        connect(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port))
-    }
-
-    /// Opens a connection to the port by the first bytes that are sent (tcp(7), MSG_FASTOPEN), not by connect(2).
-    fn opened_by_sending(port: u16) -> Result<(), Errno> {
-        let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
-        let to = SockaddrIn::new(127, 0, 0, 1, port);
-        sendto(stream.as_raw_fd(), b"x", &to, MsgFlags::from_bits_retain(libc::MSG_FASTOPEN))
-            .map(drop)
-    }
-
-    /// What a worker that was taken over would try.
-    fn attempts() -> Vec<Result<(), Errno>> {
-        let bound = || {
-            let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
-            bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0))
-        };
+    /// What a worker that was taken over would try, with sockets that it got.
+    fn attempts(stream: &OwnedFd, datagrams: &OwnedFd) -> Vec<Result<(), Errno>> {
+        let nowhere = SockaddrIn::new(127, 0, 0, 1, 9);
+        let bound = || bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0));
         let forked = || match sys::fork::fork()? {
             Side::Child => process::exit_now(0),
             Side::Parent(child) => process::wait(&child.pidfd),
@@ -359,42 +339,61 @@ mod tests {
             let flags = nix::fcntl::OFlag::O_RDONLY;
             nix::fcntl::open("/", flags, nix::sys::stat::Mode::empty()).map(drop)
         };
+        let udp = datagrams.as_raw_fd();
+        let flags = MsgFlags::empty();
+        let part = [std::io::IoSlice::new(b"x")];
         vec![
-            connected(9),
-            connected(10),
+            connect(stream.as_raw_fd(), &nowhere),
+            connect(udp, &nowhere),
+            sendto(udp, b"x", &nowhere, flags).map(drop),
+            nix::sys::socket::sendmsg(udp, &part, &[], flags, Some(&nowhere)).map(drop),
+            sendto(
+                stream.as_raw_fd(),
+                b"x",
+                &nowhere,
+                MsgFlags::from_bits_retain(libc::MSG_FASTOPEN),
+            )
+            .map(drop),
             bound(),
             forked(),
             opened(),
             made(AddressFamily::Unix, SockType::Stream, None),
             made(AddressFamily::Netlink, SockType::Raw, Some(SockProtocol::NetlinkRoute)),
+            made(AddressFamily::Inet, SockType::Stream, None),
             made(AddressFamily::Inet, SockType::Datagram, Some(SockProtocol::Udp)),
-            made(AddressFamily::Inet, SockType::SeqPacket, None),
             nix::sys::signal::kill(nix::unistd::getppid(), None),
-            opened_by_sending(10),
+            nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::ReuseAddr, &true),
+            // What it needs.
+            nix::sys::socket::send(udp, b"x", MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)
+                .map(drop),
+            nix::sys::socket::setsockopt(datagrams, nix::sys::socket::sockopt::Ipv4Ttl, &9),
         ]
     }
 
     #[test]
-    fn a_worker_connects_to_its_ports_and_has_no_file_process_or_listener() {
-        let refused = libc::ECONNREFUSED;
-        // Unconfined, each of them works, but for the two ports where nobody listens and the kind that is none.
-        let bare = in_child(attempts);
-        assert_eq!(bare, [refused, refused, 0, 0, 0, 0, 0, 0, libc::ESOCKTNOSUPPORT, 0, refused]);
+    fn a_worker_has_the_sockets_that_it_got_and_no_file_process_or_listener() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let stream = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
+        // Connected to a socket that reads nothing, so that no error comes back.
+        let far = socket(AddressFamily::Inet, SockType::Datagram, flags, None).expect("a socket");
+        bind(far.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).expect("a port");
+        let address: SockaddrIn = nix::sys::socket::getsockname(far.as_raw_fd()).expect("its port");
+        let made = || {
+            let near = socket(AddressFamily::Inet, SockType::Datagram, flags, None).expect("one");
+            connect(near.as_raw_fd(), &address).expect("connected");
+            near
+        };
+        let (refused, no) = (libc::ECONNREFUSED, libc::EPERM);
+        // Unconfined, each of them works, but for the port where nobody listens; bytes to it leave an error behind.
+        let near = made();
+        let bare = in_child(|| attempts(&stream, &near));
+        assert_eq!(bare.get(..5), Some(&[refused, 0, 0, refused, refused][..]));
+        assert_eq!(bare.get(5..14), Some(&[0; 9][..]));
+        let near = made();
         let confined = in_child(|| {
-            let walls = process::set_no_new_privs().and_then(|()| worker(Some(&[9])));
-            if walls.is_err() { vec![walls] } else { attempts() }
+            let walls = process::set_no_new_privs().and_then(|()| worker());
+            if walls.is_err() { vec![walls] } else { attempts(&stream, &near) }
         });
-        let no = libc::EPERM;
-        let other_port = if landlock::kernel_abi() >= 4 { libc::EACCES } else { refused };
-        assert_eq!(confined, [refused, other_port, no, no, no, no, no, 0, no, no, no]);
-    }
-
-    #[test]
-    fn ports_are_those_of_the_rules_and_the_resolvers() {
-        let resolvers: [SocketAddr; 1] = ["192.0.2.1:53".parse().expect("an address")];
-        let mut egress = Egress { class: NetworkClass::AllowList, ..Egress::default() };
-        assert_eq!(ports(&egress, &resolvers), Some(vec![53]));
-        egress.class = NetworkClass::Any;
-        assert_eq!(ports(&egress, &resolvers), None);
+        assert_eq!(confined, [no, no, no, no, no, no, no, no, no, no, no, no, no, no, 0, 0]);
     }
 }

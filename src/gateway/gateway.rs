@@ -5,17 +5,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use model::egress::frames::{
-    CallId, CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
+    CallId, CellKey, FRAME_BYTES, FromGateway, SocketAnswer, SocketRequest, ToGateway, decode,
+    encode, encode_tally,
 };
 use model::egress::{Egress, Tally};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use sys::fork::fork;
 use sys::process::{self, Side};
 use sys::socket::{PacketWait, receive, send_now};
 
+use crate::connector::Connector;
 use crate::intercept::Prepared;
 use crate::worker::Begun;
 use crate::{GatewaySpec, confine, worker};
@@ -29,6 +31,14 @@ const ENDED: usize = 256;
 /// Most frames that wait for room on the link: a failure and a few tallies of each cell.
 const PENDING: usize = 4 * CELLS;
 
+/// Requests of one worker that are answered in a row, before others have their turn.
+const REQUESTS: usize = 16;
+/// Bytes that may wait on the way to a worker with sockets: some thirty answers. Descriptors on their way count for the
+/// user, whose other programs need some too (unix(7), ETOOMANYREFS).
+const ANSWERS_BYTES: usize = 16 << 10;
+/// The reason for which calls of a cell end whose worker is gone.
+const DIED: &str = "the worker of the cell's network has died";
+
 /// A cell that has a network.
 #[derive(Debug)]
 struct Cell {
@@ -36,9 +46,21 @@ struct Cell {
     /// Index of its profile, and the text of its placeholders.
     profile: usize,
     seed: [u8; 16],
-    /// The call that runs, for a worker that is not there yet.
+    /// The call that began last. Without one no packet is read, and no worker is there.
     begun: Option<Begun>,
+    /// Connections of which the supervisor could not be told since its last tally.
+    unlisted: u64,
     state: State,
+}
+
+/// The gateway's end of a worker's link for sockets.
+#[derive(Debug)]
+struct Sockets {
+    link: OwnedFd,
+    /// Answer for which the link had no room. No request is read before it is sent.
+    waiting: Option<(Vec<u8>, Option<OwnedFd>)>,
+    /// False once the worker has closed its end.
+    open: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +69,7 @@ enum State {
     Waiting { packets: OwnedFd, lifeline: OwnedFd },
     Working {
         link: OwnedFd,
+        sockets: Sockets,
         pidfd: OwnedFd,
         /// True once the worker was told that the cell is gone, or has ended by itself.
         ending: bool,
@@ -90,6 +113,7 @@ enum Source {
     Packet(CellKey),
     Lifeline(CellKey),
     Worker(CellKey),
+    Sockets(CellKey),
     Exit(CellKey),
 }
 
@@ -101,6 +125,7 @@ struct Gateway<'a> {
     profiles: Vec<Arc<Egress>>,
     prepared: Prepared,
     hosts: Arc<Vec<(String, std::net::IpAddr)>>,
+    connector: Connector,
     cells: HashMap<CellKey, Cell>,
     ended: Ended,
     /// Takes packet sockets that nobody needs: closing one takes 10 ms.
@@ -112,6 +137,7 @@ struct Gateway<'a> {
 /// Serves until the supervisor closes its end of the link.
 pub(crate) fn serve(link: &OwnedFd, spec: &GatewaySpec, prepared: Prepared) {
     let Ok(closer) = closer() else { return };
+    let Ok(connector) = Connector::new(spec.resolvers.clone()) else { return };
     let Ok(up) = encode(&FromGateway::Up) else { return };
     if send_now(link, &up, &[]).is_err() {
         return;
@@ -121,7 +147,7 @@ pub(crate) fn serve(link: &OwnedFd, spec: &GatewaySpec, prepared: Prepared) {
     let cells = HashMap::new();
     let (ended, pending) = (Ended::default(), VecDeque::new());
     let mut gateway =
-        Gateway { link, spec, profiles, prepared, hosts, cells, ended, closer, pending };
+        Gateway { link, spec, profiles, prepared, hosts, connector, cells, ended, closer, pending };
     while gateway.turn().is_ok() {}
 }
 
@@ -144,6 +170,79 @@ fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
+/// The two links between the gateway and a worker: for frames, and for sockets.
+#[derive(Debug)]
+struct Links {
+    ours: (OwnedFd, OwnedFd),
+    theirs: (OwnedFd, OwnedFd),
+}
+
+fn links() -> Result<Links, Errno> {
+    let (frames, their_frames) = pair()?;
+    let (sockets, their_sockets) = pair()?;
+    setsockopt(&sockets, sockopt::SndBuf, &ANSWERS_BYTES)?;
+    Ok(Links { ours: (frames, sockets), theirs: (their_frames, their_sockets) })
+}
+
+impl Sockets {
+    /// Sends the answer that waits. Returns false where there is no room for it.
+    fn send_waiting(&mut self) -> bool {
+        let Some((answer, socket)) = &self.waiting else { return true };
+        let fds: Vec<BorrowedFd<'_>> = socket.iter().map(AsFd::as_fd).collect();
+        match send_now(&self.link, answer, &fds) {
+            Ok(()) => self.waiting = None,
+            Err(Errno::EAGAIN) => return false,
+            // The user has as many descriptors on their way as may be, or the worker is gone: told as a failure.
+            Err(errno) => {
+                let failed = SocketAnswer::Failed { errno: sys::raw(errno) };
+                self.waiting = encode(&failed).ok().map(|answer| (answer, None));
+                let sent =
+                    self.waiting.as_ref().map(|(answer, _)| send_now(&self.link, answer, &[]));
+                match sent {
+                    Some(Err(Errno::EAGAIN)) => return false,
+                    // A link that takes nothing is closed, as reading it tells.
+                    Some(Ok(()) | Err(_)) | None => self.waiting = None,
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Cell {
+    /// Adds what is waited for of the cell.
+    fn add_sources<'a>(
+        &'a self,
+        key: CellKey,
+        sources: &mut Vec<(Source, BorrowedFd<'a>, PollFlags)>,
+    ) {
+        let mut add = |source, fd: &'a OwnedFd, flags| sources.push((source, fd.as_fd(), flags));
+        match &self.state {
+            State::Waiting { packets, lifeline } => {
+                // Packets that come before a call has begun wait, and go nowhere.
+                if self.begun.is_some() {
+                    add(Source::Packet(key), packets, PollFlags::POLLIN);
+                }
+                add(Source::Lifeline(key), lifeline, PollFlags::POLLIN);
+            }
+            State::Working { link, sockets, pidfd, open, .. } => {
+                if *open {
+                    add(Source::Worker(key), link, PollFlags::POLLIN);
+                }
+                if sockets.open {
+                    let flags = match sockets.waiting {
+                        Some(_) => PollFlags::POLLOUT,
+                        None => PollFlags::POLLIN,
+                    };
+                    add(Source::Sockets(key), &sockets.link, flags);
+                }
+                add(Source::Exit(key), pidfd, PollFlags::POLLIN);
+            }
+            State::Failed => {}
+        }
+    }
+}
+
 impl Gateway<'_> {
     /// Waits for something to happen, and does what it asks for.
     fn turn(&mut self) -> Result<(), Errno> {
@@ -157,6 +256,7 @@ impl Gateway<'_> {
                 Source::Packet(cell) => self.first_packet(cell),
                 Source::Lifeline(cell) => self.close(cell),
                 Source::Worker(cell) => drop(self.worker_frame(cell)),
+                Source::Sockets(cell) => self.serve_sockets(cell),
                 Source::Exit(cell) => self.exited(cell),
             }
         }
@@ -164,28 +264,15 @@ impl Gateway<'_> {
     }
 
     fn ready(&self) -> Result<Vec<Source>, Errno> {
-        let mut sources: Vec<(Source, BorrowedFd<'_>)> =
-            vec![(Source::Supervisor, self.link.as_fd())];
+        let mut of_link = PollFlags::POLLIN;
+        of_link.set(PollFlags::POLLOUT, !self.pending.is_empty());
+        let mut sources: Vec<(Source, BorrowedFd<'_>, PollFlags)> =
+            vec![(Source::Supervisor, self.link.as_fd(), of_link)];
         for (key, cell) in &self.cells {
-            match &cell.state {
-                State::Waiting { packets, lifeline } => {
-                    sources.push((Source::Packet(*key), packets.as_fd()));
-                    sources.push((Source::Lifeline(*key), lifeline.as_fd()));
-                }
-                State::Working { link, pidfd, open, .. } => {
-                    if *open {
-                        sources.push((Source::Worker(*key), link.as_fd()));
-                    }
-                    sources.push((Source::Exit(*key), pidfd.as_fd()));
-                }
-                State::Failed => {}
-            }
+            cell.add_sources(*key, &mut sources);
         }
-        let mut waited: Vec<PollFd<'_>> =
-            sources.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        if let Some(link) = waited.first_mut().filter(|_| !self.pending.is_empty()) {
-            link.set_events(PollFlags::POLLIN | PollFlags::POLLOUT);
-        }
+        let waited = sources.iter().map(|(_, fd, flags)| PollFd::new(*fd, *flags));
+        let mut waited: Vec<PollFd<'_>> = waited.collect();
         loop {
             match poll(&mut waited, PollTimeout::NONE) {
                 Ok(_) => break,
@@ -195,7 +282,7 @@ impl Gateway<'_> {
         }
         let events = waited.iter().map(|fd| fd.revents().unwrap_or(PollFlags::POLLERR));
         let ready = sources.iter().zip(events).filter(|(_, events)| !events.is_empty());
-        Ok(ready.map(|((source, _), _)| *source).collect())
+        Ok(ready.map(|((source, ..), _)| *source).collect())
     }
 
     /// Reads a frame of the supervisor. An error ends the gateway: one that cannot be read leaves cells whose state
@@ -221,10 +308,7 @@ impl Gateway<'_> {
                 self.open(cell, (profile, seed), fds);
             }
             ToGateway::Begin { cell, call, only } => {
-                self.pass(cell, bytes);
-                if let Some(known) = self.cells.get_mut(&cell) {
-                    known.begun = Some(Begun { call, only });
-                }
+                self.begin(cell, Begun { call, only }, bytes);
             }
             ToGateway::Ask { cell, call } => {
                 let passed = self.pass(cell, bytes);
@@ -268,7 +352,8 @@ impl Gateway<'_> {
             (Some(egress), Some((packets, lifeline))) if room => {
                 let state = State::Waiting { packets, lifeline };
                 let egress = Arc::clone(egress);
-                self.cells.insert(key, Cell { egress, profile, seed, begun: None, state });
+                self.cells
+                    .insert(key, Cell { egress, profile, seed, begun: None, unlisted: 0, state });
             }
             (_, fds) => {
                 if let Some((packets, _)) = fds {
@@ -276,6 +361,25 @@ impl Gateway<'_> {
                 }
                 self.failed(key, "the cell's network cannot be opened");
             }
+        }
+    }
+
+    /// Begins a call in a cell. One whose worker does not take it has no network, and is told so: the worker would let
+    /// its packets out by what an earlier call may reach.
+    fn begin(&mut self, key: CellKey, begun: Begun, frame: &[u8]) {
+        let Some(cell) = self.cells.get_mut(&key) else {
+            return self.failed(key, "the network of the cell has ended");
+        };
+        cell.begun = Some(begun);
+        match &cell.state {
+            State::Waiting { .. } => {}
+            State::Working { .. } => {
+                // Its end is told once it is seen.
+                if !self.pass(key, frame) {
+                    self.kill(key);
+                }
+            }
+            State::Failed => self.failed(key, DIED),
         }
     }
 
@@ -291,13 +395,13 @@ impl Gateway<'_> {
     /// Forks the worker of a cell that has sent its first packet.
     fn first_packet(&mut self, key: CellKey) {
         let Some(cell) = self.cells.get_mut(&key) else { return };
+        let Some(begun) = cell.begun.clone() else { return };
         let state = std::mem::replace(&mut cell.state, State::Failed);
         let State::Waiting { packets, lifeline } = state else { return };
-        let begun = cell.begun.take();
-        let forked = pair().and_then(|pair| fork().map(|side| (pair, side)));
+        let forked = links().and_then(|links| fork().map(|side| (links, side)));
         match forked {
-            Ok(((link, theirs), Side::Child)) => {
-                drop(link);
+            Ok((Links { ours, theirs: (theirs, sockets) }, Side::Child)) => {
+                drop(ours);
                 let egress = Arc::clone(&cell.egress);
                 let reads = egress.rules.iter().any(model::egress::EgressRule::intercepts);
                 let requests = self.prepared.of_cell(cell.profile, cell.seed, reads);
@@ -307,17 +411,19 @@ impl Gateway<'_> {
                     packets,
                     lifeline,
                     gateway: theirs,
+                    sockets,
                     egress,
-                    resolvers: self.spec.resolvers.clone(),
+                    resolvers: u8::try_from(self.spec.resolvers.len()).unwrap_or(u8::MAX),
                     hosts: Arc::clone(&self.hosts),
                     // Before its first packet: a call that is narrowed must not be so too late.
                     begun,
                 })
             }
-            Ok(((link, _), Side::Parent(child))) => {
-                let pidfd = child.pidfd;
-                let asked = Vec::new();
-                cell.state = State::Working { link, pidfd, ending: false, open: true, asked };
+            Ok((Links { ours: (link, sockets), .. }, Side::Parent(child))) => {
+                let (pidfd, asked) = (child.pidfd, Vec::new());
+                let sockets = Sockets { link: sockets, waiting: None, open: true };
+                cell.state =
+                    State::Working { link, sockets, pidfd, ending: false, open: true, asked };
             }
             Err(_) => {
                 self.close_packets(&packets);
@@ -330,9 +436,9 @@ impl Gateway<'_> {
     fn become_worker(&mut self, parts: worker::Parts) -> ! {
         self.cells.clear();
         self.profiles.clear();
-        // The other end of the supervisor's link must not outlive the gateway in a worker.
-        let closed =
-            [self.link.as_fd(), self.closer.as_fd()].into_iter().try_for_each(cell::fds::close);
+        // The other end of the supervisor's link must not outlive the gateway in a worker, which asks for routes and sockets.
+        let own = [self.link.as_fd(), self.closer.as_fd(), self.connector.routes.as_fd()];
+        let closed = own.into_iter().try_for_each(cell::fds::close);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             closed.and_then(|()| run_worker(parts))
         }));
@@ -341,7 +447,7 @@ impl Gateway<'_> {
 
     /// Passes on a frame of a worker, which may speak of its own cell only. Returns false if there was none.
     fn worker_frame(&mut self, key: CellKey) -> bool {
-        let Some(Cell { state: State::Working { link, open, asked, .. }, .. }) =
+        let Some(Cell { state: State::Working { link, open, asked, .. }, unlisted, .. }) =
             self.cells.get_mut(&key)
         else {
             return false;
@@ -358,13 +464,20 @@ impl Gateway<'_> {
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match decode::<FromGateway>(bytes) {
             Ok(FromGateway::Connection { cell, .. }) if cell == key => {
-                // For the log alone, which does without where the link is full.
-                send_now(self.link, bytes, &[]).unwrap_or_default();
+                // For the log alone, which does without where the link is full, and is told how many.
+                if send_now(self.link, bytes, &[]).is_err() {
+                    *unlisted = unlisted.saturating_add(1);
+                }
             }
             // Once for each question: tallies wait for room on the link, and must not crowd out those of other cells.
-            Ok(FromGateway::Tally { cell, call, .. }) if cell == key && asked.contains(&call) => {
+            Ok(FromGateway::Tally { cell, call, mut tally })
+                if cell == key && asked.contains(&call) =>
+            {
                 asked.retain(|asked| *asked != call);
-                self.tell(bytes);
+                tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
+                if let Ok(frame) = encode_tally(cell, call, tally) {
+                    self.tell(&frame);
+                }
             }
             Ok(FromGateway::Last { cell, call, tally }) if cell == key => {
                 if let Ok(frame) = encode_tally(cell, call, tally) {
@@ -375,6 +488,42 @@ impl Gateway<'_> {
             Ok(_) | Err(_) => self.kill(key),
         }
         true
+    }
+
+    /// Answers requests of a worker for sockets.
+    fn serve_sockets(&mut self, key: CellKey) {
+        for _ in 0..REQUESTS {
+            match self.serve_socket(key) {
+                Ok(true) => {}
+                Ok(false) => return,
+                // It says what no worker says, or nothing any more.
+                Err(_) => return self.kill(key),
+            }
+        }
+    }
+
+    /// Answers one request. Returns false where there is none, or no room for an answer.
+    fn serve_socket(&mut self, key: CellKey) -> Result<bool, Errno> {
+        let Some(cell) = self.cells.get_mut(&key) else { return Ok(false) };
+        let State::Working { sockets, .. } = &mut cell.state else { return Ok(false) };
+        if !sockets.send_waiting() {
+            return Ok(false);
+        }
+        let mut buffer = [0; 4_096];
+        let received = match receive(&sockets.link, &mut buffer, PacketWait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Ok(false),
+            Ok(_) | Err(_) => {
+                sockets.open = false;
+                return Ok(false);
+            }
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        let request = decode::<SocketRequest>(bytes).map_err(|_| Errno::EPROTO)?;
+        let only = cell.begun.as_ref().and_then(|begun| begun.only.as_ref());
+        let (answer, socket) = self.connector.answer(&cell.egress, only, request);
+        sockets.waiting = Some((encode(&answer).map_err(|_| Errno::EPROTO)?, socket));
+        Ok(sockets.send_waiting())
     }
 
     fn kill(&self, key: CellKey) {
@@ -402,7 +551,7 @@ impl Gateway<'_> {
             self.cells.remove(&key);
         } else {
             cell.state = State::Failed;
-            self.failed(key, "the worker of the cell's network has died");
+            self.failed(key, DIED);
         }
         asked.into_iter().for_each(|call| self.answer(key, call));
     }
@@ -468,15 +617,14 @@ impl Gateway<'_> {
 
 fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
     process::set_death_signal(Signal::SIGKILL)?;
-    let ports = confine::ports(&parts.egress, &parts.resolvers);
-    let prepared = worker::prepare()?;
+    let seed = worker::seed()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()
         .map_err(|error| cell::errno_of(&error))?;
-    confine::worker(ports.as_deref())?;
-    runtime.block_on(worker::serve(parts, prepared))
+    confine::worker()?;
+    runtime.block_on(worker::serve(parts, seed))
 }
 
 #[cfg(test)]
@@ -487,52 +635,154 @@ mod tests {
 
     const KEY: CellKey = CellKey { slot: 1, generation: 4 };
 
-    /// Gives the frames to a gateway as those of a worker that has been asked about call 9; returns what the supervisor
-    /// gets, and if the worker was killed.
-    fn said(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
-        let (supervisor, link) = pair().expect("a pair");
-        let (theirs, ours) = pair().expect("a pair");
-        let Side::Parent(worker) = fork().expect("a child") else {
-            std::thread::sleep(std::time::Duration::from_secs(60));
-            process::exit_now(0);
-        };
-        let pidfd = worker.pidfd.try_clone().expect("a copy");
-        let state = State::Working { link: ours, pidfd, ending: false, open: true, asked: vec![9] };
-        let egress = Arc::new(Egress::default());
-        let cell = Cell { egress, profile: 0, seed: [0; 16], begun: None, state };
-        let spec = GatewaySpec {
+    fn spec() -> GatewaySpec {
+        GatewaySpec {
             profiles: Vec::new(),
             resolvers: Vec::new(),
             hosts: Vec::new(),
             roots: Vec::new(),
             secrets: Vec::new(),
             id: None,
+        }
+    }
+
+    /// A gateway with one cell, whose worker sleeps and has been asked about call 9. Returns the worker's end of the
+    /// link for frames, and of that for sockets, too.
+    fn gateway<'a>(
+        link: &'a OwnedFd,
+        spec: &'a GatewaySpec,
+    ) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd)) {
+        let Side::Parent(worker) = fork().expect("a child") else {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+            process::exit_now(0);
         };
-        let mut gateway = Gateway {
-            link: &link,
-            spec: &spec,
+        let Links { ours: (frames, sockets), theirs } = links().expect("two pairs");
+        let state = State::Working {
+            link: frames,
+            sockets: Sockets { link: sockets, waiting: None, open: true },
+            pidfd: worker.pidfd.try_clone().expect("a copy"),
+            ending: false,
+            open: true,
+            asked: vec![9],
+        };
+        let begun = Some(Begun { call: 9, only: None });
+        let egress = Arc::new(Egress::default());
+        let cell = Cell { egress, profile: 0, seed: [0; 16], begun, unlisted: 0, state };
+        let gateway = Gateway {
+            link,
+            spec,
             profiles: Vec::new(),
-            prepared: Prepared::new(&spec).expect("nothing to prepare"),
+            prepared: Prepared::new(spec).expect("nothing to prepare"),
             hosts: Arc::default(),
+            connector: Connector::new(Vec::new()).expect("a socket"),
             cells: HashMap::from([(KEY, cell)]),
             ended: Ended::default(),
             closer: closer().expect("a closer"),
             pending: VecDeque::new(),
         };
+        (gateway, worker.pidfd, theirs)
+    }
+
+    /// Reads what the supervisor gets.
+    fn told(supervisor: &OwnedFd) -> Vec<FromGateway> {
+        let mut buffer = vec![0; FRAME_BYTES];
+        let mut got = Vec::new();
+        while let Ok(received) = receive(supervisor, &mut buffer, PacketWait::No) {
+            got.push(decode(buffer.get(..received.bytes).expect("read")).expect("a frame"));
+        }
+        got
+    }
+
+    /// Returns true if the worker was killed, and ends it.
+    fn killed(worker: &OwnedFd) -> bool {
+        let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+        let killed = poll(&mut waited, PollTimeout::from(500_u16)).expect("waited") == 1;
+        process::signal(worker, Signal::SIGKILL).unwrap_or_default();
+        killed
+    }
+
+    /// Gives the frames to a gateway as those of a worker that has been asked about call 9; returns what the supervisor
+    /// gets, and if the worker was killed.
+    fn said(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
+        let (supervisor, link) = pair().expect("a pair");
+        let spec = spec();
+        let (mut gateway, worker, (theirs, _sockets)) = gateway(&link, &spec);
         for frame in frames {
             send_now(&theirs, &encode(frame).expect("it fits"), &[]).expect("sent");
             gateway.worker_frame(KEY);
         }
-        let mut buffer = vec![0; FRAME_BYTES];
-        let mut got = Vec::new();
-        while let Ok(received) = receive(&supervisor, &mut buffer, PacketWait::No) {
-            got.push(decode(buffer.get(..received.bytes).expect("read")).expect("a frame"));
-        }
-        let mut waited = [PollFd::new(worker.pidfd.as_fd(), PollFlags::POLLIN)];
-        let killed = poll(&mut waited, PollTimeout::from(200_u16)).expect("waited") == 1;
-        process::signal(&worker.pidfd, Signal::SIGKILL).unwrap_or_default();
-        process::wait(&worker.pidfd).expect("its end");
+        let got = told(&supervisor);
+        let killed = killed(&worker);
+        process::wait(&worker).expect("its end");
         (got, killed)
+    }
+
+    #[test]
+    fn a_call_that_its_worker_does_not_take_has_no_network() {
+        let (supervisor, link) = pair().expect("a pair");
+        let spec = spec();
+        let (mut gateway, worker, _theirs) = gateway(&link, &spec);
+        let begin = |gateway: &mut Gateway<'_>, call| {
+            let frame = ToGateway::Begin { cell: KEY, call, only: None };
+            gateway.begin(KEY, Begun { call, only: None }, &encode(&frame).expect("it fits"));
+        };
+        // The control: one that is taken is told to nobody, and the worker lives.
+        begin(&mut gateway, 10);
+        assert_eq!(told(&supervisor), []);
+        // It reads nothing, so that the link fills.
+        let mut call = 10;
+        while gateway.pass(KEY, &[0; 512]) {
+            assert!(call < 100_000, "the link takes everything");
+            call += 1;
+        }
+        begin(&mut gateway, call);
+        let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it was not killed");
+        gateway.exited(KEY);
+        let failed = FromGateway::Failed { cell: Some(KEY), why: DIED.to_owned() };
+        let answers = told(&supervisor);
+        assert_eq!(answers.first(), Some(&failed), "{answers:?}");
+        // Later calls of the cell are told the same, and those of a cell that is gone.
+        begin(&mut gateway, call + 1);
+        assert_eq!(told(&supervisor), [failed]);
+        gateway.cells.clear();
+        begin(&mut gateway, call + 2);
+        assert!(matches!(told(&supervisor).as_slice(), [FromGateway::Failed { .. }]));
+    }
+
+    #[test]
+    fn a_worker_that_takes_no_sockets_gets_no_more() {
+        let (_supervisor, link) = pair().expect("a pair");
+        let spec = spec();
+        let (mut gateway, worker, (_frames, sockets)) = gateway(&link, &spec);
+        let ask = SocketRequest::Own { addresses: vec![[203, 0, 113, 7].into()] };
+        let ask = encode(&ask).expect("it fits");
+        let mut answered = 0;
+        for _ in 0..1_000 {
+            if send_now(&sockets, &ask, &[]).is_err() {
+                break;
+            }
+            gateway.serve_sockets(KEY);
+        }
+        // Some thirty answers wait, and then one that has no room, for which nothing more is read.
+        let cell = gateway.cells.get(&KEY).expect("the cell");
+        let State::Working { sockets: ours, .. } = &cell.state else { panic!("{cell:?}") };
+        assert!(ours.waiting.is_some());
+        let mut buffer = [0; 4_096];
+        while receive(&sockets, &mut buffer, PacketWait::No).is_ok() {
+            answered += 1;
+        }
+        assert!((2..100).contains(&answered), "{answered}");
+        // Once it reads, it is served again; what is no request ends it.
+        gateway.serve_sockets(KEY);
+        assert!(receive(&sockets, &mut buffer, PacketWait::No).is_ok());
+        while receive(&sockets, &mut buffer, PacketWait::No).is_ok() {
+            gateway.serve_sockets(KEY);
+        }
+        send_now(&sockets, &[0xff; 9], &[]).expect("sent");
+        gateway.serve_sockets(KEY);
+        assert!(killed(&worker));
+        process::wait(&worker).expect("its end");
     }
 
     #[test]

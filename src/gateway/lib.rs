@@ -2,6 +2,7 @@
 //!
 //! [`start`] clones the gateway from main; `gateway` keeps the cells that have a network and forks a worker at a cell's
 //! first packet; `worker` is a TCP/IP stack in user mode with the judge, the resolver and the relays of one cell.
+//! `connector` judges what workers ask for and makes their sockets, and `routes` knows the host's own addresses.
 //! [`intercept`] judges requests one by one and puts in secrets. `confine` has the walls around all three. [`host`]
 //! reads what the host says of names.
 //!
@@ -11,11 +12,13 @@
 #![deny(unreachable_pub)]
 
 mod confine;
+mod connector;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
 pub mod host;
 pub mod intercept;
+mod routes;
 mod start;
 mod worker;
 

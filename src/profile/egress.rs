@@ -156,6 +156,8 @@ fn limits(chain: &[&Layer<'_>]) -> Result<EgressLimits, Mistake> {
         sent: last(|written| written.egress_limits.sent.map(|size| size.0)),
         received: last(|written| written.egress_limits.received.map(|size| size.0)),
         rate: last(|written| written.egress_limits.rate.map(|size| size.0)),
+        session_sent: last(|written| written.egress_limits.session_sent.map(|size| size.0)),
+        session_received: last(|written| written.egress_limits.session_received.map(|size| size.0)),
         ..EgressLimits::default()
     };
     for layer in chain {

@@ -230,6 +230,14 @@ pub(super) struct WrittenEgressLimits {
     ///
     /// Default: without limit. Example: `"20M"`.
     pub rate: Option<Size>,
+    /// Bytes that all calls of a session together may send. `sent` holds each of them.
+    ///
+    /// Default: without limit. Example: `"256M"`.
+    pub session_sent: Option<Size>,
+    /// Bytes that all calls of a session together may receive.
+    ///
+    /// Default: without limit. Example: `"8G"`.
+    pub session_received: Option<Size>,
 }
 
 /// Families of sockets that may be made, in addition to those of the extended profile.

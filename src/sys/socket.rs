@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, getsockopt, sockopt};
 
 use super::Result;
 
@@ -69,6 +69,21 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
 /// EAGAIN: the queue of the other end is full.
 pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     send_with(socket, bytes, fds, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+}
+
+/// Sends one packet without waiting, by send(2), which has no address and no descriptors: for a process whose filter has
+/// no sendmsg(2).
+///
+/// # Errors
+/// EAGAIN: the queue of the other end is full.
+pub fn send_bytes(socket: impl AsFd, bytes: &[u8]) -> Result<()> {
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    loop {
+        match nix::sys::socket::send(socket.as_fd().as_raw_fd(), bytes, flags) {
+            Err(Errno::EINTR) => {}
+            result => return result.map(drop),
+        }
+    }
 }
 
 fn send_with(

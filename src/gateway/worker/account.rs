@@ -1,9 +1,13 @@
-//! The account of a call: what it connected to, what was refused, and its limits.
+//! The account of a cell's calls: what each connected to, what was refused, and the limits.
+//!
+//! In a session a connection belongs to the call in which it began: its bytes count there, and its call's limits hold it,
+//! for as long as it is open. What connections of earlier calls move meanwhile is told as the session's.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use model::egress::frames::CallId;
-use model::egress::{Denied, EgressLimits, TALLY_ROWS, Tally, TallyRow};
+use model::egress::{Denied, EgressLimits, SessionUse, TALLY_ROWS, Tally, TallyRow};
 
 use super::judge::Refusal;
 
@@ -14,9 +18,11 @@ pub(crate) enum Way {
     Received,
 }
 
-/// Destination and rule under which bytes are counted.
+/// Call, destination and rule under which bytes are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
+    /// The call in which the connection began. It counts for that call until it closes, also in later ones.
+    pub call: CallId,
     pub to: String,
     pub rule: String,
 }
@@ -31,50 +37,101 @@ pub(crate) enum Allowance {
     Over,
 }
 
-/// Tally and limits of the call that runs in the cell.
+/// The tally of one call.
+#[derive(Debug, Default)]
+struct OfCall {
+    tally: Tally,
+    /// Its connections and flows that are open.
+    open: u32,
+}
+
+/// Tallies and limits of the calls in the cell: of the one that runs, and of those before it in a session whose
+/// connections are still open.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub call: CallId,
-    tally: Tally,
+    current: CallId,
+    calls: HashMap<CallId, OfCall>,
+    /// Sums over all calls of the cell.
+    session: SessionUse,
+    /// True once a second call has begun.
+    is_session: bool,
+    /// Connections that could not be told of since the last tally.
+    unlisted: u64,
     limits: EgressLimits,
-    /// Connections and flows that are open.
-    open: u32,
     /// Bytes that the rate allows at `filled`.
     bucket: u64,
     filled: Instant,
 }
 
 impl Account {
-    pub(crate) fn new(limits: EgressLimits) -> Self {
-        let bucket = limits.rate.unwrap_or_default();
-        Self { call: 0, tally: Tally::default(), limits, open: 0, bucket, filled: Instant::now() }
+    pub(crate) fn new(limits: EgressLimits, call: CallId) -> Self {
+        Self {
+            current: call,
+            calls: HashMap::from([(call, OfCall::default())]),
+            session: SessionUse::default(),
+            is_session: false,
+            unlisted: 0,
+            limits,
+            bucket: limits.rate.unwrap_or_default(),
+            filled: Instant::now(),
+        }
     }
 
-    /// Begins a call: what follows counts for it.
+    /// Begins a call: connections that begin after it count for it.
     pub(crate) fn begin(&mut self, call: CallId) {
-        self.call = call;
-        self.tally = Tally::default();
+        self.calls.retain(|_, of| of.open > 0);
+        self.calls.entry(call).or_default();
+        self.current = call;
+        self.is_session = true;
     }
 
-    pub(crate) fn tally(&self) -> Tally {
-        self.tally.clone()
+    pub(crate) fn call(&self) -> CallId {
+        self.current
     }
 
-    /// Checks that one more connection may be open, and that the call has bytes left.
+    /// Returns the tally of a call, with the sums of its session. One that is not known is incomplete.
+    pub(crate) fn tally(&mut self, call: CallId) -> Tally {
+        let Some(of) = self.calls.get(&call) else {
+            return Tally { incomplete: true, ..Tally::default() };
+        };
+        let session = self.is_session.then_some(self.session);
+        let tally = Tally { session, unlisted: self.unlisted, ..of.tally.clone() };
+        // Told once.
+        (self.session.earlier_sent, self.session.earlier_received, self.unlisted) = (0, 0, 0);
+        tally
+    }
+
+    /// Counts a connection of which the audit log gets no line.
+    pub(crate) fn left_out(&mut self) {
+        self.unlisted = self.unlisted.saturating_add(1);
+    }
+
+    /// Checks that one more connection may be open, and that the call and its session have bytes left.
     ///
     /// # Errors
     /// The limit that is reached.
-    pub(crate) fn room(&self) -> Result<(), Refusal> {
+    pub(crate) fn room(&self, call: CallId) -> Result<(), Refusal> {
         let limit =
             |what: &str| Refusal { why: format!("limit of the profile: {what}"), grant: None };
-        if self.open >= self.limits.connections {
+        let open = self.calls.values().map(|of| of.open).fold(0, u32::saturating_add);
+        if open >= self.limits.connections {
             return Err(limit("egress_limits.connections"));
         }
-        if self.left(Way::Sent) == 0 {
-            return Err(limit("egress_limits.sent"));
+        let of_call =
+            [(Way::Sent, "egress_limits.sent"), (Way::Received, "egress_limits.received")];
+        for (way, name) in of_call {
+            if self.left_of_call(call, way) == 0 {
+                return Err(limit(name));
+            }
         }
-        if self.left(Way::Received) == 0 {
-            return Err(limit("egress_limits.received"));
+        let of_session = [
+            (Way::Sent, "egress_limits.session_sent"),
+            (Way::Received, "egress_limits.session_received"),
+        ];
+        for (way, name) in of_session {
+            if self.left_of_session(way) == 0 {
+                return Err(limit(name));
+            }
         }
         Ok(())
     }
@@ -83,23 +140,28 @@ impl Account {
     ///
     /// # Errors
     /// As [`Self::room`]; nothing is taken then.
-    pub(crate) fn enters(&mut self) -> Result<(), Refusal> {
-        self.room()?;
-        self.open = self.open.saturating_add(1);
+    pub(crate) fn enters(&mut self, call: CallId) -> Result<(), Refusal> {
+        self.room(call)?;
+        let of = self.calls.entry(call).or_default();
+        of.open = of.open.saturating_add(1);
         Ok(())
     }
 
     /// Counts a connection or flow to its destination.
     pub(crate) fn opened(&mut self, entry: &Entry) {
-        self.tally.connections = self.tally.connections.saturating_add(1);
-        match self.row(entry) {
+        self.session.connections = self.session.connections.saturating_add(1);
+        let Some(of) = self.calls.get_mut(&entry.call) else { return };
+        of.tally.connections = of.tally.connections.saturating_add(1);
+        match of.row(entry) {
             Some(row) => row.connections = row.connections.saturating_add(1),
-            None => self.tally.more = self.tally.more.saturating_add(1),
+            None => of.tally.more = of.tally.more.saturating_add(1),
         }
     }
 
-    pub(crate) fn closes(&mut self) {
-        self.open = self.open.saturating_sub(1);
+    pub(crate) fn closes(&mut self, call: CallId) {
+        if let Some(of) = self.calls.get_mut(&call) {
+            of.open = of.open.saturating_sub(1);
+        }
     }
 
     /// Counts bytes that were moved.
@@ -110,10 +172,21 @@ impl Account {
         }
         let add = |count: &mut u64| *count = count.saturating_add(bytes);
         match way {
-            Way::Sent => add(&mut self.tally.sent),
-            Way::Received => add(&mut self.tally.received),
+            Way::Sent => add(&mut self.session.sent),
+            Way::Received => add(&mut self.session.received),
         }
-        if let Some(row) = self.row(entry) {
+        if entry.call != self.current {
+            match way {
+                Way::Sent => add(&mut self.session.earlier_sent),
+                Way::Received => add(&mut self.session.earlier_received),
+            }
+        }
+        let Some(of) = self.calls.get_mut(&entry.call) else { return };
+        match way {
+            Way::Sent => add(&mut of.tally.sent),
+            Way::Received => add(&mut of.tally.received),
+        }
+        if let Some(row) = of.row(entry) {
             match way {
                 Way::Sent => add(&mut row.sent),
                 Way::Received => add(&mut row.received),
@@ -121,9 +194,9 @@ impl Account {
         }
     }
 
-    /// Returns how many bytes may be moved now.
-    pub(crate) fn allowance(&mut self, way: Way) -> Allowance {
-        let left = self.left(way);
+    /// Returns how many bytes a call may move now.
+    pub(crate) fn allowance(&mut self, call: CallId, way: Way) -> Allowance {
+        let left = self.left_of_call(call, way).min(self.left_of_session(way));
         if left == 0 {
             return Allowance::Over;
         }
@@ -141,28 +214,40 @@ impl Account {
         }
     }
 
-    fn left(&self, way: Way) -> u64 {
+    fn left_of_call(&self, call: CallId, way: Way) -> u64 {
+        let tally = self.calls.get(&call).map(|of| &of.tally);
         let (limit, used) = match way {
-            Way::Sent => (self.limits.sent, self.tally.sent),
-            Way::Received => (self.limits.received, self.tally.received),
+            Way::Sent => (self.limits.sent, tally.map_or(0, |tally| tally.sent)),
+            Way::Received => (self.limits.received, tally.map_or(0, |tally| tally.received)),
         };
         limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
-    /// Counts a refusal.
-    pub(crate) fn denied(&mut self, to: String, refusal: Refusal) {
-        let known = self.tally.denied.iter_mut();
-        let mut known = known.filter(|known| known.to == to && known.why == refusal.why);
-        if let Some(known) = known.next() {
-            known.count = known.count.saturating_add(1);
-        } else if self.tally.denied.len() < TALLY_ROWS {
-            let Refusal { why, grant } = refusal;
-            self.tally.denied.push(Denied { to, why, count: 1, grant });
-        } else {
-            self.tally.more = self.tally.more.saturating_add(1);
-        }
+    fn left_of_session(&self, way: Way) -> u64 {
+        let (limit, used) = match way {
+            Way::Sent => (self.limits.session_sent, self.session.sent),
+            Way::Received => (self.limits.session_received, self.session.received),
+        };
+        limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
+    /// Counts a refusal of a call.
+    pub(crate) fn denied(&mut self, call: CallId, to: String, refusal: Refusal) {
+        self.session.denied = self.session.denied.saturating_add(1);
+        let Some(OfCall { tally, .. }) = self.calls.get_mut(&call) else { return };
+        let mut known = tally.denied.iter_mut();
+        if let Some(known) = known.find(|known| known.to == to && known.why == refusal.why) {
+            known.count = known.count.saturating_add(1);
+        } else if tally.denied.len() < TALLY_ROWS {
+            let Refusal { why, grant } = refusal;
+            tally.denied.push(Denied { to, why, count: 1, grant });
+        } else {
+            tally.more = tally.more.saturating_add(1);
+        }
+    }
+}
+
+impl OfCall {
     /// Returns the row of a destination; nothing if there is no room for another.
     fn row(&mut self, entry: &Entry) -> Option<&mut TallyRow> {
         let is = |row: &TallyRow| row.to == entry.to && row.rule == entry.rule;
@@ -170,7 +255,7 @@ impl Account {
         let index = match rows.iter().position(is) {
             Some(index) => index,
             None if rows.len() < TALLY_ROWS => {
-                let Entry { to, rule } = entry.clone();
+                let Entry { to, rule, .. } = entry.clone();
                 rows.push(TallyRow { to, rule, connections: 0, sent: 0, received: 0 });
                 rows.len().saturating_sub(1)
             }
@@ -182,4 +267,81 @@ impl Account {
 
 fn bounded(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(call: CallId) -> Entry {
+        Entry { call, to: "a.org:443".to_owned(), rule: "web".to_owned() }
+    }
+
+    fn refusal() -> Refusal {
+        Refusal { why: "no rule".to_owned(), grant: None }
+    }
+
+    #[test]
+    fn a_connection_counts_for_the_call_in_which_it_began_until_it_closes() {
+        let mut account = Account::new(EgressLimits::default(), 1);
+        account.enters(1).expect("room");
+        account.opened(&entry(1));
+        account.moved(&entry(1), Way::Sent, 10);
+        let first = account.tally(1);
+        assert_eq!((first.connections, first.sent, first.session), (1, 10, None));
+        account.begin(2);
+        account.moved(&entry(1), Way::Received, 500);
+        let second = account.tally(2);
+        assert_eq!((second.connections, second.sent, second.received), (0, 0, 0));
+        let session = second.session.expect("a session");
+        assert_eq!((session.connections, session.sent, session.received), (1, 10, 500));
+        assert_eq!((session.earlier_sent, session.earlier_received), (0, 500));
+        // Told once; the sums stay.
+        let again = account.tally(2).session.expect("a session");
+        assert_eq!((again.received, again.earlier_received), (500, 0));
+        // The first call is known for as long as its connection is open.
+        assert_eq!(account.tally(1).received, 500);
+        account.closes(1);
+        account.begin(3);
+        assert!(account.tally(1).incomplete);
+    }
+
+    #[test]
+    fn limits_are_those_of_the_call_of_the_connection_and_of_the_session() {
+        let limits = EgressLimits {
+            sent: Some(100),
+            session_sent: Some(150),
+            connections: 2,
+            ..EgressLimits::default()
+        };
+        let mut account = Account::new(limits, 1);
+        account.enters(1).expect("room");
+        account.moved(&entry(1), Way::Sent, 100);
+        assert_eq!(account.allowance(1, Way::Sent), Allowance::Over);
+        account.begin(2);
+        // A connection of the first call gets no more by the second.
+        assert_eq!(account.allowance(1, Way::Sent), Allowance::Over);
+        assert_eq!(account.allowance(2, Way::Sent), Allowance::Bytes(50));
+        account.enters(2).expect("room");
+        // Those of both calls are open.
+        let full = account.enters(2).expect_err("no room");
+        assert_eq!(full.why, "limit of the profile: egress_limits.connections");
+        account.closes(1);
+        account.moved(&entry(2), Way::Sent, 50);
+        assert_eq!(account.allowance(2, Way::Sent), Allowance::Over);
+        account.begin(3);
+        let over = account.enters(3).expect_err("no bytes");
+        assert_eq!(over.why, "limit of the profile: egress_limits.session_sent");
+    }
+
+    #[test]
+    fn a_refusal_that_comes_after_its_call_is_one_of_the_session() {
+        let mut account = Account::new(EgressLimits::default(), 1);
+        account.begin(2);
+        account.denied(1, "a.org:25".to_owned(), refusal());
+        account.denied(2, "b.org:25".to_owned(), refusal());
+        let tally = account.tally(2);
+        assert_eq!(tally.denied.len(), 1);
+        assert_eq!(tally.session.map(|session| session.denied), Some(2));
+    }
 }

@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use model::egress::frames::CallId;
 use model::egress::{ConnectionEnd, Protocol};
 use nix::errno::Errno;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Worker;
@@ -18,6 +19,7 @@ use super::account::{Allowance, Entry, Way};
 use super::first_flight::{self, FirstFlight};
 use super::judge::{Allowed, Decision, Named, Refusal};
 use super::packet::{self, Packet, Undelivered};
+use super::sockets::NoSocket;
 use super::stack::{CellStream, Ends, Ready, hold};
 
 /// Time after which a connection that the host could not make is forgotten: as long as Linux tries by default.
@@ -59,57 +61,65 @@ impl Worker {
     /// Judges, connects, answers and relays.
     pub(crate) async fn connection(self: Arc<Self>, opening: Opening) {
         let ends = opening.ends;
-        let (to, since) = (ends.remote, Instant::now());
+        let (to, since, call) = (ends.remote, Instant::now(), self.call());
         let decision = hold(&self.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
         let allowed = match decision {
             Decision::Allowed(allowed) => allowed,
-            Decision::Refused(refusal) => {
-                self.deny(Protocol::Tcp, to, None, refusal);
-                return self.undelivered(&opening, Undelivered::Denied);
-            }
-            Decision::Unreachable(errno) => {
-                self.told(Protocol::Tcp, to, &allowed_by_nothing(to), ConnectionEnd::Unreachable);
-                return self.undelivered(&opening, unreachable(errno));
-            }
+            Decision::Refused(refusal) => return self.refused(&opening, call, None, refusal),
         };
         let shown = allowed.name().map(|name| format!("{name}:{}", to.port()));
         let rule = allowed.rule().to_owned();
-        let entry = Entry { to: shown.unwrap_or_else(|| to.to_string()), rule };
+        let entry = Entry { call, to: shown.unwrap_or_else(|| to.to_string()), rule };
         let mut told =
             Told { entry, name: allowed.name().map(str::to_owned), since, sent: 0, received: 0 };
-        let room = hold(&self.account).room();
+        let room = hold(&self.account).room(call);
         if let Err(refusal) = room {
-            self.deny(Protocol::Tcp, to, None, refusal);
-            return self.undelivered(&opening, Undelivered::Denied);
+            return self.refused(&opening, call, None, refusal);
         }
-        let verdict = self.connected(&opening, &allowed, &mut told).await;
+        let Some(verdict) = self.connected(&opening, &allowed, &mut told).await else { return };
         self.closed(Protocol::Tcp, to, told, verdict);
     }
 
-    /// Connects on the host and answers the cell accordingly. Returns how it ended.
+    /// Counts a refusal, and answers the cell with it.
+    fn refused(&self, opening: &Opening, call: CallId, name: Option<String>, refusal: Refusal) {
+        self.deny(call, (Protocol::Tcp, opening.ends.remote), name, refusal);
+        self.undelivered(opening, Undelivered::Denied);
+    }
+
+    /// Connects on the host and answers the cell accordingly. Returns how it ended; nothing where it was refused, which
+    /// is told already.
     async fn connected(
         self: &Arc<Self>,
         opening: &Opening,
         allowed: &Allowed,
         told: &mut Told,
-    ) -> ConnectionEnd {
-        let to = opening.ends.remote;
-        let host = match timeout(CONNECT, connect(to)).await {
+    ) -> Option<ConnectionEnd> {
+        let (to, call) = (opening.ends.remote, told.entry.call);
+        let host = match timeout(CONNECT, self.sockets.stream(to)).await {
             Ok(Ok(host)) => host,
             // Silence, as the program would have it from the network.
-            Err(_) => return ConnectionEnd::Timeout,
-            Ok(Err(error)) => return self.not_connected(opening, &error),
+            Err(_) => return Some(ConnectionEnd::Timeout),
+            Ok(Err(NoSocket::Refused(why))) => {
+                self.refused(opening, call, None, refusal(&why));
+                return None;
+            }
+            Ok(Err(NoSocket::NoRoute(errno))) => {
+                self.undelivered(opening, unreachable(errno));
+                return Some(ConnectionEnd::Unreachable);
+            }
+            Ok(Err(NoSocket::Failed(errno))) => {
+                return Some(self.not_connected(opening, call, errno));
+            }
         };
         // Only now: a scan has more on their way than a profile lets be open.
-        let entered = hold(&self.account).enters();
+        let entered = hold(&self.account).enters(call);
         if let Err(refusal) = entered {
-            self.deny(Protocol::Tcp, to, told.name.clone(), refusal);
-            self.undelivered(opening, Undelivered::Denied);
-            return ConnectionEnd::Limit;
+            self.refused(opening, call, told.name.clone(), refusal);
+            return Some(ConnectionEnd::Limit);
         }
         let end = self.accepted(host, opening, allowed, told).await;
-        hold(&self.account).closes();
-        end
+        hold(&self.account).closes(call);
+        Some(end)
     }
 
     /// Answers the cell, reads for which host the connection is, and carries it. Returns how it ended.
@@ -130,7 +140,7 @@ impl Worker {
         let spoken = match self.spoken(&cell, &host, allowed, to).await {
             Ok(spoken) => spoken,
             Err(refusal) => {
-                self.deny(Protocol::Tcp, to, told.name.clone(), refusal);
+                self.deny(told.entry.call, (Protocol::Tcp, to), told.name.clone(), refusal);
                 cell.abort();
                 return ConnectionEnd::Denied;
             }
@@ -139,7 +149,8 @@ impl Worker {
         match spoken {
             Spoken::Unread => {}
             Spoken::Named { rule, name } | Spoken::Requests { rule, name } => {
-                told.entry = Entry { to: format!("{name}:{}", to.port()), rule };
+                let call = told.entry.call;
+                told.entry = Entry { call, to: format!("{name}:{}", to.port()), rule };
                 told.name = Some(name);
             }
         }
@@ -151,8 +162,7 @@ impl Worker {
     }
 
     /// Answers a segment whose connection the host could not make.
-    fn not_connected(&self, opening: &Opening, error: &io::Error) -> ConnectionEnd {
-        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+    fn not_connected(&self, opening: &Opening, call: CallId, errno: Errno) -> ConnectionEnd {
         if matches!(errno, Errno::ECONNREFUSED | Errno::ECONNRESET) {
             self.link.send(packet::reset(&opening.syn, &opening.packet));
             return ConnectionEnd::Refused;
@@ -166,9 +176,7 @@ impl Worker {
         }
         // By a firewall of the host, by Landlock, or for want of ports or descriptors.
         let why = format!("the host refuses to connect: {}", errno.desc());
-        let refusal = Refusal { why, grant: None };
-        self.deny(Protocol::Tcp, opening.ends.remote, None, refusal);
-        self.undelivered(opening, Undelivered::Denied);
+        self.refused(opening, call, None, refusal(&why));
         ConnectionEnd::Denied
     }
 
@@ -273,7 +281,7 @@ impl Worker {
         count: &mut u64,
     ) -> Result<(), Broken> {
         while cell.readable().await? == Ready::Yes {
-            let most = self.allowance(Way::Sent).await?;
+            let most = self.allowance(entry.call, Way::Sent).await?;
             host.writable().await?;
             let wrote = cell.receive(|bytes| {
                 let length = bytes.len().min(most);
@@ -296,7 +304,7 @@ impl Worker {
         count: &mut u64,
     ) -> Result<(), Broken> {
         loop {
-            let most = self.allowance(Way::Received).await?;
+            let most = self.allowance(entry.call, Way::Received).await?;
             host.readable().await?;
             cell.writable().await?;
             let read = cell.send(|room| {
@@ -327,9 +335,9 @@ impl Worker {
     }
 
     /// Waits until bytes may be moved.
-    async fn allowance(&self, way: Way) -> Result<usize, Broken> {
+    async fn allowance(&self, call: CallId, way: Way) -> Result<usize, Broken> {
         loop {
-            let allowance = hold(&self.account).allowance(way);
+            let allowance = hold(&self.account).allowance(call, way);
             match allowance {
                 Allowance::Bytes(bytes) => return Ok(bytes),
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
@@ -341,7 +349,7 @@ impl Worker {
     /// Tells of the end of a connection.
     fn closed(&self, protocol: Protocol, address: SocketAddr, told: Told, verdict: ConnectionEnd) {
         let milliseconds = u64::try_from(told.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.audit(model::egress::Connection {
+        let connection = model::egress::Connection {
             protocol,
             name: told.name,
             address,
@@ -351,20 +359,8 @@ impl Worker {
             milliseconds,
             end: verdict,
             request: None,
-        });
-    }
-
-    /// Tells of an attempt that came to nothing.
-    pub(crate) fn told(
-        &self,
-        protocol: Protocol,
-        to: SocketAddr,
-        entry: &Entry,
-        verdict: ConnectionEnd,
-    ) {
-        let entry = entry.clone();
-        let told = Told { entry, name: None, since: Instant::now(), sent: 0, received: 0 };
-        self.closed(protocol, to, told, verdict);
+        };
+        self.audit(told.entry.call, connection);
     }
 }
 
@@ -420,13 +416,6 @@ async fn first_word(cell: &CellStream, host: &TcpStream) -> First {
     }
 }
 
-/// Connects without bind(2): the kernel chooses the address and the port.
-async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_nodelay(true)?;
-    socket.connect(to).await
-}
-
 /// Closes both sides with a reset.
 fn cut(cell: &CellStream, host: &TcpStream) {
     cell.abort();
@@ -453,8 +442,4 @@ fn refusal(why: &str) -> Refusal {
 /// Returns the error by which the kernel would tell of a missing route.
 pub(crate) fn unreachable(errno: Errno) -> Undelivered {
     if errno == Errno::ENETUNREACH { Undelivered::NoNetwork } else { Undelivered::NoHost }
-}
-
-fn allowed_by_nothing(to: SocketAddr) -> Entry {
-    Entry { to: to.to_string(), rule: String::new() }
 }

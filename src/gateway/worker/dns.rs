@@ -12,7 +12,6 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode}
 use hickory_proto::rr::rdata::opt::EdnsOption;
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, UdpSocket};
 use tokio::time::timeout;
 
 use super::Worker;
@@ -127,10 +126,10 @@ impl Worker {
             return failure(ResponseCode::NotImp);
         }
         if let Some(local) = self.local(&name, question) {
-            return self.told_addresses(&name, question, local);
+            return self.told_addresses(&name, question, local).await;
         }
         match self.forwarded(&name, question.query_type).await {
-            Some(answer) => self.told_addresses(&name, question, answer),
+            Some(answer) => self.told_addresses(&name, question, answer).await,
             None => failure(ResponseCode::ServFail),
         }
     }
@@ -159,7 +158,13 @@ impl Worker {
     }
 
     /// Returns of an upstream answer what the cell may be told, and remembers its addresses.
-    fn told_addresses(&self, name: &str, question: &Query, upstream: Message) -> Message {
+    async fn told_addresses(&self, name: &str, question: &Query, upstream: Message) -> Message {
+        let addresses = upstream.answers.iter().filter_map(|record| record.data.ip_addr());
+        let addresses: Vec<IpAddr> = addresses.collect();
+        let own = match addresses.is_empty() {
+            true => Vec::new(),
+            false => self.sockets.own(&addresses).await,
+        };
         let mut told = failure(upstream.metadata.response_code);
         let mut kept = 0_usize;
         let mut dropped = 0_usize;
@@ -171,7 +176,7 @@ impl Worker {
             let address = record.data.ip_addr();
             if let Some(address) = address {
                 let mut judge = hold(&self.judge);
-                if !judge.tells(name, address) {
+                if own.contains(&address) || !judge.tells(name, address) {
                     dropped = dropped.saturating_add(1);
                     continue;
                 }
@@ -207,7 +212,10 @@ impl Worker {
         edns.options_mut().insert(EdnsOption::Unknown(EDE, data));
         let mut answer = failure(code);
         answer.set_edns(edns);
-        hold(&self.account).denied(name.to_owned(), refusal);
+        let mut account = hold(&self.account);
+        let call = account.call();
+        account.denied(call, name.to_owned(), refusal);
+        drop(account);
         answer
     }
 
@@ -221,14 +229,42 @@ impl Worker {
         question.set_edns(edns);
         let bytes = question.to_vec().ok()?;
         for _ in 0..ROUNDS {
-            for resolver in &self.resolvers {
-                match timeout(PATIENCE, exchange(*resolver, &question, &bytes)).await {
+            for resolver in 0..self.resolvers {
+                match timeout(PATIENCE, self.exchange(resolver, &question, &bytes)).await {
                     Ok(Ok(answer)) if answers(&answer) => return Some(answer),
                     Ok(Ok(_) | Err(_)) | Err(_) => {}
                 }
             }
         }
         None
+    }
+
+    /// Asks one resolver: by UDP, and by TCP where the answer is longer.
+    async fn exchange(
+        &self,
+        resolver: u8,
+        question: &Message,
+        bytes: &[u8],
+    ) -> io::Result<Message> {
+        let socket = self.sockets.resolver(resolver).await?;
+        socket.send(bytes).await?;
+        let mut buffer = vec![0; MTU];
+        loop {
+            let length = socket.recv(&mut buffer).await?;
+            let Some(answer) = read(buffer.get(..length).unwrap_or_default(), question) else {
+                continue;
+            };
+            if !answer.metadata.truncation {
+                return Ok(answer);
+            }
+            let mut stream = self.sockets.resolver_stream(resolver).await?;
+            let length = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+            stream.write_u16(length).await?;
+            stream.write_all(bytes).await?;
+            let mut buffer = vec![0; usize::from(stream.read_u16().await?)];
+            stream.read_exact(&mut buffer).await?;
+            return read(&buffer, question).ok_or_else(|| io::ErrorKind::InvalidData.into());
+        }
     }
 }
 
@@ -243,30 +279,6 @@ fn number() -> Option<u16> {
 /// Returns true for an answer that says something of the name.
 fn answers(answer: &Message) -> bool {
     matches!(answer.metadata.response_code, ResponseCode::NoError | ResponseCode::NXDomain)
-}
-
-/// Asks one resolver: by UDP, and by TCP where the answer is longer.
-async fn exchange(resolver: SocketAddr, question: &Message, bytes: &[u8]) -> io::Result<Message> {
-    let socket = UdpSocket::from_std(super::flows::connected(resolver)?)?;
-    socket.send(bytes).await?;
-    let mut buffer = vec![0; MTU];
-    loop {
-        let length = socket.recv(&mut buffer).await?;
-        let Some(answer) = read(buffer.get(..length).unwrap_or_default(), question) else {
-            continue;
-        };
-        if !answer.metadata.truncation {
-            return Ok(answer);
-        }
-        let socket = if resolver.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        let mut stream = socket.connect(resolver).await?;
-        let length = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        stream.write_u16(length).await?;
-        stream.write_all(bytes).await?;
-        let mut buffer = vec![0; usize::from(stream.read_u16().await?)];
-        stream.read_exact(&mut buffer).await?;
-        return read(&buffer, question).ok_or_else(|| io::ErrorKind::InvalidData.into());
-    }
 }
 
 /// Reads an answer to this very question.

@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use model::egress::frames::CallId;
 use model::egress::{ConnectionEnd, Protocol};
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn,
-    SockaddrIn6, SockaddrStorage, connect, recv, recvmsg, send, setsockopt, socket, sockopt,
+    ControlMessageOwned, MsgFlags, SockaddrStorage, recv, recvmsg, send, setsockopt, sockopt,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -19,8 +19,9 @@ use tokio::sync::mpsc;
 use super::Worker;
 use super::account::{Allowance, Entry, Way};
 use super::connection::unreachable;
-use super::judge::Decision;
+use super::judge::{Allowed, Decision};
 use super::packet::{self, MTU, Undelivered};
+use super::sockets::NoSocket;
 use super::stack::{self, hold};
 
 /// Most flows of a cell.
@@ -78,9 +79,10 @@ impl Worker {
         if let Some((socket, entry)) = self.opened(&flow, &mut packets).await {
             let mut carried = Carried { flow, socket, entry, sent: 0, received: 0, hops: 0 };
             let verdict = self.carried(&mut carried, &mut packets).await;
-            hold(&self.account).closes();
+            let call = carried.entry.call;
+            hold(&self.account).closes(call);
             let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.audit(model::egress::Connection {
+            let connection = model::egress::Connection {
                 protocol: flow.protocol(),
                 name: None,
                 address: flow.remote,
@@ -90,7 +92,8 @@ impl Worker {
                 milliseconds,
                 end: verdict,
                 request: None,
-            });
+            };
+            self.audit(call, connection);
         }
         hold(&self.flows).remove(&flow);
     }
@@ -101,40 +104,18 @@ impl Worker {
         flow: &Flow,
         packets: &mut mpsc::Receiver<Outgoing>,
     ) -> Option<(AsyncFd<OwnedFd>, Entry)> {
-        let to = flow.remote;
+        let (to, call) = (flow.remote, self.call());
         let decision = hold(&self.judge).decide(flow.protocol(), to.ip(), flow.port());
-        let why = match decision {
-            Decision::Allowed(allowed) => {
-                let name = allowed.name().map_or_else(|| to.ip().to_string(), str::to_owned);
-                let to_entry = match (flow.echo, allowed.name()) {
-                    (true, _) => name,
-                    (false, Some(name)) => format!("{name}:{}", to.port()),
-                    (false, None) => to.to_string(),
-                };
-                let entry = Entry { to: to_entry, rule: allowed.rule().to_owned() };
-                let entered = hold(&self.account).enters();
-                match entered {
-                    Ok(()) => match self.socket(flow) {
-                        Ok(socket) => {
-                            hold(&self.account).opened(&entry);
-                            return Some((socket, entry));
-                        }
-                        Err(errno) => {
-                            hold(&self.account).closes();
-                            self.not_opened(flow, errno)
-                        }
-                    },
-                    Err(refusal) => {
-                        self.deny(flow.protocol(), to, None, refusal);
-                        Undelivered::Denied
-                    }
-                }
-            }
+        let opened = match decision {
+            Decision::Allowed(allowed) => self.allowed(flow, call, &allowed).await,
             Decision::Refused(refusal) => {
-                self.deny(flow.protocol(), to, None, refusal);
-                Undelivered::Denied
+                self.deny(call, (flow.protocol(), to), None, refusal);
+                Err(Undelivered::Denied)
             }
-            Decision::Unreachable(errno) => unreachable(errno),
+        };
+        let why = match opened {
+            Ok(opened) => return Some(opened),
+            Err(why) => why,
         };
         let first = packets.recv().await?;
         let quoted = flow.as_sent(&first.payload, first.sequence);
@@ -142,29 +123,56 @@ impl Worker {
         None
     }
 
-    fn not_opened(&self, flow: &Flow, errno: Errno) -> Undelivered {
-        if matches!(errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) {
-            return unreachable(errno);
-        }
-        let why = if flow.echo && matches!(errno, Errno::EACCES | Errno::EPERM) {
-            "the host lets no program send echo requests (net.ipv4.ping_group_range)".to_owned()
-        } else {
-            format!("the host refuses to send: {}", errno.desc())
+    /// Opens the socket of a flow that the judge allows.
+    async fn allowed(
+        &self,
+        flow: &Flow,
+        call: CallId,
+        allowed: &Allowed,
+    ) -> Result<(AsyncFd<OwnedFd>, Entry), Undelivered> {
+        let to = flow.remote;
+        let name = allowed.name().map_or_else(|| to.ip().to_string(), str::to_owned);
+        let to_entry = match (flow.echo, allowed.name()) {
+            (true, _) => name,
+            (false, Some(name)) => format!("{name}:{}", to.port()),
+            (false, None) => to.to_string(),
         };
-        let refusal = super::judge::Refusal { why, grant: None };
-        self.deny(flow.protocol(), flow.remote, None, refusal);
-        Undelivered::Denied
+        let entry = Entry { call, to: to_entry, rule: allowed.rule().to_owned() };
+        let entered = hold(&self.account).enters(call);
+        if let Err(refusal) = entered {
+            self.deny(call, (flow.protocol(), to), None, refusal);
+            return Err(Undelivered::Denied);
+        }
+        let socket = self.sockets.datagrams(flow.protocol(), to).await;
+        let interest = Interest::READABLE.add(Interest::ERROR);
+        let socket = socket.and_then(|one| stack::waited(one, interest).map_err(NoSocket::Failed));
+        match socket {
+            Ok(socket) => {
+                hold(&self.account).opened(&entry);
+                Ok((socket, entry))
+            }
+            Err(none) => {
+                hold(&self.account).closes(call);
+                Err(self.not_opened(flow, call, none))
+            }
+        }
     }
 
-    fn socket(&self, flow: &Flow) -> Result<AsyncFd<OwnedFd>, Errno> {
-        let protocol = match (flow.echo, flow.remote) {
-            (false, _) => SockProtocol::Udp,
-            (true, SocketAddr::V4(_)) => SockProtocol::Icmp,
-            (true, SocketAddr::V6(_)) => SockProtocol::IcmpV6,
+    fn not_opened(&self, flow: &Flow, call: CallId, none: NoSocket) -> Undelivered {
+        let why = match none {
+            NoSocket::NoRoute(errno)
+            | NoSocket::Failed(errno @ (Errno::ENETUNREACH | Errno::EHOSTUNREACH)) => {
+                return unreachable(errno);
+            }
+            NoSocket::Refused(why) => why,
+            NoSocket::Failed(Errno::EACCES | Errno::EPERM) if flow.echo => {
+                "the host lets no program send echo requests (net.ipv4.ping_group_range)".to_owned()
+            }
+            NoSocket::Failed(errno) => format!("the host refuses to send: {}", errno.desc()),
         };
-        let socket = open(flow.remote, protocol)?;
-        let interest = Interest::READABLE.add(Interest::ERROR);
-        stack::waited(socket, interest)
+        let refusal = super::judge::Refusal { why, grant: None };
+        self.deny(call, (flow.protocol(), flow.remote), None, refusal);
+        Undelivered::Denied
     }
 
     /// Carries packets both ways until the flow is idle or over a limit.
@@ -212,7 +220,7 @@ impl Worker {
     /// Sends a packet of the cell. Returns false where a limit of the call is reached.
     async fn sent(&self, carried: &mut Carried, outgoing: &Outgoing) -> bool {
         loop {
-            let allowance = hold(&self.account).allowance(Way::Sent);
+            let allowance = hold(&self.account).allowance(carried.entry.call, Way::Sent);
             match allowance {
                 Allowance::Bytes(_) => break,
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
@@ -253,7 +261,7 @@ impl Worker {
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => continue,
                 Err(_) => return Taken::All,
             };
-            let allowance = hold(&self.account).allowance(Way::Received);
+            let allowance = hold(&self.account).allowance(carried.entry.call, Way::Received);
             match allowance {
                 Allowance::Bytes(_) => {}
                 // A network that is too slow drops it.
@@ -386,30 +394,4 @@ fn offender(control: &ControlMessageOwned) -> Option<(nix::libc::sock_extended_e
         return Some((*error, IpAddr::from(from.sin6_addr.s6_addr)));
     }
     None
-}
-
-/// Opens a socket that is connected, without bind(2), and tells of errors.
-fn open(to: SocketAddr, protocol: SockProtocol) -> Result<OwnedFd, Errno> {
-    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Datagram, flags, protocol)?;
-    match to {
-        SocketAddr::V4(to) => {
-            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
-            connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
-        }
-        SocketAddr::V6(to) => {
-            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
-            connect(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
-        }
-    }
-    Ok(socket)
-}
-
-/// Returns a datagram socket to a resolver.
-///
-/// # Errors
-/// The error of the call that failed.
-pub(crate) fn connected(to: SocketAddr) -> io::Result<std::net::UdpSocket> {
-    open(to, SockProtocol::Udp).map(Into::into).map_err(Into::into)
 }

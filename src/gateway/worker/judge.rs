@@ -5,11 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use model::egress::never::{self, NAMED_PORTS};
-use model::egress::{Egress, EgressRule, NetworkClass, Only, Protocol, grant};
-use nix::errno::Errno;
+use model::egress::{Egress, EgressRule, HostPattern, NetworkClass, Only, Protocol, grant};
 
 use super::packet::{CELL, GATEWAY, RESOLVER};
-use super::routes::{Route, Routes};
 
 /// Most addresses whose names are remembered.
 pub(crate) const PINS: usize = 4_096;
@@ -60,8 +58,6 @@ impl Allowed {
 pub(crate) enum Decision {
     Allowed(Allowed),
     Refused(Refusal),
-    /// The host has no route there.
-    Unreachable(Errno),
 }
 
 /// Rules of a profile, the narrowing of a call, and the names that the cell resolved.
@@ -69,43 +65,23 @@ pub(crate) enum Decision {
 pub(crate) struct Judge {
     egress: Arc<Egress>,
     pub(crate) only: Option<Only>,
-    routes: Routes,
     pins: Pins,
 }
 
 impl Judge {
-    pub(crate) fn new(egress: Arc<Egress>, routes: Routes) -> Self {
-        Self { egress, only: None, routes, pins: Pins::default() }
+    pub(crate) fn new(egress: Arc<Egress>) -> Self {
+        Self { egress, only: None, pins: Pins::default() }
     }
 
-    /// Decides on a destination; `port` is nothing for an echo request.
+    /// Decides on a destination; `port` is nothing for an echo request. The gateway decides again when it is asked for
+    /// a socket, and knows the host's own addresses.
     pub(crate) fn decide(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Decision {
-        if let Some(why) = never::never(to) {
-            return refused(format!("never reached: {why}"), None);
+        if let Some(why) = out_of_reach(to) {
+            return refused(why, None);
         }
-        if CELL.contains(&to) || GATEWAY.contains(&to) || RESOLVER.contains(&to) {
-            return refused("the gateway itself".to_owned(), None);
-        }
-        let Some(allowed) = self.allowed(self.only.as_ref(), protocol, to, port) else {
-            return self.no_rule(protocol, to, port);
-        };
-        // After the rules: only whoever may reach an address learns that it is the host's.
-        match self.route(to) {
-            Ok(Route::Onwards) => Decision::Allowed(allowed),
-            Ok(Route::Own) => refused("never reached: an address of this host".to_owned(), None),
-            Ok(Route::None(errno)) => Decision::Unreachable(errno),
-            // A route that cannot be told may lead to the host.
-            Err(_) => refused("the host's routes cannot be read".to_owned(), None),
-        }
-    }
-
-    /// Returns the host's route to an address; the host's own address is its own in each spelling of IPv6 too, whose
-    /// packets a translator would bring back.
-    fn route(&self, to: IpAddr) -> Result<Route, Errno> {
-        let meant = never::meant(to);
-        match (meant != to).then(|| self.routes.to(meant)).transpose()? {
-            Some(Route::Own) => Ok(Route::Own),
-            Some(Route::Onwards | Route::None(_)) | None => self.routes.to(to),
+        match self.allowed(self.only.as_ref(), protocol, to, port) {
+            Some(allowed) => Decision::Allowed(allowed),
+            None => self.no_rule(protocol, to, port),
         }
     }
 
@@ -130,26 +106,16 @@ impl Judge {
         to: IpAddr,
         port: Option<u16>,
     ) -> Option<Allowed> {
-        if !within(only, to) {
+        if !within(only, to) || !port_in_call(only, port) {
             return None;
         }
-        let port_in_call = match (only, port) {
-            (Some(only), Some(port)) if !only.ports.is_empty() => {
-                only.ports.iter().any(|range| range.contains(port))
-            }
-            _ => true,
-        };
-        if !port_in_call {
-            return None;
-        }
-        let rules = self.egress.rules.iter().enumerate();
-        let usable =
-            rules.filter(|(_, rule)| in_call(only, &rule.id) && takes(rule, protocol, port));
-        let usable: Vec<_> = usable.collect();
+        let usable: Vec<_> = usable(&self.egress, only, protocol, port).collect();
         let named = if never::only_by_net(to) { Vec::new() } else { self.named(only, &usable, to) };
         let by_address = address_in_call(only, to);
         let net = usable.iter().find(|(_, rule)| rule.nets.iter().any(|net| net.contains(to)));
-        let open = net.map(|(_, rule)| rule.id.clone()).or_else(|| self.by_class(only, to, port));
+        let open = net
+            .map(|(_, rule)| rule.id.clone())
+            .or_else(|| by_class(self.egress.class, only, to, port));
         let open = open.filter(|_| by_address);
         (open.is_some() || !named.is_empty()).then_some(Allowed { named, open })
     }
@@ -174,21 +140,6 @@ impl Judge {
         usable.iter().filter_map(of_rule).collect()
     }
 
-    fn by_class(&self, only: Option<&Only>, to: IpAddr, port: Option<u16>) -> Option<String> {
-        let class = self.egress.class;
-        let rules_only = only.is_some_and(|only| only.rules.is_some());
-        let needs_rule = port.is_some_and(|port| NAMED_PORTS.contains(&port));
-        if rules_only || needs_rule || never::only_by_net(to) {
-            return None;
-        }
-        let reaches = match class {
-            NetworkClass::Any => true,
-            NetworkClass::Private => never::is_private(to),
-            NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => false,
-        };
-        reaches.then(|| class.name().to_owned())
-    }
-
     /// Decides if a name may be resolved: it is in lower case, without a dot at its end.
     pub(crate) fn resolves(&self, name: &str) -> Result<(), Refusal> {
         if let Some(why) = never::name(name) {
@@ -209,13 +160,13 @@ impl Judge {
         Err(Refusal { why: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })
     }
 
-    /// Decides if an address may be told as an answer for a name that resolves.
+    /// Decides if an address may be told as an answer for a name that resolves. Addresses of the host are left out
+    /// before.
     ///
     /// A private address is told for a name that a rule spells out, whose owner the operator chose; below a
     /// wildcard it may be a tenant's, who could point the cell at the operator's network.
     pub(crate) fn tells(&self, name: &str, address: IpAddr) -> bool {
-        let own = || !matches!(self.route(address), Ok(Route::Onwards | Route::None(_)));
-        if never::never(address).is_some() || own() {
+        if never::never(address).is_some() {
             return false;
         }
         let mut rules = self.egress.rules.iter();
@@ -253,6 +204,84 @@ impl Judge {
     }
 }
 
+/// Returns the reason for which no cell reaches an address, if there is one.
+fn out_of_reach(to: IpAddr) -> Option<String> {
+    if let Some(why) = never::never(to) {
+        return Some(format!("never reached: {why}"));
+    }
+    let is_gateway = CELL.contains(&to) || GATEWAY.contains(&to) || RESOLVER.contains(&to);
+    is_gateway.then(|| "the gateway itself".to_owned())
+}
+
+/// Decides on a destination without knowing which names the cell resolved: for the gateway, whose worker may have been
+/// taken over. What the judge of an honest worker allows is allowed here.
+///
+/// # Errors
+/// The reason for the refusal.
+pub(crate) fn could_reach(
+    egress: &Egress,
+    only: Option<&Only>,
+    protocol: Protocol,
+    to: IpAddr,
+    port: Option<u16>,
+) -> Result<(), String> {
+    if let Some(why) = out_of_reach(to) {
+        return Err(why);
+    }
+    let no = || "no rule".to_owned();
+    if !within(only, to) || !port_in_call(only, port) {
+        return Err(no());
+    }
+    let by_address = address_in_call(only, to);
+    let by_name = only.is_none_or(|only| !only.hosts.is_empty()) || by_address;
+    let allows = |rule: &EgressRule| {
+        let named = by_name
+            && !never::only_by_net(to)
+            && rule.hosts.iter().any(|host| host_has_address(egress.class, host, to));
+        named || (by_address && rule.nets.iter().any(|net| net.contains(to)))
+    };
+    let by_rule = usable(egress, only, protocol, port).any(|(_, rule)| allows(rule));
+    let by_class = by_address && by_class(egress.class, only, to, port).is_some();
+    if by_rule || by_class { Ok(()) } else { Err(no()) }
+}
+
+/// Returns the rules that a call may use for a protocol and port, with their indexes.
+fn usable<'a>(
+    egress: &'a Egress,
+    only: Option<&'a Only>,
+    protocol: Protocol,
+    port: Option<u16>,
+) -> impl Iterator<Item = (usize, &'a EgressRule)> {
+    let rules = egress.rules.iter().enumerate();
+    rules.filter(move |(_, rule)| in_call(only, &rule.id) && takes(rule, protocol, port))
+}
+
+/// Returns true if the call may use the port.
+fn port_in_call(only: Option<&Only>, port: Option<u16>) -> bool {
+    let ports = only.map(|only| only.ports.as_slice()).unwrap_or_default();
+    ports.is_empty() || port.is_none_or(|port| ports.iter().any(|range| range.contains(port)))
+}
+
+/// Returns the name of the class, if it reaches the address without a rule.
+fn by_class(
+    class: NetworkClass,
+    only: Option<&Only>,
+    to: IpAddr,
+    port: Option<u16>,
+) -> Option<String> {
+    let rules_only = only.is_some_and(|only| only.rules.is_some());
+    let needs_rule = port.is_some_and(|port| NAMED_PORTS.contains(&port));
+    if rules_only || needs_rule || never::only_by_net(to) {
+        return None;
+    }
+    let reaches = match class {
+        NetworkClass::Any => true,
+        NetworkClass::Private => never::is_private(to),
+        NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => false,
+    };
+    reaches.then(|| class.name().to_owned())
+}
+
 fn refused(why: String, grant: Option<String>) -> Decision {
     Decision::Refused(Refusal { why, grant })
 }
@@ -273,18 +302,23 @@ fn takes(rule: &EgressRule, protocol: Protocol, port: Option<u16>) -> bool {
 }
 
 /// Returns true if the rule reaches an address by a name that was resolved to it.
+fn names_address(class: NetworkClass, rule: &EgressRule, name: &str, to: IpAddr) -> bool {
+    rule.hosts.iter().any(|host| host.matches(name) && host_has_address(class, host, to))
+}
+
+/// Returns true if a name of the pattern may stand for an address.
 ///
-/// A private address only by a name that the rule spells out: below a wildcard a tenant could point the cell at the
+/// A private address only a name that the rule spells out: below a wildcard a tenant could point the cell at the
 /// operator's network. That another rule has the address, on other ports, makes no difference here. A class that
 /// reaches private addresses anyway has nothing to hold back.
-fn names_address(class: NetworkClass, rule: &EgressRule, name: &str, to: IpAddr) -> bool {
+fn host_has_address(class: NetworkClass, host: &HostPattern, to: IpAddr) -> bool {
     let is_private = match class {
         NetworkClass::Private | NetworkClass::Any => false,
         NetworkClass::None | NetworkClass::Loopback | NetworkClass::AllowList => {
             never::is_private(to)
         }
     };
-    rule.hosts.iter().any(|host| host.matches(name) && (host.exact().is_some() || !is_private))
+    host.exact().is_some() || !is_private
 }
 
 /// Returns true if the rule has a name.

@@ -1,7 +1,8 @@
 //! A worker: the network of one cell, in a process of its own.
 //!
 //! One thread and one runtime. [`Worker::drive`] reads the packets of the cell and the frames of the gateway; a task
-//! carries each connection, flow and question. Locks are never held across a wait.
+//! carries each connection, flow and question, and counts it for the call in which it began. Locks are never held across a
+//! wait.
 
 pub(crate) mod account;
 pub(crate) mod connection;
@@ -11,7 +12,7 @@ pub(crate) mod flows;
 pub(crate) mod judge;
 pub(crate) mod packet;
 pub(crate) mod requests;
-pub(crate) mod routes;
+pub(crate) mod sockets;
 pub(crate) mod stack;
 
 use std::collections::{HashMap, HashSet};
@@ -25,7 +26,7 @@ use model::egress::frames::{
 };
 use model::egress::{Connection, ConnectionEnd, Egress, Only, Protocol};
 use nix::errno::Errno;
-use sys::socket::{PacketWait, receive, send_now};
+use sys::socket::{PacketWait, receive, send_bytes};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -36,7 +37,7 @@ use connection::Opening;
 use flows::{Flow, Outgoing};
 use judge::{Judge, Refusal};
 use packet::{Body, Packet, RESOLVER};
-use routes::Routes;
+use sockets::SocketSource;
 use stack::{CellStream, Ends, Link, Reuse, Stack, hold};
 
 /// Most connections on their way. The cell sends the first segment of any more again.
@@ -61,10 +62,13 @@ pub(crate) struct Parts {
     pub lifeline: OwnedFd,
     /// Link to the gateway.
     pub gateway: OwnedFd,
+    /// The one by which it gets sockets.
+    pub sockets: OwnedFd,
     pub egress: Arc<Egress>,
-    pub resolvers: Vec<SocketAddr>,
+    /// Number of resolvers that the gateway knows.
+    pub resolvers: u8,
     pub hosts: Arc<Vec<(String, IpAddr)>>,
-    pub begun: Option<Begun>,
+    pub begun: Begun,
     /// Judgement of requests.
     pub requests: CellRequests,
 }
@@ -85,7 +89,7 @@ fn last_words() -> Option<Instant> {
 }
 
 /// A call that has begun, and its narrowing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Begun {
     pub call: CallId,
     pub only: Option<Only>,
@@ -105,48 +109,49 @@ pub(crate) struct Worker {
     connecting: Mutex<HashSet<Ends>>,
     flows: Mutex<HashMap<Flow, mpsc::Sender<Outgoing>>>,
     questions: Semaphore,
-    resolvers: Vec<SocketAddr>,
+    sockets: SocketSource,
+    resolvers: u8,
     hosts: Arc<Vec<(String, IpAddr)>>,
     requests: CellRequests,
 }
 
-/// Opens what a worker needs besides its parts; done before it is confined.
+/// Draws the number by which the stack's own are made.
 ///
 /// # Errors
-/// The errno of the call that failed.
-pub(crate) fn prepare() -> Result<(Routes, u64), Errno> {
+/// The errno of getrandom(2).
+pub(crate) fn seed() -> Result<u64, Errno> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
-    Ok((Routes::open()?, u64::from_ne_bytes(seed)))
+    Ok(u64::from_ne_bytes(seed))
 }
 
 /// Serves a cell until it ends, or the gateway does. Must run inside the runtime.
 ///
 /// # Errors
 /// The errno of a descriptor that cannot be waited for.
-pub(crate) async fn serve(parts: Parts, (routes, seed): (Routes, u64)) -> Result<(), Errno> {
+pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
     let waited = |fd: OwnedFd| stack::waited(fd, Interest::READABLE);
     let lifeline = waited(parts.lifeline)?;
     let link = Arc::new(Link { socket: waited(parts.packets)?, mac: Mutex::default() });
+    let sockets = stack::waited(parts.sockets, Interest::READABLE.add(Interest::WRITABLE))?;
     let worker = Arc::new(Worker {
         cell: parts.cell,
         stack: Arc::new(Mutex::new(Stack::new(Arc::clone(&link), seed))),
         poke: Arc::default(),
         link,
         gateway: waited(parts.gateway)?,
-        account: Mutex::new(Account::new(parts.egress.limits)),
-        judge: Mutex::new(Judge::new(parts.egress, routes)),
+        account: Mutex::new(Account::new(parts.egress.limits, parts.begun.call)),
+        judge: Mutex::new(Judge::new(parts.egress)),
         connecting: Mutex::default(),
         flows: Mutex::default(),
         questions: Semaphore::new(QUESTIONS),
+        sockets: SocketSource::over(sockets),
         resolvers: parts.resolvers,
         hosts: parts.hosts,
         requests: parts.requests,
     });
-    if let Some(begun) = parts.begun {
-        worker.begin(begun);
-    }
+    hold(&worker.judge).only = parts.begun.only;
     Arc::clone(&worker).drive(lifeline).await;
     worker.last_tally();
     Ok(())
@@ -224,22 +229,18 @@ impl Worker {
 
     /// Sends the tally of a call. The supervisor waits for it, so it is the one frame that is not dropped.
     fn tell(&self, call: CallId) {
-        let account = hold(&self.account);
-        let mut tally = account.tally();
-        if account.call != call {
-            tally = model::egress::Tally { incomplete: true, ..Default::default() };
-        }
-        drop(account);
+        let tally = hold(&self.account).tally(call);
         if let Ok(frame) = encode_tally(self.cell, call, tally) {
             // A link that is full of audit lines is one that nobody reads: the supervisor goes on without.
-            send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
+            send_bytes(self.gateway.get_ref(), &frame).unwrap_or_default();
         }
     }
 
     /// Leaves the tally with the gateway, which may be asked for it when this process has ended.
     fn last_tally(&self) {
-        let account = hold(&self.account);
-        let (cell, call, mut tally) = (self.cell, account.call, account.tally());
+        let mut account = hold(&self.account);
+        let call = account.call();
+        let (cell, mut tally) = (self.cell, account.tally(call));
         drop(account);
         // Halved until it fits, as `encode_tally` does.
         while !tally.rows.is_empty() || !tally.denied.is_empty() {
@@ -249,24 +250,30 @@ impl Worker {
             }
         }
         if let Ok(frame) = encode(&FromGateway::Last { cell, call, tally }) {
-            send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
+            send_bytes(self.gateway.get_ref(), &frame).unwrap_or_default();
         }
     }
 
-    /// Tells the audit log of a connection. Dropped where the link is full, as `Tally` tells the sums.
-    pub(crate) fn audit(&self, connection: Connection) {
-        let call = hold(&self.account).call;
+    /// Returns the call for which what begins now counts.
+    pub(crate) fn call(&self) -> CallId {
+        hold(&self.account).call()
+    }
+
+    /// Tells the audit log of a connection of a call. Left out where the link is full: the tally has the sums, and how many
+    /// were left out.
+    pub(crate) fn audit(&self, call: CallId, connection: Connection) {
         let frame = encode(&FromGateway::Connection { cell: self.cell, call, connection });
-        if let Ok(frame) = frame {
-            send_now(self.gateway.get_ref(), &frame, &[]).unwrap_or_default();
+        let sent = frame.is_ok_and(|frame| send_bytes(self.gateway.get_ref(), &frame).is_ok());
+        if !sent {
+            hold(&self.account).left_out();
         }
     }
 
-    /// Counts and tells a refusal.
+    /// Counts and tells a refusal of a call.
     pub(crate) fn deny(
         &self,
-        protocol: Protocol,
-        to: SocketAddr,
+        call: CallId,
+        (protocol, to): (Protocol, SocketAddr),
         name: Option<String>,
         refusal: Refusal,
     ) {
@@ -274,8 +281,8 @@ impl Worker {
             Protocol::Icmp => to.ip().to_string(),
             Protocol::Tcp | Protocol::Udp => hold(&self.judge).shown(to),
         };
-        hold(&self.account).denied(shown, refusal);
-        self.audit(Connection {
+        hold(&self.account).denied(call, shown, refusal);
+        let denied = Connection {
             protocol,
             name,
             address: to,
@@ -285,7 +292,8 @@ impl Worker {
             milliseconds: 0,
             end: ConnectionEnd::Denied,
             request: None,
-        });
+        };
+        self.audit(call, denied);
     }
 
     pub(crate) fn connecting_is_over(&self, ends: &Ends) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
+use model::egress::frames::CallId;
 use model::egress::{ConnectionEnd, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -44,6 +45,7 @@ impl Worker {
             worker: Arc::clone(self),
             to,
             name: told.name.clone(),
+            call: told.entry.call,
             rule: told.entry.rule.clone(),
         };
         let intercepted = self.requests.intercepted(to.port(), &named);
@@ -89,7 +91,7 @@ impl Counted {
                 ready!(wait.as_mut().poll(context));
                 self.wait = None;
             }
-            let allowance = hold(&self.worker.account).allowance(way);
+            let allowance = hold(&self.worker.account).allowance(self.entry.call, way);
             match allowance {
                 Allowance::Bytes(bytes) => return Poll::Ready(Ok(bytes)),
                 Allowance::Wait(time) => self.wait = Some(Box::pin(tokio::time::sleep(time))),
@@ -160,12 +162,13 @@ struct Events {
     worker: Arc<Worker>,
     to: SocketAddr,
     name: Option<String>,
+    call: CallId,
     rule: String,
 }
 
 impl Events {
     fn audit(&self, request: &str, end: ConnectionEnd) {
-        self.worker.audit(model::egress::Connection {
+        let connection = model::egress::Connection {
             protocol: Protocol::Tcp,
             name: self.name.clone(),
             address: self.to,
@@ -175,14 +178,15 @@ impl Events {
             milliseconds: 0,
             end,
             request: Some(request.to_owned()),
-        });
+        };
+        self.worker.audit(self.call, connection);
     }
 }
 
 impl RequestEvents for Events {
     fn denied(&self, request: &str, why: &str, grant: Option<&str>) {
         let refusal = Refusal { why: why.to_owned(), grant: grant.map(str::to_owned) };
-        hold(&self.worker.account).denied(request.to_owned(), refusal);
+        hold(&self.worker.account).denied(self.call, request.to_owned(), refusal);
         self.audit(request, ConnectionEnd::Denied);
     }
 

@@ -3,9 +3,11 @@
 //! The gateway parses what cells send, so the supervisor trusts nothing in its frames: texts are bounded and made
 //! harmless before they are shown. The generation of a cell makes a late frame harmless.
 
+use std::net::{IpAddr, SocketAddr};
+
 use serde::{Deserialize, Serialize};
 
-use super::{Connection, Only, Tally};
+use super::{Connection, Only, Protocol, Tally};
 pub use crate::wire::{CallId, FRAME_BYTES, WireError, decode, encode};
 
 /// A cell, by its place among the supervisor's cells and how often that place was used.
@@ -64,6 +66,35 @@ pub enum FromGateway {
     Last { cell: CellKey, call: CallId, tally: Tally },
     /// The network of one cell, or of all, is gone.
     Failed { cell: Option<CellKey>, why: String },
+}
+
+/// From a worker to the gateway, on a link of its own: a worker makes no socket itself. Answered in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SocketRequest {
+    /// A socket that is connected to this destination; the port of an echo request means nothing.
+    Destination { protocol: Protocol, to: SocketAddr },
+    /// A socket that is connected to one of the resolvers, by its index in the list that the gateway was started with.
+    Resolver { protocol: Protocol, index: u8 },
+    /// For each address, if it is the host's own. At most [`MOST_ADDRESSES`].
+    Own { addresses: Vec<IpAddr> },
+}
+
+/// Most addresses of one [`SocketRequest::Own`].
+pub const MOST_ADDRESSES: usize = 64;
+
+/// The answer to a [`SocketRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SocketAnswer {
+    /// The socket comes with the frame. One of TCP may still be connecting.
+    Socket,
+    /// The destination is not one that the cell may reach now.
+    Refused { why: String },
+    /// The host has no route there, by this errno.
+    NoRoute { errno: i32 },
+    /// The socket cannot be made or connected.
+    Failed { errno: i32 },
+    /// In the order of the request; true for an address of the host's own, or one whose route cannot be told.
+    Own { own: Vec<bool> },
 }
 
 /// Encodes the answer to [`ToGateway::Ask`], leaving out rows until it fits in a frame.

@@ -19,7 +19,9 @@ pub use host::{HostPattern, InvalidHost};
 pub use net::{InvalidNet, InvalidPorts, Net, PortRange};
 pub use path::{PathPattern, RequestPath};
 pub use placeholder::{placeholder, placeholder_mark};
-pub use tally::{Connection, ConnectionEnd, Denied, Protocol, TALLY_ROWS, Tally, TallyRow, grant};
+pub use tally::{
+    Connection, ConnectionEnd, Denied, Protocol, SessionUse, TALLY_ROWS, Tally, TallyRow, grant,
+};
 
 /// The network class of a profile: the key `network.class`.
 #[derive(
@@ -229,11 +231,22 @@ pub struct EgressLimits {
     pub received: Option<u64>,
     /// Bytes per second, both ways together; `None` is without limit.
     pub rate: Option<u64>,
+    /// Bytes that all calls of a session together may send; `None` is without limit.
+    pub session_sent: Option<u64>,
+    /// Bytes that all calls of a session together may receive; `None` is without limit.
+    pub session_received: Option<u64>,
 }
 
 impl Default for EgressLimits {
     fn default() -> Self {
-        Self { connections: Self::CONNECTIONS, sent: None, received: None, rate: None }
+        Self {
+            connections: Self::CONNECTIONS,
+            sent: None,
+            received: None,
+            rate: None,
+            session_sent: None,
+            session_received: None,
+        }
     }
 }
 

@@ -22,6 +22,26 @@ pub struct Tally {
     pub more: u64,
     /// True if the gateway did not answer in time: the numbers are too low.
     pub incomplete: bool,
+    /// In a session, from its second call on, what all its calls did.
+    pub session: Option<SessionUse>,
+    /// Connections and denials that have no line of their own in the audit log: there were too many at once.
+    pub unlisted: u64,
+}
+
+/// The connections of a session: sums over all its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SessionUse {
+    pub connections: u64,
+    /// Bytes of payload.
+    pub sent: u64,
+    /// Bytes of payload.
+    pub received: u64,
+    /// Attempts that were refused.
+    pub denied: u64,
+    /// Bytes that connections of earlier calls sent since those calls were told; no tally has them.
+    pub earlier_sent: u64,
+    /// Bytes that they received.
+    pub earlier_received: u64,
 }
 
 impl Tally {
@@ -35,9 +55,12 @@ impl Tally {
         self.more = self.more.saturating_add(u64::try_from(left_out).unwrap_or(u64::MAX));
     }
 
-    /// Returns true if the call did nothing with its network.
+    /// Returns true if the call, and connections of earlier ones meanwhile, did nothing with the network.
     pub fn is_empty(&self) -> bool {
-        self == &Self::default()
+        let earlier =
+            |session: SessionUse| session.earlier_sent > 0 || session.earlier_received > 0;
+        !self.session.is_some_and(earlier)
+            && Self { session: None, ..self.clone() } == Self::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use model::egress::{Denied, Tally};
+use model::egress::{Denied, SessionUse, Tally};
 
 /// Destinations that one line names.
 const NAMED: usize = 8;
@@ -10,7 +10,8 @@ const NAMED: usize = 8;
 /// Formats the use of a network as lines: one of the connections, one of each denial.
 pub fn lines(tally: &Tally) -> Vec<String> {
     let mut lines = Vec::new();
-    if tally.connections > 0 || tally.incomplete {
+    let earlier = |session: SessionUse| session.earlier_sent > 0 || session.earlier_received > 0;
+    if tally.connections > 0 || tally.incomplete || tally.session.is_some_and(earlier) {
         lines.push(connections(tally));
     }
     lines.extend(denials(tally));
@@ -31,12 +32,17 @@ fn connections(tally: &Tally) -> String {
     }
     let s = if tally.connections == 1 { "" } else { "s" };
     let to = if to.is_empty() { String::new() } else { format!(": {}", to.join(", ")) };
+    let session = tally.session.map(|session| {
+        let (received, sent) = (size(session.received), size(session.sent));
+        format!("; the session: {} connections, {received} in, {sent} out", session.connections)
+    });
     let incomplete = if tally.incomplete { "; incomplete" } else { "" };
     format!(
-        "[network: {} connection{s}, {} in, {} out{to}{incomplete}]",
+        "[network: {} connection{s}, {} in, {} out{to}{}{incomplete}]",
         tally.connections,
         size(tally.received),
-        size(tally.sent)
+        size(tally.sent),
+        session.unwrap_or_default()
     )
 }
 
@@ -50,7 +56,9 @@ fn denial(denied: &Denied) -> String {
         Some(grant) => format!("; the operator can grant it: {grant}"),
         None => String::new(),
     };
-    format!("[denied: connect {}, {times}: {}{grant}]", denied.to, denied.why)
+    // A request is a method and a URL, and names what was refused by itself.
+    let connect = if denied.to.contains(' ') { "" } else { "connect " };
+    format!("[denied: {connect}{}, {times}: {}{grant}]", denied.to, denied.why)
 }
 
 /// Formats a number of bytes with one decimal at most: `1.2 MiB`.
@@ -97,6 +105,20 @@ pub fn fields(tally: &Tally) -> Value {
     if tally.more > 0 {
         all.insert("more".to_owned(), json!(tally.more));
     }
+    if let Some(session) = tally.session {
+        let mut sums = Map::new();
+        sums.insert("connections".to_owned(), json!(session.connections));
+        sums.insert("sent".to_owned(), json!(session.sent));
+        sums.insert("received".to_owned(), json!(session.received));
+        let earlier = [
+            ("denied", session.denied),
+            ("earlier_sent", session.earlier_sent),
+            ("earlier_received", session.earlier_received),
+        ];
+        let some = earlier.into_iter().filter(|(_, count)| *count > 0);
+        sums.extend(some.map(|(name, count)| (name.to_owned(), json!(count))));
+        all.insert("session".to_owned(), Value::Object(sums));
+    }
     if tally.incomplete {
         all.insert("incomplete".to_owned(), json!(true));
     }
@@ -139,6 +161,44 @@ mod tests {
         assert_eq!(lines(&tally()), expected);
         let lost = Tally { incomplete: true, ..Tally::default() };
         assert_eq!(lines(&lost), ["[network: 0 connections, 0 bytes in, 0 bytes out; incomplete]"]);
+    }
+
+    #[test]
+    fn a_session_has_its_sums_and_a_denied_request_is_no_connection() {
+        let session = SessionUse {
+            connections: 3,
+            sent: 10,
+            received: 2_048,
+            denied: 0,
+            earlier_sent: 0,
+            earlier_received: 512,
+        };
+        let tally = Tally { session: Some(session), ..Tally::default() };
+        assert!(!tally.is_empty());
+        assert_eq!(
+            lines(&tally),
+            [
+                "[network: 0 connections, 0 bytes in, 0 bytes out; the session: 3 connections, 2 KiB in, 10 bytes out]"
+            ]
+        );
+        let expected = json!({
+            "connections": 0, "sent": 0, "received": 0,
+            "session": { "connections": 3, "sent": 10, "received": 2048, "earlier_received": 512 },
+        });
+        assert_eq!(fields(&tally), expected);
+        let quiet = SessionUse { earlier_received: 0, ..session };
+        assert!(Tally { session: Some(quiet), ..Tally::default() }.is_empty());
+        let denied = Denied {
+            to: "POST https://pypi.org/legacy/".to_owned(),
+            why: "rule pypi takes GET".to_owned(),
+            count: 1,
+            grant: None,
+        };
+        let tally = Tally { denied: vec![denied], ..Tally::default() };
+        assert_eq!(
+            lines(&tally),
+            ["[denied: POST https://pypi.org/legacy/, once: rule pypi takes GET]"]
+        );
     }
 
     #[test]

@@ -56,7 +56,9 @@ pub(crate) struct GatewayLink {
     /// its call has ended.
     begun: VecDeque<(CallId, CellKey, u32)>,
     /// Connections that are to be told.
-    pub(super) connections: Vec<(CallId, Connection)>,
+    pub(super) connections: Vec<(CellKey, CallId, Connection)>,
+    /// Connections of which the audit log gets no line, by cell, since the last tally of each.
+    unlisted: BTreeMap<CellKey, u64>,
     /// Calls that run in these cells.
     calls: BTreeMap<CallId, CellKey>,
     /// Cells whose network is gone, with the reason.
@@ -94,6 +96,7 @@ impl GatewayLink {
             cells: BTreeMap::new(),
             begun: VecDeque::new(),
             connections: Vec::new(),
+            unlisted: BTreeMap::new(),
             calls: BTreeMap::new(),
             failed: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -258,6 +261,22 @@ impl GatewayLink {
         over.into_iter().filter_map(take).collect()
     }
 
+    /// Counts a connection of an open cell of which the audit log gets no line; its next tally tells how many.
+    pub(super) fn left_out(&mut self, cell: CellKey) {
+        if self.cells.values().any(|open| *open == cell) {
+            let count = self.unlisted.entry(cell).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Forgets the cell of a slot. Returns its key.
+    pub(super) fn forget(&mut self, slot: Slot) -> Option<CellKey> {
+        let cell = self.cells.remove(&slot.number())?;
+        self.failed.remove(&cell);
+        self.unlisted.remove(&cell);
+        Some(cell)
+    }
+
     /// Takes a frame of the gateway. Returns the call that has its tally now.
     pub(super) fn hear(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
         match frame {
@@ -272,11 +291,12 @@ impl GatewayLink {
                 let is_denied = connection.end == ConnectionEnd::Denied;
                 let most = if is_denied { MOST_DENIED } else { MOST_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
-                if let Some((_, _, told)) = self.begun.iter_mut().find(of_call)
-                    && *told < most
-                {
-                    *told += 1;
-                    self.connections.push((call, harmless_connection(connection)));
+                match self.begun.iter_mut().find(of_call) {
+                    Some((_, _, told)) if *told < most => {
+                        *told += 1;
+                        self.connections.push((cell, call, harmless_connection(connection)));
+                    }
+                    Some(_) | None => self.left_out(cell),
                 }
                 None
             }
@@ -292,6 +312,8 @@ impl GatewayLink {
                     true => self.unknown(cell),
                     false => harmless(tally),
                 };
+                let unlisted = self.unlisted.remove(&cell).unwrap_or_default();
+                let tally = Tally { unlisted: tally.unlisted.saturating_add(unlisted), ..tally };
                 ended.network = Some(tally).filter(|tally| !tally.is_empty());
                 Some((call, ended))
             }
@@ -468,6 +490,41 @@ mod tests {
             link.begin(far, call, None).unwrap_or_default();
         }
         assert!(link.descriptor().is_none());
+    }
+
+    #[test]
+    fn connections_beyond_the_bound_are_counted_in_the_tally() {
+        let (mut link, _theirs) = link();
+        link.begun.push_back((9, CELL, 0));
+        let one = |end| FromGateway::Connection {
+            cell: CELL,
+            call: 9,
+            connection: Connection {
+                protocol: model::egress::Protocol::Tcp,
+                name: None,
+                address: ([203, 0, 113, 1], 80).into(),
+                rule: None,
+                sent: 0,
+                received: 0,
+                milliseconds: 0,
+                end,
+                request: None,
+            },
+        };
+        for _ in 0..MOST_DENIED + 5 {
+            assert!(link.hear(one(ConnectionEnd::Denied)).is_none());
+        }
+        assert_eq!(u32::try_from(link.connections.len()), Ok(MOST_DENIED));
+        // Those that a slow front end does not get are added.
+        link.left_out(CELL);
+        // A cell that is none is nobody's.
+        link.left_out(CellKey { generation: 3, ..CELL });
+        assert!(link.ask(9, ended()).is_none());
+        let counted = Tally { unlisted: 2, ..tally(1) };
+        let (_, ended) =
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: counted }).expect("told");
+        assert_eq!(ended.network.map(|tally| tally.unlisted), Some(8));
+        assert!(link.unlisted.is_empty());
     }
 
     #[test]

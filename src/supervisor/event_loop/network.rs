@@ -90,8 +90,7 @@ impl Supervisor {
     /// Tells the gateway that the cell of a slot is gone.
     pub(super) fn close_network(&mut self, slot: Slot) {
         let Some(gateway) = &mut self.gateway else { return };
-        if let Some(cell) = gateway.cells.remove(&slot.number()) {
-            gateway.failed.remove(&cell);
+        if let Some(cell) = gateway.forget(slot) {
             // The gateway sees the end of the cell's lifeline as well.
             gateway.send(&ToGateway::Close { cell }, &[]).unwrap_or_default();
         }
@@ -112,8 +111,12 @@ impl Supervisor {
             }
             let frame = wire::decode::<FromGateway>(&buffer);
             let over = frame.ok().and_then(|frame| gateway.hear(frame));
-            for (call, connection) in std::mem::take(&mut gateway.connections) {
-                self.tell(&Event::Connection { call, connection }, None);
+            for (cell, call, connection) in std::mem::take(&mut gateway.connections) {
+                // A front end that is slow gets fewer lines, and is told how many there were.
+                match self.outbox.has_room_for_records() {
+                    true => self.tell(&Event::Connection { call, connection }, None),
+                    false => self.leave_out(cell),
+                }
             }
             if let Some((call, ended)) = over {
                 self.tell_end(call, ended);
@@ -122,6 +125,12 @@ impl Supervisor {
         self.buffer = buffer;
         self.end_lost();
         self.refuse_without_gateway();
+    }
+
+    fn leave_out(&mut self, cell: CellKey) {
+        if let Some(gateway) = &mut self.gateway {
+            gateway.left_out(cell);
+        }
     }
 
     /// Ends the calls that have lost their network.

@@ -15,6 +15,10 @@ use sys::socket;
 /// fills its own queue, not this process.
 const MOST_WAITING: usize = 1024;
 
+/// With this many frames waiting, those that are only for the record are left out: a cell can make more of them than any
+/// front end writes down.
+const MOST_BEFORE_RECORDS: usize = 256;
+
 /// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
 #[derive(Debug)]
 pub(super) struct Fatal {
@@ -75,6 +79,11 @@ impl Outbox {
     ) -> Result<(), WireError> {
         self.waiting.push_back((wire::encode(event)?, ends));
         Ok(())
+    }
+
+    /// Returns true if a frame that is only for the record may be added.
+    pub(crate) fn has_room_for_records(&self) -> bool {
+        self.waiting.len() < MOST_BEFORE_RECORDS
     }
 
     /// Returns the events of the link to wait for.

@@ -37,6 +37,9 @@ pub(crate) const ALL: &[Claim] = &[
     ("gateway_and_worker_hold_no_capability_no_file_and_a_filter", confined),
     ("requests_of_a_rule_are_judged_one_by_one", requests),
     ("a_secret_is_put_in_on_the_way_out_and_is_nowhere_in_the_cell", secret),
+    ("no_packet_goes_anywhere_before_a_call_has_begun", before_a_call),
+    ("a_connection_belongs_to_the_call_in_which_it_began", of_its_call),
+    ("questions_in_disguise_are_not_forwarded", disguised),
     ("a_window_of_one_byte_and_floods_leave_other_connections_alone", hostile_windows),
 ];
 
@@ -522,8 +525,8 @@ fn tallies(lab: &Lab) {
     assert_eq!(cell.tally(1).connections, 1);
     cell.begin(2, None);
     assert!(cell.tally(2).is_empty());
-    // An answer to a question about a call that is over.
-    assert!(cell.tally(1).incomplete);
+    // An answer to a question about a call that never was.
+    assert!(cell.tally(77).incomplete);
 }
 
 fn nmap(lab: &Lab) {
@@ -625,6 +628,92 @@ fn confined(lab: &Lab) {
             assert_ne!(of(&pid.to_string()), of("self"), "{space}");
         }
     }
+}
+
+fn before_a_call(lab: &Lab) {
+    let cell = lab.waiting_cell(LIST);
+    let workers = lab.workers().len();
+    let asked = lab.asked();
+    assert_eq!(cell.connect("203.0.113.20", 7), "timeout");
+    let answer = cell.run("dig +short +timeout=1 +tries=1 early.wild.test");
+    assert!(answer.contains("no servers could be reached"), "{answer}");
+    // Nobody reads its packets, and no name has left. Workers of other cells may have ended.
+    assert!(lab.workers().len() <= workers, "a worker more");
+    assert_eq!(lab.asked(), asked);
+    // Narrowed from its first packet on, also by packets that came before.
+    let only = Only { ports: vec!["22".parse().expect("a port")], ..Only::default() };
+    cell.begin(1, Some(only));
+    assert_eq!(cell.connect("203.0.113.20", 22), "ok");
+    assert_eq!(cell.connect("203.0.113.20", 7), "EHOSTUNREACH");
+}
+
+fn of_its_call(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    // It echoes a word when the file is there, which is during the second call, and ends when it is gone.
+    let go = lab.path("go");
+    let mut program = cell.command("python3");
+    let script = format!(
+        "import os,socket,time\ns=socket.create_connection(('203.0.113.20',7)); s.sendall(b'1'); s.recv(1)\n\
+         open('{go}.ready','w')\nwhile not os.path.exists('{go}'): time.sleep(.02)\n\
+         s.sendall(b'23'); s.recv(2); s.close()"
+    );
+    let mut child = program.args(["-c", &script]).spawn().expect("python");
+    let there = |name: &str| std::path::Path::new(name).exists();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !there(&format!("{go}.ready")) && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let first = cell.tally(1);
+    assert_eq!((first.connections, first.sent, first.session), (1, 1, None));
+    cell.begin(2, None);
+    assert_eq!(cell.connect("203.0.113.20", 22), "ok");
+    std::fs::write(&go, "").expect("written");
+    assert!(child.wait().expect("its end").success());
+    // Told as the first call's, as which it began.
+    let closed = std::iter::from_fn(|| lab.frame()).take(50).find_map(|frame| {
+        let FromGateway::Connection { call, connection, .. } = frame else { return None };
+        (connection.address.port() == 7).then_some((call, connection.sent, connection.received))
+    });
+    assert_eq!(closed, Some((1, 3, 3)));
+    let second = cell.tally(2);
+    assert_eq!((second.connections, second.sent), (1, 0), "{second:?}");
+    let session = second.session.expect("a session");
+    assert_eq!((session.connections, session.sent, session.earlier_sent), (2, 3, 2));
+}
+
+fn disguised(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let asked = |what: &str, message: &str| {
+        let answer = cell.python(&format!(
+            "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(2)\n\
+             q=lambda n,t=1,c=1: b''.join(bytes([len(l)])+l for l in n)+b'\\0'+struct.pack('>HH',t,c)\n\
+             h=lambda n=1,f=0x100: struct.pack('>6H',7,f,n,0,0,0)\n\
+             s.sendto({message},('10.0.2.3',53))\n\
+             try: print(s.recv(999)[3]&15)\nexcept OSError as e: print('none')"
+        ));
+        (what.to_owned(), answer)
+    };
+    // The control: a name that a rule has.
+    assert_eq!(asked("plain", "h()+q([b'd4ta',b'wild',b'test'])").1, "3");
+    assert!(lab.asked().contains("d4ta.wild.test"), "{}", lab.asked());
+    let expected = [
+        // Two questions, of which the second would go along.
+        ("two questions", "h(2)+q([b'web',b'test'])+q([b's3cret',b'evil'])", "1"),
+        ("an update", "h(1,0x2800)+q([b's3cret',b'wild',b'test'])", "4"),
+        ("class chaos", "h()+q([b's3cret',b'wild',b'test'],1,3)", "4"),
+        ("a transfer", "h()+q([b's3cret',b'wild',b'test'],252)", "4"),
+        // A dot within a label: `s3cret.wild.test` as one label, or with a rule's name behind it.
+        ("a dot in a label", "h()+q([b's3cret.wild',b'test'])", "3"),
+        ("a zero in a label", "h()+q([b's3cret\\0',b'wild',b'test'])", "3"),
+        ("a name around a rule's", "h()+q([b'web',b'test',b's3cret',b'evil'])", "3"),
+        ("an answer", "h(1,0x8180)+q([b's3cret',b'wild',b'test'])", "none"),
+        ("a pointer to itself", "h()+b'\\xc0\\x0c\\0\\1\\0\\1'", "none"),
+        ("half a question", "h()+b'\\6s3cret'", "none"),
+    ];
+    for (what, message, code) in expected {
+        assert_eq!(asked(what, message), (what.to_owned(), code.to_owned()));
+    }
+    assert!(!lab.asked().contains("s3cret"), "{}", lab.asked());
 }
 
 fn hostile_windows(lab: &Lab) {

@@ -123,8 +123,12 @@ fn profiles() -> Vec<Egress> {
         rules: rules.to_vec(),
         limits: EgressLimits::default(),
     };
-    let limits =
-        EgressLimits { connections: 2, sent: Some(100_000), received: Some(300_000), rate: None };
+    let limits = EgressLimits {
+        connections: 2,
+        sent: Some(100_000),
+        received: Some(300_000),
+        ..EgressLimits::default()
+    };
     vec![
         of(NetworkClass::AllowList, &rules),
         of(NetworkClass::Any, &[]),
@@ -181,8 +185,15 @@ impl Lab {
         self.directory.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// Makes a cell of a profile.
+    /// Makes a cell of a profile, in which a call has begun.
     pub(crate) fn cell(&self, profile: u16) -> Cell<'_> {
+        let cell = self.waiting_cell(profile);
+        cell.begin(1, None);
+        cell
+    }
+
+    /// Makes a cell in which no call has begun.
+    pub(crate) fn waiting_cell(&self, profile: u16) -> Cell<'_> {
         let mut next = self.next.lock().unwrap();
         *next += 1;
         let key = CellKey { slot: *next, generation: 7 };
@@ -202,9 +213,7 @@ impl Lab {
         let packets = received.fds[0].take().expect("the packet socket");
         let open = encode(&ToGateway::Open { cell: key, profile, seed: SEED }).unwrap();
         send(&self.link, &open, &[packets.as_fd(), lifeline.as_fd()]).unwrap();
-        let cell = Cell { lab: self, key, init, _link: ours };
-        cell.begin(1, None);
-        cell
+        Cell { lab: self, key, init, _link: ours }
     }
 
     pub(crate) fn tell(&self, frame: &ToGateway) {

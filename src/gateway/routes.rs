@@ -1,8 +1,9 @@
 //! The host's routes: which addresses are its own (rtnetlink(7)).
 
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use model::egress::never;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send,
@@ -39,7 +40,7 @@ const HEADER: usize = 16;
 const TYPE_AT: usize = HEADER + 7;
 
 impl Routes {
-    /// Opens the socket, which only asks: a worker has no capability in the host's network.
+    /// Opens the socket, which only asks: the gateway has no capability in the host's network.
     ///
     /// # Errors
     /// The errno of socket(2) or connect(2).
@@ -54,15 +55,34 @@ impl Routes {
         Ok(Self { socket })
     }
 
+    /// Returns the route to an address; the host's own address is its own in each spelling of IPv6 too, whose packets a
+    /// translator would bring back.
+    ///
+    /// # Errors
+    /// As of a question to the kernel: the route may lead to the host then.
+    pub(crate) fn of(&self, address: IpAddr) -> Result<Route, Errno> {
+        let meant = never::meant(address);
+        match (meant != address).then(|| self.to(meant)).transpose()? {
+            Some(Route::Own) => Ok(Route::Own),
+            Some(Route::Onwards | Route::None(_)) | None => self.to(address),
+        }
+    }
+
     /// Returns the route to an address.
     ///
     /// # Errors
     /// The errno of a question that could not be asked, or EPROTO for an answer that is none.
-    pub(crate) fn to(&self, address: IpAddr) -> Result<Route, Errno> {
+    fn to(&self, address: IpAddr) -> Result<Route, Errno> {
         send(self.socket.as_raw_fd(), &question(address), MsgFlags::empty())?;
         let mut answer = [0; 1_024];
         let length = recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
         read(answer.get(..length).unwrap_or_default()).ok_or(Errno::EPROTO)
+    }
+}
+
+impl AsFd for Routes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

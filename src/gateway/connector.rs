@@ -1,0 +1,233 @@
+//! The sockets of workers: made and connected here, in the gateway, which judges each destination by itself.
+//!
+//! A worker reads what cells and servers send, and may be taken over by it; the gateway reads nothing of either. So a
+//! worker has no call by which a socket is made, connected, or sent from to another address: it asks, and gets one that is
+//! connected. What it cannot be held to here is which name an address was resolved for: only a worker reads answers of
+//! the DNS.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use model::egress::frames::{MOST_ADDRESSES, SocketAnswer, SocketRequest};
+use model::egress::{Egress, Only, Protocol};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt,
+    socket, sockopt,
+};
+
+use crate::routes::{Route, Routes};
+use crate::worker::judge;
+
+/// Makes sockets for workers.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    pub(crate) routes: Routes,
+    resolvers: Vec<SocketAddr>,
+}
+
+/// An answer, with the socket that goes with it.
+pub(crate) type Answered = (SocketAnswer, Option<OwnedFd>);
+
+impl Connector {
+    /// Opens what it needs.
+    ///
+    /// # Errors
+    /// The errno of the call that failed.
+    pub(crate) fn new(resolvers: Vec<SocketAddr>) -> Result<Self, Errno> {
+        Ok(Self { routes: Routes::open()?, resolvers })
+    }
+
+    /// Answers a worker whose cell has this network, narrowed for the call that runs.
+    pub(crate) fn answer(
+        &self,
+        egress: &Egress,
+        only: Option<&Only>,
+        request: SocketRequest,
+    ) -> Answered {
+        match request {
+            SocketRequest::Destination { protocol, to } => {
+                let port = (protocol != Protocol::Icmp).then_some(to.port());
+                match judge::could_reach(egress, only, protocol, to.ip(), port) {
+                    Ok(()) => self.routed(protocol, to),
+                    Err(why) => refused(&why),
+                }
+            }
+            SocketRequest::Resolver { protocol, index } => {
+                let resolver = self.resolvers.get(usize::from(index));
+                match resolver.filter(|_| protocol != Protocol::Icmp) {
+                    Some(resolver) => made(protocol, *resolver),
+                    None => refused("no resolver"),
+                }
+            }
+            SocketRequest::Own { addresses } => {
+                let is_own = |address| match self.routes.of(address) {
+                    Ok(Route::Onwards | Route::None(_)) => false,
+                    // A route that cannot be told may lead to the host.
+                    Ok(Route::Own) | Err(_) => true,
+                };
+                let own = addresses.into_iter().take(MOST_ADDRESSES).map(is_own).collect();
+                (SocketAnswer::Own { own }, None)
+            }
+        }
+    }
+
+    /// Makes a socket to a destination that has a route to another machine. After the rules: only whoever may reach an
+    /// address learns that it is the host's.
+    fn routed(&self, protocol: Protocol, to: SocketAddr) -> Answered {
+        match self.routes.of(to.ip()) {
+            Ok(Route::Onwards) => made(protocol, to),
+            Ok(Route::Own) => refused("never reached: an address of this host"),
+            Ok(Route::None(errno)) => (SocketAnswer::NoRoute { errno: sys::raw(errno) }, None),
+            Err(_) => refused("the host's routes cannot be read"),
+        }
+    }
+}
+
+fn refused(why: &str) -> Answered {
+    (SocketAnswer::Refused { why: why.to_owned() }, None)
+}
+
+fn made(protocol: Protocol, to: SocketAddr) -> Answered {
+    match connected(protocol, to) {
+        Ok(socket) => (SocketAnswer::Socket, Some(socket)),
+        Err(errno) => (SocketAnswer::Failed { errno: sys::raw(errno) }, None),
+    }
+}
+
+/// Opens a socket and connects it, without bind(2): the kernel chooses the address and the port. It waits for nothing, so
+/// one of TCP may still be connecting; one of datagrams tells of errors.
+fn connected(protocol: Protocol, to: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let (kind, number) = match (protocol, to) {
+        (Protocol::Tcp, _) => (SockType::Stream, SockProtocol::Tcp),
+        (Protocol::Udp, _) => (SockType::Datagram, SockProtocol::Udp),
+        (Protocol::Icmp, SocketAddr::V4(_)) => (SockType::Datagram, SockProtocol::Icmp),
+        (Protocol::Icmp, SocketAddr::V6(_)) => (SockType::Datagram, SockProtocol::IcmpV6),
+    };
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, number)?;
+    match (protocol, to) {
+        (Protocol::Tcp, _) => setsockopt(&socket, sockopt::TcpNoDelay, &true)?,
+        (Protocol::Udp | Protocol::Icmp, SocketAddr::V4(_)) => {
+            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
+        }
+        (Protocol::Udp | Protocol::Icmp, SocketAddr::V6(_)) => {
+            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
+        }
+    }
+    let number = socket.as_fd().as_raw_fd();
+    let began = match to {
+        SocketAddr::V4(to) => connect(number, &SockaddrIn::from(to)),
+        SocketAddr::V6(to) => connect(number, &SockaddrIn6::from(to)),
+    };
+    match began {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::egress::{EgressRule, NetworkClass, Protocols};
+
+    use super::*;
+
+    fn rule(hosts: &[&str], nets: &[&str], protocols: Protocols) -> EgressRule {
+        EgressRule {
+            id: "lab".to_owned(),
+            hosts: hosts.iter().map(|host| host.parse().expect("a host")).collect(),
+            nets: nets.iter().map(|net| net.parse().expect("a net")).collect(),
+            ports: vec!["80".parse().expect("a port")],
+            protocols,
+            http: Vec::new(),
+            secret: None,
+            why: String::new(),
+        }
+    }
+
+    fn egress(rule: EgressRule) -> Egress {
+        Egress { class: NetworkClass::AllowList, rules: vec![rule], ..Egress::default() }
+    }
+
+    fn asked(egress: &Egress, only: Option<&Only>, protocol: Protocol, to: &str) -> SocketAnswer {
+        let connector = Connector::new(Vec::new()).expect("a socket");
+        let to = to.parse().expect("an address");
+        connector.answer(egress, only, SocketRequest::Destination { protocol, to }).0
+    }
+
+    /// Returns true for an answer that lets the worker out: this machine may have no route.
+    fn lets_out(answer: &SocketAnswer) -> bool {
+        match answer {
+            SocketAnswer::Socket | SocketAnswer::NoRoute { .. } | SocketAnswer::Failed { .. } => {
+                true
+            }
+            SocketAnswer::Refused { .. } | SocketAnswer::Own { .. } => false,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_taken_over_reaches_what_a_rule_could_mean_and_nothing_else() {
+        let by_net = egress(rule(&[], &["203.0.113.0/24"], Protocols::TCP));
+        assert!(lets_out(&asked(&by_net, None, Protocol::Tcp, "203.0.113.7:80")));
+        for (protocol, to) in [
+            (Protocol::Tcp, "203.0.113.7:81"),
+            (Protocol::Tcp, "203.0.112.7:80"),
+            (Protocol::Udp, "203.0.113.7:80"),
+            (Protocol::Icmp, "203.0.113.7:0"),
+            (Protocol::Tcp, "127.0.0.1:80"),
+            (Protocol::Tcp, "169.254.169.254:80"),
+            (Protocol::Tcp, "[::ffff:127.0.0.1]:80"),
+            (Protocol::Udp, "10.0.2.3:53"),
+        ] {
+            let answer = asked(&by_net, None, protocol, to);
+            assert!(!lets_out(&answer), "{protocol:?} {to}: {answer:?}");
+        }
+        // By name any public address, as only the worker knows to what the name was resolved; below a wildcard no
+        // private one.
+        let by_name = egress(rule(&["a.org"], &[], Protocols::TCP));
+        assert!(lets_out(&asked(&by_name, None, Protocol::Tcp, "203.0.113.7:80")));
+        let below = egress(rule(&["*.a.org"], &[], Protocols::TCP));
+        assert!(lets_out(&asked(&below, None, Protocol::Tcp, "203.0.113.7:80")));
+        for to in ["10.1.2.3:80", "192.168.1.1:80", "100.64.1.1:80"] {
+            assert!(!lets_out(&asked(&below, None, Protocol::Tcp, to)), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_narrowed_is_so_for_its_worker() {
+        let by_net = egress(rule(&[], &["203.0.113.0/24"], Protocols::TCP));
+        let narrowed = |only: Only| {
+            let to = "203.0.113.7:80";
+            assert!(lets_out(&asked(&by_net, None, Protocol::Tcp, to)));
+            lets_out(&asked(&by_net, Some(&only), Protocol::Tcp, to))
+        };
+        let nets = |net: &str| vec![net.parse().expect("a net")];
+        assert!(narrowed(Only::default()));
+        assert!(narrowed(Only { nets: nets("203.0.113.7"), ..Only::default() }));
+        for only in [
+            Only { rules: Some(Vec::new()), ..Only::default() },
+            Only { nets: nets("203.0.113.8"), ..Only::default() },
+            Only { within: nets("203.0.112.0/24"), ..Only::default() },
+            Only { ports: vec!["81".parse().expect("a port")], ..Only::default() },
+            Only { hosts: vec!["a.org".parse().expect("a host")], ..Only::default() },
+        ] {
+            assert!(!narrowed(only.clone()), "{only}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_host_is_its_own_in_each_class() {
+        let any = Egress { class: NetworkClass::Any, ..Egress::default() };
+        let connector = Connector::new(Vec::new()).expect("a socket");
+        let addresses = ["127.0.0.1", "203.0.113.7", "::ffff:127.0.0.1"];
+        let addresses = addresses.map(|one| one.parse().expect("an address")).to_vec();
+        let (answer, _) = connector.answer(&any, None, SocketRequest::Own { addresses });
+        assert_eq!(answer, SocketAnswer::Own { own: vec![true, false, true] });
+        let (answer, socket) = connector.answer(
+            &any,
+            None,
+            SocketRequest::Resolver { protocol: Protocol::Udp, index: 0 },
+        );
+        assert!(matches!(answer, SocketAnswer::Refused { .. }) && socket.is_none());
+    }
+}
