@@ -235,10 +235,11 @@ pub(crate) struct Preset {
 }
 
 /// The shipped presets, which are data: `sandbox-profiles/egress/`.
-const PRESETS: [(&str, &str); 5] = [
+const PRESETS: [(&str, &str); 6] = [
     ("cargo", include_str!("../../sandbox-profiles/egress/cargo.toml")),
     ("debian", include_str!("../../sandbox-profiles/egress/debian.toml")),
     ("git-https", include_str!("../../sandbox-profiles/egress/git-https.toml")),
+    ("go", include_str!("../../sandbox-profiles/egress/go.toml")),
     ("npm", include_str!("../../sandbox-profiles/egress/npm.toml")),
     ("python", include_str!("../../sandbox-profiles/egress/python.toml")),
 ];
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(told("fd12::/48:22"), "fd12::/48 22");
         assert_eq!(told("python"), "pypi.org,files.pythonhosted.org 443");
         for (text, said) in [
-            ("pypi.org", "one of cargo, debian, git-https, npm, python"),
+            ("pypi.org", "one of cargo, debian, git-https, go, npm, python"),
             ("fd12::1", "neither a destination nor a preset"),
             ("https://pypi.org", "neither"),
             ("pypi.org:https", "is not a port"),
