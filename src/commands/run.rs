@@ -24,6 +24,7 @@ use audit::{Audit, LoggedCall, Story};
 use link::{ConnectionListener, Control, Link, Running};
 use model::accounts;
 use model::call::Asked;
+use model::egress::Egress;
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
 use model::profile::{Profile, ProfileAdditions, TerminalSize};
@@ -41,7 +42,8 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let request = check(typed, home.as_deref())?;
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let configured = &settings.loaded.config.toolchains.value;
-    let request = request.with_toolchains(typed.toolchains.as_ref(), configured)?;
+    let egress = egress(&settings, &request);
+    let request = request.with_toolchains(typed.toolchains.as_ref(), configured, &egress)?;
     let cache = WorkspaceCache::of(
         typed.toolchains.as_ref(),
         &settings.loaded.config,
@@ -109,6 +111,15 @@ fn prepare(
     let recorded = audit.granted(call.tool.clone(), audit.asked(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
     Ok((grant, terms, launched, entry))
+}
+
+/// Returns the network that the profile has with the destinations of `--egress`.
+fn egress(settings: &Settings, request: &RunRequest) -> Egress {
+    let mut profile = settings.loaded.profiles.get(&request.profile).cloned();
+    let egress = request.egress.clone();
+    let additions = ProfileAdditions { egress, ..ProfileAdditions::default() };
+    profile.iter_mut().for_each(|profile| profile.add(&additions));
+    profile.map(|profile| profile.egress).unwrap_or_default()
 }
 
 /// Adds the destinations of `--egress` to the profile.

@@ -11,7 +11,7 @@ use super::toolchains::FoundToolchains;
 use super::workspace_cache::WorkspaceCache;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::defaults::LEAST_MEMORY;
-use model::egress::EgressRule;
+use model::egress::{Egress, EgressRule};
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use model::receipt::Tier;
@@ -37,7 +37,7 @@ pub struct RunArguments {
     /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to a profile with `unix_sockets`
     #[arg(long, value_name = "NAME=PATH")]
     pub socket: Vec<String>,
-    /// Let the cell reach a host, a network or a preset (cargo, debian, git-https, npm, python)
+    /// Let the cell reach a host, a network or a preset (cargo, debian, git-https, go, npm, python)
     #[arg(long, value_name = "HOST:PORT|PRESET")]
     pub egress: Vec<String>,
     /// Lower the memory of the cell: 64M, 1G
@@ -122,7 +122,8 @@ impl RunRequest {
         Ok(self)
     }
 
-    /// Adds the tool chains that are found, unless the tier has no mounts. A variable that was asked for stays.
+    /// Adds the tool chains that are found, unless the tier has no mounts. A variable that was asked for stays. `egress`
+    /// is the network of the cell, with its additions.
     ///
     /// # Errors
     /// Variables that take more room than a call has.
@@ -130,6 +131,7 @@ impl RunRequest {
         mut self,
         typed: Option<&ToolchainChoice>,
         configured: &ToolchainChoice,
+        egress: &Egress,
     ) -> Result<Self, CliError> {
         if self.tier == Some(Tier::Bare) {
             return Ok(self);
@@ -137,7 +139,9 @@ impl RunRequest {
         let found = FoundToolchains::of(typed, configured, &self.mounts);
         found.tell();
         self.mounts.extend(found.mounts);
-        self.with_env(found.env)
+        let downloaded = found.downloaded.into_iter();
+        let downloaded = downloaded.filter(|(_, it)| !egress.reaches(it.registry));
+        self.with_env(found.env.into_iter().chain(downloaded.map(|(name, it)| (name, it.value))))
     }
 
     /// Adds the workspace's cache, if there is one. A variable that was asked for stays.
@@ -147,10 +151,11 @@ impl RunRequest {
     pub(super) fn with_cache(mut self, cache: Option<&WorkspaceCache>) -> Result<Self, CliError> {
         let Some(cache) = cache else { return Ok(self) };
         self.mounts.extend(cache.mounts.iter().cloned());
-        self.with_env(cache.env.clone())
+        self.with_env(cache.env.clone().into_iter())
     }
 
-    fn with_env(mut self, mut env: BTreeMap<String, String>) -> Result<Self, CliError> {
+    fn with_env(mut self, env: impl Iterator<Item = (String, String)>) -> Result<Self, CliError> {
+        let mut env: BTreeMap<String, String> = env.collect();
         env.extend(self.call.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
         self.call.env = Env::new(env).map_err(|error| invalid(&error))?;
         Ok(self)

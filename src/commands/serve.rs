@@ -88,7 +88,7 @@ pub struct ServeArguments {
     /// Set a variable in every cell that has a workspace
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
-    /// Let cells that have a workspace reach a host, a network or a preset (cargo, debian, git-https, npm, python)
+    /// Let cells that have a workspace reach a host, a network or a preset (cargo, debian, git-https, go, npm, python)
     #[arg(long, value_name = "HOST:PORT|PRESET")]
     pub egress: Vec<String>,
     /// Switch on tools that are off until they are named, beside those of `[tools] on`: cli_nmap,cli_ping,…
@@ -476,6 +476,8 @@ fn add_toolchains(
     }
     found.tell();
     mounts.extend(found.mounts);
+    additions.downloaded = found.downloaded;
+    additions.downloaded.retain(|name, _| !additions.env.contains_key(name));
     add_env(found.env, additions);
     Ok(())
 }

@@ -11,9 +11,9 @@ use super::format::plain;
 use super::run_arguments::{LINKS, MountRequest};
 use model::accounts;
 use model::job::Access;
-use model::profile::PATH;
+use model::profile::{DownloadedVariable, PATH};
 use model::units::Size;
-use profile::toolchains::{TOOLCHAINS, Toolchain, ToolchainChoice, alternatives};
+use profile::toolchains::{DOWNLOADED, TOOLCHAINS, Toolchain, ToolchainChoice, alternatives};
 
 /// Grants and variables for the tool chains that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(super) struct FoundToolchains {
     pub names: Vec<&'static str>,
     pub mounts: Vec<MountRequest>,
     pub env: BTreeMap<String, String>,
+    /// Variables of cells that cannot download for themselves.
+    pub downloaded: BTreeMap<String, DownloadedVariable>,
     /// Paths that are not granted, each with the file in it that may hold a credential.
     pub withheld: Vec<(PathBuf, PathBuf)>,
 }
@@ -94,7 +96,13 @@ impl FoundToolchains {
             found.mounts.extend(all);
             for (name, path) in toolchain.variables {
                 let value = place(path, home).display().to_string();
-                found.env.insert((*name).to_owned(), value);
+                let name = (*name).to_owned();
+                match DOWNLOADED.iter().find(|(known, _)| *known == name) {
+                    Some(&(_, registry)) => {
+                        found.downloaded.insert(name, DownloadedVariable { registry, value });
+                    }
+                    None => drop(found.env.insert(name, value)),
+                }
             }
         }
         if let Some(path) = found.path(path) {

@@ -120,8 +120,14 @@ impl WorkspaceCache {
         let mut mounts =
             vec![MountRequest { host: place, cell: PathBuf::from(PLACE), access: Access::Cache }];
         let [gradle, shown] = GRADLE;
-        let variables =
-            [("XDG_CACHE_HOME", ""), ("npm_config_cache", "/npm"), ("GRADLE_USER_HOME", "/gradle")];
+        // Of these, CARGO_HOME and GOMODCACHE hold downloads where cells do not have the operator's.
+        let variables = [
+            ("XDG_CACHE_HOME", ""),
+            ("npm_config_cache", "/npm"),
+            ("GRADLE_USER_HOME", "/gradle"),
+            ("CARGO_HOME", "/cargo"),
+            ("GOMODCACHE", "/go-mod"),
+        ];
         let env: BTreeMap<String, String> = variables
             .map(|(name, below)| (name.to_owned(), format!("{PLACE}{below}")))
             .into_iter()

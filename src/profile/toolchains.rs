@@ -278,6 +278,14 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },
 ];
 
+/// Variables that lead to what the operator has downloaded, which cells cannot add to, each with the host of the
+/// registry. Cells that reach the registry download for themselves and do without.
+pub const DOWNLOADED: [(&str, &str); 3] = [
+    ("CARGO_HOME", "index.crates.io"),
+    ("CARGO_NET_OFFLINE", "index.crates.io"),
+    ("GOMODCACHE", "proxy.golang.org"),
+];
+
 /// Choice of the tool chains that cells have: the value of `--toolchains`, and of `[toolchains] grant`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]

@@ -316,6 +316,15 @@ fn chosen(caller: &Caller) -> Check {
         "echo $PATH $CARGO_HOME",
     )?;
     equal("the operator's own word", told.stdout.as_str(), "/bin /x\n")?;
+    // A cell that reaches the registry downloads for itself: the operator's downloads are read-only.
+    let cargo = "echo $CARGO_HOME $CARGO_NET_OFFLINE";
+    let told = home.run(caller, &[], cargo)?;
+    let own = format!("{}/.cargo true\n", home.path().display());
+    equal("without the registry", &told.stdout, &own)?;
+    let told = home.run(caller, &["--egress", "cargo"], cargo)?;
+    equal("with the registry", told.stdout.as_str(), "/cache/cargo\n")?;
+    let told = home.run(caller, &["--egress", "example.org:443"], cargo)?;
+    equal("with another host", &told.stdout, &own)?;
     let told = home.run(caller, &["--toolchains", "rusty"], "true")?;
     equal("refused", told.code, 125)?;
     holds("the nearest", &told.stderr, told.stderr.contains("did you mean `rust`?"))?;

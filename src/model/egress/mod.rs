@@ -98,6 +98,15 @@ impl fmt::Display for Only {
 }
 
 impl Egress {
+    /// Returns true if cells reach the host of this name by HTTPS.
+    pub fn reaches(&self, name: &str) -> bool {
+        let has = |rule: &EgressRule| {
+            rule.hosts.iter().any(|host| host.matches(name))
+                && rule.ports.iter().any(|ports| ports.contains(443))
+        };
+        self.class == NetworkClass::Any || self.rules.iter().any(has)
+    }
+
     /// Returns what is left of it for a call that may use these rules alone.
     #[must_use]
     pub fn narrowed(mut self, rules: &[String]) -> Self {

@@ -91,11 +91,21 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
+/// Value of a variable that leads to downloads of the operator's, which cells cannot add to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownloadedVariable {
+    /// Host of the registry that they are from.
+    pub registry: &'static str,
+    pub value: String,
+}
+
 /// Additions of the operator, on the command line, to every profile with a `/workspace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProfileAdditions {
     /// Variables of the environment.
     pub env: BTreeMap<String, String>,
+    /// Variables that lead to what the operator has downloaded, by their names: for cells that do not reach the registry.
+    pub downloaded: BTreeMap<String, DownloadedVariable>,
     /// Bytes of memory of one cell, in place of the profile's.
     pub memory: Option<u64>,
     /// Destinations outside of the cell, in addition to the profile's.
@@ -135,6 +145,11 @@ impl Profile {
             self.env.extend(additions.env.clone());
             self.limits.memory = additions.memory.unwrap_or(self.limits.memory);
             self.add_egress(&additions.egress);
+            for (name, DownloadedVariable { registry, value }) in &additions.downloaded {
+                if !self.egress.reaches(registry) {
+                    self.env.insert(name.clone(), value.clone());
+                }
+            }
             if self.families.contains(&Family::Inet) {
                 self.egress.class = self.egress.class.max(additions.network);
             }
