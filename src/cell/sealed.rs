@@ -29,15 +29,16 @@ pub fn is_sealed(host: &Path) -> bool {
     host.starts_with(LOCAL) || !SYSTEM.iter().any(|tree| host.starts_with(tree))
 }
 
-/// Makes a detached, read-only overlay of `directory`, with `empty` beneath because the kernel wants two.
+/// Makes a detached, read-only overlay of `directory`, with `beneath` below it: an empty one, because the kernel wants
+/// two, or one whose files it replaces.
 ///
 /// # Errors
 /// EINVAL where mounts lie below the directory, or its filesystem cannot be one of an overlay's. ENODEV where the kernel has none.
-pub fn overlay(directory: &OwnedFd, empty: &OwnedFd) -> Result<(Filesystem, OwnedFd), Errno> {
+pub fn overlay(directory: &OwnedFd, beneath: &OwnedFd) -> Result<(Filesystem, OwnedFd), Errno> {
     let filesystem = Filesystem::open(c"overlay")?;
     // By descriptor: a path may have the characters that separate layers, and is shown in mountinfo.
     let lower =
-        format!("/proc/self/fd/{}:/proc/self/fd/{}", directory.as_raw_fd(), empty.as_raw_fd());
+        format!("/proc/self/fd/{}:/proc/self/fd/{}", directory.as_raw_fd(), beneath.as_raw_fd());
     filesystem.set_to(c"lowerdir", &c_path(Path::new(&lower))?)?;
     // One device number for all that is in it, as in any filesystem: `find -xdev` and `du -x` rely on it.
     filesystem.set_to(c"xino", c"on")?;

@@ -38,21 +38,22 @@ pub struct TrustFiles {
 /// Files of a cell by which its programs trust the authority, and the variables that name them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedTrust {
-    /// Files by their names in the directory.
-    pub files: [(&'static str, Vec<u8>); 2],
+    /// Files by their names in the directory, which are those of Debian's /etc/ssl/certs.
+    pub files: [(&'static str, Vec<u8>); 3],
     pub variables: Vec<(String, String)>,
 }
 
 impl TrustFiles {
     /// Returns the files of a cell by their names, and the variables for programs that look for them in a directory.
     pub fn placed(self, directory: &str) -> PlacedTrust {
-        let (bundle, java) = ("ca-certificates.crt", "cacerts");
+        let (bundle, java) = ("ca-certificates.crt", "java/cacerts");
         let path = format!("{directory}/{bundle}");
         let mut variables: Vec<_> =
             self.variables.iter().map(|name| ((*name).to_owned(), path.clone())).collect();
         let option = format!("-Djavax.net.ssl.trustStore={directory}/{java}");
         variables.push(("JAVA_TOOL_OPTIONS".to_owned(), option));
-        PlacedTrust { files: [(bundle, self.bundle), (java, self.java)], variables }
+        let hashed = (self.hashed_name, self.authority);
+        PlacedTrust { files: [(bundle, self.bundle), (java, self.java), hashed], variables }
     }
 
     /// Makes them of the host's bundle and the authority's certificate.

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
 use super::detached::{DetachedMount, Placed, relative, stand_in};
 use super::error::{DuringBuild, TemplateError, refused};
@@ -12,9 +14,10 @@ use super::granted::{Granted, Kind, attributes};
 use super::grants::PathGrant;
 use cell::mounts::{self, Slot};
 use cell::sockets::Sockets;
-use cell::{c_path, errno_of};
+use cell::{c_path, errno_of, sealed};
 use model::job::Access;
-use sys::mount::{Filesystem, Reach, attach};
+use model::profile::TRUST;
+use sys::mount::{Filesystem, Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Copies of the granted directories, taken before the stage hides any of them.
 pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
@@ -54,6 +57,32 @@ impl PlacedMounts {
             Placed::Open => self.is_open = true,
         }
         Ok(())
+    }
+
+    /// Puts the certificates that the cell trusts over the host's, for programs that look for them nowhere else. Where
+    /// that cannot be an overlay (mounts may lie below it), the bundle alone is replaced.
+    pub(crate) fn trust(&mut self) -> Result<(), Errno> {
+        const HOSTS: &str = "etc/ssl/certs";
+        const BUNDLE: &str = "ca-certificates.crt";
+        let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        if !is_directory(Path::new(HOSTS)) {
+            return Ok(());
+        }
+        let hold = |path: &Path| {
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            open(path, flags, Mode::empty())
+        };
+        let (own, place) = (relative(Path::new(TRUST)), Path::new(HOSTS));
+        if let Ok((filesystem, mount)) = sealed::overlay(&hold(&own)?, &hold(place)?) {
+            self.overlays.push(filesystem);
+            return attach(&mount, &c_path(place)?);
+        }
+        if !place.join(BUNDLE).exists() {
+            return Ok(());
+        }
+        let bundle = clone_tree(&c_path(&own.join(BUNDLE))?)?;
+        set_attributes(&bundle, attribute::RDONLY, Reach::One)?;
+        attach(&bundle, &c_path(&place.join(BUNDLE))?)
     }
 }
 

@@ -65,8 +65,9 @@ fn resolvers(has_dns: bool) -> String {
 pub(crate) fn trust(files: &[(&str, Arc<[u8]>)]) -> std::io::Result<()> {
     let directory = Path::new(TRUST.trim_start_matches('/'));
     files.iter().try_for_each(|(name, bytes)| {
-        directories(directory)?;
-        write_file(&directory.join(name), bytes)
+        let file = directory.join(name);
+        file.parent().map_or(Ok(()), directories)?;
+        write_file(&file, bytes)
     })
 }
 

@@ -130,6 +130,9 @@ impl TemplateBuilder<'_> {
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc"), profile.egress.class).during("writing /etc")?;
         synthetic::trust(&profile.trust).during("writing certificates")?;
+        if !profile.trust.is_empty() {
+            shown.trust().during("placing certificates")?;
+        }
         if let (Some(identity), false) = (&profile.git_identity, grant.directories.is_empty()) {
             synthetic::git_identity(Path::new("etc"), identity).during("writing /etc/gitconfig")?;
         }
