@@ -29,7 +29,11 @@ fn facts(caller: &Caller) -> Check {
         caller.bash("grep -c ^processor /proc/cpuinfo; grep vendor /proc/cpuinfo | sort -u")?;
     let processors = caller.bash_outside("nproc")?;
     let expected = format!("{}\nvendor_id\t: cofferdam", processors.said());
-    equal("cpuinfo", told.said(), expected.as_str())
+    equal("cpuinfo", told.said(), expected.as_str())?;
+    // By these a program is chosen, or refuses to start; a processor tells them to all.
+    let features = "grep -m1 -E '^(flags|Features)' /proc/cpuinfo";
+    let (inside, outside) = (caller.bash(features)?, caller.bash_outside(features)?);
+    equal("features", inside.said(), outside.said())
 }
 
 fn programs(caller: &Caller) -> Check {

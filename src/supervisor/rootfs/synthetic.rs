@@ -105,7 +105,7 @@ pub(crate) fn script_sdk(files: &[(&str, &str)]) -> std::io::Result<()> {
 /// # Errors
 /// As of mkdir(2), open(2) and write(2).
 pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
-    for (name, text) in facts(processors()) {
+    for (name, text) in facts(processors(), &features(&first_processor())) {
         write_file(&hidden.join(name), &text)?;
     }
     let sizes = hidden.join(size::DIRECTORY);
@@ -114,13 +114,34 @@ pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Resu
     Slot::first(cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
 }
 
+/// Returns the beginning of the host's `/proc/cpuinfo`, which the kernel makes processor by processor as it is read.
+fn first_processor() -> String {
+    let mut text = Vec::new();
+    let read = std::fs::File::open("/proc/cpuinfo").and_then(|file| {
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, 8192), &mut text)
+    });
+    match read {
+        Ok(_) => String::from_utf8_lossy(&text).into_owned(),
+        // The line is left out.
+        Err(_) => String::new(),
+    }
+}
+
+/// Returns the line of `/proc/cpuinfo` that lists what the processor can do, which each program can ask it for as well.
+fn features(cpuinfo: &str) -> String {
+    let is_list = |line: &&str| line.starts_with("flags") || line.starts_with("Features");
+    cpuinfo.lines().find(is_list).map(|line| format!("{line}\n")).unwrap_or_default()
+}
+
 /// Files of `/proc` as a machine of the cell's size would have them, but for its memory and age.
-fn facts(processors: usize) -> [(&'static str, String); 4] {
+///
+/// `features` is the line by which scripts choose or refuse programs.
+fn facts(processors: usize, features: &str) -> [(&'static str, String); 4] {
     let cpuinfo: String = (0..processors)
         .map(|number| {
             format!(
                 "processor\t: {number}\nvendor_id\t: cofferdam\nmodel name\t: a processor of this cell\n\
-                 cpu cores\t: {processors}\nsiblings\t: {processors}\n\n"
+                 cpu cores\t: {processors}\nsiblings\t: {processors}\n{features}\n"
             )
         })
         .collect();
