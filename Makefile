@@ -19,9 +19,12 @@ SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binut
 ARM_NEEDS     := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu debootstrap:debootstrap lsattr:e2fsprogs
 CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uidmap setpriv:util-linux jq:jq
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
+NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 pip:python3-pip node:nodejs npm:npm git:git curl:curl wget:wget \
+	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
+	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-arm test-all test-clients test-conformance test-containers test-kernels test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm test-arm test-all test-clients test-conformance test-containers test-kernels test-network test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -33,6 +36,7 @@ help:
 	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
 	@echo 'make test-containers  every function in containers of podman, by root and rootless (root; Debian)'
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
+	@echo 'make test-network  real clients and servers, each client bare and in a cell (root; Debian; needs npm and pip; servers are installed and not started)'
 	@echo 'make test-conformance  the official MCP conformance suite and clients, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
@@ -76,6 +80,10 @@ test-clients:
 	@scripts/setup $(RUN_NEEDS) $(CLIENT_NEEDS)
 	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
 	tests/clients/run $(STORY)
+
+test-network:
+	@scripts/setup $(RUN_NEEDS) $(NETWORK_NEEDS)
+	tests/network/clients/run $(CASE)
 
 test-containers:
 	@scripts/setup $(RUN_NEEDS) $(CONTAINER_NEEDS)
