@@ -16,6 +16,7 @@ use super::server::{Config, Setting, ValueSource};
 use super::{ConfigError, HostContext};
 use model::defaults::MIB;
 use model::nearest::nearest;
+use policy::tools::class_name;
 
 /// Variable that names the file.
 const FILE: &str = "MCP_CONFIG_FILE";
@@ -178,19 +179,17 @@ impl McpSettings {
             written = yaml(&path, &document.text)?;
             settings.file = Some(PathBuf::from(&document.file));
         }
-        for (key, variables, meaning) in ROWS {
-            let from_file = take(&mut written, key).map(|value| (key, value));
-            let mut value = from_file;
-            for name in variables.iter().rev() {
-                let Some(text) = variable(name) else { continue };
-                let Ok(text) = text.into_string() else {
-                    return Err(bad(Path::new(name), "the value is not UTF-8", "unset it"));
-                };
-                value = Some((name, Value::String(text)));
+        let variables = given_variables(variable)?;
+        for (key, _, meaning) in ROWS {
+            let Some(value) = take(&mut written, key) else { continue };
+            // A variable goes before the file by its meaning: two rows can have the same.
+            let is_same = |(other, ..): &(Meaning, &str, Value)| *other == meaning;
+            if matches!(meaning, Meaning::Unused(_)) || !variables.iter().any(is_same) {
+                settings.give(meaning, key, value)?;
             }
-            if let Some((by, value)) = value {
-                settings.give(meaning, by, value)?;
-            }
+        }
+        for (meaning, name, value) in variables {
+            settings.give(meaning, name, value)?;
         }
         match first_key(&written) {
             Some(key) => {
@@ -380,19 +379,20 @@ fn is_intrusive(name: &str) -> bool {
     name.ends_with(INTRUSIVE)
 }
 
-/// Returns the name that the reference implementation has for a tool: `NmapTool` for `cli_nmap`.
-fn class_name(tool: &str) -> String {
-    let bare = tool.strip_prefix("cli_").unwrap_or(tool);
-    let part = |part: &str| {
-        let mut letters = part.chars();
-        letters
-            .next()
-            .map(|first| first.to_ascii_uppercase())
-            .into_iter()
-            .chain(letters)
-            .collect::<String>()
-    };
-    bare.split('_').map(part).chain(["Tool".to_owned()]).collect()
+/// Reads the variables, one of each row: the first that is set.
+fn given_variables(
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Vec<(Meaning, &'static str, Value)>, ConfigError> {
+    let mut all = Vec::new();
+    for (_, names, meaning) in ROWS {
+        let set = names.iter().find_map(|name| Some((*name, variable(name)?)));
+        let Some((name, text)) = set else { continue };
+        let Ok(text) = text.into_string() else {
+            return Err(bad(Path::new(name), "the value is not UTF-8", "unset it"));
+        };
+        all.push((meaning, name, Value::String(text)));
+    }
+    Ok(all)
 }
 
 /// Returns the tools that a list of names and patterns means.

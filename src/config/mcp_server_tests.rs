@@ -100,6 +100,26 @@ fn the_file_counts_and_a_variable_goes_before_it() -> Result<(), String> {
     Ok(())
 }
 
+/// Two rows can mean the same: the file has one of them, a variable the other.
+#[test]
+fn a_variable_goes_before_the_file_by_what_it_means() -> Result<(), String> {
+    let file = "security:\n  timeout_seconds: 200\n  concurrency_limit: 9\n";
+    let usual = applied(Some(file), &[])?;
+    assert_eq!(usual.commands.timeout.value, Some(Duration::from_secs(200)));
+    assert_eq!(usual.commands.concurrency.value, 9);
+    let variables = [("MCP_DEFAULT_TIMEOUT_SEC", "100"), ("MCP_DEFAULT_CONCURRENCY", "3")];
+    let config = applied(Some(file), &variables)?;
+    assert_eq!(config.commands.timeout.value, Some(Duration::from_secs(100)));
+    assert_eq!(config.commands.concurrency.value, 3);
+    // What the variable replaces is not told as clamped, and what has no effect is told whatever else there is.
+    let file = "security:\n  timeout_seconds: 1\nlogging:\n  backup_count: 3\n";
+    let more = [("MCP_DEFAULT_TIMEOUT_SEC", "100"), ("MCP_LOGGING_FILE_PATH", "/x")];
+    let told = read(Some(file), &more)?.told;
+    let starts: Vec<&str> = told.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(starts, ["logging.backup_count", "MCP_LOGGING_FILE_PATH"], "{told:?}");
+    Ok(())
+}
+
 #[test]
 fn a_number_out_of_its_range_is_set_to_the_nearest_and_told() -> Result<(), String> {
     let variables = [

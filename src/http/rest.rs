@@ -23,6 +23,7 @@ use crate::door::Door;
 use crate::openapi;
 use crate::respond::{Refusal, json_response};
 use policy::Principal;
+use policy::tools::class_name;
 
 /// Calls of one tool by one client in a minute.
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
@@ -72,7 +73,11 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     let arguments = arguments(&body)?;
     let tools = asked(&door, "tools/list", None, json!({})).await?;
     let tools = tools.pointer("/result/tools").and_then(Value::as_array);
-    let is_listed = tools.into_iter().flatten().any(|tool| tool.get("name") == Some(&json!(name)));
+    let mut listed = tools.into_iter().flatten().filter_map(|tool| tool.get("name")?.as_str());
+    // The reference implementation names command-line tools by their classes.
+    let found = listed.clone().find(|tool| *tool == name);
+    let found = found.or_else(|| listed.find(|tool| class_name(tool) == name));
+    let (is_listed, name) = (found.is_some(), found.map_or(name.clone(), str::to_owned));
     // Only names that exist are counted: others cost no memory.
     if is_listed {
         within_rate(&rates, client.principal, &name)?;

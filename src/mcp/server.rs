@@ -33,6 +33,7 @@ use super::{commands, jobs, projects, reply};
 use crate::changes::Subscriptions;
 use crate::projects::CurrentProject;
 use crate::serve::Offer;
+use policy::tools::class_name;
 use project::{Project, ScriptRoot, ScriptTool};
 use service::Backend;
 use service::cli::Declared;
@@ -228,6 +229,16 @@ impl<B: Backend> Server<B> {
     /// Returns the built-in tool of this name.
     fn built_in(&self, name: &str) -> Option<&'static ToolEntry<B>> {
         self.0.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// Returns the declared tool that clients of the reference implementation call by this name of a class, unless
+    /// another tool has the name.
+    fn of_class(&self, class: &str) -> Option<String> {
+        if self.is_taken(class) {
+            return None;
+        }
+        let mut names = self.0.backend.commands().iter().map(|declared| &declared.command.name);
+        names.find(|name| class_name(name) == class).cloned()
     }
 
     /// Returns the declared tool of this name.
@@ -585,11 +596,14 @@ impl<B: Backend> ServerHandler for Server<B> {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         if let Some((project, tool)) = self.project_script(&request.name)? {
             return self.call_script(project, tool, request, context).await;
+        }
+        if let Some(name) = self.of_class(&request.name) {
+            request.name = name.into();
         }
         // A tool that is disabled gets its own error, different from that of an unknown tool.
         let (backend, name) = (&self.0.backend, &*request.name);

@@ -57,10 +57,14 @@ macro_rules! with_tools {
 pub const PROJECT_PREFIX: &str = "project:";
 
 /// Beginning of the names under which hooks of declared tools are recorded. The rule of `hook` allows them.
-pub const HOOK_PREFIX: &str = "hook:";
+pub(crate) const HOOK_PREFIX: &str = "hook:";
+
+/// Beginning of the names under which hooks that look for a target are recorded. The rule of `reach` allows them: its
+/// profile has a network.
+pub(crate) const REACH_PREFIX: &str = "reach:";
 
 /// Names that rules have for calls which are no tools of a client.
-pub(crate) const RESERVED: [&str; 2] = ["project", "hook"];
+pub(crate) const RESERVED: [&str; 3] = ["project", "hook", "reach"];
 
 /// A built-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +133,18 @@ pub fn asks_a_rule(tool: &str) -> bool {
     ToolSpec::named(tool).is_none_or(|tool| tool.rule != RuledBy::NoRule)
 }
 
+/// Returns the name of a class that the reference implementation of command-line tools has for one: `NmapTool` for
+/// `cli_nmap`.
+pub fn class_name(tool: &str) -> String {
+    let bare = tool.strip_prefix("cli_").unwrap_or(tool);
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        let first = letters.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    bare.split('_').map(part).chain(["Tool".to_owned()]).collect()
+}
+
 /// Returns the tool whose rule allows calls of this one, itself where that is a rule of its own.
 pub fn ruled_by(tool: &str) -> &str {
     if tool.starts_with(PROJECT_PREFIX) {
@@ -136,6 +152,9 @@ pub fn ruled_by(tool: &str) -> &str {
     }
     if tool.starts_with(HOOK_PREFIX) {
         return "hook";
+    }
+    if tool.starts_with(REACH_PREFIX) {
+        return "reach";
     }
     match ToolSpec::named(tool).map(|tool| tool.rule) {
         Some(RuledBy::RuleOf(other)) => other,
@@ -173,6 +192,12 @@ mod tests {
             // Nothing runs in a cell that no rule was asked about.
             assert!(asks_a_rule(tool.name) || tool.runs == Runs::Server, "{}", tool.name);
         }
+    }
+
+    #[test]
+    fn a_tool_has_the_name_of_a_class_too() {
+        let named = ["cli_nmap", "cli_nmap_intrusive", "scan"].map(class_name);
+        assert_eq!(named, ["NmapTool", "NmapIntrusiveTool", "ScanTool"]);
     }
 
     #[test]
