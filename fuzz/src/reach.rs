@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use model::egress::{Net, Only};
 use policy::Policy;
 use policy::flags::{DeclaredCommand, Takes};
 use profile::Profiles;
@@ -110,9 +111,14 @@ pub fn reach(bytes: &[u8]) {
     let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     let template = templates.first().map(|name| name.trim_start_matches('@'));
     let Ok(argv) = command.argv_by(template, &words, &given) else { return };
+    let only = command.only(&given);
     for place in recorded(command, argv.words().iter().skip(1).map(String::as_str), template) {
         let named = given.iter().any(|(_, value)| *value == place);
         assert!(named || is_value(command, &words, place), "{place} of {:?}", argv.words());
+        // Where the gateway holds the call, the target is within the hold; what cannot be held is refused.
+        if let Ok(Some(only)) = &only {
+            assert!(!named || is_within(only, place), "{place} of {only} for {:?}", argv.words());
+        }
         // Places of the shipped tools may be others by their rows.
         assert!(!own || is_private(place), "{place} of {:?}", argv.words());
     }
@@ -158,6 +164,30 @@ fn recorded<'w>(
         places.extend(kind.kind.is_target().then_some(value));
     }
     places
+}
+
+/// Returns true if a place is what a call is held to, whole.
+fn is_within(only: &Only, place: &str) -> bool {
+    let (host, prefix) = host_of(place);
+    match host.parse::<IpAddr>() {
+        Ok(address) => only.nets.iter().any(|net| net.covers(&Net::of(address, prefix))),
+        Err(_) => only.hosts.iter().any(|name| name.matches(&host.to_ascii_lowercase())),
+    }
+}
+
+/// Returns the host of a URL, a network or a host, and the length of its prefix.
+fn host_of(place: &str) -> (&str, u8) {
+    let Some((_, rest)) = place.split_once("://") else {
+        return match place.split_once('/') {
+            Some((host, prefix)) => (host, prefix.parse().unwrap_or(u8::MAX)),
+            None => (place, u8::MAX),
+        };
+    };
+    let (host, _) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((six, _)) => (six, u8::MAX),
+        None => (host.split(':').next().unwrap_or_default(), u8::MAX),
+    }
 }
 
 /// Returns true if the caller gave this place as the value of a flag.

@@ -8,6 +8,7 @@ use config::Loaded;
 use model::egress::{EgressRule, NetworkClass};
 use model::nearest::nearest;
 use policy::flags::DeclaredCommand;
+use policy::hooks::HookPoint;
 use policy::tools;
 use policy::{Effect, Policy, Principal, Profiles};
 
@@ -70,33 +71,50 @@ pub(super) fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Checks that hooks of the tools that are on can run: a rule allows them, under a profile without a network.
+/// Checks that hooks of the tools that are on can run: a rule allows them, under a profile without a network, or with
+/// one where they look for a target.
 fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
     let Loaded { policy, profiles, config, .. } = loaded;
     let is_on = |command: &&DeclaredCommand| config.tools_on.value.contains(&command.name);
-    let mut on = policy.given_commands().iter().filter(is_on);
-    let Some(command) = on.find(|command| !command.hooks.scripts.is_empty()) else {
-        return Ok(());
-    };
-    for policy in policy.of_each() {
-        check_hook(&command.name, &policy, profiles)?;
+    for command in policy.given_commands().iter().filter(is_on) {
+        for policy in policy.of_each() {
+            for hook in &command.hooks.scripts {
+                check_hook(&command.name, hook.at, &policy, profiles)?;
+            }
+        }
     }
     Ok(())
 }
 
-fn check_hook(name: &str, policy: &Policy, profiles: &Profiles) -> Result<(), CliError> {
-    match policy.terms(&format!("{}{name}", tools::HOOK_PREFIX), profiles) {
-        Err(denial) => {
-            Err(CliError::new(format!("policies: `{name}` has a hook that may not run: {denial}"))
-                .with_hint("a rule with `tools = [\"hook\"]` names the profile of such scripts"))
-        }
-        Ok(terms) if terms.profile.egress.class > NetworkClass::Loopback => {
-            let profile = &terms.profile.name;
+fn check_hook(
+    name: &str,
+    at: HookPoint,
+    policy: &Policy,
+    profiles: &Profiles,
+) -> Result<(), CliError> {
+    let known = format!("{}{name}", at.prefix());
+    let rule = tools::ruled_by(&known).to_owned();
+    let terms = policy.terms(&known, profiles).map_err(|denial| {
+        CliError::new(format!("policies: `{name}` has a hook that may not run: {denial}"))
+            .with_hint(format!(
+                "a rule with `tools = [\"{rule}\"]` names the profile of such scripts"
+            ))
+    })?;
+    let profile = &terms.profile.name;
+    let has_network = terms.profile.egress.class > NetworkClass::Loopback;
+    match (at == HookPoint::Reach, has_network) {
+        (true, true) | (false, false) => Ok(()),
+        (false, true) => {
             let message = format!("policies: hooks run under `{profile}`, which has a network");
             Err(CliError::new(message)
                 .with_hint("name a profile without one in the rule of `hook`"))
         }
-        Ok(_) => Ok(()),
+        (true, false) => {
+            let message = format!(
+                "policies: `{name}` looks for its target under `{profile}`, which has no network"
+            );
+            Err(CliError::new(message).with_hint("name a profile with one in the rule of `reach`"))
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn parse_request(
     given: Option<JsonObject>,
 ) -> Result<DeclaredRequest, BadArguments> {
     let mut rest = given.unwrap_or_default();
+    renamed(&declared.command, &mut rest)?;
     known_fields(&declared.command.name, &fields(&declared.command), &rest)?;
     let mut given = Vec::new();
     for one in &declared.command.positionals {
@@ -71,6 +72,19 @@ pub(crate) fn parse_request(
         timeout: timeout_sec.map(|seconds| seconds.0),
         correlation: correlation_id,
     })
+}
+
+/// Gives fields that came under their second names their own.
+fn renamed(command: &DeclaredCommand, given: &mut JsonObject) -> Result<(), BadArguments> {
+    for one in &command.positionals {
+        let Some(value) = one.also.as_ref().and_then(|also| given.remove(also)) else { continue };
+        if given.insert(one.name.clone(), value).is_some() {
+            let also = one.also.as_deref().unwrap_or_default();
+            let message = format!("{}: give `{}` or `{also}`, not both", command.name, one.name);
+            return Err(BadArguments { message, hint: None });
+        }
+    }
+    Ok(())
 }
 
 /// Returns a field's value: one word, or a list where the field accepts more than one.
@@ -129,27 +143,20 @@ pub fn reply(done: &DeclaredResult) -> CallToolResult {
 pub fn tool(declared: &Declared) -> Tool {
     let command = &declared.command;
     let reads = command.changes == Changes::Nothing;
-    Tool::new(declared.command.name.clone(), command.description.clone(), object(input(command)))
+    Tool::new(declared.command.name.clone(), command.description.clone(), object(input(declared)))
         .with_title(command.program.clone())
         .with_raw_output_schema(Arc::new(object(or_error(output()))))
         .annotate(ToolAnnotations::new().read_only(reads).destructive(!reads).open_world(false))
 }
 
-fn input(command: &DeclaredCommand) -> Value {
+fn input(declared: &Declared) -> Value {
+    let command = &declared.command;
     let mut properties = JsonObject::new();
     for one in &command.positionals {
         properties.insert(one.name.clone(), positional(one));
     }
     if !command.flags.is_empty() {
-        let flags: Vec<String> = command.flags.iter().map(flag).collect();
-        let about = format!("Flags, one a word, by exact name: {}.", flags.join(", "));
-        let items = json!({ "type": "string" });
-        let list = json!({ "type": "array", "items": items, "maxItems": MOST_WORDS });
-        let text = json!({ "type": "string", "maxLength": MOST_BYTES });
-        properties.insert(
-            "extra_args".to_owned(),
-            json!({ "anyOf": [list, text], "description": about }),
-        );
+        properties.insert("extra_args".to_owned(), extra_args(command));
     }
     if command.input != Input::None {
         let about = "Text that the command reads on standard input.";
@@ -173,11 +180,12 @@ fn input(command: &DeclaredCommand) -> Value {
         "dry_run".to_owned(),
         json!({ "type": "boolean", "description": "Say what would run, and run nothing." }),
     );
+    let usual = declared.terms.timeout.as_secs_f64();
     properties.insert(
         "timeout_sec".to_owned(),
         json!({
             "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
-            "description": "Seconds until the command is killed."
+            "description": format!("Seconds until the command is killed; {usual} unless given.")
         }),
     );
     let about = "Returned as given.";
@@ -193,6 +201,22 @@ fn input(command: &DeclaredCommand) -> Value {
     })
 }
 
+/// Describes the flags, and what stands in their place where a call has none of them.
+fn extra_args(command: &DeclaredCommand) -> Value {
+    let flags: Vec<String> = command.flags.iter().map(flag).collect();
+    let defaults = command.conduct.defaults.iter().map(|one| one.args.join(" "));
+    let defaults: Vec<String> = defaults.collect();
+    let usual = match defaults.is_empty() {
+        true => String::new(),
+        false => format!(" Added unless you choose otherwise: {}.", defaults.join(", ")),
+    };
+    let about = format!("Flags, one a word, by exact name: {}.{usual}", flags.join(", "));
+    let items = json!({ "type": "string" });
+    let list = json!({ "type": "array", "items": items, "maxItems": MOST_WORDS });
+    let text = json!({ "type": "string", "maxLength": MOST_BYTES });
+    json!({ "anyOf": [list, text], "description": about })
+}
+
 /// Formats a flag: `-r`, `--indent INT`, `--indent=INT`.
 fn flag(flag: &Flag) -> String {
     match &flag.takes {
@@ -206,6 +230,7 @@ fn kind(takes: &Type) -> String {
     match &takes.kind {
         WordType::Text => "TEXT".to_owned(),
         WordType::Int(range) => format!("{}..{}", range.start(), range.end()),
+        WordType::Decimal(range) => format!("{}..{} (decimal)", range.start(), range.end()),
         WordType::Path => "PATH".to_owned(),
         WordType::Host => "HOST".to_owned(),
         WordType::Cidr => "NETWORK".to_owned(),
@@ -220,6 +245,9 @@ fn positional(one: &Positional) -> Value {
     let form = match &one.takes.kind {
         WordType::Text | WordType::Choice(_) => String::new(),
         WordType::Int(range) => format!(" ({} to {})", range.start(), range.end()),
+        WordType::Decimal(range) => {
+            format!(" ({} to {}, decimals taken)", range.start(), range.end())
+        }
         WordType::Path => " (inside /workspace)".to_owned(),
         WordType::Host => " (a host name or an address)".to_owned(),
         WordType::Cidr => " (such as 10.0.0.0/8)".to_owned(),

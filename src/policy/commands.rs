@@ -1,290 +1,30 @@
-//! Declared tools as policy files have them, and the checks that a file passes before one is in force.
+//! The checks that a declared tool passes before it is in force: its words, its fields and its own examples.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::conduct::{
-    OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate, conduct,
-};
+use super::conduct::conduct;
+use super::decimal::Decimal;
 use super::flags::{
     BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
 };
-use super::hooks::{
-    WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement, hooks, inherited,
-};
+use super::hooks::{HookPoint, hooks};
 use super::reach::{TargetPlaces, TargetReach};
+use super::schema::{Example, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional};
 use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
 use model::egress::{HostPattern, Net};
-use model::units::Time;
 use profile::document::{Document, Mistake};
 
 /// Fields that every declared tool may have; its own have other names.
 const FIELDS: &[&str] =
     &["extra_args", "stdin", "template", "dry_run", "timeout_sec", "correlation_id"];
 
-/// Program as a tool, with the flags that callers may give it. A rule must allow the tool, and `[tools] on` of
-/// the server must name it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenCommand {
-    /// Name of the tool: lower-case letters, digits and underscores. A shipped tool of the name is replaced, whole.
-    /// Example: `"cli_wc"`.
-    name: Spanned<String>,
-    /// Tool that this one adds to, above it in the file or shipped: it has its program, flags, fields, words and conduct,
-    /// but for what it says itself. A flag replaces the one of its name; fields, templates and default words replace all.
-    ///
-    /// Default: none. Example: `"cli_nmap"`.
-    extends: Option<Spanned<String>>,
-    /// Program, found in the cell. Only a tool that extends another may leave it out.
-    ///
-    /// Default: that of the tool that it extends. Example: `"wc"`.
-    program: Option<Spanned<String>>,
-    /// Description for callers.
-    ///
-    /// Default: the reason. Example: `"Count lines, words and bytes."`.
-    description: Option<Spanned<String>>,
-    /// Way in which the program gets the field `stdin` of a call.
-    ///
-    /// Default: `"plain"`. Example: `"none"`.
-    #[serde(default)]
-    stdin: Option<Spanned<Input>>,
-    /// Promise to callers that the command changes nothing; cofferdam does not hold it to that.
-    ///
-    /// Default: `false`. Example: `true`.
-    #[serde(default)]
-    read_only: bool,
-    /// Time of a call that asks for none. The rule and the profile may leave less.
-    ///
-    /// Default: `timeout` of `[commands]` in cofferdam.toml, else that of the profile. Example: `"30s"`.
-    pub(super) timeout: Option<Spanned<Time>>,
-    /// Calls of the tool that run at once; others wait for their turn.
-    ///
-    /// Default: `concurrency` of `[commands]` in cofferdam.toml, else 2. Example: `5`.
-    pub(super) concurrency: Option<Spanned<u32>>,
-    /// Calls of the tool that wait; one more is answered with `resource_exhausted`.
-    ///
-    /// Default: `256`. Example: `16`.
-    pub(super) queue: Option<u32>,
-    /// Further attempts of a call that had no result.
-    ///
-    /// Default: none.
-    pub(super) retries: Option<WrittenRetries>,
-    /// Circuit breaker, which every tool has.
-    ///
-    /// Default: `failures` and `recovery` of `[commands]` in cofferdam.toml, else 5 and 60s.
-    pub(super) breaker: Option<WrittenBreaker>,
-    /// Words behind the program's name, before all others; no caller can change them.
-    ///
-    /// Default: `[]`. Example: `["-oX", "-"]`.
-    pub(super) always: Option<Spanned<Vec<String>>>,
-    /// Form of the standard output, which `metadata` of the result then has as data.
-    ///
-    /// Default: `"text"`. Example: `"json"`.
-    pub(super) output: Option<OutputForm>,
-    /// Words that a call has unless it chooses others.
-    #[serde(default, rename = "default")]
-    pub(super) defaults: Vec<WrittenDefault>,
-    /// Words under a name, for the field `template` of a call.
-    #[serde(default, rename = "template")]
-    pub(super) templates: Vec<WrittenTemplate>,
-    /// Conditions on the flags of a call together.
-    #[serde(default, rename = "check")]
-    pub(super) checks: Vec<WrittenCheck>,
-    /// Words in the place of a caller's.
-    #[serde(default, rename = "replace")]
-    pub(super) replacements: Vec<WrittenReplacement>,
-    /// Readers of lines of the standard output.
-    #[serde(default, rename = "read")]
-    pub(super) readers: Vec<WrittenReader>,
-    /// Scripts that check a call, change its flags, or read its output, each in a cell of its own.
-    #[serde(default, rename = "hook")]
-    pub(super) hooks: Vec<WrittenHook>,
-    /// Flags that are never taken, for which callers are told the reason.
-    #[serde(default, rename = "refused")]
-    refused: Vec<WrittenRefused>,
-    /// Flags that callers may give.
-    #[serde(default, rename = "flag")]
-    flags: Vec<WrittenFlag>,
-    /// Words that are no flags, each a field of the tool, in the order in which the program gets them.
-    #[serde(default, rename = "positional")]
-    positionals: Vec<WrittenPositional>,
-    /// Reason for the tool. Example: `"counting needs no shell"`.
-    why: Spanned<String>,
-    /// Calls that the list must take, one at least: tested when the file is read.
-    accepts: Spanned<Vec<Spanned<Example>>>,
-    /// Calls that the list must refuse, one at least: tested when the file is read.
-    refuses: Spanned<Vec<Spanned<Example>>>,
-}
-
-/// Flag that is never taken, and the reason.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenRefused {
-    /// Flag with its dashes. Example: `"-sS"`.
-    flag: Spanned<String>,
-    /// Reason and the way out, which callers read after the flag. Example: `"needs raw sockets"`.
-    why: Spanned<String>,
-}
-
-/// Flag that callers may give, by its whole name and as a word of its own.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenFlag {
-    /// Flag with its one or two dashes, or one plus sign. Example: `"--indent"`.
-    flag: Spanned<String>,
-    /// Number of its values, 0 or 1.
-    ///
-    /// Default: 0, a flag alone. Example: `1`.
-    #[serde(default)]
-    arity: Option<Spanned<u8>>,
-    /// Place of the value: behind `=` in the flag's own word instead of in the next word.
-    ///
-    /// Default: `false`. Example: `true`.
-    #[serde(default)]
-    equals: bool,
-    /// Number of times that it may be given.
-    ///
-    /// Default: `1`. Example: `4`.
-    times: Option<Spanned<usize>>,
-    /// Type of its value; a flag with a value has one.
-    ///
-    /// Default: none. Example: `"text"`.
-    kind: Option<Spanned<WrittenKind>>,
-    /// Regular expression that the whole value matches.
-    ///
-    /// Default: none. Example: `"[a-z]+"`.
-    pattern: Option<Spanned<String>>,
-    /// Lowest and highest value, for the kind `int` alone, which needs it.
-    ///
-    /// Default: none. Example: `[0, 7]`.
-    range: Option<Spanned<(u64, u64)>>,
-    /// Values that are taken, for the kind `choice` alone, which needs them.
-    ///
-    /// Default: none. Example: `["json", "text"]`.
-    values: Option<Spanned<Vec<String>>>,
-    /// Longest value in bytes; 4096 at most.
-    ///
-    /// Default: `4096`. Example: `64`.
-    max_bytes: Option<Spanned<usize>>,
-    /// Places that a value of the kinds `host`, `cidr`, `target` and `url` may name: networks, names, `*.NAME` for all
-    /// names below one, or `any` alone.
-    ///
-    /// Default: private networks and `*.lab.internal`. Example: `["10.20.0.0/16", "*.example.org"]`.
-    within: Option<Spanned<Vec<String>>>,
-    /// Most addresses of a network.
-    ///
-    /// Default: `1024`. Example: `256`.
-    largest: Option<Spanned<u64>>,
-    /// Reason for the flag. Example: `"spaces of each level"`.
-    why: Spanned<String>,
-}
-
-/// Word that is no flag: a field of the tool.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenPositional {
-    /// Name of the field: lower-case letters and underscores. Example: `"path"`.
-    name: Spanned<String>,
-    /// Type of its words. Example: `"path"`.
-    kind: Spanned<WrittenKind>,
-    /// Smallest number of words; with `0` the field may be left out. Example: `0`.
-    min: usize,
-    /// Largest number of words. Example: `1`.
-    max: Spanned<usize>,
-    /// Regular expression that the whole word matches.
-    ///
-    /// Default: none. Example: `".+"`.
-    pattern: Option<Spanned<String>>,
-    /// Lowest and highest value, for the kind `int` alone, which needs it.
-    ///
-    /// Default: none. Example: `[0, 7]`.
-    range: Option<Spanned<(u64, u64)>>,
-    /// Words that are taken, for the kind `choice` alone, which needs them.
-    ///
-    /// Default: none. Example: `["json", "text"]`.
-    values: Option<Spanned<Vec<String>>>,
-    /// Longest word in bytes; 4096 at most.
-    ///
-    /// Default: `4096`. Example: `256`.
-    max_bytes: Option<Spanned<usize>>,
-    /// Places that a word of the kinds `host`, `cidr`, `target` and `url` may name: networks, names, `*.NAME` for all
-    /// names below one, or `any` alone.
-    ///
-    /// Default: private networks and `*.lab.internal`. Example: `["10.20.0.0/16", "*.example.org"]`.
-    within: Option<Spanned<Vec<String>>>,
-    /// Most addresses of a network.
-    ///
-    /// Default: `1024`. Example: `256`.
-    largest: Option<Spanned<u64>>,
-    /// Text that the program gets before the word.
-    ///
-    /// Default: none. Example: `"@"`.
-    prefix: Option<Spanned<String>>,
-    /// Hold of the call's network to such words, for the kinds `host`, `cidr`, `target` and `url`: `"only"` lets the
-    /// cell reach what they name and nothing else, within what its profile allows.
-    ///
-    /// Default: none: what the profile allows. Example: `"only"`.
-    egress: Option<Spanned<WrittenHold>>,
-    /// Reason for the field; it is its description for callers. Example: `"the file to count"`.
-    why: Spanned<String>,
-}
-
-/// Hold of a call's network to a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum WrittenHold {
-    /// The cell reaches what such words name.
-    Only,
-}
-
-/// Type of a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum WrittenKind {
-    /// Any text without control characters.
-    Text,
-    /// A whole number within `range`.
-    Int,
-    /// A path inside `/workspace`.
-    Path,
-    /// A host name or an address.
-    Host,
-    /// A network, such as `10.0.0.0/8`.
-    Cidr,
-    /// A host name, an address or a network.
-    Target,
-    /// Ports and ranges of them, such as `22,80-90`.
-    Ports,
-    /// An http or https URL without a user.
-    Url,
-    /// One of `values`.
-    Choice,
-}
-
-/// Call that the list must, or must not, take.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Example {
-    /// Flags and their values, as a caller gives them.
-    ///
-    /// Default: `[]`. Example: `["--indent", "2"]`.
-    #[serde(default)]
-    args: Vec<String>,
-    /// Fields by name, one word each.
-    ///
-    /// Default: `{}`. Example: `{ path = "notes/a.txt" }`.
-    #[serde(default)]
-    with: BTreeMap<String, String>,
-}
-
 /// Constraints on a type, from a flag or a positional.
 struct Narrowing<'w> {
     pattern: Option<&'w Spanned<String>>,
-    range: Option<&'w Spanned<(u64, u64)>>,
+    range: Option<&'w Spanned<(Decimal, Decimal)>>,
     values: Option<&'w Spanned<Vec<String>>>,
     max_bytes: Option<&'w Spanned<usize>>,
     within: Option<&'w Spanned<Vec<String>>>,
@@ -326,7 +66,7 @@ pub(super) fn command(
             (None, _) | (_, false) => own,
         },
         input: written.stdin.as_ref().map_or(input, |input| *input.get_ref()),
-        hooks: inherited(hooks(document, written)?, base.as_ref().map(|base| &base.hooks)),
+        hooks: hooks(document, written, base.as_ref().map(|base| &base.hooks))?,
         conduct: conduct(document, written, base.map(|base| base.conduct).unwrap_or_default())?,
         description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
         changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
@@ -339,8 +79,27 @@ pub(super) fn command(
             "`stdin = \"dash\"` stands for a path that may be left out, and there is none";
         return Err(document.mistake(stdin.span(), message));
     }
+    check_search(document, written, &command)?;
     check_examples(document, written, &command)?;
     Ok(command)
+}
+
+/// Checks that a tool whose target is looked for has its network held to one.
+fn check_search(
+    document: &Document,
+    written: &WrittenCommand,
+    command: &DeclaredCommand,
+) -> Result<(), Mistake> {
+    let is_held = |one: &Positional| one.egress == PositionalEgress::Only;
+    let searches = command.hooks.scripts_at(&[HookPoint::Reach]).next().is_some();
+    match searches && !command.positionals.iter().any(is_held) {
+        true => {
+            let message =
+                "a hook at `reach` is for tools with a field that has `egress = \"only\"`";
+            Err(document.mistake(written.name.span(), message))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Returns the tool that another extends.
@@ -479,9 +238,15 @@ impl Narrowing<'_> {
 fn positionals(document: &Document, written: &WrittenCommand) -> Result<Vec<Positional>, Mistake> {
     let mut all: Vec<Positional> = Vec::new();
     for written in &written.positionals {
-        let (name, span) = (written.name.get_ref(), written.name.span());
-        if FIELDS.contains(&name.as_str()) || all.iter().any(|other| other.name == *name) {
-            return Err(document.mistake(span, format!("there are two fields `{name}`")));
+        for written in [Some(&written.name), written.also.as_ref()].into_iter().flatten() {
+            let name = written.get_ref();
+            let is_taken = |other: &Positional| {
+                other.name == *name || other.also.as_deref() == Some(name.as_str())
+            };
+            if FIELDS.contains(&name.as_str()) || all.iter().any(is_taken) {
+                let message = format!("there are two fields `{name}`");
+                return Err(document.mistake(written.span(), message));
+            }
         }
         let one = positional(document, written)?;
         check_hold(document, written, &one, &all)?;
@@ -531,10 +296,12 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
     if max == 0 || written.min > max {
         return Err(document.mistake(written.max.span(), "`max` is at least 1 and at least `min`"));
     }
-    let name = written.name.get_ref();
-    if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
-        let message = "a field's name is lower-case letters and underscores";
-        return Err(document.mistake(written.name.span(), message));
+    for name in [Some(&written.name), written.also.as_ref()].into_iter().flatten() {
+        let text = name.get_ref();
+        if text.is_empty() || !text.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+            let message = "a field's name is lower-case letters and underscores";
+            return Err(document.mistake(name.span(), message));
+        }
     }
     let prefix = written.prefix.as_ref().map(Spanned::get_ref).cloned().unwrap_or_default();
     if let Some(text) = written.prefix.as_ref()
@@ -543,7 +310,8 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
         return Err(document.mistake(text.span(), "`prefix` is plain text, without a dash first"));
     }
     Ok(Positional {
-        name: name.clone(),
+        name: written.name.get_ref().clone(),
+        also: written.also.as_ref().map(Spanned::get_ref).cloned(),
         takes: kind_of(document, &written.kind, &narrowing)?,
         min: written.min,
         max,
@@ -563,8 +331,9 @@ fn kind_of(
 ) -> Result<Type, Mistake> {
     let mistake = |span: Range<usize>, message: &str| Err(document.mistake(span, message));
     let kind_is = *kind.get_ref();
-    if let Some(range) = narrowing.range.filter(|_| kind_is != WrittenKind::Int) {
-        return mistake(range.span(), "`range` is for `kind = \"int\"`");
+    let is_number = matches!(kind_is, WrittenKind::Int | WrittenKind::Decimal);
+    if let Some(range) = narrowing.range.filter(|_| !is_number) {
+        return mistake(range.span(), "`range` is for the kinds int and decimal");
     }
     if let Some(values) = narrowing.values.filter(|_| kind_is != WrittenKind::Choice) {
         return mistake(values.span(), "`values` is for `kind = \"choice\"`");
@@ -577,9 +346,13 @@ fn kind_of(
         WrittenKind::Target => WordType::Target,
         WrittenKind::Ports => WordType::Ports,
         WrittenKind::Url => WordType::Url,
-        WrittenKind::Int => match narrowing.range.map(Spanned::get_ref) {
-            Some((low, high)) if low <= high => WordType::Int(*low..=*high),
-            _ => return mistake(kind.span(), "an int has `range = [LOW, HIGH]`"),
+        WrittenKind::Int => match narrowing.range.and_then(|range| whole(range.get_ref())) {
+            Some((low, high)) if low <= high => WordType::Int(low..=high),
+            _ => return mistake(kind.span(), "an int has `range = [LOW, HIGH]`, whole numbers"),
+        },
+        WrittenKind::Decimal => match narrowing.range.map(Spanned::get_ref) {
+            Some((low, high)) if low <= high => WordType::Decimal(*low..=*high),
+            _ => return mistake(kind.span(), "a decimal has `range = [LOW, HIGH]`"),
         },
         WrittenKind::Choice => match narrowing.values.map(Spanned::get_ref) {
             Some(values) if !values.is_empty() => WordType::Choice(values.clone()),
@@ -596,6 +369,11 @@ fn kind_of(
     let max_bytes = narrowing.max_bytes.map_or(WORD_BYTES, |most| *most.get_ref());
     let reach = reach(document, &kind, narrowing)?;
     Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES), reach })
+}
+
+/// Returns a range of whole numbers.
+fn whole((low, high): &(Decimal, Decimal)) -> Option<(u64, u64)> {
+    Some((low.whole()?, high.whole()?))
 }
 
 /// Reads the places that a word may name.

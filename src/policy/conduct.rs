@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::commands::{WrittenCommand, why};
+use super::commands::why;
+use super::schema::WrittenCommand;
 use super::values::plain;
 use model::units::Time;
 use profile::document::{Document, Mistake};
@@ -97,6 +98,8 @@ pub enum OutputForm {
     Xml,
     /// The XML of nmap: hosts, ports, states and services.
     Nmap,
+    /// JSON or XML where it is one of these, else anything.
+    Auto,
 }
 
 impl Default for Conduct {

@@ -79,7 +79,8 @@ pub struct Flag {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
-    /// In the next word: `--indent 2`.
+    /// In the next word: `--indent 2`. Behind `=` in the word of a flag with two dashes it means the same, and the program
+    /// gets two words.
     Next(Type),
     /// Behind an equals sign and only there: `--indent=2`.
     Equals(Type),
@@ -89,6 +90,8 @@ pub enum Takes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Positional {
     pub name: String,
+    /// Second name, which callers may use and no list shows.
+    pub also: Option<String>,
     pub takes: Type,
     pub min: usize,
     pub max: usize,
@@ -202,13 +205,27 @@ impl DeclaredCommand {
             })?;
             chosen.extend(template.args.iter().cloned());
         }
-        self.flags(&self.hooks.replaced(words), &mut chosen)?;
+        self.flags(&self.hooks.replaced(&self.apart(words)), &mut chosen)?;
         self.hooks.check(&self.name, &chosen)?;
         let defaults: Vec<String> = self.conduct.default_words(&chosen).cloned().collect();
         let mut argv = vec![self.program.clone()];
         argv.extend(self.conduct.always.iter().cloned().chain(defaults).chain(chosen));
         self.positionals(given, &mut argv)?;
         Argv::new(argv).map_err(|source| BadWords::TooLong { tool: self.name.clone(), source })
+    }
+
+    /// Returns the words with `--flag=value` as two where the list has the value in the next word, so that checks see one
+    /// form of each call.
+    pub fn apart(&self, words: &[String]) -> Vec<String> {
+        let is_next = |name: &str| {
+            let is = |flag: &Flag| flag.name == name && matches!(flag.takes, Takes::Next(_));
+            name.starts_with("--") && self.flags.iter().any(is)
+        };
+        let parts = |word: &String| match word.split_once('=') {
+            Some((name, value)) if is_next(name) => vec![name.to_owned(), value.to_owned()],
+            Some(_) | None => vec![word.clone()],
+        };
+        words.iter().flat_map(parts).collect()
     }
 
     fn flags(&self, words: &[String], argv: &mut Vec<String>) -> Result<(), BadWords> {
@@ -298,9 +315,10 @@ impl DeclaredCommand {
 
     /// Returns the flag that this word is, exactly.
     fn flag(&self, word: &str) -> Result<&Flag, BadWords> {
+        let name = word.split_once('=').map(|(name, _)| name);
         let is = |flag: &&Flag| match flag.takes {
             Takes::Nothing | Takes::Next(_) => flag.name == word,
-            Takes::Equals(_) => word.split_once('=').is_some_and(|(name, _)| name == flag.name),
+            Takes::Equals(_) => name == Some(&flag.name),
         };
         self.flags.iter().find(is).ok_or_else(|| self.refused(word, self.diagnosis(word)))
     }

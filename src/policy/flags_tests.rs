@@ -65,15 +65,30 @@ fn combined_flags_and_values_in_the_same_word_are_refused() {
         let text = "puts several flags or a value in one word; write one flag a word";
         assert_eq!(jq(&[word]), refusal(&format!("cli_jq: `{word}` {text}")));
     }
-    assert_eq!(
-        jq(&["--indent=2"]),
-        refusal("cli_jq: `--indent=2` has its value in the same word; it must be the next word")
-    );
     assert_eq!(jq(&["-r=x"]), refusal("cli_jq: `-r=x` has a value, and the flag takes none"));
     for word in ["--to-command=sh", "--from-file=x", "--compress-p=sh"] {
         let text = format!("cli_jq: `{word}` is not a flag on this tool's list");
         assert_eq!(jq(&[word]), refusal(&text));
     }
+}
+
+#[test]
+fn a_value_behind_the_equals_sign_of_a_long_flag_is_checked_and_passed_on_as_the_next_word() {
+    let two = Ok(words(&["jq", "--indent", "2", "."]));
+    assert_eq!((jq(&["--indent=2"]), jq(&["--indent", "2"])), (two.clone(), two));
+    let value =
+        |word: &str, why: &str| refusal(&format!("cli_jq: the value of `--indent` `{word}` {why}"));
+    assert_eq!(jq(&["--indent="]), value("", "is empty"));
+    assert_eq!(jq(&["--indent=-r"]), value("-r", "begins with a dash"));
+    assert_eq!(jq(&["--indent=8"]), value("8", "is no whole number from 0 to 7"));
+    assert_eq!(jq(&["--indent=2=3"]), value("2=3", "is no whole number from 0 to 7"));
+    assert_eq!(
+        jq(&["--indent=2", "--indent", "3"]),
+        refusal("cli_jq: `--indent` is given 2 times; at most 1 are taken")
+    );
+    let next = refusal("cli_jq: `3` is no flag, and only flags are taken here");
+    assert_eq!(jq(&["--indent=2", "3"]), next);
+    assert_eq!(jq(&["--ind=2"]), refusal("cli_jq: `--ind=2` is not a flag on this tool's list"));
 }
 
 #[test]

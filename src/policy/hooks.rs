@@ -9,8 +9,11 @@ use regex::Regex;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::commands::{WrittenCommand, why};
+use super::commands::why;
 use super::flags::BadWords;
+use super::schema::WrittenCommand;
+use super::summary::Summary;
+use super::tools::{HOOK_PREFIX, REACH_PREFIX};
 use super::values::plain;
 use model::units::Time;
 use profile::document::{Document, Mistake};
@@ -31,6 +34,7 @@ pub struct Hooks {
     pub checks: Vec<FlagCheck>,
     pub replacements: Vec<Replacement>,
     pub readers: Vec<LineReader>,
+    pub summary: Option<Summary>,
     pub scripts: Vec<HookScript>,
 }
 
@@ -98,16 +102,28 @@ pub enum HookPoint {
     Check,
     /// Before the program: `{"extra_args": […]}` on standard output takes the place of the caller's flags.
     Transform,
+    /// Behind all checks and before the program, in a cell that reaches what the call may reach: exit code 0 lets the call
+    /// through, 1 refuses it with the output as the reason.
+    Reach,
     /// After the program: JSON on standard output becomes `metadata.parsed`.
     Output,
 }
 
 impl HookPoint {
+    /// Returns the beginning of the name under which rules and the audit log know its scripts.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Check | Self::Transform | Self::Output => HOOK_PREFIX,
+            Self::Reach => REACH_PREFIX,
+        }
+    }
+
     /// Returns the word of policy files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Check => "check",
             Self::Transform => "transform",
+            Self::Reach => "reach",
             Self::Output => "output",
         }
     }
@@ -148,6 +164,15 @@ impl Hooks {
 }
 
 impl LineReader {
+    /// Returns true if a summary can have this of it: a group that it names, the number of lines, or its one value.
+    pub(super) fn has(&self, group: Option<&str>) -> bool {
+        let mut names = self.pattern.capture_names().flatten();
+        match group {
+            Some(group) => !self.all && names.any(|name| name == group),
+            None => self.all || names.next().is_none(),
+        }
+    }
+
     /// Reads an output; empty where no line matches.
     pub fn read(&self, output: &str) -> Vec<FoundLine> {
         let most = if self.all { LINES_MOST } else { 1 };
@@ -218,7 +243,7 @@ pub(super) struct WrittenReader {
 
 /// Script of bash that runs in a cell of its own, with an empty workspace and without a network. It has the call as
 /// JSON on standard input: `tool`, `fields`, `extra_args`, `template`, and after the program `returncode`, `stdout`
-/// and `stderr`. A rule must allow the tool `hook`.
+/// and `stderr`. A rule must allow the tool `hook`; for a script at `reach`, which has the network of the call, `reach`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenHook {
@@ -232,8 +257,8 @@ pub(super) struct WrittenHook {
     ///
     /// Default: `"5s"`. Example: `"1s"`.
     timeout: Option<Spanned<Time>>,
-    /// Remember its answers until the operator clears them (SIGUSR2): the same call has the same answer. Not after the
-    /// program.
+    /// Remember its answers until the operator clears them (SIGUSR2): the same call has the same answer. For a check or
+    /// a transform.
     ///
     /// Default: `false`. Example: `true`.
     #[serde(default)]
@@ -242,8 +267,8 @@ pub(super) struct WrittenHook {
     why: Spanned<String>,
 }
 
-/// Adds the hooks of the tool that one extends: its checks always, all else where the tool has none of that kind.
-pub(super) fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
+/// Adds the hooks of the tool that one extends: its checks and its search for a target always, all else where the tool has none of that kind.
+fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
     let Some(base) = base else { return own };
     own.checks.splice(0..0, base.checks.iter().cloned());
     if own.replacements.is_empty() {
@@ -251,6 +276,7 @@ pub(super) fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
     }
     if own.readers.is_empty() {
         own.readers.clone_from(&base.readers);
+        own.summary.clone_from(&base.summary);
     }
     let is_before = |hook: &&HookScript| hook.at != HookPoint::Output;
     let (before, after): (Vec<&HookScript>, Vec<&HookScript>) =
@@ -259,7 +285,7 @@ pub(super) fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
         own.scripts.splice(0..0, before.into_iter().cloned());
     } else {
         // A check of the other is one of this, whatever else this has.
-        let checks = before.into_iter().filter(|hook| hook.at == HookPoint::Check);
+        let checks = before.into_iter().filter(|hook| hook.at != HookPoint::Transform);
         own.scripts.splice(0..0, checks.cloned());
     }
     if !own.scripts.iter().any(|hook| hook.at == HookPoint::Output) {
@@ -268,8 +294,12 @@ pub(super) fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
     own
 }
 
-/// Checks the hooks of one declared tool.
-pub(super) fn hooks(document: &Document, written: &WrittenCommand) -> Result<Hooks, Mistake> {
+/// Checks the hooks of one declared tool, which may have those of `base` too.
+pub(super) fn hooks(
+    document: &Document,
+    written: &WrittenCommand,
+    base: Option<&Hooks>,
+) -> Result<Hooks, Mistake> {
     let checks = written.checks.iter().map(|one| check(document, one));
     let replacements = written.replacements.iter().map(|one| replacement(document, one));
     let scripts = written.hooks.iter().map(|one| script(document, one));
@@ -286,12 +316,19 @@ pub(super) fn hooks(document: &Document, written: &WrittenCommand) -> Result<Hoo
         let message = format!("a tool has {SCRIPTS_MOST} hooks at most: each is a cell");
         return Err(document.mistake(many.script.span(), message));
     }
-    Ok(Hooks {
+    let own = Hooks {
         checks: checks.collect::<Result<_, _>>()?,
         replacements: replacements.collect::<Result<_, _>>()?,
         readers,
+        summary: None,
         scripts: scripts.collect::<Result<_, _>>()?,
-    })
+    };
+    let mut all = inherited(own, base);
+    if let Some(text) = &written.summary {
+        let summary = Summary::parse(text.get_ref(), &all.readers);
+        all.summary = Some(summary.map_err(|why| document.mistake(text.span(), why))?);
+    }
+    Ok(all)
 }
 
 fn check(document: &Document, written: &WrittenCheck) -> Result<FlagCheck, Mistake> {
@@ -333,8 +370,8 @@ fn script(document: &Document, written: &WrittenHook) -> Result<HookScript, Mist
         let message = "a script is text of 64 KiB at most, and no NUL is in it";
         return Err(document.mistake(written.script.span(), message));
     }
-    if written.remember && written.at == HookPoint::Output {
-        let message = "`remember` is for hooks before the program";
+    if written.remember && !matches!(written.at, HookPoint::Check | HookPoint::Transform) {
+        let message = "`remember` is for a check or a transform: what others see may change";
         return Err(document.mistake(written.script.span(), message));
     }
     let timeout = match &written.timeout {

@@ -143,13 +143,17 @@ fn a_mistake_in_a_hook_is_told_at_its_place() {
         ("[[tool.hook]]\nat = \"check\"\nscript = \" \"\nwhy = \"x\"\n", "a script is text"),
         (
             "[[tool.hook]]\nat = \"output\"\nscript = \"x\"\nremember = true\nwhy = \"x\"\n",
-            "`remember` is for hooks before",
+            "`remember` is for a check or a transform",
         ),
         (
             "[[tool.hook]]\nat = \"check\"\nscript = \"x\"\ntimeout = \"2m\"\nwhy = \"x\"\n",
             "`timeout` is above 0 and 1m at most",
         ),
         ("[[tool.hook]]\nat = \"check\"\nscript = \"x\"\nwhy = \" \"\n", "`why` is blank"),
+        (
+            "[[tool.hook]]\nat = \"reach\"\nscript = \"x\"\nwhy = \"x\"\n",
+            "is for tools with a field that has `egress = \"only\"`",
+        ),
         ("[[tool.hook]]\nat = \"later\"\nscript = \"x\"\nwhy = \"x\"\n", "unknown variant `later`"),
     ];
     for (hook, told) in cases {
@@ -158,6 +162,27 @@ fn a_mistake_in_a_hook_is_told_at_its_place() {
     }
     let five = "[[tool.hook]]\nat = \"check\"\nscript = \"x\"\nwhy = \"x\"\n".repeat(5);
     assert!(with(&five).contains("4 hooks at most"), "{}", with(&five));
+}
+
+#[test]
+fn a_summary_names_what_a_reader_finds_and_nothing_else() {
+    let with = |text: &str| {
+        let summary = format!("name = \"scan\"\nsummary = \"{text}\"\n");
+        parsed(&TOOL.replacen("name = \"scan\"\n", &summary, 1))
+    };
+    for text in ["{open} open at {host}", "no part", ""] {
+        assert!(with(text).is_ok_and(|tool| tool.hooks.summary.is_some()), "{text}");
+    }
+    for (text, why) in [
+        ("{closed}", "no reader finds `{closed}`"),
+        ("{open.port}", "no reader finds `{open.port}`"),
+        ("{host.name}", "no reader finds `{host.name}`"),
+        ("{}", "no reader finds `{}`"),
+        ("{open", "a `{` of `summary` has no `}`"),
+    ] {
+        let mistake = with(text).err().unwrap_or_default();
+        assert!(mistake.starts_with("p.toml:") && mistake.contains(why), "{text}: {mistake}");
+    }
 }
 
 proptest! {

@@ -4,6 +4,7 @@
 
 mod commands;
 pub mod conduct;
+mod decimal;
 pub mod flags;
 pub mod group;
 pub mod hooks;
@@ -13,6 +14,8 @@ pub mod reach;
 #[path = "reach_tests.rs"]
 mod reach_tests;
 mod rules;
+mod schema;
+pub mod summary;
 pub mod tools;
 pub mod values;
 

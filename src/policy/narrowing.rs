@@ -68,6 +68,7 @@ impl DeclaredCommand {
             | WordType::Target
             | WordType::Text
             | WordType::Int(_)
+            | WordType::Decimal(_)
             | WordType::Path
             | WordType::Ports
             | WordType::Choice(_) => word,

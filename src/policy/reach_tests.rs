@@ -1,6 +1,8 @@
 //! Targets of a tool against every sequence of arguments: the words of an accepted call lead to its target
 //! alone.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use crate::flags::DeclaredCommand;
@@ -38,11 +40,14 @@ max = 1
 why = "for this test"
 "#;
 
-fn scan() -> DeclaredCommand {
-    let document = Document::new("p.toml", TOOL);
-    let policy = Policy::parse(&[document], &Profiles::compiled_in());
-    let policy = policy.unwrap_or_else(|mistake| panic!("{mistake}"));
-    policy.command("scan").cloned().unwrap_or_else(|| panic!("it is there"))
+fn scan() -> &'static DeclaredCommand {
+    static SCAN: LazyLock<DeclaredCommand> = LazyLock::new(|| {
+        let document = Document::new("p.toml", TOOL);
+        let policy = Policy::parse(&[document], &Profiles::compiled_in());
+        let policy = policy.unwrap_or_else(|mistake| panic!("{mistake}"));
+        policy.command("scan").cloned().unwrap_or_else(|| panic!("it is there"))
+    });
+    &SCAN
 }
 
 /// Words that lead a scanner or a client elsewhere, and pieces of them.

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::commands::{self, WrittenCommand};
+use super::commands;
 use super::flags::DeclaredCommand;
+use super::schema::WrittenCommand;
 use model::call::Asked;
 use model::defaults::LEAST_MEMORY;
 use model::egress::Only;

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use regex::Regex;
 
+use super::decimal::Decimal;
 use super::reach::{TargetReach, TooLarge};
 use model::call::Cwd;
 use model::egress::Net;
@@ -29,6 +30,8 @@ pub enum WordType {
     Text,
     /// Decimal digits, within the range.
     Int(RangeInclusive<u64>),
+    /// Decimal digits, with a point and up to six decimals if wanted, within the range.
+    Decimal(RangeInclusive<Decimal>),
     /// A path inside `/workspace`.
     Path,
     /// A host name or an address.
@@ -55,6 +58,8 @@ impl WordPattern {
     /// # Errors
     /// When it is no regular expression.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
+        // Alone first: a parenthesis too many would end the group, and with it what holds the pattern to the whole word.
+        Regex::new(text)?;
         // `\A` and `\z`, for `$` would match before a last newline in other dialects.
         Regex::new(&format!(r"\A(?:{text})\z")).map(Self)
     }
@@ -146,6 +151,7 @@ impl Type {
             },
             WordType::Text
             | WordType::Int(_)
+            | WordType::Decimal(_)
             | WordType::Path
             | WordType::Ports
             | WordType::Choice(_) => Ok(()),
@@ -163,7 +169,12 @@ impl WordType {
     pub fn is_target(&self) -> bool {
         match self {
             Self::Host | Self::Cidr | Self::Target | Self::Url => true,
-            Self::Text | Self::Int(_) | Self::Path | Self::Ports | Self::Choice(_) => false,
+            Self::Text
+            | Self::Int(_)
+            | Self::Decimal(_)
+            | Self::Path
+            | Self::Ports
+            | Self::Choice(_) => false,
         }
     }
 
@@ -175,6 +186,7 @@ impl WordType {
         match self {
             Self::Text => Ok(word.to_owned()),
             Self::Int(range) => int(word, range),
+            Self::Decimal(range) => decimal(word, range),
             Self::Path => path(word),
             Self::Host => when(is_host(word), "is no host name or address"),
             Self::Cidr => when(is_cidr(word), "is no network, such as 10.0.0.0/8"),
@@ -200,6 +212,14 @@ fn int(word: &str, range: &RangeInclusive<u64>) -> Result<String, String> {
         // Written anew: a leading zero is octal to some programs.
         Some(number) => Ok(number.to_string()),
         None => Err(format!("is no whole number from {} to {}", range.start(), range.end())),
+    }
+}
+
+fn decimal(word: &str, range: &RangeInclusive<Decimal>) -> Result<String, String> {
+    let number = word.parse::<Decimal>().ok();
+    match number.filter(|number| range.contains(number)) {
+        Some(number) => Ok(number.to_string()),
+        None => Err(format!("is no number from {} to {}", range.start(), range.end())),
     }
 }
 
@@ -270,7 +290,8 @@ fn is_host(word: &str) -> bool {
         (1..=63).contains(&label.len())
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            // Names of services begin with an underscore: `_sip._tcp`.
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     };
     if word.parse::<IpAddr>().is_ok() {
         return true;

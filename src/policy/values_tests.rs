@@ -29,11 +29,34 @@ fn near() -> impl Strategy<Value = String> {
     ]
 }
 
+fn decimal_of(text: &str) -> Decimal {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn every_decimal() -> WordType {
+    WordType::Decimal(decimal_of("0")..=decimal_of("999999999999"))
+}
+
+#[test]
+fn a_pattern_holds_the_whole_word_and_cannot_let_go_of_it() {
+    let pattern = WordPattern::new("a|b").unwrap_or_else(|error| panic!("{error}"));
+    assert!(pattern.matches("a") && pattern.matches("b"));
+    assert!(["ab", "xa", "a\n", ""].iter().all(|word| !pattern.matches(word)));
+    // Behind `(?:…)` it would be an alternative without an anchor.
+    assert!(WordPattern::new("a)|(?:b").is_err());
+}
+
 #[test]
 fn hosts_cidrs_and_urls_take_the_ordinary_ones() {
-    for host in
-        ["localhost", "a.example.com", "10.0.0.1", "::1", "xn--bcher-kva.example", "3com.com"]
-    {
+    for host in [
+        "localhost",
+        "a.example.com",
+        "10.0.0.1",
+        "::1",
+        "xn--bcher-kva.example",
+        "3com.com",
+        "_sip._tcp.a.org",
+    ] {
         assert!(takes(WordType::Host, host), "{host}");
     }
     for network in ["10.0.0.0/8", "0.0.0.0/0", "192.168.1.7/32", "fd00::/8", "::/0"] {
@@ -87,7 +110,7 @@ proptest! {
     #[test]
     fn no_type_takes_a_word_that_could_be_a_flag_or_hide_something(word in near()) {
         let kinds = [
-            WordType::Text, WordType::Int(0..=u64::MAX), WordType::Path, WordType::Host, WordType::Cidr, WordType::Url,
+            WordType::Text, WordType::Int(0..=u64::MAX), every_decimal(), WordType::Path, WordType::Host, WordType::Cidr, WordType::Url,
             WordType::Choice(vec![word.clone()]),
         ];
         for kind in kinds {
@@ -95,7 +118,7 @@ proptest! {
             prop_assert!(!passed.starts_with('-') && !passed.is_empty(), "{:?}", kind);
             prop_assert!(!passed.chars().any(|c| c.is_control() || is_deceptive(c)), "{:?}", kind);
             // Only a path and a number are written anew.
-            if !matches!(kind, WordType::Path | WordType::Int(_)) {
+            if !matches!(kind, WordType::Path | WordType::Int(_) | WordType::Decimal(_)) {
                 prop_assert_eq!(&passed, &word);
             }
         }
@@ -114,7 +137,7 @@ proptest! {
     #[test]
     fn a_host_is_labels_or_an_address_and_no_number_in_disguise(word in near()) {
         if takes(WordType::Host, &word) && word.parse::<IpAddr>().is_err() {
-            prop_assert!(word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.'));
+            prop_assert!(word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)));
             let label = |label: &str| {
                 (1..=63).contains(&label.len()) && label.trim_matches('-') == label
             };
@@ -151,6 +174,22 @@ proptest! {
         prop_assert_eq!(checked.is_ok(), inside);
         if let Ok(written) = checked {
             prop_assert!(written == "0" || !written.starts_with('0'));
+        }
+    }
+
+    #[test]
+    fn a_decimal_is_digits_with_one_point_in_its_range(word in "[0-9]{0,3}\\.?[0-9]{0,7}|[-+ 0-9a-fx.e]{1,8}") {
+        let range = decimal_of("0.2")..=decimal_of("60");
+        let checked = of(WordType::Decimal(range)).check(&word);
+        // Read in its own way: six decimals are exact in a double of this size.
+        let plain = word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+            && word.starts_with(|c: char| c.is_ascii_digit())
+            && !word.ends_with('.')
+            && word.split('.').nth(1).is_none_or(|part| part.len() <= 6);
+        let inside = plain && word.parse::<f64>().is_ok_and(|number| (0.2..=60.0).contains(&number));
+        prop_assert_eq!(checked.is_ok(), inside, "{}", word);
+        if let Ok(written) = checked {
+            prop_assert_eq!(written.parse::<f64>(), word.parse::<f64>());
         }
     }
 

@@ -76,6 +76,9 @@ impl Parsed {
             DeValue::Integer(number) => {
                 format!("Value::Whole({})", i64::from_str_radix(number.as_str(), number.radix())?)
             }
+            DeValue::Float(number) => {
+                format!("Value::Fraction({})", self.text(number.as_str()))
+            }
             DeValue::Boolean(flag) => format!("Value::Flag({flag})"),
             DeValue::Array(values) => {
                 let nodes =
@@ -83,7 +86,7 @@ impl Parsed {
                 format!("Value::List({})", behind(&mut self.nodes, nodes))
             }
             DeValue::Table(table) => self.table(table)?,
-            other @ (DeValue::Float(_) | DeValue::Datetime(_)) => {
+            other @ DeValue::Datetime(_) => {
                 return Err(format!("{other:?} is in none of our schemas").into());
             }
         };

@@ -7,13 +7,12 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::conduct::mine;
 use super::server::patience::patience;
 use super::server::{PROGRAM, Server};
 use super::{asked, has};
 
 /// Starts a server in front of the laboratory; `None` for an ordinary user, who has no network namespaces.
-fn in_front_of_the_lab(configuration: &Path, workspace: &Path) -> Option<Server> {
+pub(super) fn in_front_of_the_lab(configuration: &Path, workspace: &Path) -> Option<Server> {
     if !nix::unistd::geteuid().is_root() {
         assert!(std::env::var_os("COFFERDAM_MUST_RUN").is_none(), "run as root");
         return None;
@@ -83,31 +82,25 @@ fn gobuster_hydra_and_sqlmap_find_what_is_there_and_reach_nothing_else() {
     assert_eq!(server.close(), Some(0));
 }
 
-/// A question to the name server of the laboratory, which no caller can change.
-const DIG: &str =
-    "concurrency = 10\nalways = [\"@10.77.0.10\", \"-p\", \"5353\", \"+short\", \"+tries=1\"]\n";
-
 #[test]
 fn a_hundred_questions_at_once_are_all_answered() {
     if !has("/usr/bin/dig") {
         return;
     }
-    let (configuration, workspace) = (examples(), tempfile::tempdir().expect("a directory"));
-    let place = configuration.path();
-    let policy = mine("dig", DIG).replace("profile = \"bash\"", "profile = \"lab\"");
-    std::fs::write(place.join("policies/tools.toml"), format!("schema = 1\n{policy}"))
-        .expect("written");
-    let tools = "schema = 1\n[tools]\non = [\"cli_mine\"]\n";
-    std::fs::write(place.join("cofferdam.toml"), tools).expect("written");
-    let profile = place.join("sandbox-profiles/lab.toml");
-    let text = std::fs::read_to_string(&profile).expect("read");
-    let text = text.replace("ports = [22, 80, 443]", "ports = [5353]\nprotocols = [\"udp\"]");
-    std::fs::write(&profile, text).expect("written");
-    let Some(mut server) = in_front_of_the_lab(place, workspace.path()) else { return };
+    let (configuration, workspace) = (tempfile::tempdir(), tempfile::tempdir());
+    let (configuration, workspace) =
+        (configuration.expect("a directory"), workspace.expect("a directory"));
+    let tools = "schema = 1\n[tools]\non = [\"cli_dig\"]\n";
+    std::fs::write(configuration.path().join("cofferdam.toml"), tools).expect("written");
+    let Some(mut server) = in_front_of_the_lab(configuration.path(), workspace.path()) else {
+        return;
+    };
     let started = Instant::now();
     let calls: Vec<u64> = (0..100)
         .map(|number| {
-            server.call("cli_mine", json!({"word": [format!("host{number}.lab.internal")]}))
+            let name = format!("host{number}.lab.internal");
+            let arguments = json!({"server": "10.77.0.10", "name": name, "extra_args": "+short"});
+            server.call("cli_dig", arguments)
         })
         .collect();
     let mut took = Vec::new();

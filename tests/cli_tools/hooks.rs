@@ -107,6 +107,48 @@ fn what_a_transform_makes_is_checked_as_the_callers_own_words_are() {
 }
 
 #[test]
+fn a_check_before_a_transform_sees_what_that_made() {
+    let check = "read -r call; [[ $call != *evil* ]] || { echo 'not that'; exit 1; }";
+    let change = r#"read -r call
+        [[ $call == *'"-c"'* ]] && word=evil || word=good
+        printf '{"extra_args": ["--text", "%s"]}' $word"#;
+    let both = hook("check", check, "remember = true") + &hook("transform", change, "");
+    let (_directory, mut server) = with("echo", &both);
+    let told = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
+    assert_eq!(told["stdout"], "--text good w\n", "{told}");
+    let told = asked(&mut server, "cli_mine", json!({"word": ["w"], "extra_args": "-c"}));
+    assert_eq!(
+        (&told["error_type"], &told["error"], &told["stdout"]),
+        (&json!("validation_error"), &json!("cli_mine: not that"), &json!("")),
+        "{told}"
+    );
+    assert_eq!(server.close(), Some(0));
+    // However a value is written, a script sees one form.
+    let check = r#"read -r call; [[ $call != *'"--text","x"'* ]] || { echo 'not x'; exit 1; }"#;
+    let (_directory, mut server) = with("echo", &hook("check", check, ""));
+    for words in ["--text x", "--text=x"] {
+        let told = asked(&mut server, "cli_mine", json!({"extra_args": words}));
+        assert_eq!(told["error"], "cli_mine: not x", "{words}: {told}");
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_summary_is_made_of_what_the_readers_found() {
+    let readers = "summary = \"{pair.a} of {words}, first {first}\"\n\
+        [[tool.read]]\nname = \"pair\"\npattern = \"(?<a>[0-9]+) (?<b>[a-z]+)\"\nwhy = \"x\"\n\
+        [[tool.read]]\nname = \"words\"\npattern = \"[a-z]\"\nall = true\nwhy = \"x\"\n\
+        [[tool.read]]\nname = \"first\"\npattern = \"^([0-9]+)\"\nwhy = \"x\"\n";
+    let (_directory, mut server) = with("echo", readers);
+    let told = asked(&mut server, "cli_mine", json!({"word": ["7", "x"]}));
+    assert_eq!(told["metadata"]["summary"], "7 of 1, first 7", "{told}");
+    // A part that is not there leaves it out.
+    let told = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
+    assert_eq!(told["metadata"].get("summary"), None, "{told}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
 fn readers_and_an_output_hook_make_data_of_what_was_printed() {
     let script = r#"read -r call; [[ $call == *'"returncode":0'* ]] || exit 1
         echo '{"summary": "two words", "words": 2}'"#;

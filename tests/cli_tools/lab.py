@@ -48,7 +48,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer(("10.77.0.10", 80), Page)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-names.bind(("10.77.0.10", 5353))
+names.bind(("10.77.0.10", 53))
 while True:
     question, sender = names.recvfrom(2000)
     end = 12

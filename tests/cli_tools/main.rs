@@ -2,10 +2,13 @@
 #![expect(clippy::indexing_slicing, reason = "a JSON value without the key is null")]
 
 mod conduct;
+mod errors;
 mod examples;
 mod hooks;
 mod operator;
 mod own;
+mod reach;
+mod seed;
 #[path = "../support/server.rs"]
 mod server;
 mod settings;

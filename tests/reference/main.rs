@@ -30,7 +30,7 @@ fn kinds() -> [Kind; 3] {
     ]);
     let policy = Sources::new(&[
         "policy/rules.rs",
-        "policy/commands.rs",
+        "policy/schema.rs",
         "policy/conduct.rs",
         "policy/hooks.rs",
         "policy/flags.rs",

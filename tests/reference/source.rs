@@ -120,7 +120,7 @@ impl Sources {
 
     fn form(&self, file: usize, of: &Type) -> Form {
         if let Type::Tuple(_) = of {
-            return Form::Plain("list of two whole numbers");
+            return Form::Plain("list of two numbers");
         }
         let (name, arguments) = single(of).expect("a path");
         let inner = || self.form(file, arguments.last().expect("an argument"));

@@ -50,6 +50,11 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "[[tool]]\naccepts = [{ with = { path = \"a\" } }]\n\
          positional = [{ name = \"path\", kind = \"path\", min = 1, max = 1, why = \"w\" }]",
     ),
+    (
+        "Policy",
+        "tool.summary",
+        "[[tool]]\nread = [{ name = \"found\", pattern = \"/\", all = true, why = \"w\" }]",
+    ),
     ("Policy", "tool.flag.arity", "[[tool]]\nflag = [{ kind = \"text\" }]"),
     ("Policy", "tool.flag.kind", "[[tool]]\nflag = [{ arity = 1 }]"),
     ("Policy", "tool.flag.equals", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),

@@ -8,7 +8,7 @@ use super::schema::{pure, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, nearest};
 use crate::server::Server;
-use policy::flags::{DeclaredCommand, Flag, Takes};
+use policy::flags::{DeclaredCommand, Flag, Positional, PositionalEgress, Takes};
 use service::Backend;
 use service::cli::Declared;
 use service::cli::state::ToolFigures;
@@ -69,6 +69,7 @@ fn info(declared: &Declared, figures: &ToolFigures) -> Value {
     json!({
         "name": command.name,
         "command": command.program,
+        "version": env!("CARGO_PKG_VERSION"),
         "description": command.description,
         "why": command.why,
         "profile": profile.name.to_string(),
@@ -91,6 +92,7 @@ fn info(declared: &Declared, figures: &ToolFigures) -> Value {
             "recovery_timeout": terms.breaker.recovery.as_secs_f64(),
             "state": figures.breaker,
         },
+        "security_features": features(command),
         "hooks": command.hooks.scripts.iter().map(|hook| hook.at.name()).collect::<Vec<_>>(),
         "health": figures.health,
         "metrics": {
@@ -102,6 +104,21 @@ fn info(declared: &Declared, figures: &ToolFigures) -> Value {
             "pending": figures.pending,
         },
     })
+}
+
+/// Names what holds for every call of a tool: of each, something refuses what is against it.
+fn features(command: &DeclaredCommand) -> Vec<&'static str> {
+    let is_held = |one: &Positional| one.egress == PositionalEgress::Only;
+    let held = command.positionals.iter().any(is_held);
+    let all = [
+        "flags from a list, by their exact names, with typed values",
+        "no shell: the program gets checked words",
+        "a sandbox cell of its own for each call, with limits of time, memory and processes",
+        "output of a bounded size, without control characters",
+    ];
+    all.into_iter()
+        .chain(held.then_some("a network that reaches the target of the call alone"))
+        .collect()
 }
 
 /// Describes the words that a tool takes.

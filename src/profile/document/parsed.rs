@@ -21,6 +21,8 @@ pub struct Node {
 enum Value {
     Text(Text),
     Whole(i64),
+    /// A number with a point, as it is written.
+    Fraction(Text),
     Flag(bool),
     /// Of [`Shipped::nodes`].
     List(Part),
@@ -85,6 +87,9 @@ impl Deserializer<'static> for &'static Node {
         match self.value {
             Value::Text(text) => visitor.visit_borrowed_str(text.words()),
             Value::Whole(number) => visitor.visit_i64(number),
+            Value::Fraction(number) => {
+                visitor.visit_f64(number.words().parse().map_err(serde::de::Error::custom)?)
+            }
             Value::Flag(flag) => visitor.visit_bool(flag),
             Value::List(part) => {
                 visitor.visit_seq(SeqDeserializer::new(part.of(SHIPPED.nodes).iter()))
@@ -135,9 +140,11 @@ impl Deserializer<'static> for &'static Node {
             Value::Text(text) => {
                 BorrowedStrDeserializer::new(text.words()).deserialize_enum(name, variants, visitor)
             }
-            Value::Whole(_) | Value::Flag(_) | Value::List(_) | Value::Table(_) => {
-                self.deserialize_any(visitor)
-            }
+            Value::Whole(_)
+            | Value::Fraction(_)
+            | Value::Flag(_)
+            | Value::List(_)
+            | Value::Table(_) => self.deserialize_any(visitor),
         }
     }
 
@@ -190,12 +197,13 @@ mod tests {
         let value = match value.get_ref() {
             DeValue::String(text) => format!("{text:?}"),
             DeValue::Integer(number) => number.as_str().to_owned(),
+            DeValue::Float(number) => number.as_str().to_owned(),
             DeValue::Boolean(flag) => flag.to_string(),
             DeValue::Array(values) => {
                 format!("[{}]", values.iter().map(told).collect::<Vec<_>>().join(", "))
             }
             DeValue::Table(table) => entries(table),
-            other @ (DeValue::Float(_) | DeValue::Datetime(_)) => format!("{other:?}"),
+            other @ DeValue::Datetime(_) => format!("{other:?}"),
         };
         format!("{}..{} {value}", span.start, span.end)
     }
@@ -215,6 +223,7 @@ mod tests {
         match value {
             Value::Text(text) => format!("{:?}", text.words()),
             Value::Whole(number) => number.to_string(),
+            Value::Fraction(number) => number.words().to_owned(),
             Value::Flag(flag) => flag.to_string(),
             Value::List(part) => {
                 let nodes = part.of(SHIPPED.nodes).iter().map(here);

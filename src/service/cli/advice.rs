@@ -2,6 +2,11 @@
 
 use serde::Serialize;
 
+/// The way out of a call from which something was withheld.
+pub(crate) const PERMISSION: &str = "Run with appropriate permissions or adjust policy.";
+/// The way out of a call that did not reach what it was to reach.
+pub(crate) const NETWORK: &str = "Check network connectivity and firewall rules.";
+
 /// Reason why a call gave no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -46,7 +51,7 @@ impl ErrorType {
             Self::Timeout => "Increase timeout_sec or reduce operation scope.".to_owned(),
             Self::NotFound => format!("Install {program} or add to PATH."),
             Self::ValidationError => {
-                "Check argument format; extra_args lists the flags that are taken.".to_owned()
+                "Check argument format. Use get_tool_info for syntax.".to_owned()
             }
             Self::ExecutionError => {
                 "Read stderr: the program's own message says what it lacks.".to_owned()

@@ -6,12 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words};
+use super::{
+    AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words, advice,
+};
 use crate::CallReport;
 use capture::Captured;
 use capture::text::render;
 use model::outcome::Outcome;
 use policy::hooks::{FoundLine, HookPoint, HookScript, Hooks};
+use policy::summary::SummaryPart;
 
 /// Characters of a refusal that a caller is told.
 const REASON: usize = 500;
@@ -111,18 +114,22 @@ pub(crate) fn answer(hook: &HookScript, report: &CallReport) -> Result<Answer, T
         extra_args: Vec<String>,
     }
     match (&report.outcome, hook.at) {
-        (Outcome::Exited { code: 0 }, HookPoint::Check) => Ok(Answer::Pass),
+        (Outcome::Exited { code: 0 }, HookPoint::Check | HookPoint::Reach) => Ok(Answer::Pass),
         (Outcome::Exited { code: 0 }, HookPoint::Transform) => {
             let given = serde_json::from_str(&text(&report.stdout, WORDS));
             given.map(|Given { extra_args }| Answer::Words(extra_args)).map_err(|error| {
                 failed(hook, &format!("printed no object with `extra_args`: {error}"))
             })
         }
-        (Outcome::Exited { code: REFUSED }, HookPoint::Check | HookPoint::Transform) => {
+        (
+            Outcome::Exited { code: REFUSED },
+            HookPoint::Check | HookPoint::Transform | HookPoint::Reach,
+        ) => {
             let reason = text(&report.stdout, REASON);
-            Ok(Answer::Refuse(match reason.trim() {
-                "" => "the operator's check refuses this call".to_owned(),
-                reason => reason.to_owned(),
+            Ok(Answer::Refuse(match (reason.trim(), hook.at) {
+                ("", HookPoint::Reach) => "the target does not answer".to_owned(),
+                ("", _) => "the operator's check refuses this call".to_owned(),
+                (reason, _) => reason.to_owned(),
             }))
         }
         (outcome, _) => Err(failed(hook, &ended(outcome))),
@@ -139,6 +146,15 @@ pub(crate) fn data(hook: &HookScript, report: &CallReport) -> Result<Value, Stri
     }
     serde_json::from_str(&text(&report.stdout, DATA))
         .map_err(|error| format!("the operator's {} hook printed no JSON: {error}", hook.at.name()))
+}
+
+/// Makes the error of a call that a hook refuses.
+pub(crate) fn refusal(hook: &HookScript, about: AboutCall<'_>, reason: &str) -> ToolError {
+    let error = ToolError::new(ErrorType::ValidationError, format!("{}: {reason}", about.tool));
+    match hook.at {
+        HookPoint::Reach => error.with_suggestion(advice::NETWORK),
+        HookPoint::Check | HookPoint::Transform | HookPoint::Output => error,
+    }
 }
 
 /// Makes the error of a hook that has no answer.
@@ -177,6 +193,22 @@ pub(crate) fn read(hooks: &Hooks, stdout: &str) -> Option<Map<String, Value>> {
         }
     }
     (!hooks.readers.is_empty()).then_some(all)
+}
+
+/// Makes the summary of what the readers found; `None` where one of its parts was not found.
+pub(crate) fn summary(hooks: &Hooks, found: &Map<String, Value>) -> Option<String> {
+    let shown = |value: &Value| match value {
+        Value::Array(lines) => Some(lines.len().to_string()),
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Null | Value::Bool(_) | Value::Object(_) => None,
+    };
+    let part = |part: &SummaryPart| match part {
+        SummaryPart::Text(text) => Some(text.clone()),
+        SummaryPart::Found { reader, group: None } => shown(found.get(reader)?),
+        SummaryPart::Found { reader, group: Some(group) } => shown(found.get(reader)?.get(group)?),
+    };
+    hooks.summary.as_ref()?.parts().iter().map(part).collect()
 }
 
 /// Converts digits to a number, for a program; text that a number would change stays text.

@@ -119,6 +119,7 @@ impl From<BadRequest> for ToolError {
         let error = Self::new(ErrorType::ValidationError, format!("{bad}{hint}"));
         match &bad {
             BadRequest::Words(BadWords::Value { too_large: Some(large), .. }) => {
+                let error = error.with_suggestion(format!("Use /{} or smaller", large.prefix));
                 Self { facts: facts(large), ..error }
             }
             BadRequest::Words(_)
@@ -139,7 +140,6 @@ fn facts(large: &TooLarge) -> Map<String, Value> {
         ("network_size".to_owned(), number(*size).into()),
         ("max_allowed".to_owned(), number(*most).into()),
         ("suggested_cidr".to_owned(), format!("/{prefix}").into()),
-        ("recovery_suggestion".to_owned(), format!("Use /{prefix} or smaller").into()),
     ])
 }
 
@@ -189,7 +189,8 @@ pub(crate) fn words(
     declared: &Declared,
     request: &DeclaredRequest,
 ) -> Result<Vec<String>, BadRequest> {
-    request.flags.list(&declared.command.name, declared.terms.max_args)
+    let words = request.flags.list(&declared.command.name, declared.terms.max_args)?;
+    Ok(declared.command.apart(&words))
 }
 
 /// Builds the call of a declared tool that `request` describes.

@@ -54,6 +54,14 @@ pub(super) fn parse(form: OutputForm, output: &str) -> Option<Result<Parsed, Unp
         OutputForm::Xml => {
             Some(xml(output).map(|element| named("xml", Value::Object(element.into_json()))))
         }
+        OutputForm::Auto if output.trim_start().starts_with(['{', '[']) => {
+            serde_json::from_str(output).ok().map(|value| Ok(named("json", value)))
+        }
+        OutputForm::Auto if output.trim_start().starts_with("<?xml") => {
+            let element = xml(output).ok()?;
+            Some(Ok(named("xml", Value::Object(element.into_json()))))
+        }
+        OutputForm::Auto => None,
         OutputForm::Nmap => Some(
             xml(output)
                 .and_then(|element| nmap::scan(&element).ok_or(Unparsed::NotNmap))
@@ -206,6 +214,17 @@ mod tests {
         assert_eq!(of(OutputForm::Xml, xml), Ok(expected));
         assert!(parse(OutputForm::Text, "{}").is_none());
         assert!(parse(OutputForm::Json, " \n").is_none());
+    }
+
+    #[test]
+    fn what_is_json_or_xml_is_found_out_where_a_tool_prints_anything() {
+        assert_eq!(of(OutputForm::Auto, " {\"a\": 1}"), Ok(json!({ "json": { "a": 1 } })));
+        assert_eq!(of(OutputForm::Auto, "[1]\n"), Ok(json!({ "json": [1] })));
+        let xml = of(OutputForm::Auto, "<?xml version=\"1.0\"?><a>t</a>");
+        assert_eq!(xml, Ok(json!({ "xml": { "a": "t" } })));
+        for text in ["{\"a\": ", "[x]", "<?xml version=\"1.0\"?><a>", "<html>", "text", "12"] {
+            assert!(parse(OutputForm::Auto, text).is_none(), "{text}");
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The result of a declared command, with the reference implementation's fields.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::advice::ErrorType;
+use super::advice::{self, ErrorType};
 use super::hooks;
 use super::output;
 use super::{Declared, DeclaredRequest};
@@ -13,6 +15,7 @@ use crate::report::network;
 use capture::Captured;
 use capture::text::render;
 use model::clock;
+use model::egress::Denied;
 use model::outcome::{Failure, Outcome};
 use model::receipt::Receipt;
 use policy::Grant;
@@ -85,23 +88,28 @@ pub struct ToolError {
     pub message: String,
     /// Facts for a program, such as the size of a network that is too large.
     pub facts: Map<String, Value>,
+    /// The way out, where it is another than the usual one of this kind.
+    pub suggestion: Option<String>,
 }
 
 impl ToolError {
     /// Makes an error without facts.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), facts: Map::new() }
+        Self { kind, message: message.into(), facts: Map::new(), suggestion: None }
+    }
+
+    pub(crate) fn with_suggestion(self, suggestion: impl Into<String>) -> Self {
+        Self { suggestion: Some(suggestion.into()), ..self }
     }
 
     /// Formats it as the reference implementation's context of an error.
     fn context(&self, about: AboutCall<'_>) -> Value {
-        let Self { kind, message, facts } = self;
-        let suggestion = facts.get("recovery_suggestion").cloned();
+        let Self { kind, message, facts, suggestion } = self;
+        let usual = || kind.suggestion(about.program);
         json!({
             "error_type": kind,
             "message": message,
-            "recovery_suggestion":
-                suggestion.unwrap_or_else(|| Value::String(kind.suggestion(about.program))),
+            "recovery_suggestion": suggestion.clone().unwrap_or_else(usual),
             "timestamp": clock::now(),
             "tool_name": about.tool,
             "target": about.target.unwrap_or_default(),
@@ -186,8 +194,11 @@ impl DeclaredResult {
     ) -> Self {
         let (stdout, truncated_stdout) = stream(&report.stdout, declared.terms.max_stdout);
         let (stderr, truncated_stderr) = stream(&report.stderr, declared.terms.max_stderr);
-        let (returncode, failed) = ended(&declared.command.program, &report.outcome);
         let denial = |denied| DenialReport::of(denied, &declared.profile);
+        let denials: Vec<DenialReport> = report.denials.iter().map(denial).collect();
+        let (returncode, failed) = ended(&declared.command.program, &report.outcome);
+        let unreached = report.network.as_ref().map_or(&[][..], |tally| &tally.denied);
+        let failed = failed.map(|error| withheld(error, &denials, unreached));
         let mut metadata = Map::from_iter([
             ("stdout_bytes".to_owned(), json!(report.stdout.total())),
             ("stderr_bytes".to_owned(), json!(report.stderr.total())),
@@ -201,8 +212,11 @@ impl DeclaredResult {
             metadata.insert("error_context".to_owned(), error.context(about));
         }
         metadata.extend(data(declared, &stdout, truncated_stdout));
-        let read = hooks::read(&declared.command.hooks, &stdout);
-        metadata.extend(read.map(|read| ("parsed".to_owned(), Value::Object(read))));
+        if let Some(read) = hooks::read(&declared.command.hooks, &stdout) {
+            let summary = hooks::summary(&declared.command.hooks, &read);
+            metadata.extend(summary.map(|text| ("summary".to_owned(), json!(text))));
+            metadata.insert("parsed".to_owned(), Value::Object(read));
+        }
         let (error_type, error) = failed.map(|it| (it.kind, it.message)).unzip();
         Self {
             stdout,
@@ -214,7 +228,7 @@ impl DeclaredResult {
             error,
             error_type,
             execution_time: report.duration.as_secs_f64(),
-            denials: report.denials.iter().map(denial).collect(),
+            denials,
             network: report.network.as_ref().map(network::fields),
             network_lines: report.network.as_ref().map(network::lines).unwrap_or_default(),
             metadata: Value::Object(metadata),
@@ -297,9 +311,44 @@ fn ended(program: &str, outcome: &Outcome) -> (i32, Option<ToolError>) {
                 (126, failure.hint().map(str::to_owned))
             };
             let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-            failed(code, kind, format!("{failure}{hint}"))
+            let error = ToolError::new(kind, format!("{failure}{hint}"));
+            (code, Some(ToolError { suggestion: way_out(failure), ..error }))
         }
     }
+}
+
+/// Returns the way out of a failure that has one of its own.
+fn way_out(failure: &Failure) -> Option<String> {
+    match failure {
+        Failure::NotExecutable { .. } | Failure::Cwd { .. } | Failure::Refused { .. } => {
+            Some(advice::PERMISSION.to_owned())
+        }
+        Failure::Network { .. } => Some(advice::NETWORK.to_owned()),
+        Failure::Setup { .. } | Failure::Unmeasured { .. } => failure.hint().map(str::to_owned),
+        Failure::NotFound { .. } | Failure::Busy { .. } | Failure::Supervisor | Failure::Lost => {
+            None
+        }
+    }
+}
+
+/// Adds to the error of a program that failed what was withheld from it, and the grants that would change that.
+fn withheld(error: ToolError, denials: &[DenialReport], unreached: &[Denied]) -> ToolError {
+    if error.kind != ErrorType::ExecutionError || error.suggestion.is_some() {
+        return error;
+    }
+    let suggestion = match (unreached.is_empty(), denials.is_empty()) {
+        (false, _) => advice::NETWORK,
+        (true, false) => advice::PERMISSION,
+        (true, true) => return error,
+    };
+    let of_network = unreached.iter().filter_map(|one| one.grant.as_deref());
+    let of_calls = denials.iter().filter_map(|one| one.grant.as_deref());
+    let grants: BTreeSet<&str> = of_network.chain(of_calls).collect();
+    let mut error = error.with_suggestion(suggestion);
+    if !grants.is_empty() {
+        error.facts.insert("grants".to_owned(), json!(grants));
+    }
+    error
 }
 
 fn kind_of(failure: &Failure) -> ErrorType {

@@ -1,5 +1,6 @@
-//! Scripts of a declared tool's hooks, each run in a cell of its own: no network, nothing of a workspace, a rule of
-//! their own. What they say of a call can refuse it or change its flags, which are then checked anew.
+//! Scripts of a declared tool's hooks, each run in a cell of its own: nothing of a workspace, a rule of their own, and no
+//! network, but for those that look for the target of a call, which have the call's. What they say of a call can refuse
+//! it or change its flags, which are then checked anew.
 
 use serde_json::{Value, json};
 
@@ -10,15 +11,21 @@ use crate::cli::{ErrorType, ToolError};
 use crate::shell::{self, ScriptArgs};
 use crate::{CallReport, Caller, Refusal};
 use model::call::{Call, Correlation};
-use model::egress::NetworkClass;
+use model::egress::{NetworkClass, Only};
 use policy::hooks::{HookPoint, HookScript};
-use policy::tools::HOOK_PREFIX;
 
-/// Points of the hooks that run before the program.
+/// Points of the hooks that run before the program, in their order in the file.
 const BEFORE: [HookPoint; 2] = [HookPoint::Check, HookPoint::Transform];
 
+/// Call as the scripts before the program have left it.
+struct Hooked {
+    call: Call,
+    words: Vec<String>,
+}
+
 impl Scope {
-    /// Asks the scripts before the program about `call`, in their order; returns the call as they leave it.
+    /// Asks the scripts before the program about `call`; returns the call as they leave it. Every check has let the words
+    /// through that the program gets, and the target is looked for last.
     ///
     /// # Errors
     /// The reason of the one that refuses, or words that the list does not take.
@@ -26,48 +33,73 @@ impl Scope {
         &self,
         declared: &Declared,
         request: &DeclaredRequest,
-        mut call: Call,
+        call: Call,
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<Call, ToolError> {
-        let mut scripts = declared.command.hooks.scripts_at(&BEFORE).peekable();
-        if scripts.peek().is_none() {
+        let hooks = &declared.command.hooks;
+        if hooks.scripts.is_empty() {
             return Ok(call);
         }
-        let mut words = cli::words(declared, request)?;
-        for hook in scripts {
-            match self.answer_of(declared, request, (hook, &words), caller, about).await? {
-                Answer::Pass => {}
-                Answer::Refuse(reason) => {
-                    let message = format!("{}: {reason}", about.tool);
-                    return Err(ToolError::new(ErrorType::ValidationError, message));
-                }
-                Answer::Words(given) => {
-                    words = given;
-                    let request = hooks::with_words(request, words.clone());
-                    call = cli::call(declared, &request, about.correlation).map_err(unfit)?;
-                }
+        let mut hooked = Hooked { call, words: cli::words(declared, request)? };
+        // Checks, each with the words that it was asked about.
+        let mut asked: Vec<(&HookScript, Vec<String>)> = Vec::new();
+        for hook in hooks.scripts_at(&BEFORE) {
+            if hook.at == HookPoint::Check {
+                asked.push((hook, hooked.words.clone()));
+            }
+            self.ask(declared, request, (hook, &mut hooked), caller, about).await?;
+        }
+        // What a transform has made since, the check has not seen.
+        for (hook, words) in asked {
+            if words != hooked.words {
+                self.ask(declared, request, (hook, &mut hooked), caller, about).await?;
             }
         }
-        Ok(call)
+        for hook in hooks.scripts_at(&[HookPoint::Reach]) {
+            self.ask(declared, request, (hook, &mut hooked), caller, about).await?;
+        }
+        Ok(hooked.call)
+    }
+
+    /// Asks one script, and does as it says.
+    async fn ask(
+        &self,
+        declared: &Declared,
+        request: &DeclaredRequest,
+        (hook, hooked): (&HookScript, &mut Hooked),
+        caller: &Caller,
+        about: AboutCall<'_>,
+    ) -> Result<(), ToolError> {
+        match self.answer_of(declared, request, (hook, hooked), caller, about).await? {
+            Answer::Pass => Ok(()),
+            Answer::Refuse(reason) => Err(hooks::refusal(hook, about, &reason)),
+            Answer::Words(given) => {
+                let request = hooks::with_words(request, given.clone());
+                hooked.call = cli::call(declared, &request, about.correlation).map_err(unfit)?;
+                hooked.words = given;
+                Ok(())
+            }
+        }
     }
 
     async fn answer_of(
         &self,
         declared: &Declared,
         request: &DeclaredRequest,
-        (hook, words): (&HookScript, &[String]),
+        (hook, hooked): (&HookScript, &Hooked),
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<Answer, ToolError> {
-        let input = hooks::input(declared, request, words).to_string();
+        let input = hooks::input(declared, request, &hooked.words).to_string();
         let remembered = &self.executor.answers;
         // Of this client: the time of an answer tells nobody what another has asked.
         let key = format!("{}\0{input}", self.workbench.principal.name());
         if let Some(answer) = remembered.get(&hook.script, &key).filter(|_| hook.remember) {
             return Ok(answer);
         }
-        let report = self.run_hook(hook, input.clone(), caller, about).await?;
+        let only = hooked.call.only.clone();
+        let report = self.run_hook(hook, input.clone(), only, caller, about).await?;
         let answer = hooks::answer(hook, &report)?;
         if hook.remember {
             remembered.put(&hook.script, &key, answer.clone());
@@ -87,7 +119,7 @@ impl Scope {
         let words = cli::words(declared, request).unwrap_or_default();
         for hook in declared.command.hooks.scripts_at(&[HookPoint::Output]) {
             let input = hooks::with_end(hooks::input(declared, request, &words), &result);
-            let report = self.run_hook(hook, input.to_string(), caller, about).await;
+            let report = self.run_hook(hook, input.to_string(), None, caller, about).await;
             let read = report.map_err(|error| error.message);
             let (key, value) = match read.and_then(|report| hooks::data(hook, &report)) {
                 Ok(value) => ("parsed", value),
@@ -98,10 +130,12 @@ impl Scope {
         result
     }
 
+    /// Runs a script in a cell without a network, or with that of a call where it looks for the target.
     async fn run_hook(
         &self,
         hook: &HookScript,
         input: String,
+        only: Option<Only>,
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<CallReport, ToolError> {
@@ -111,11 +145,20 @@ impl Scope {
             timeout: Some(hook.timeout.as_secs_f64()),
             ..ScriptArgs::default()
         };
-        let name = format!("{HOOK_PREFIX}{}", about.tool);
         let bad = |why: &dyn std::fmt::Display| hooks::failed(hook, &format!("cannot run: {why}"));
-        self.without_a_network(&name).map_err(|why| bad(&why))?;
+        let name = format!("{}{}", hook.at.prefix(), about.tool);
+        let only = match (hook.at, only) {
+            (HookPoint::Reach, Some(only)) => Some(only),
+            // It would have all that its profile has.
+            (HookPoint::Reach, None) => return Err(bad(&"the call is held to no target")),
+            (HookPoint::Check | HookPoint::Transform | HookPoint::Output, _) => {
+                self.without_a_network(&name).map_err(|why| bad(&why))?;
+                None
+            }
+        };
         let mut call = shell::script(name, args).map_err(|error| bad(&error))?;
         call.correlation = Correlation::new(about.correlation).ok();
+        call.only = only;
         let done = self.workbench.call_alone(call, caller).await;
         done.map_err(|refusal| match refusal {
             full @ Refusal::QueueFull { .. } => {

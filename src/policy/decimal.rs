@@ -1,0 +1,127 @@
+//! Decimal numbers in words and in ranges: exact, so that `0.1` is what the operator wrote and no binary neighbour.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+/// Decimals that a number has at most.
+const PLACES: usize = 6;
+/// Digits before the point, at most.
+const DIGITS: usize = 12;
+/// Parts of one.
+const ONE: u64 = 1_000_000;
+
+/// Number of digits and at most six decimals, in millionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Decimal(u64);
+
+impl Decimal {
+    /// Returns the number where it has no decimals.
+    pub fn whole(self) -> Option<u64> {
+        (self.0 % ONE == 0).then_some(self.0 / ONE)
+    }
+}
+
+/// Text that is no such number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a number has twelve digits and six decimals at most, and no sign")]
+pub struct NoDecimal;
+
+impl FromStr for Decimal {
+    type Err = NoDecimal;
+
+    fn from_str(text: &str) -> Result<Self, NoDecimal> {
+        let (whole, part) = match text.split_once('.') {
+            Some((whole, part)) => (whole, Some(part)),
+            None => (text, None),
+        };
+        // Digits only: a sign, an exponent or `inf` means something to some programs.
+        let is_digits = |text: &str, most: usize| {
+            (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if !is_digits(whole, DIGITS) || !part.is_none_or(|part| is_digits(part, PLACES)) {
+            return Err(NoDecimal);
+        }
+        let millionths = format!("{whole}{:0<PLACES$}", part.unwrap_or_default());
+        millionths.parse().map(Self).map_err(|_| NoDecimal)
+    }
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(millionths) = self;
+        write!(f, "{}", millionths / ONE)?;
+        match millionths % ONE {
+            0 => Ok(()),
+            part => write!(f, ".{}", format!("{part:06}").trim_end_matches('0')),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Decimal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, 0 at least")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Decimal, E> {
+                number.to_string().parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Decimal, E> {
+                number.to_string().parse().map_err(E::custom)
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Decimal, E> {
+                // The shortest text that reads back as the number is what the operator wrote.
+                number.to_string().parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_exact_and_written_anew() {
+        for (text, written) in [
+            ("0", Some("0")),
+            ("007", Some("7")),
+            ("0.2", Some("0.2")),
+            ("1.50", Some("1.5")),
+            ("3600.0", Some("3600")),
+            ("0.000001", Some("0.000001")),
+            ("999999999999.999999", Some("999999999999.999999")),
+            ("0.0000001", None),
+            ("1000000000000", None),
+            ("", None),
+            (".5", None),
+            ("5.", None),
+            ("1.2.3", None),
+            ("+1", None),
+            ("-1", None),
+            ("1e3", None),
+            ("1,5", None),
+            ("inf", None),
+            ("NaN", None),
+            ("0x1", None),
+            ("\u{661}", None),
+            (" 1", None),
+        ] {
+            let read = text.parse::<Decimal>().ok().map(|number| number.to_string());
+            assert_eq!(read.as_deref(), written, "{text:?}");
+        }
+        let [high, low] = ["0.2", "0.19"].map(|text| text.parse::<Decimal>().ok());
+        assert!(low < high);
+        assert_eq!("7".parse::<Decimal>().map(Decimal::whole), Ok(Some(7)));
+        assert_eq!("7.5".parse::<Decimal>().map(Decimal::whole), Ok(None));
+    }
+}

@@ -1,0 +1,279 @@
+//! `[[tool]]` of a policy file as it is written: its keys, their defaults and examples. The reference of keys is made
+//! of these comments. [`super::commands`] checks them; conduct and hooks have types of their own beside their checks.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::conduct::{OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate};
+use super::decimal::Decimal;
+use super::flags::Input;
+use super::hooks::{WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement};
+use model::units::Time;
+
+/// Program as a tool, with the flags that callers may give it. A rule must allow the tool, and `[tools] on` of
+/// the server must name it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCommand {
+    /// Name of the tool: lower-case letters, digits and underscores. A shipped tool of the name is replaced, whole.
+    /// Example: `"cli_wc"`.
+    pub(super) name: Spanned<String>,
+    /// Tool that this one adds to, above it in the file or shipped: it has its program, flags, fields, words and conduct,
+    /// but for what it says itself. A flag replaces the one of its name; fields, templates and default words replace all.
+    ///
+    /// Default: none. Example: `"cli_nmap"`.
+    pub(super) extends: Option<Spanned<String>>,
+    /// Program, found in the cell. Only a tool that extends another may leave it out.
+    ///
+    /// Default: that of the tool that it extends. Example: `"wc"`.
+    pub(super) program: Option<Spanned<String>>,
+    /// Description for callers.
+    ///
+    /// Default: the reason. Example: `"Count lines, words and bytes."`.
+    pub(super) description: Option<Spanned<String>>,
+    /// Way in which the program gets the field `stdin` of a call.
+    ///
+    /// Default: `"plain"`. Example: `"none"`.
+    #[serde(default)]
+    pub(super) stdin: Option<Spanned<Input>>,
+    /// Promise to callers that the command changes nothing; cofferdam does not hold it to that.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    pub(super) read_only: bool,
+    /// Time of a call that asks for none. The rule and the profile may leave less.
+    ///
+    /// Default: `timeout` of `[commands]` in cofferdam.toml, else that of the profile. Example: `"30s"`.
+    pub(super) timeout: Option<Spanned<Time>>,
+    /// Calls of the tool that run at once; others wait for their turn.
+    ///
+    /// Default: `concurrency` of `[commands]` in cofferdam.toml, else 2. Example: `5`.
+    pub(super) concurrency: Option<Spanned<u32>>,
+    /// Calls of the tool that wait; one more is answered with `resource_exhausted`.
+    ///
+    /// Default: `256`. Example: `16`.
+    pub(super) queue: Option<u32>,
+    /// Further attempts of a call that had no result.
+    ///
+    /// Default: none.
+    pub(super) retries: Option<WrittenRetries>,
+    /// Circuit breaker, which every tool has.
+    ///
+    /// Default: `failures` and `recovery` of `[commands]` in cofferdam.toml, else 5 and 60s.
+    pub(super) breaker: Option<WrittenBreaker>,
+    /// Words behind the program's name, before all others; no caller can change them.
+    ///
+    /// Default: `[]`. Example: `["-oX", "-"]`.
+    pub(super) always: Option<Spanned<Vec<String>>>,
+    /// Form of the standard output, which `metadata` of the result then has as data.
+    ///
+    /// Default: `"text"`. Example: `"json"`.
+    pub(super) output: Option<OutputForm>,
+    /// Words that a call has unless it chooses others.
+    #[serde(default, rename = "default")]
+    pub(super) defaults: Vec<WrittenDefault>,
+    /// Words under a name, for the field `template` of a call.
+    #[serde(default, rename = "template")]
+    pub(super) templates: Vec<WrittenTemplate>,
+    /// Conditions on the flags of a call together.
+    #[serde(default, rename = "check")]
+    pub(super) checks: Vec<WrittenCheck>,
+    /// Words in the place of a caller's.
+    #[serde(default, rename = "replace")]
+    pub(super) replacements: Vec<WrittenReplacement>,
+    /// Readers of lines of the standard output.
+    #[serde(default, rename = "read")]
+    pub(super) readers: Vec<WrittenReader>,
+    /// One line about the output, for `metadata.summary`: `{NAME}` is what a reader found, the number of its lines with
+    /// `all`; `{NAME.GROUP}` is a named group. Without one of them there is no summary.
+    ///
+    /// Default: none. Example: `"{found} pages"`.
+    pub(super) summary: Option<Spanned<String>>,
+    /// Scripts that check a call, change its flags, or read its output, each in a cell of its own.
+    #[serde(default, rename = "hook")]
+    pub(super) hooks: Vec<WrittenHook>,
+    /// Flags that are never taken, for which callers are told the reason.
+    #[serde(default, rename = "refused")]
+    pub(super) refused: Vec<WrittenRefused>,
+    /// Flags that callers may give.
+    #[serde(default, rename = "flag")]
+    pub(super) flags: Vec<WrittenFlag>,
+    /// Words that are no flags, each a field of the tool, in the order in which the program gets them.
+    #[serde(default, rename = "positional")]
+    pub(super) positionals: Vec<WrittenPositional>,
+    /// Reason for the tool. Example: `"counting needs no shell"`.
+    pub(super) why: Spanned<String>,
+    /// Calls that the list must take, one at least: tested when the file is read.
+    pub(super) accepts: Spanned<Vec<Spanned<Example>>>,
+    /// Calls that the list must refuse, one at least: tested when the file is read.
+    pub(super) refuses: Spanned<Vec<Spanned<Example>>>,
+}
+
+/// Flag that is never taken, and the reason.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenRefused {
+    /// Flag with its dashes. Example: `"-sS"`.
+    pub(super) flag: Spanned<String>,
+    /// Reason and the way out, which callers read after the flag. Example: `"needs raw sockets"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Flag that callers may give, by its whole name and as a word of its own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenFlag {
+    /// Flag with its one or two dashes, or one plus sign. Example: `"--indent"`.
+    pub(super) flag: Spanned<String>,
+    /// Number of its values, 0 or 1.
+    ///
+    /// Default: 0, a flag alone. Example: `1`.
+    #[serde(default)]
+    pub(super) arity: Option<Spanned<u8>>,
+    /// Place of the value: behind `=` in the flag's own word instead of in the next word.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    pub(super) equals: bool,
+    /// Number of times that it may be given.
+    ///
+    /// Default: `1`. Example: `4`.
+    pub(super) times: Option<Spanned<usize>>,
+    /// Type of its value; a flag with a value has one.
+    ///
+    /// Default: none. Example: `"text"`.
+    pub(super) kind: Option<Spanned<WrittenKind>>,
+    /// Regular expression that the whole value matches.
+    ///
+    /// Default: none. Example: `"[a-z]+"`.
+    pub(super) pattern: Option<Spanned<String>>,
+    /// Lowest and highest value, for the kinds `int` and `decimal`, which need it.
+    ///
+    /// Default: none. Example: `[0, 7]`.
+    pub(super) range: Option<Spanned<(Decimal, Decimal)>>,
+    /// Values that are taken, for the kind `choice` alone, which needs them.
+    ///
+    /// Default: none. Example: `["json", "text"]`.
+    pub(super) values: Option<Spanned<Vec<String>>>,
+    /// Longest value in bytes; 4096 at most.
+    ///
+    /// Default: `4096`. Example: `64`.
+    pub(super) max_bytes: Option<Spanned<usize>>,
+    /// Places that a value of the kinds `host`, `cidr`, `target` and `url` may name: networks, names, `*.NAME` for all
+    /// names below one, or `any` alone.
+    ///
+    /// Default: private networks and `*.lab.internal`. Example: `["10.20.0.0/16", "*.example.org"]`.
+    pub(super) within: Option<Spanned<Vec<String>>>,
+    /// Most addresses of a network.
+    ///
+    /// Default: `1024`. Example: `256`.
+    pub(super) largest: Option<Spanned<u64>>,
+    /// Reason for the flag. Example: `"spaces of each level"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Word that is no flag: a field of the tool.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenPositional {
+    /// Name of the field: lower-case letters and underscores. Example: `"path"`.
+    pub(super) name: Spanned<String>,
+    /// Second name, which callers may use and no list shows: for clients that know the field by it.
+    ///
+    /// Default: none. Example: `"target"`.
+    pub(super) also: Option<Spanned<String>>,
+    /// Type of its words. Example: `"path"`.
+    pub(super) kind: Spanned<WrittenKind>,
+    /// Smallest number of words; with `0` the field may be left out. Example: `0`.
+    pub(super) min: usize,
+    /// Largest number of words. Example: `1`.
+    pub(super) max: Spanned<usize>,
+    /// Regular expression that the whole word matches.
+    ///
+    /// Default: none. Example: `".+"`.
+    pub(super) pattern: Option<Spanned<String>>,
+    /// Lowest and highest value, for the kinds `int` and `decimal`, which need it.
+    ///
+    /// Default: none. Example: `[0, 7]`.
+    pub(super) range: Option<Spanned<(Decimal, Decimal)>>,
+    /// Words that are taken, for the kind `choice` alone, which needs them.
+    ///
+    /// Default: none. Example: `["json", "text"]`.
+    pub(super) values: Option<Spanned<Vec<String>>>,
+    /// Longest word in bytes; 4096 at most.
+    ///
+    /// Default: `4096`. Example: `256`.
+    pub(super) max_bytes: Option<Spanned<usize>>,
+    /// Places that a word of the kinds `host`, `cidr`, `target` and `url` may name: networks, names, `*.NAME` for all
+    /// names below one, or `any` alone.
+    ///
+    /// Default: private networks and `*.lab.internal`. Example: `["10.20.0.0/16", "*.example.org"]`.
+    pub(super) within: Option<Spanned<Vec<String>>>,
+    /// Most addresses of a network.
+    ///
+    /// Default: `1024`. Example: `256`.
+    pub(super) largest: Option<Spanned<u64>>,
+    /// Text that the program gets before the word.
+    ///
+    /// Default: none. Example: `"@"`.
+    pub(super) prefix: Option<Spanned<String>>,
+    /// Hold of the call's network to such words, for the kinds `host`, `cidr`, `target` and `url`: `"only"` lets the
+    /// cell reach what they name and nothing else, within what its profile allows.
+    ///
+    /// Default: none: what the profile allows. Example: `"only"`.
+    pub(super) egress: Option<Spanned<WrittenHold>>,
+    /// Reason for the field; it is its description for callers. Example: `"the file to count"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Hold of a call's network to a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum WrittenHold {
+    /// The cell reaches what such words name.
+    Only,
+}
+
+/// Type of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum WrittenKind {
+    /// Any text without control characters.
+    Text,
+    /// A whole number within `range`.
+    Int,
+    /// A number within `range`, with up to six decimals.
+    Decimal,
+    /// A path inside `/workspace`.
+    Path,
+    /// A host name or an address.
+    Host,
+    /// A network, such as `10.0.0.0/8`.
+    Cidr,
+    /// A host name, an address or a network.
+    Target,
+    /// Ports and ranges of them, such as `22,80-90`.
+    Ports,
+    /// An http or https URL without a user.
+    Url,
+    /// One of `values`.
+    Choice,
+}
+
+/// Call that the list must, or must not, take.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Example {
+    /// Flags and their values, as a caller gives them.
+    ///
+    /// Default: `[]`. Example: `["--indent", "2"]`.
+    #[serde(default)]
+    pub(super) args: Vec<String>,
+    /// Fields by name, one word each.
+    ///
+    /// Default: `{}`. Example: `{ path = "notes/a.txt" }`.
+    #[serde(default)]
+    pub(super) with: BTreeMap<String, String>,
+}

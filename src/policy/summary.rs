@@ -1,0 +1,53 @@
+//! One line about the output of a tool, made of what its readers found: `{received} of {sent} answered`.
+
+use super::hooks::LineReader;
+
+/// Text of a summary, in parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary(Vec<SummaryPart>);
+
+/// Part of a summary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SummaryPart {
+    Text(String),
+    /// What the reader of this name found: its value, the number of its lines, or one of its groups.
+    Found {
+        reader: String,
+        group: Option<String>,
+    },
+}
+
+impl Summary {
+    /// Reads a text with `{NAME}` and `{NAME.GROUP}`, each of which one of these readers finds.
+    ///
+    /// # Errors
+    /// The reason, for the operator.
+    pub(super) fn parse(text: &str, readers: &[LineReader]) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let Some((name, after)) = after.split_once('}') else {
+                return Err("a `{` of `summary` has no `}`".to_owned());
+            };
+            parts.push(SummaryPart::Text(before.to_owned()));
+            let (reader, group) = match name.split_once('.') {
+                Some((reader, group)) => (reader, Some(group)),
+                None => (name, None),
+            };
+            let fits = |one: &LineReader| one.name == reader && one.has(group);
+            if !readers.iter().any(fits) {
+                return Err(format!("no reader finds `{{{name}}}`"));
+            }
+            let (reader, group) = (reader.to_owned(), group.map(str::to_owned));
+            parts.push(SummaryPart::Found { reader, group });
+            rest = after;
+        }
+        parts.push(SummaryPart::Text(rest.to_owned()));
+        Ok(Self(parts))
+    }
+
+    /// Returns the parts, in order.
+    pub fn parts(&self) -> &[SummaryPart] {
+        &self.0
+    }
+}
