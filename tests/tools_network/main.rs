@@ -49,11 +49,13 @@ fn states(xml: &str) -> Vec<String> {
     ports.collect()
 }
 
-/// Returns a text without its numbers, which differ from run to run.
+/// Returns a text without its numbers, which differ from run to run, and without the hops that an answer may go: in a
+/// cell it comes from the gateway.
 fn shape(text: &str) -> String {
     let kept = text.lines().filter(|line| !line.starts_with("rtt") && !line.trim().is_empty());
     let numbers = |line: &str| {
-        let words = line.split_whitespace().filter(|word| !word.contains("time"));
+        let differs = |word: &&str| word.contains("time") || word.starts_with("ttl=");
+        let words = line.split_whitespace().filter(|word| !differs(word));
         words
             .map(|word| if word.contains('.') && word.parse::<f64>().is_ok() { "N" } else { word })
             .collect::<Vec<_>>()
@@ -64,7 +66,7 @@ fn shape(text: &str) -> String {
 }
 
 /// Pairs of a call and the same program bare, as the results name them: `NAME` and `NAME/bare`.
-const PAIRS: [(&str, &str, &str, &[&str]); 10] = [
+const PAIRS: [(&str, &str, &str, &[&str]); 12] = [
     (
         "nmap",
         "cli_nmap",
@@ -108,6 +110,18 @@ const PAIRS: [(&str, &str, &str, &[&str]); 10] = [
         &["ping", "-n", "-c", "2", "-i", "0.2", "-W", "1", "10.9.0.4"],
     ),
     (
+        "half",
+        "cli_ping",
+        r#"{"target":"10.9.0.5","extra_args":"-c 4 -i 0.2 -W 1"}"#,
+        &["ping", "-n", "-c", "4", "-i", "0.2", "-W", "1", "10.9.0.5"],
+    ),
+    (
+        "lossy",
+        "cli_curl",
+        r#"{"url":"http://10.9.0.2:83/"}"#,
+        &["curl", "-q", "-sS", "http://10.9.0.2:83/"],
+    ),
+    (
         "traceroute",
         "cli_traceroute",
         r#"{"target":"10.8.0.2","extra_args":"-q 1 -m 4"}"#,
@@ -145,7 +159,8 @@ fn tools_find_what_they_find_without_a_cell() {
         let given: Value = serde_json::from_str(given).expect("JSON");
         [json!([name, tool, given]), json!([format!("{name}/bare"), null, words])]
     });
-    let Some(results) = results(&calls.collect(), &TOOLS) else { return };
+    let more = [json!(["dig long", "cli_dig", { "name": "two.lab.internal" }])];
+    let Some(results) = results(&calls.chain(more).collect(), &TOOLS) else { return };
     for (name, ..) in PAIRS {
         let (caged, bare) = (&results[name], &results[&format!("{name}/bare")]);
         let (ours, theirs) = (text(caged, "stdout"), text(bare, "stdout"));
@@ -168,8 +183,33 @@ fn tools_find_what_they_find_without_a_cell() {
         })
     );
     assert!(text(&results["loss"], "stdout").contains("100% packet loss"), "{}", results["loss"]);
+    let half = text(&results["half"], "stdout");
+    assert!(half.contains("4 packets transmitted, 2 received, 50% packet loss"), "{half}");
+    assert_eq!(text(&results["lossy"], "stdout"), "hello from 10.9.0.2 83");
+    summaries(&results);
     assert_eq!(text(&results["dig"], "stdout"), "10.9.0.2\n10.9.0.3\n");
     assert!(text(&results["traceroute"], "stdout").contains("\n 1  10.9.0.2"));
+}
+
+/// Checks what results say in one line, and that their data agrees.
+fn summaries(results: &BTreeMap<String, Value>) {
+    let metadata = |name: &str| &results[name]["metadata"];
+    assert_eq!(metadata("ping")["summary"], "2 of 2 requests answered, 0% lost");
+    assert_eq!(metadata("half")["summary"], "2 of 4 requests answered, 50% lost");
+    assert_eq!(metadata("loss")["summary"], "0 of 2 requests answered, 100% lost");
+    let replies = metadata("half")["parsed"]["replies"].as_array().map(Vec::as_slice);
+    let numbers: Vec<&Value> = replies.unwrap_or_default().iter().map(|one| &one["seq"]).collect();
+    assert_eq!(numbers, [&json!(1), &json!(3)]);
+    assert_eq!(metadata("ping6")["parsed"]["replies"][0]["from"], "fd12::2");
+    assert_eq!(metadata("traceroute")["summary"], "2 hops");
+    assert_eq!(metadata("traceroute")["parsed"]["hops"][1]["from"], "10.8.0.2");
+    assert_eq!(metadata("dig long")["summary"], "NOERROR, 2 answers");
+    let record = json!({"name": "two.lab.internal.", "ttl": 60, "type": "A", "data": "10.9.0.2"});
+    let records = metadata("dig long")["parsed"]["records"].as_array();
+    let found = records.is_some_and(|all| {
+        all.iter().any(|one| one["data"] == record["data"] && one["name"] == record["name"])
+    });
+    assert!(found, "{}", metadata("dig long"));
 }
 
 #[test]
@@ -202,6 +242,10 @@ fn the_gateway_holds_a_call_to_its_target() {
         assert_eq!((text(denied, "to"), text(denied, "why")), (to, why), "{name}: {result}");
         // No grant would help: the call is narrower than its profile.
         assert_eq!(denied.get("grant"), None, "{name}: {result}");
+        let context = &result["metadata"]["error_context"];
+        let way = "Check network connectivity and firewall rules.";
+        assert_eq!(context["recovery_suggestion"], way, "{name}: {result}");
+        assert_eq!(context["metadata"], json!({}), "{name}: {result}");
     }
     assert_eq!(results["other"]["returncode"], 9, "{}", results["other"]);
 }
