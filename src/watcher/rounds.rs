@@ -287,3 +287,135 @@ fn tell(link: &OwnedFd, report: &WatchReport) -> Result<(), Ended> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+
+    use rustix::fs::inotify;
+
+    use super::*;
+
+    fn queue() -> OwnedFd {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        inotify::init(flags).expect("a queue")
+    }
+
+    fn project() -> tempfile::TempDir {
+        let held = tempfile::tempdir().expect("a directory");
+        for folder in ["", "tools", "tools/a", "resources"] {
+            let place = held.path().join(folder);
+            fs::create_dir_all(&place).expect("made");
+            fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        put(&held, "tools/a/a.sh", "");
+        held
+    }
+
+    fn put(held: &tempfile::TempDir, path: &str, text: &str) {
+        let place = held.path().join(path);
+        fs::write(&place, text).expect("written");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("a mode");
+    }
+
+    /// Watches a project in a thread, unconfined.
+    fn watched(held: &tempfile::TempDir, notices: Notices) -> UnixStream {
+        let directory = ProjectDirectory::open(held.path()).expect("a directory");
+        let known = directory.read(None).expect("a project");
+        let rounds = Rounds::new(WatcherSpec { directory, lists: None, known }, notices);
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        ours.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+        std::thread::spawn(move || rounds.serve(&OwnedFd::from(theirs)));
+        ours
+    }
+
+    fn report(link: &mut UnixStream) -> WatchReport {
+        let mut length = [0; 4];
+        link.read_exact(&mut length).expect("a report in time");
+        let mut text = vec![0; usize::try_from(u32::from_le_bytes(length)).expect("a length")];
+        link.read_exact(&mut text).expect("the report");
+        serde_json::from_slice(&text).expect("a report")
+    }
+
+    fn tools(report: WatchReport) -> Vec<String> {
+        match report {
+            WatchReport::Lists(project) => {
+                project.tools.iter().map(|tool| tool.name.clone()).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn changes_are_looked_for_where_the_kernel_tells_of_none() {
+        let held = project();
+        put(&held, "resources/r", "one");
+        let mut link = watched(&held, Notices::None("why".to_owned()));
+        assert_eq!(report(&mut link), WatchReport::Polled("why".to_owned()));
+        let order = WatchOrder { number: 4, files: vec!["resources/r".to_owned()] };
+        let frame = framed(&order).expect("it is short");
+        std::io::Write::write_all(&mut link, &frame).expect("sent");
+        assert_eq!(report(&mut link), WatchReport::Ordered(4));
+        put(&held, "tools/a/b.sh", "");
+        assert_eq!(tools(report(&mut link)), ["a", "b"]);
+        put(&held, "resources/r", "two");
+        assert_eq!(report(&mut link), WatchReport::Updated(vec!["resources/r".to_owned()]));
+    }
+
+    #[test]
+    fn a_project_that_cannot_be_read_again_is_told_of_once_and_read_when_it_can_be() {
+        let held = project();
+        let mut link = watched(&held, Notices::Queue(queue()));
+        put(&held, "tools/a/two\nlines.sh", "");
+        let first = report(&mut link);
+        assert!(
+            matches!(&first, WatchReport::Unread(why) if why.contains("line break")),
+            "{first:?}"
+        );
+        put(&held, "tools/a/other.txt", "");
+        std::thread::sleep(QUIET * 4);
+        fs::rename(held.path().join("tools/a/two\nlines.sh"), held.path().join("tools/a/two.sh"))
+            .expect("renamed");
+        assert_eq!(tools(report(&mut link)), ["a", "two"]);
+    }
+
+    #[test]
+    fn events_that_were_lost_are_as_a_change_of_everything() {
+        let held = project();
+        let directory = ProjectDirectory::open(held.path()).expect("a directory");
+        fs::create_dir(held.path().join("data")).expect("made");
+        let file = "data/f".to_owned();
+        let (queue, mut watches) = (queue(), Watches::default());
+        watches.lay(&queue, &directory, [&file].into_iter()).expect("laid");
+        let is_file = |path: &str| path == file;
+        let none = Touched::default();
+        assert_eq!(watches.take(&queue, is_file), none);
+        // Of neither the lists nor the file, and fewer than the kernel keeps.
+        put(&held, "data/other", "");
+        assert_eq!(watches.take(&queue, is_file), none);
+        put(&held, "data/f", "");
+        assert_eq!(watches.take(&queue, is_file), Touched { lists: false, files: true });
+        put(&held, "tools/a/b.sh", "");
+        assert_eq!(watches.take(&queue, is_file), Touched { lists: true, files: false });
+        let kept = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("a limit");
+        let kept: usize = kept.trim().parse().expect("a number");
+        // Names that differ, so that the kernel joins none.
+        for number in 0..=kept / 2 {
+            let [one, other] =
+                ["x", "y"].map(|name| held.path().join(format!("data/{name}{number}")));
+            fs::create_dir(&one).expect("made");
+            fs::rename(&one, &other).expect("renamed");
+        }
+        assert_eq!(watches.take(&queue, is_file), Touched::ALL);
+        while watches.take(&queue, is_file).is_any() {}
+        // A folder that has left the project is watched no more.
+        fs::rename(held.path().join("tools/a"), held.path().join("data/a")).expect("moved");
+        assert_eq!(watches.take(&queue, is_file), Touched::ALL);
+        watches.lay(&queue, &directory, [&file].into_iter()).expect("laid");
+        put(&held, "data/a/c.sh", "");
+        assert_eq!(watches.take(&queue, is_file), none);
+    }
+}

@@ -4,6 +4,7 @@
 
 mod abuse;
 mod access;
+mod changes;
 mod client;
 mod figures;
 mod isolation;

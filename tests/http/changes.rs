@@ -1,0 +1,197 @@
+//! Changes of lists, as clients hear of them: after the operator has switched a tool, and after a project has changed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::client::{ALICE, Connection, Server, bearer, request, secret};
+
+const OPERATOR: &str = "ops-0123456789abcdef0123456789abcdef00";
+const CAROL: &str = "carol-0123456789abcdef0123456789abcdef";
+const TOOLS: &str = "notifications/tools/list_changed";
+const RESOURCES: &str = "notifications/resources/list_changed";
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// A stream of events.
+struct Events {
+    connection: Connection,
+    text: String,
+}
+
+impl Events {
+    /// The messages up to the first for which `is_last` holds.
+    fn until(&mut self, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut found = Vec::new();
+        loop {
+            while let Some(at) = self.text.find('\n') {
+                let line: String = self.text.drain(..=at).collect();
+                let Some(data) = line.trim().strip_prefix("data:") else { continue };
+                let Ok(message) = serde_json::from_str::<Value>(data) else { continue };
+                let is_end = is_last(&message);
+                found.push(message);
+                if is_end {
+                    return found;
+                }
+            }
+            let mut piece = [0; 4096];
+            let length = self.connection.0.read(&mut piece).expect("it goes on");
+            assert_ne!(length, 0, "the stream ended: {found:?} {}", self.text);
+            self.text.push_str(&String::from_utf8_lossy(piece.get(..length).unwrap_or_default()));
+        }
+    }
+
+    /// Names and addresses of the notifications up to one of this name.
+    fn told(&mut self, last: &str) -> Vec<Value> {
+        let told = self.until(|message| message["method"] == last).into_iter();
+        told.map(|one| json!([one["method"], one["params"]["uri"]])).collect()
+    }
+}
+
+/// Opens a session, and the stream of its notifications.
+fn listening(server: &Server, token: &str) -> (String, Events) {
+    let bearer = bearer(token);
+    let id = server.session(&[("authorization", &bearer)]);
+    let mut connection = server.connect();
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("mcp-session-id", id.as_str()),
+        ("accept", "text/event-stream"),
+    ];
+    connection.send(&request("GET", "/mcp", &headers, ""));
+    (id, Events { connection, text: String::new() })
+}
+
+/// Opens a stream of the revision without sessions.
+fn subscribed(server: &Server, token: &str, wanted: &Value) -> Events {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    });
+    let params = json!({"notifications": wanted, "_meta": meta});
+    let message =
+        json!({"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen", "params": params});
+    let headers = [
+        ("authorization", &*bearer(token)),
+        ("accept", "application/json, text/event-stream"),
+        ("content-type", "application/json"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "subscriptions/listen"),
+    ];
+    let mut connection = server.connect();
+    connection.send(&request("POST", "/mcp", &headers, &message.to_string()));
+    let mut events = Events { connection, text: String::new() };
+    let acknowledged = "notifications/subscriptions/acknowledged";
+    let first = events.until(|message| message["method"] == acknowledged);
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert_eq!(&first[0]["params"]["notifications"], wanted, "{first:?}");
+    events
+}
+
+const POLICY: &str = "schema = 1
+extends = \"shipped\"
+
+[[rule]]
+id = \"no-sums\"
+tools = [\"calculate\"]
+action = \"deny\"
+clients = [\"carol\"]
+why = \"no sums here\"
+matches = [{ tool = \"calculate\", client = \"carol\" }]
+not_matches = [{ tool = \"calculate\", client = \"alice\" }]
+";
+
+/// A server with tokens of two clients and of the operator.
+fn server(arguments: &[&str]) -> Server {
+    let token = |client: &str, more: &str| {
+        format!("[[http.tokens]]\nclient = \"{client}\"\nfile = \"HOME/{client}\"\n{more}")
+    };
+    let toml = token("alice", "") + &token("carol", "") + &token("ops", "operator = true\n");
+    Server::prepared(&toml, arguments, |home, _| {
+        for (name, text) in [("alice", ALICE), ("carol", CAROL), ("ops", OPERATOR)] {
+            secret(&home.join(name), text);
+        }
+        let policies = home.join("config/policies");
+        fs::create_dir(&policies).expect("a folder");
+        fs::write(policies.join("clients.toml"), POLICY).expect("written");
+    })
+}
+
+fn switch(server: &Server, tool: &str, to: &str) -> Value {
+    let path = format!("/tools/{tool}/{to}");
+    let bearer = bearer(OPERATOR);
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    server.ask("POST", &path, &headers, "").message()
+}
+
+#[test]
+fn clients_hear_of_a_tool_that_the_operator_has_switched_if_they_had_it() {
+    let server = server(&[]);
+    let (_, mut alice) = listening(&server, ALICE);
+    let (_, mut carol) = listening(&server, CAROL);
+    let mut stream = subscribed(&server, ALICE, &json!({"toolsListChanged": true}));
+    assert_eq!(switch(&server, "calculate", "disable")["changed"], true);
+    assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
+    let told = stream.until(|message| message["method"] == TOOLS);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["params"]["_meta"][SUBSCRIPTION], 9);
+    // It is off already: nobody's list is another.
+    assert_eq!(switch(&server, "calculate", "disable")["changed"], false);
+    assert_eq!(switch(&server, "calculate", "enable")["changed"], true);
+    assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(stream.until(|message| message["method"] == TOOLS).len(), 1);
+    // The one whose rules leave out what was switched heard nothing until now.
+    assert_eq!(switch(&server, "bash", "disable")["changed"], true);
+    assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(carol.told(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(switch(&server, "bash", "enable")["changed"], true);
+    assert_eq!(carol.told(TOOLS), [json!([TOOLS, null])]);
+}
+
+fn put(directory: &Path, path: &str, text: &str) {
+    let place = directory.join(path);
+    let parent = place.parent().expect("a folder");
+    fs::create_dir_all(parent).expect("made");
+    for folder in parent.ancestors().take_while(|folder| *folder != directory) {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    fs::write(&place, text).expect("written");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("a mode");
+}
+
+#[test]
+fn clients_of_both_eras_hear_of_changes_of_a_project() {
+    let held = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(held.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    put(held.path(), "tools/a/a.sh", "echo one\n");
+    put(held.path(), "resources/r.txt", "one");
+    let server = server(&["--project", held.path().to_str().expect("UTF-8")]);
+    let (id, mut session) = listening(&server, ALICE);
+    let bearer = bearer(ALICE);
+    let of = [("authorization", bearer.as_str()), ("mcp-session-id", id.as_str())];
+    let uri = "file://./resources/r.txt";
+    let ask = |method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 3, "method": method, "params": params});
+        server.mcp(&of, &message).message()
+    };
+    assert_eq!(ask("resources/subscribe", json!({ "uri": uri }))["result"], json!({}));
+    let wanted = json!({"resourcesListChanged": true, "resourceSubscriptions": [uri]});
+    let mut stream = subscribed(&server, ALICE, &wanted);
+    put(held.path(), "tools/b/b.sh", "echo two\n");
+    assert_eq!(session.told(TOOLS), [json!([TOOLS, null])]);
+    let listed = ask("tools/list", json!({}))["result"]["tools"].clone();
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
+    let updated = "notifications/resources/updated";
+    put(held.path(), "resources/r.txt", "two");
+    assert_eq!(session.told(updated), [json!([updated, uri])]);
+    // The stream did not ask about tools.
+    assert_eq!(stream.told(updated), [json!([updated, uri])]);
+    // The same content and another time, and then a change of a list.
+    put(held.path(), "resources/r.txt", "two");
+    put(held.path(), "tools/b/b.sh", "echo two\n");
+    put(held.path(), "resources/s.txt", "one");
+    assert_eq!(session.told(RESOURCES), [json!([RESOURCES, null])]);
+    assert_eq!(stream.told(RESOURCES), [json!([RESOURCES, null])]);
+}
