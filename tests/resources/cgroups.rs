@@ -31,6 +31,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
     claim("in_a_container_all_processes_make_room_and_memory_is_held", container).needs(CONTAINER),
     claim("a_container_that_may_not_be_divided_is_left_as_it_was", undivided).needs(CONTAINER),
+    claim("what_others_have_in_the_leaf_of_a_container_stays_there", others).needs(CONTAINER),
     claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
 ];
 
@@ -367,7 +368,7 @@ fn contained(
 fn container(caller: &Caller) -> Check {
     let place = Place::new(caller);
     let binary = caller.binary().display().to_string();
-    let look = "cat /sys/fs/cgroup/cgroup.procs | wc -l; cat /sys/fs/cgroup/container/cgroup.procs | wc -l";
+    let look = "cat /sys/fs/cgroup/cgroup.procs | wc -l; cat /sys/fs/cgroup/cofferdam-container/cgroup.procs | wc -l";
     let run = format!("{binary} run --json --memory 64M -- true");
     let line =
         format!("{look} 2>/dev/null; {run}; {run}; {look}; {binary} doctor | grep 'memory limit'");
@@ -412,6 +413,28 @@ fn undivided(caller: &Caller) -> Check {
         holds("all are where they were", members, members >= 2)?;
     }
     Ok(())
+}
+
+/// As where another instance, or a manager of the container's, has put a process into the leaf.
+fn others(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let leaf = "/sys/fs/cgroup/cofferdam-container";
+    let prepare = format!("mkdir {leaf} && {{ sleep 300 & }} && echo $! | tee {leaf}/cgroup.procs");
+    let line = format!(
+        "{} run --json -- true; cat {leaf}/cgroup.procs; grep -c . /sys/fs/cgroup/cgroup.procs",
+        caller.binary().display()
+    );
+    let told = Told::of(contained(&place, Outsider::Inside, &prepare, &line)?, patience())?;
+    let lines: Vec<&str> = told.stdout.lines().collect();
+    let [put, report, there, members] = lines.as_slice() else {
+        return Err(format!("{told:?}").into());
+    };
+    let report: Value = serde_json::from_str(report).map_err(|_| format!("{told:?}"))?;
+    let held = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
+    equal("memory", held, Some("best-effort"))?;
+    equal("it is where it was put", there, put)?;
+    let members: u32 = members.parse().map_err(|_| format!("{told:?}"))?;
+    holds("all others are where they were", members, members >= 2)
 }
 
 const REQUIRES: &str = "[requires]\nmemory_cgroup = true";
