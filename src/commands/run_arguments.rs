@@ -193,7 +193,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
     })?;
     let writable = if typed.unguarded { Access::Unguarded } else { Access::ReadWrite };
     let mounts = self::mounts(ro, (rw, writable), home)?;
-    distinct(&mounts)?;
+    check_places(&mounts)?;
     let asked = Asked {
         wall: timeout.map(|time| time.0),
         memory: self::memory(typed.memory)?,
@@ -332,17 +332,25 @@ fn mount(
 /// Paths that a cell has as links into /usr: a mount there would stand at another path than is asked for.
 pub(super) const LINKS: [&str; 6] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
 
-/// Checks that no two grants have one place.
+/// Checks that no two grants have one place, and that none is out of sight: without a grant for it, a cell mounts its own
+/// `/workspace`.
 ///
 /// # Errors
-/// The place that two have.
-pub(super) fn distinct(mounts: &[MountRequest]) -> Result<(), CliError> {
+/// The place that two have, or that would be covered.
+pub(super) fn check_places(mounts: &[MountRequest]) -> Result<(), CliError> {
     let mut seen = std::collections::BTreeSet::new();
-    match mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
-        Some(again) => {
-            let place = again.cell.display();
-            Err(CliError::new(format!("two host paths are granted at {place}"))
-                .with_hint("give one of them another place: HOST:CELL"))
+    if let Some(again) = mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
+        let place = again.cell.display();
+        return Err(CliError::new(format!("two host paths are granted at {place}"))
+            .with_hint("give one of them another place: HOST:CELL"));
+    }
+    let workspace = Path::new("/workspace");
+    let covered = mounts.iter().find(|mount| mount.cell.starts_with(workspace));
+    match covered.filter(|_| mounts.iter().all(|mount| mount.cell != workspace)) {
+        Some(covered) => {
+            let place = covered.cell.display();
+            Err(CliError::new(format!("{place} lies in a /workspace that is not granted"))
+                .with_hint("grant a directory there too (--rw DIR), or give this one another place, such as /mnt/NAME"))
         }
         None => Ok(()),
     }

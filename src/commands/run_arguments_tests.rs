@@ -97,7 +97,7 @@ fn the_dashes_before_the_program_may_be_left_out() {
 
 #[test]
 fn refusals_name_the_flag_and_the_way_out() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (
             &["--profile", "No", "ls"],
             "cofferdam: --profile: `No` is not a profile's name\n\
@@ -129,6 +129,11 @@ fn refusals_name_the_flag_and_the_way_out() {
             &["--ro", "/a/n", "--ro", "/b/n", "ls"],
             "cofferdam: two host paths are granted at /mnt/n\n\
              hint: give one of them another place: HOST:CELL",
+        ),
+        (
+            &["--rw", "/a:/mnt/a", "--ro", "/b:/workspace/x/y", "ls"],
+            "cofferdam: /workspace/x/y lies in a /workspace that is not granted\n\
+             hint: grant a directory there too (--rw DIR), or give this one another place, such as /mnt/NAME",
         ),
     ];
     for (words, expected) in cases {

@@ -434,7 +434,7 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     let mut readable = typed.ro.clone();
     readable.extend(typed.project.as_deref().map(granted_roots).unwrap_or_default());
     mounts.extend(run_arguments::mounts(&readable, writable, home)?);
-    run_arguments::distinct(&mounts)?;
+    run_arguments::check_places(&mounts)?;
     if typed.unguarded {
         let mut writable = mounts.iter_mut().filter(|mount| mount.access == Access::ReadWrite);
         let Some(first) = writable.next() else {

@@ -13,6 +13,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
     claim("a_read_only_grant_needs_no_guards", read_only),
     claim("no_link_on_the_way_to_a_grant_within_another_leads_it_elsewhere", linked),
+    claim("a_grant_within_the_workspace_is_there_in_any_order_or_is_refused", placed),
 ];
 
 /// Makes a repository with one commit, as the caller.
@@ -286,4 +287,46 @@ fn linked(caller: &Caller) -> Check {
     let grant = format!("{}:/workspace/real", own.display());
     let told = caller.run(&["--rw", &rw, "--ro", &grant], &["cat", "/workspace/real/key"])?;
     equal("the place itself", told.said(), "covered")
+}
+
+/// A cell without a granted workspace mounts its own over whatever is there.
+fn placed(caller: &Caller) -> Check {
+    let [project, part, file] =
+        [caller.directory("project")?, caller.directory("part")?, caller.file("file", "file")?];
+    for (directory, name) in
+        [(&project, "x"), (&project, "deep"), (&project, "deep/y"), (&part, "sub")]
+    {
+        let made = directory.join(name);
+        std::fs::create_dir(&made)?;
+        caller.own(&made)?;
+    }
+    std::fs::write(part.join("key"), "part")?;
+    let at = |path: &std::path::Path, place: &str| format!("{}:{place}", path.display());
+    let (whole, x) = (at(&project, "/workspace"), at(&part, "/workspace/x"));
+    let (y, inner) = (at(&part, "/workspace/deep/y"), at(&file, "/workspace/x/key"));
+    let grants: [&[&str]; 6] = [
+        &["--rw", &whole, "--ro", &x, "--ro", &y],
+        &["--ro", &y, "--ro", &x, "--ro", &whole],
+        &["--ro", &x, "--rw", &y, "--rw", &whole],
+        &["--rw", &x, "--ro", &y, "--ro", &whole],
+        &["--ro", &inner, "--ro", &y, "--rw", &x, "--rw", &whole],
+        &["--rw", &whole, "--rw", &x, "--ro", &inner, "--ro", &y],
+    ];
+    for (index, options) in grants.iter().enumerate() {
+        let told =
+            caller.run(options, &["bash", "-c", "cat /workspace/x/key /workspace/deep/y/key"])?;
+        let expected = if index < 4 { "partpart" } else { "filepart" };
+        equal(&format!("{options:?}"), (told.code, told.said()), (0, expected))?;
+    }
+    for flag in ["--ro", "--rw"] {
+        for options in
+            [&[flag, &x][..], &["--ro", &y, flag, &x], &["--rw", &at(&project, "/mnt/p"), flag, &x]]
+        {
+            let told = caller.run(options, &["echo", "started"])?;
+            equal(&format!("{options:?}"), (told.code, told.said()), (125, ""))?;
+            let why = "lies in a /workspace that is not granted\nhint: ";
+            holds("why", &told.stderr, told.stderr.contains(why))?;
+        }
+    }
+    Ok(())
 }
