@@ -85,6 +85,9 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         (true, Tier::Full) => Target::Own,
         (true, Tier::Bare) => Target::Lower,
     };
+    if target == Target::Own || target == Target::Lower {
+        fit(&IdMap::read()?)?;
+    }
     let found = verdicts(target, &probes)?;
     if let Some(file) = &typed.junit {
         std::fs::write(file, report::junit(&found)).map_err(|error| {
@@ -111,6 +114,42 @@ fn shown(line: &ReportLine, colour: Colour) -> String {
         colour.paint(tone, mark.word())
     });
     format!("{}{}\n", mark.unwrap_or_default(), format::plain(&line.text))
+}
+
+/// Map of the ids of this process's user namespace, as `/proc` tells it (user_namespaces(7)).
+#[derive(Debug)]
+struct IdMap {
+    uid: u32,
+    text: String,
+}
+
+impl IdMap {
+    fn read() -> Result<Self, CliError> {
+        let text = std::fs::read_to_string("/proc/self/uid_map").map_err(broken)?;
+        Ok(Self { uid: nix::unistd::geteuid().as_raw(), text })
+    }
+
+    /// Returns true for an id 0 that is not the host's, or not known to be.
+    fn is_roots_of_a_container(&self) -> bool {
+        let fields: Vec<&str> = self.text.split_ascii_whitespace().collect();
+        self.uid == 0 && fields != ["0", "0", "4294967295"]
+    }
+}
+
+/// Refuses to run as root of a user namespace: what is root's there is not what the attacks tell root by, and their
+/// controls want the host's.
+fn fit(ids: &IdMap) -> Result<(), CliError> {
+    if !ids.is_roots_of_a_container() {
+        return Ok(());
+    }
+    let why =
+        "selftest: root of a user namespace has neither the host's rights nor an ordinary user's";
+    Err(CliError::new(why)
+        .with_hint(
+            "run it as an ordinary user: setpriv --reuid=1000 --regid=1000 --clear-groups cofferdam selftest, or a \
+             container with --user 1000:1000",
+        )
+        .with_code(UNAVAILABLE))
 }
 
 fn broken(error: impl std::fmt::Display) -> CliError {
@@ -218,6 +257,15 @@ fn starts(bench: &Bench) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_root_of_a_user_namespace_is_sent_away() {
+        let of = |uid, text: &str| IdMap { uid, text: text.to_owned() }.is_roots_of_a_container();
+        let host = "         0          0 4294967295\n";
+        let rootless = "         0       1001          1\n         1     500000      65536\n";
+        assert_eq!([of(0, host), of(1000, host)], [false, false]);
+        assert_eq!([of(0, rootless), of(1000, rootless), of(0, "")], [true, false, true]);
+    }
 
     #[test]
     fn a_mark_is_painted_and_what_an_attack_printed_is_escaped() {

@@ -153,13 +153,13 @@ fn found(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackResult> {
 
 fn tried(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<AttackVerdict> {
     let short = resources::short_of(probe, &bench.directory);
-    let shown = match (judge::without_control(probe, is_root), &short, &bench.target) {
+    let shown = match (judge::without_control(probe, is_root, bench.outer), &short, &bench.target) {
         (_, Some(why), Target::Other(_)) => {
             return Ok(AttackVerdict::NotApplicable { why: why.clone() });
         }
         (Some(shown), _, _) => shown,
         (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
-        (None, None, _) => control(bench, probe)?,
+        (None, None, _) => judge::shown_to(is_root, probe, control(bench, probe)?),
     };
     let seen = seen(bench, probe, |stage| {
         if let Some(first) = &probe.first {

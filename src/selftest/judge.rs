@@ -160,16 +160,38 @@ pub fn shown(probe: &Attack, control: &Seen, outer: OuterFilter) -> ControlResul
     }
 }
 
-/// Returns the reason for running no control, if there is one.
-pub(crate) fn without_control(probe: &Attack, is_root: bool) -> Option<ControlResult> {
+/// Returns the reason for running no control, if there is one. Under an outer filter one that is root's runs for others
+/// too: it shows whose answer a call gets.
+pub(crate) fn without_control(
+    probe: &Attack,
+    is_root: bool,
+    outer: OuterFilter,
+) -> Option<ControlResult> {
     match probe.control {
         ControlMode::None => {
             Some(ControlResult::NotHere(probe.no_control.clone().unwrap_or_default()))
         }
-        ControlMode::Root if !is_root => {
-            Some(ControlResult::NotHere("only root can do it without a sandbox".to_owned()))
-        }
+        ControlMode::Root if !is_root && outer == OuterFilter::None => Some(roots()),
         ControlMode::Outside | ControlMode::Namespaces | ControlMode::Root => None,
+    }
+}
+
+fn roots() -> ControlResult {
+    ControlResult::NotHere("only root can do it without a sandbox".to_owned())
+}
+
+/// Returns what a control has shown. That one of root's failed as an ordinary user means nothing.
+pub(crate) fn shown_to(is_root: bool, probe: &Attack, shown: ControlResult) -> ControlResult {
+    match shown {
+        ControlResult::NotHere(_) | ControlResult::Failed(_)
+            if probe.control == ControlMode::Root && !is_root =>
+        {
+            roots()
+        }
+        ControlResult::Yes
+        | ControlResult::FilteredHere { .. }
+        | ControlResult::NotHere(_)
+        | ControlResult::Failed(_) => shown,
     }
 }
 

@@ -105,8 +105,9 @@ fn a_control_is_shown_by_what_was_said_or_hit_or_told_why_not() {
     let not_here = shown(&probe(), &seen("EACCES", 0), OuterFilter::None);
     assert_eq!(not_here, ControlResult::NotHere("an old kernel: EACCES".to_owned()));
     let root_only = Attack { control: ControlMode::Root, ..probe() };
-    assert_eq!(without_control(&root_only, true), None);
-    assert!(matches!(without_control(&root_only, false), Some(ControlResult::NotHere(_))));
+    assert_eq!(without_control(&root_only, true, OuterFilter::None), None);
+    let not_tried = without_control(&root_only, false, OuterFilter::None);
+    assert!(matches!(not_tried, Some(ControlResult::NotHere(_))), "{not_tried:?}");
 }
 
 #[test]
@@ -123,6 +124,20 @@ fn an_answer_of_an_outer_filter_is_held_only_where_there_is_one() {
     assert_eq!(of(OuterFilter::Some, "ENOSYS"), AttackVerdict::Held { unshown: Some(why) });
     let breach = AttackVerdict::Breach { seen: "`7`, exit 0".to_owned() };
     assert_eq!(of(OuterFilter::Some, "7"), breach);
+}
+
+#[test]
+fn under_an_outer_filter_a_control_of_roots_runs_for_others_to_tell_whose_answer_it_is() {
+    let root_only = Attack { control: ControlMode::Root, ..probe() };
+    assert_eq!(without_control(&root_only, false, OuterFilter::Some), None);
+    let filtered = ControlResult::FilteredHere { said: "ENOSYS".to_owned() };
+    assert_eq!(shown_to(false, &root_only, filtered.clone()), filtered);
+    let failed = || ControlResult::Failed("without a sandbox: `EPERM`, exit 0".to_owned());
+    let roots = ControlResult::NotHere("only root can do it without a sandbox".to_owned());
+    assert_eq!(shown_to(false, &root_only, failed()), roots);
+    assert_eq!(shown_to(true, &root_only, failed()), failed());
+    assert_eq!(shown_to(false, &probe(), failed()), failed());
+    assert_eq!(shown_to(false, &root_only, ControlResult::Yes), ControlResult::Yes);
 }
 
 #[test]
