@@ -50,7 +50,7 @@ pub enum Need {
     Unshare,
     /// A service manager of the ordinary user's own, with its private socket.
     UserManager,
-    /// System calls by their numbers.
+    /// An entry or a table of system calls that only this architecture has.
     X86_64,
     Zsh,
 }
@@ -82,7 +82,7 @@ impl Need {
             Self::TimeNamespace => "time namespaces",
             Self::Unshare => "unshare",
             Self::UserManager => "user-manager",
-            Self::X86_64 => "an x86_64 processor",
+            Self::X86_64 => "x86-64",
             Self::Zsh => "zsh",
         }
     }

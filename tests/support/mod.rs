@@ -126,8 +126,12 @@ impl Claim {
             return Trial::test(name, move || (self.check)(&Caller::new(who, shared)?));
         }
         let missing: Vec<&str> = missing.iter().map(|need| need.name()).collect();
-        let reason = format!("this machine lacks {}", missing.join(", "));
-        Trial::test(name, move || Err(Failed::from(reason))).with_ignored_flag(!must_run)
+        let kind = format!("lacks {}", missing.join(", "));
+        let reason = format!("this machine {kind}");
+        // The kind stands before the name in the list of tests: an ignored one shows why.
+        Trial::test(name, move || Err(Failed::from(reason)))
+            .with_kind(kind)
+            .with_ignored_flag(!must_run)
     }
 }
 
