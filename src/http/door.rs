@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use axum::response::Response;
 use http_body_util::Full;
 use rmcp::ServerHandler;
@@ -68,6 +68,8 @@ pub struct Door<H> {
     table: Arc<LocalSessionManager>,
     /// The revision without: each request stands alone.
     requests: Service<H>,
+    /// The same with a stream for each answer.
+    streamed: Service<H>,
     most: usize,
     /// Held while a session is opened: of two at once, each would find the other's place.
     opening: Mutex<()>,
@@ -101,12 +103,15 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
             .with_cancellation_token(end.clone());
         config.max_request_body_bytes = limits.body;
         let stateless = config.clone().with_legacy_session_mode(false);
+        let streamed = stateless.clone().with_json_response(false);
+        let of_request = of_requests(handlers, client);
         let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
         let of_session = move || Ok(made_by.handler(&of, Continuity::Session));
         Self {
             sessions: Service::new(of_session, Arc::clone(&table), config),
             table,
-            requests: Service::new(of_requests(handlers, client), Arc::default(), stateless),
+            requests: Service::new(of_request.clone(), Arc::default(), stateless),
+            streamed: Service::new(of_request, Arc::default(), streamed),
             most: limits.sessions,
             opening: Mutex::default(),
             secret: handlers.secret(),
@@ -139,7 +144,11 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
             Err(answer) => return Ok(json_response(StatusCode::FORBIDDEN, &answer)),
         };
         let (mut service, mut opening) = (&self.requests, None);
-        if !is_stateless(request.headers()) {
+        if is_stateless(request.headers()) {
+            if prefers_streams(request.headers()) {
+                service = &self.streamed;
+            }
+        } else {
             if request.method() == Method::POST && !request.headers().contains_key(SESSION) {
                 opening = Some(self.opening.lock().await);
             }
@@ -203,15 +212,77 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 fn of_requests<M: MakeHandler>(
     handlers: &Arc<M>,
     client: &Client,
-) -> impl Fn() -> io::Result<M::Handler> + Send + Sync + 'static {
+) -> impl Fn() -> io::Result<M::Handler> + Clone + Send + Sync + 'static {
     let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
-    let make = move || made_by.handler(&of, Continuity::Requests);
-    let kept = (client.standing == Standing::Known).then(&make);
-    move || Ok(kept.clone().unwrap_or_else(&make))
+    let make = move |continuity| made_by.handler(&of, continuity);
+    let kept = (client.standing == Standing::Known).then(|| make(Continuity::Requests));
+    move || Ok(kept.clone().unwrap_or_else(|| make(Continuity::Strangers)))
 }
 
 /// Returns true for the revision that has no sessions, which has its name in a header of each request.
 fn is_stateless(headers: &HeaderMap) -> bool {
     let revision = headers.get(REVISION).and_then(|value| value.to_str().ok());
     revision.is_some_and(|revision| revision >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+/// Returns true if a client takes the answer as a stream rather than as JSON: it gives streams more weight, or names them
+/// first (RFC 9110, section 12.5.1, leaves that open).
+fn prefers_streams(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let ranges = accepted.flat_map(|value| value.split(','));
+    let (mut stream, mut json) = (None, None);
+    for (place, range) in ranges.enumerate() {
+        let mut parts = range.split(';').map(str::trim);
+        let slot = match parts.next() {
+            Some(kind) if kind.eq_ignore_ascii_case("text/event-stream") => &mut stream,
+            Some(kind) if kind.eq_ignore_ascii_case("application/json") => &mut json,
+            _ => continue,
+        };
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+        slot.get_or_insert((weight.unwrap_or(1.0), place));
+    }
+    match (stream, json) {
+        (Some((stream, first)), Some((json, second))) => {
+            stream > json || (stream == json && first < second)
+        }
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_stream_for_whom_names_streams_first_or_gives_them_more_weight() {
+        let prefers = |accept: &'static str| {
+            prefers_streams(&HeaderMap::from_iter([(
+                header::ACCEPT,
+                HeaderValue::from_static(accept),
+            )]))
+        };
+        for accept in [
+            "text/event-stream, application/json",
+            "Text/Event-Stream,application/json;q=1",
+            "application/json;q=0.5, text/event-stream",
+            "text/event-stream",
+        ] {
+            assert!(prefers(accept), "{accept}");
+        }
+        for accept in [
+            "application/json, text/event-stream",
+            "text/event-stream;q=0.5, application/json",
+            "text/event-stream; q=0, application/json; q=0.1",
+            "*/*",
+            "application/json",
+            "text/event-stream-of-another, application/json, text/event-stream",
+            "",
+        ] {
+            assert!(!prefers(accept), "{accept}");
+        }
+        assert!(!prefers_streams(&HeaderMap::new()));
+    }
 }

@@ -27,4 +27,5 @@ pub mod resources;
 pub mod serve;
 pub mod server;
 pub mod sessions;
+pub mod tasks;
 pub mod tools;

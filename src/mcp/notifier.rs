@@ -4,10 +4,11 @@
 use std::time::Instant;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
-use rmcp::{Peer, RoleServer};
 use tokio::sync::mpsc::Receiver;
 
 use crate::logs::CallLog;
+use crate::tasks;
+use crate::tools::Context;
 use capture::Captured;
 use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};
@@ -21,7 +22,7 @@ const LIVE_BYTES: usize = 1 << 20;
 /// A client that receives output.
 #[derive(Debug)]
 pub(crate) struct OutputNotifier<'s> {
-    peer: Peer<RoleServer>,
+    context: &'s Context,
     token: Option<ProgressToken>,
     logs: Option<CallLog<'s>>,
     size: usize,
@@ -29,9 +30,9 @@ pub(crate) struct OutputNotifier<'s> {
 }
 
 impl<'s> OutputNotifier<'s> {
-    /// Sends `peer` notifications of at most `size` bytes of output.
-    pub(crate) fn new(peer: Peer<RoleServer>, token: Option<ProgressToken>, size: usize) -> Self {
-        Self { peer, token, logs: None, size, started: Instant::now() }
+    /// Sends the client of a request notifications of at most `size` bytes of output, until it has its answer.
+    pub(crate) fn new(context: &'s Context, token: Option<ProgressToken>, size: usize) -> Self {
+        Self { context, token, logs: None, size, started: Instant::now() }
     }
 
     /// Adds log messages, if the client wants them.
@@ -44,7 +45,7 @@ impl<'s> OutputNotifier<'s> {
     pub(crate) async fn send(self, mut pieces: Receiver<Piece>) {
         let (mut out, mut err, mut sent) = (Vec::new(), Vec::new(), 0);
         while let Some(Piece { source, bytes, after_gap }) = pieces.recv().await {
-            if sent > LIVE_BYTES {
+            if sent > LIVE_BYTES || tasks::is_answered(self.context) {
                 continue;
             }
             sent += bytes.len();
@@ -63,7 +64,7 @@ impl<'s> OutputNotifier<'s> {
             self.chunks(source, rest).await;
         }
         for (source, rest) in [(Source::Stdout, out), (Source::Stderr, err)] {
-            if !rest.is_empty() {
+            if !rest.is_empty() && !tasks::is_answered(self.context) {
                 self.chunk(source, &rest).await;
             }
         }
@@ -104,7 +105,7 @@ impl<'s> OutputNotifier<'s> {
 
     async fn log(&self, what: &'static str, text: &str) {
         if let Some(logs) = &self.logs {
-            logs.tell(&self.peer, what, text).await;
+            logs.tell(&self.context.peer, what, text).await;
         }
     }
 
@@ -112,7 +113,7 @@ impl<'s> OutputNotifier<'s> {
         let Some(token) = self.token.clone() else { return };
         let elapsed = self.started.elapsed().as_secs_f64();
         let note = ProgressNotificationParam::new(token, elapsed).with_message(text);
-        if let Err(error) = self.peer.notify_progress(note).await {
+        if let Err(error) = self.context.peer.notify_progress(note).await {
             // The connection is going down; the call itself is ended elsewhere.
             tracing::debug!(%error, "output was not sent");
         }

@@ -20,14 +20,15 @@ pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Prod
         ticks.tick().await;
         let elapsed = start.elapsed();
         let note = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
-            .with_message(format!(
-                "running for {} s, {} bytes of output so far",
-                elapsed.as_secs(),
-                produced.bytes()
-            ));
+            .with_message(running(elapsed, produced.bytes()));
         if peer.notify_progress(note).await.is_err() {
             // The connection is going down; the call itself is ended elsewhere.
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Describes a call that runs.
+pub(crate) fn running(elapsed: Duration, bytes: u64) -> String {
+    format!("running for {} s, {bytes} bytes of output so far", elapsed.as_secs())
 }

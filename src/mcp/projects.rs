@@ -179,12 +179,10 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResponse, ErrorData> {
         let span = tracing::error_span!("call", id = %context.id, tool = %tool.name);
         let server = self.clone();
-        let run = async move { server.ran_script(&project, &tool, request, &context).await };
-        // A task of its own, as for other calls: a panic ends it, and the client still gets an answer.
-        let done = tokio::spawn(run.instrument(span)).await;
-        let fault =
-            |_| Err(ErrorData::internal_error("the call ended by a fault in cofferdam", None));
-        done.unwrap_or_else(fault).map(CallToolResponse::from)
+        let run = async move |context: Context| {
+            server.ran_script(&project, &tool, request, &context).await
+        };
+        self.run_call(context, run).instrument(span).await
     }
 
     async fn ran_script(

@@ -131,13 +131,18 @@ where
     };
     let token = settings.and_then(|settings| settings.token);
     let lines = Lines::of_dialect(reader, writer, ends, dialect);
+    let tasks = server.0.tasks.clone();
     let running = match Gate::new(server, token).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(ServeError::Open(Box::new(error))),
     };
-    match running.waiting().await {
+    let ended = running.waiting().await;
+    if let Some(tasks) = tasks {
+        tasks.end();
+    }
+    match ended {
         Ok(reason) => {
             tracing::debug!(?reason, "the connection has ended");
             Ok(())

@@ -9,13 +9,15 @@ use std::time::Instant;
 
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult,
-    CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString, CustomRequest,
-    CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation, JsonObject,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    MetaObject, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestMethod,
-    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
-    SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
-    UnsubscribeRequestParams,
+    CancelTaskMethod, CancelTaskParams, CompleteRequestMethod, CompleteRequestParams,
+    CompleteResult, ConstString, CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams,
+    GetPromptResponse, GetTaskMethod, GetTaskParams, GetTaskResult, Implementation,
+    InitializeRequestParams, InitializeResult, JsonObject, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestMethod, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestMethod,
+    SubscribeRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, Tool, UnsubscribeRequestParams,
+    UpdateTaskMethod, UpdateTaskParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -27,6 +29,7 @@ use super::logs::{self, Logs};
 use super::pages::{self, Page, Paged};
 use super::resources;
 use super::sessions;
+use super::tasks::{self, Lasting, Tasks};
 use super::tools::shell::BashArguments;
 use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
 use super::{commands, jobs, projects, reply};
@@ -39,7 +42,7 @@ use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, Detail, RunningReport};
-use service::request::{ExecRequest, JobRequest};
+use service::request::{BashRequest, ExecRequest, JobRequest};
 use service::shell::ScriptArgs;
 
 /// Entries of a page, the cursor of the next one, and the `_meta` of the list.
@@ -65,6 +68,8 @@ pub(super) struct Shared<B: 'static> {
     /// Roots of the client; `None` until they are asked for.
     pub(crate) roots: tokio::sync::Mutex<Option<Vec<ScriptRoot>>>,
     pub(crate) continuity: Continuity,
+    /// `None` where nobody could ask for a task later.
+    pub(super) tasks: Option<Tasks>,
     kill: CancellationToken,
 }
 
@@ -73,8 +78,10 @@ pub(super) struct Shared<B: 'static> {
 pub enum Continuity {
     /// They are of one session, which was opened.
     Session,
-    /// Each stands alone: a setting for later ones has none that it could be for.
+    /// Each stands alone: a setting for later ones has none that it could be for. All are of one client.
     Requests,
+    /// Each stands alone, and nobody can tell whose it is: nothing lasts beyond it.
+    Strangers,
 }
 
 impl<B: 'static> Clone for Server<B> {
@@ -100,6 +107,7 @@ impl<B: Backend> Server<B> {
             logs: Logs::default(),
             roots: tokio::sync::Mutex::default(),
             continuity: Continuity::Session,
+            tasks: Some(Tasks::default()),
             kill,
         }))
     }
@@ -117,6 +125,10 @@ impl<B: Backend> Server<B> {
             Offer::Both(project) => (ToolEntry::ALL, Some(project)),
         };
         let (watching, subscriptions, logs, roots) = Default::default();
+        let tasks = match continuity {
+            Continuity::Session | Continuity::Requests => Some(Tasks::default()),
+            Continuity::Strangers => None,
+        };
         Self(Arc::new(Shared {
             backend,
             tools,
@@ -126,6 +138,7 @@ impl<B: Backend> Server<B> {
             logs,
             roots,
             continuity,
+            tasks,
             kill,
         }))
     }
@@ -292,6 +305,33 @@ impl<B: Backend> Server<B> {
         done
     }
 
+    /// Runs a call to its end, or hands it to its client as a task. It has a task of the runtime of its own.
+    ///
+    /// # Errors
+    /// The call's own, or a fault of the server.
+    pub(super) async fn run_call<F>(
+        &self,
+        context: Context,
+        run: impl FnOnce(Context) -> F,
+    ) -> Result<CallToolResponse, ErrorData>
+    where
+        F: Future<Output = Result<CallToolResult, ErrorData>> + Send + 'static,
+    {
+        match &self.0.tasks {
+            Some(tasks) => tasks.call(context, self.0.backend.yield_after(), run).await,
+            None => tasks::alone(run(context)).await,
+        }
+    }
+
+    /// Returns the tasks that a request can be about.
+    ///
+    /// # Errors
+    /// A revision that has no such method.
+    fn tasks<M: ConstString>(&self, context: &Context) -> Result<&Tasks, ErrorData> {
+        let tasks = self.0.tasks.as_ref().filter(|_| tasks::is_modern(context));
+        tasks.ok_or_else(ErrorData::method_not_found::<M>)
+    }
+
     pub(crate) async fn bash(
         &self,
         arguments: BashArguments,
@@ -305,7 +345,10 @@ impl<B: Backend> Server<B> {
             ..ScriptArgs::default()
         };
         let detail = arguments.detail.into();
-        let request = arguments.request()?;
+        let mut request = arguments.request()?;
+        if let (BashRequest::Run(run), Some(_)) = (&mut request, Lasting::of(context)) {
+            run.wait = run.wait.in_a_task();
+        }
         let answer =
             self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
         Ok(match answer {
@@ -396,11 +439,54 @@ impl<B: Backend> ServerHandler for Server<B> {
             capabilities.prompts.get_or_insert_default().list_changed = Some(true);
             capabilities.completions.get_or_insert_default();
         }
+        if self.0.tasks.is_some() {
+            let extensions = capabilities.extensions.get_or_insert_default();
+            extensions.insert(TASKS_EXTENSION_ID.to_owned(), JsonObject::new());
+        }
         ServerConfig::new(capabilities)
             .with_server_info(self.implementation())
             .with_instructions(self.instructions())
             // Version for an `initialize` that asks for an unknown revision.
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    /// Opens a session, which an older revision has. Of tasks it is not told: what that revision calls so is another thing.
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        context.peer.set_peer_info(request.clone());
+        let mut told = self.negotiate_initialize(&request)?;
+        if let Some(extensions) = &mut told.capabilities.extensions {
+            extensions.remove(TASKS_EXTENSION_ID);
+        }
+        told.capabilities.extensions.take_if(|extensions| extensions.is_empty());
+        Ok(told)
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks::<GetTaskMethod>(&context)?.get(&request.task_id)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks::<UpdateTaskMethod>(&context)?.update(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks::<CancelTaskMethod>(&context)?.cancel(&request.task_id)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -575,7 +661,10 @@ impl<B: Backend> ServerHandler for Server<B> {
             SetLevelRequestMethod::VALUE => ErrorData::invalid_params(logs::LEVELS, None),
             method @ (CallToolRequestMethod::VALUE
             | ReadResourceRequestMethod::VALUE
-            | CompleteRequestMethod::VALUE) => {
+            | CompleteRequestMethod::VALUE
+            | GetTaskMethod::VALUE
+            | UpdateTaskMethod::VALUE
+            | CancelTaskMethod::VALUE) => {
                 let message = format!("{method}: the parameters have another form");
                 ErrorData::invalid_params(message, None)
             }
@@ -614,28 +703,18 @@ impl<B: Backend> ServerHandler for Server<B> {
         let tool = request.name.clone();
         // Enabled at every level, so that a warning names its call too.
         let span = tracing::error_span!("call", id = %context.id, %tool);
-        let modern = context
-            .protocol_version()
-            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        let (server, name) = (self.clone(), tool.clone());
-        // The call has a task of its own, so that a panic ends the task and the client still gets
-        // an answer. rmcp would leave the client waiting for ever.
-        let call = async move { server.logged(request, &name, &context).await };
-        let task = tokio::spawn(call.instrument(span.clone()));
-        let mut result = match task.await {
-            Ok(Ok(result)) => result,
-            Ok(Err(refused)) => reply::refused(&refused, &tool),
-            Err(_panicked) => {
-                span.in_scope(|| tracing::error!("the call ended by a fault in cofferdam"));
-                return Err(ErrorData::internal_error(
-                    "the call ended by a fault in cofferdam",
-                    None,
-                ));
+        let modern = tasks::is_modern(&context);
+        let server = self.clone();
+        let call = async move |context: Context| {
+            let mut result = match server.logged(request, &tool, &context).await {
+                Ok(result) => result,
+                Err(refused) => reply::refused(&refused, &tool),
+            };
+            if modern && let Ok(info) = serde_json::to_value(server.implementation()) {
+                result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
             }
+            Ok(result)
         };
-        if modern && let Ok(info) = serde_json::to_value(self.implementation()) {
-            result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
-        }
-        Ok(result.into())
+        self.run_call(context, call).instrument(span).await
     }
 }

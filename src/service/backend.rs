@@ -98,6 +98,9 @@ pub trait Backend: Send + Sync + 'static {
         caller: Caller,
     ) -> impl Future<Output = Result<Plotted, Refused>> + Send;
 
+    /// Returns the time after which a client is not kept waiting for a command any more, where there is another way.
+    fn yield_after(&self) -> Duration;
+
     /// Returns the number of calls that run or are queued now.
     fn pending(&self) -> usize;
 

@@ -63,6 +63,20 @@ pub enum Wait {
     Foreground,
     /// Only long enough to report a command that fails at once.
     Background,
+    /// To the command's end, although it becomes a job after the operator's time: nobody is kept waiting.
+    Beyond,
+}
+
+impl Wait {
+    /// Returns the time that a call waits whose client has a task for it. What goes on in the background is a job in
+    /// any case.
+    #[must_use]
+    pub fn in_a_task(self) -> Self {
+        match self {
+            Self::Foreground | Self::Beyond => Self::Beyond,
+            Self::Background => Self::Background,
+        }
+    }
 }
 
 /// Amount of the output that a reply shows.

@@ -3,6 +3,8 @@
 //! `fixtures.json` has them as data; `tests/conformance/run` starts this and the suite. No part of it is in the
 //! program that is installed.
 
+mod tasks;
+
 use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use http::door::MakeHandler;
 use http::serve::{Front, Listener, serve};
 use mcp::lines::Ends;
 use mcp::server::Continuity;
+use mcp::tasks::Tasks;
 use policy::Principal;
 use rmcp::model::*;
 use rmcp::service::{RequestContext, SubscriptionContext};
@@ -70,6 +73,7 @@ enum Change {
 #[derive(Debug, Clone)]
 struct Fixtures {
     changes: broadcast::Sender<Change>,
+    tasks: Tasks,
 }
 
 /// A sealed round: its number, and a hash that only this server makes.
@@ -274,6 +278,7 @@ impl ServerHandler for Fixtures {
             .enable_resources_subscribe()
             .enable_completions()
             .enable_logging()
+            .enable_tasks()
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("cofferdam-conformance", "1"))
@@ -285,8 +290,9 @@ impl ServerHandler for Fixtures {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let all = names("tools").chain(names("asks")).chain(names("rounds"));
-        let tool = |name: &String| {
+        let plain = names("tools").chain(names("asks")).chain(names("rounds"));
+        let all = plain.map(String::as_str).chain(tasks::NAMES);
+        let tool = |name: &str| {
             let plain = json!({ "type": "object", "properties": {} });
             let schema = fixture("schemas", name).cloned().unwrap_or(plain);
             typed(
@@ -309,18 +315,48 @@ impl ServerHandler for Fixtures {
         let name = &*request.name;
         if fixture("rounds", name).is_some() {
             let state = request.request_state.as_deref();
-            return Ok(match asked(name, request.input_responses, state, &context)? {
-                Asked::More(more) => CallToolResponse::InputRequired(more),
-                Asked::Done(answers) => text(summary(&answers)).into(),
-            });
+            return match asked(name, request.input_responses, state, &context)? {
+                Asked::More(more) => Ok(CallToolResponse::InputRequired(more)),
+                Asked::Done(answers) if name == "test_tool_with_task" => {
+                    tasks::later(&self.tasks, summary(&answers), context).await
+                }
+                Asked::Done(answers) => Ok(text(summary(&answers)).into()),
+            };
+        }
+        let arguments = request.arguments.clone().unwrap_or_default();
+        if let Some(done) = tasks::call(&self.tasks, name, &arguments, &context).await {
+            return done;
         }
         if fixture("asks", name).is_some() {
-            let arguments = request.arguments.unwrap_or_default();
             return Ok(self.asks(name, &arguments, &context).await?.into());
         }
         let result = fixture("tools", name).ok_or_else(|| invalid("unknown tool"))?;
         self.during(name, &context).await?;
         Ok(whole::<CallToolResult>(result.clone())?.into())
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks.get(&request.task_id)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks.update(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks.cancel(&request.task_id)
     }
 
     async fn list_prompts(
@@ -490,7 +526,7 @@ impl MakeHandler for Suite {
     type Handler = Fixtures;
 
     fn handler(&self, _: &Principal, _: Continuity) -> Fixtures {
-        Fixtures { changes: self.0.clone() }
+        Fixtures { changes: self.0.clone(), tasks: Tasks::default() }
     }
 }
 
@@ -498,7 +534,8 @@ impl MakeHandler for Suite {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let names =
         ServedNames { reach: ListenerReach::Loopback, hosts: Vec::new(), origins: Vec::new() };
-    let without_token = WithoutToken::Strangers(Principal::named("suite"));
+    // One client, as one with a token is: strangers have no tasks.
+    let without_token = WithoutToken::One(Principal::named("suite"));
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("http://{}/mcp", listener.local_addr()?);
     let front = Front {

@@ -15,5 +15,6 @@ mod proxied;
 mod reach;
 mod rest;
 mod sessions;
+mod tasks;
 mod tcp;
 mod tls;

@@ -99,3 +99,23 @@ fn a_signal_kills_what_takes_longer_than_the_time_for_it() {
     });
     assert_eq!(server.ended(), Some(0));
 }
+
+#[test]
+fn a_client_that_names_streams_first_is_answered_by_one() {
+    let server = Server::start(&[]);
+    let headers = modern("calculate");
+    let mut all = borrowed(&headers);
+    all.push(("content-type", "application/json"));
+    let call = modern_call("calculate", json!({"expression": "6*7"})).to_string();
+    for (accept, kind) in [
+        ("application/json, text/event-stream", "application/json"),
+        ("text/event-stream, application/json", "text/event-stream"),
+    ] {
+        let mut headers = all.clone();
+        headers.push(("accept", accept));
+        let answer = server.ask("POST", "/mcp", &headers, &call);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some(kind)), "{answer:?}");
+        let result = answer.message()["result"]["structuredContent"]["result"].clone();
+        assert_eq!(result, "42", "{answer:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use calc::plot::{Drawn, Plot};
@@ -31,13 +32,26 @@ use service::{Backend, CallReport, Caller};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 
+/// Time after which calls of the fake backend become tasks.
+pub(crate) const YIELD: Duration = Duration::from_millis(50);
+
 /// Answers by the command's first word; see [`Fake::bash`].
 #[derive(Debug)]
-pub(crate) struct Fake(ClientState);
+pub(crate) struct Fake {
+    client: ClientState,
+    /// Held for as long as anything holds the backend.
+    _alive: Arc<()>,
+}
 
 impl Default for Fake {
     fn default() -> Self {
-        Self(ClientState::new(&ExecOptions::default()))
+        Self::holding(Arc::default())
+    }
+}
+
+impl Fake {
+    fn holding(alive: Arc<()>) -> Self {
+        Self { client: ClientState::new(&ExecOptions::default()), _alive: alive }
     }
 }
 
@@ -68,7 +82,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
 
 impl Backend for Fake {
     fn client(&self) -> &ClientState {
-        &self.0
+        &self.client
     }
 
     async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
@@ -91,6 +105,11 @@ impl Backend for Fake {
                     () = tokio::time::sleep(time) => Ok(told(Outcome::Exited { code: 0 }, "slept")),
                     () = caller.cancel.cancelled() => Ok(told(Outcome::Cancelled, "")),
                 }
+            }
+            "fault" => {
+                let time = Duration::from_millis(words.next().unwrap().parse().unwrap());
+                tokio::time::sleep(time).await;
+                panic!("asked to");
             }
             // Breaks its promise to end when it is told to.
             "stuck" => std::future::pending().await,
@@ -205,6 +224,10 @@ impl Backend for Fake {
         ExecOptions::default()
     }
 
+    fn yield_after(&self) -> Duration {
+        YIELD
+    }
+
     fn pending(&self) -> usize {
         0
     }
@@ -308,10 +331,15 @@ pub(crate) struct Client {
 impl Client {
     /// Starts a server; it runs as many calls as are asked for.
     pub(crate) fn start() -> Self {
+        Self::holding(Arc::default())
+    }
+
+    /// Starts a server that holds this for as long as it can run calls.
+    pub(crate) fn holding(alive: Arc<()>) -> Self {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(far);
         let ends = Ends::default();
-        let server = tokio::spawn(connection(Fake::default(), reader, writer, ends.clone()));
+        let server = tokio::spawn(connection(Fake::holding(alive), reader, writer, ends.clone()));
         let (output, input) = tokio::io::split(near);
         Self { input: Some(input), output: BufReader::new(output), ends, server }
     }

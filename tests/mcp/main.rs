@@ -9,3 +9,4 @@ mod fake;
 mod hostile;
 mod sessions;
 mod table;
+mod tasks;

@@ -68,12 +68,86 @@ fn a_script_asks_the_user_and_gets_the_answers() {
         })
     });
     compare("asks-2025-11-25", &lines);
-    // Nothing can be asked in the middle of a call from this revision on.
+    let structured = lines.last().map(|it| it["result"]["structuredContent"].clone());
+    // Nothing can be asked in the middle of a call from this revision on, but of a client that knows tasks.
     let id = server.request("tools/call", call("live", json!({"of": "asks"}), modern(json!({}))));
     compare("asks-2026-07-28", &until(&mut server, id, |_| None));
     // A question that nobody answers does not hold a script's end.
     let id = server.request("tools/call", call("live", json!({"of": "asks-alone"}), json!({})));
     compare("asks-alone-2025-11-25", &until(&mut server, id, |_| None));
+    let (task, asked) = asked_in_a_task(&mut server, "asks", |count| match count {
+        1 => json!({"action": "decline"}),
+        2 => json!({"action": "cancel"}),
+        _ => json!({"action": "accept", "content": {"number": count, "text": "\"\n$(id)"}}),
+    });
+    assert_eq!((task["status"].as_str(), asked), (Some("completed"), count), "{task}");
+    assert_eq!(Some(&task["result"]["structuredContent"]), structured.as_ref());
+}
+
+/// Calls a script as a client of 2026-07-28 that knows tasks, and answers its questions by their number: the task when
+/// it has ended, and how much was asked.
+fn asked_in_a_task(server: &mut Server, of: &str, answer: impl Fn(u64) -> Value) -> (Value, u64) {
+    let capabilities =
+        json!({"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let meta = modern(json!({"io.modelcontextprotocol/clientCapabilities": capabilities}));
+    let about = |id: &Value| json!({"taskId": id, "_meta": meta});
+    let id = server.request("tools/call", call("live", json!({"of": of}), meta.clone()));
+    let begun = server.answer(id);
+    assert_eq!(begun["result"]["resultType"], "task", "{begun}");
+    let (task, mut count) = (begun["result"]["taskId"].clone(), 0);
+    let end = std::time::Instant::now() + server::patience::patience();
+    loop {
+        let id = server.request("tasks/get", about(&task));
+        let state = server.answer(id)["result"].clone();
+        match state["status"].as_str() {
+            Some("working") => std::thread::sleep(std::time::Duration::from_millis(20)),
+            Some("input_required") => {
+                let questions = state["inputRequests"].as_object().expect("questions");
+                assert_eq!(questions.len(), 1, "one at a time: {state}");
+                let (key, question) = questions.iter().next().expect("one");
+                assert_eq!(question["method"], "elicitation/create", "{state}");
+                count += 1;
+                let mut params = about(&task);
+                // What has not the form of an answer is refused, and the question stays open.
+                params["inputResponses"] = json!({key: {"action": "obey"}});
+                let id = server.request("tasks/update", params.clone());
+                assert_eq!(server.answer(id)["error"]["code"], -32602);
+                params["inputResponses"] = json!({key: answer(count), "question-99": 7});
+                let id = server.request("tasks/update", params);
+                assert_eq!(server.answer(id)["result"], json!({"resultType": "complete"}));
+            }
+            _ => return (state, count),
+        }
+        assert!(std::time::Instant::now() < end, "{state}");
+    }
+}
+
+#[test]
+fn a_task_that_waits_for_an_answer_ends_when_it_is_cancelled() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "", json!({}));
+    let capabilities =
+        json!({"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let meta = modern(json!({"io.modelcontextprotocol/clientCapabilities": capabilities}));
+    let id = server.request("tools/call", call("live", json!({"of": "waits"}), meta.clone()));
+    let task = server.answer(id)["result"]["taskId"].clone();
+    let params = json!({"taskId": task, "_meta": meta});
+    let id = server.request("tasks/cancel", params.clone());
+    assert_eq!(server.answer(id)["result"], json!({"resultType": "complete"}));
+    let end = std::time::Instant::now() + server::patience::patience();
+    loop {
+        let id = server.request("tasks/get", params.clone());
+        let state = server.answer(id)["result"].clone();
+        if state["status"] != "working" {
+            // The script may end by itself in the half second that it has, with what it learned.
+            let learned = &state["result"]["structuredContent"]["action"];
+            let has_ended = state["status"] == "completed" && learned == "cancel";
+            assert!(has_ended || state["status"] == "cancelled", "{state}");
+            return;
+        }
+        assert!(std::time::Instant::now() < end, "{state}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 #[test]

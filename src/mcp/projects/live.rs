@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientResult, CustomRequest, NumberOrString, ProgressNotificationParam, ProgressToken,
-    ProtocolVersion, ServerRequest,
+    ClientResult, CustomRequest, ElicitResult, NumberOrString, ProgressNotificationParam,
+    ProgressToken, ServerRequest,
 };
-use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::server::Server;
+use crate::tasks::{self, Lasting};
 use crate::tools::Context;
 use capture::tap::{Reader, Source, Tap};
 use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
@@ -20,6 +20,8 @@ use service::refused::Refused;
 use service::shell::ScriptArgs;
 use service::{Backend, CallReport, Caller, Feed};
 
+/// Method of a question to the user.
+const QUESTION: &str = "elicitation/create";
 /// Events that wait to be sent: more than pass the stream's own limits in a minute.
 const WAITING: usize = 512;
 /// Time that a script has to see its cancel file, before it is sent TERM.
@@ -187,6 +189,8 @@ impl<B: Backend> Server<B> {
             };
             match event {
                 None => return,
+                Some(ScriptEvent::Log(_) | ScriptEvent::Progress { .. })
+                    if tasks::is_answered(context) => {}
                 Some(ScriptEvent::Log(message)) => {
                     self.0.logs.tell_script(context, message).await;
                 }
@@ -200,7 +204,7 @@ impl<B: Backend> Server<B> {
                 }
                 // One question at a time: the script waits for its answer.
                 Some(ScriptEvent::Question(fields)) if asks && asked.is_none() => {
-                    asked = Some(Box::pin(ask(context.peer.clone(), fields)));
+                    asked = Some(Box::pin(ask(context.clone(), fields)));
                 }
                 Some(ScriptEvent::Question(_)) => {}
             }
@@ -222,36 +226,44 @@ fn token_text(token: &ProgressToken) -> String {
     }
 }
 
-/// Returns true if the client can be asked while a call runs. From 2026-07-28 on a server sends no requests: a call
-/// would have to end with its question, and a running script cannot.
+/// Returns true if the client can be asked while a call runs: by a request of the server in older revisions, by a task
+/// from 2026-07-28 on. A script that runs cannot be called once more with the answer.
 fn can_ask(context: &Context) -> bool {
-    let is_older =
-        context.protocol_version().is_none_or(|version| version < ProtocolVersion::V_2026_07_28);
-    is_older && context.peer.peer_info().is_some_and(|info| info.capabilities.elicitation.is_some())
+    let knows_questions = context.client_capabilities().is_some_and(|it| it.elicitation.is_some());
+    knows_questions && (!tasks::is_modern(context) || Lasting::of(context).is_some())
 }
 
 /// Asks the user what a script wants to know. Returns the content of the response's file.
-async fn ask(peer: Peer<RoleServer>, fields: Map<String, Value>) -> Value {
+async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     let declined = json!({ "action": "decline", "content": null });
-    let Some(params) = question(&peer, fields) else { return declined };
-    // As the script wrote it: rmcp knows fewer schemas than clients may.
-    let request =
-        ServerRequest::CustomRequest(CustomRequest::new("elicitation/create", Some(params)));
-    match peer.send_request(request).await {
-        Ok(ClientResult::ElicitResult(result)) => {
-            json!({ "action": result.action, "content": result.content })
-        }
+    let cancelled = json!({ "action": "cancel", "content": null });
+    let Some(params) = question(&context, fields) else { return declined };
+    if let Some(lasting) = Lasting::of(&context) {
+        let question = json!({ "method": QUESTION, "params": params });
+        // rmcp knows fewer schemas than clients may; there is no other way for these.
+        let Ok(question) = serde_json::from_value(question) else { return declined };
+        let answer = lasting.ask(question).await.map(serde_json::from_value::<ElicitResult>);
+        return answer.and_then(Result::ok).map_or(cancelled, |answer| answered(&answer));
+    }
+    // As the script wrote it, for the same reason.
+    let request = ServerRequest::CustomRequest(CustomRequest::new(QUESTION, Some(params)));
+    match context.peer.send_request(request).await {
+        Ok(ClientResult::ElicitResult(result)) => answered(&result),
         Ok(_) => declined,
         Err(error) => {
             tracing::debug!(%error, "a question was not answered");
-            json!({ "action": "cancel", "content": null })
+            cancelled
         }
     }
 }
 
+fn answered(result: &ElicitResult) -> Value {
+    json!({ "action": result.action, "content": result.content })
+}
+
 /// Makes a question of a script's request; `None` if the client knows no such question.
-fn question(peer: &Peer<RoleServer>, mut fields: Map<String, Value>) -> Option<Value> {
-    let known = peer.peer_info()?.capabilities.elicitation.clone()?;
+fn question(context: &Context, mut fields: Map<String, Value>) -> Option<Value> {
+    let known = context.client_capabilities()?.elicitation?;
     let mode = fields.get("mode").and_then(Value::as_str).unwrap_or("form").to_owned();
     let message = fields.remove("message").filter(Value::is_string)?;
     match mode.as_str() {

@@ -6,6 +6,7 @@ use rmcp::service::RequestContext;
 use super::Server;
 use crate::notifier::{self, OutputNotifier};
 use crate::progress;
+use crate::tasks::{self, Lasting};
 use capture::Produced;
 use capture::tap::Tap;
 use service::refused::Refused;
@@ -46,7 +47,7 @@ impl<B: Backend> Server<B> {
             return self.turn(context, call).await;
         };
         let (tap, pieces) = Tap::listened();
-        let live = OutputNotifier::new(context.peer.clone(), Some(token), notifier::USUAL);
+        let live = OutputNotifier::new(context, Some(token), notifier::USUAL);
         // The owner of the tap drops it when the call is answered; by then all that it passed on is
         // sent.
         let run = self.watched_turn(context, tap, Ticks::Yes, call);
@@ -81,14 +82,19 @@ impl<B: Backend> Server<B> {
         if cancel.is_cancelled() || context.ct.is_cancelled() {
             return Err(Refused::cancelled());
         }
-        let produced = Produced::default();
+        let produced = match Lasting::of(context) {
+            Some(lasting) => lasting.produced.clone(),
+            None => Produced::default(),
+        };
         let reporting = async {
-            match context.meta.get_progress_token().filter(|_| ticks == Ticks::Yes) {
-                Some(token) => {
-                    progress::report(context.peer.clone(), token, produced.clone()).await;
+            let token = context.meta.get_progress_token().filter(|_| ticks == Ticks::Yes);
+            if let Some(token) = token {
+                tokio::select! {
+                    () = tasks::answered(context) => {}
+                    () = progress::report(context.peer.clone(), token, produced.clone()) => {}
                 }
-                None => std::future::pending().await,
             }
+            std::future::pending::<()>().await;
         };
         let (cancel_call, produced_here) = (cancel.clone(), produced.clone());
         let caller =

@@ -153,7 +153,7 @@ impl BuiltIn for SetPrecisionArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        if server.0.continuity == Continuity::Requests {
+        if server.0.continuity != Continuity::Session {
             let alone = "requests of this client stand alone: pass precision per call";
             return Err(Refused::failed(alone));
         }

@@ -70,7 +70,7 @@ impl BuiltIn for BashExecStreamArguments {
             return server.executed(Self::TOOL, asked.into(), Tap::default(), context).await;
         }
         let (tap, pieces) = Tap::listened();
-        let live = OutputNotifier::new(context.peer.clone(), token, size).logged(logs);
+        let live = OutputNotifier::new(context, token, size).logged(logs);
         // The end of the call drops the tap; by then all output that it passed on has been sent.
         let run = server.executed(Self::TOOL, asked.into(), tap, context);
         tokio::join!(run, live.send(pieces)).0

@@ -468,6 +468,10 @@ impl Backend for Scope {
         self.of_file(tool, request, caller).await
     }
 
+    fn yield_after(&self) -> Duration {
+        self.executor.yield_after
+    }
+
     fn pending(&self) -> usize {
         self.executor.shared.queue.pending()
     }

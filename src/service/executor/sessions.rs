@@ -10,7 +10,8 @@ use crate::report::{
 };
 use crate::request::{BashRequest, CommandInput, SessionCommand, Shown, Wait};
 use crate::session::{
-    Command, CommandState, Finished, Reply, Retention, SessionRequest, ShellLoss, UnusedSession,
+    Command, CommandState, Finished, Patience, Reply, Retention, SessionRequest, ShellLoss,
+    UnusedSession,
 };
 use crate::shell::{self, BashArgs};
 use crate::{Backend, Caller};
@@ -51,10 +52,11 @@ impl Scope {
             CommandInput::Given => call.stdin,
         };
         let (patience, mode) = match wait {
-            Wait::Background => (BACKGROUND, JobMode::Background),
-            Wait::Foreground => (self.executor.yield_after, JobMode::Foreground),
+            Wait::Background => (Patience::Until(BACKGROUND), JobMode::Background),
+            Wait::Foreground => (Patience::Until(self.executor.yield_after), JobMode::Foreground),
+            Wait::Beyond => (Patience::Beyond(self.executor.yield_after), JobMode::Foreground),
         };
-        let (patience, kept) = (Some(patience), Retention::Spooled);
+        let kept = Retention::Spooled;
         let request = SessionRequest { session, call, restart, patience, kept, mode, shell };
         let reply = self.workbench.in_session(request, &caller).await?;
         Ok(self.answer(reply, shown))

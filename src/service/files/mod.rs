@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, ReplacedFile, read};
 
-use super::session::{self, CommandState, Reply, Retention, ShellLoss};
+use super::session::{self, CommandState, Patience, Reply, Retention, ShellLoss};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal};
 use crate::workbench::Workbench;
@@ -162,7 +162,7 @@ impl Workbench {
                     session,
                     call,
                     restart: session::Restart::No,
-                    patience: None,
+                    patience: Patience::ToTheEnd,
                     kept: Retention::Apart { bytes: ANSWER_BYTES },
                     mode: JobMode::Foreground,
                     shell: None,

@@ -83,13 +83,23 @@ pub struct SessionRequest {
     pub call: Call,
     /// Restart of the shell before the command.
     pub restart: Restart,
-    /// Time that the call waits before the command becomes a job; `None`: until its end.
-    pub patience: Option<Duration>,
+    pub patience: Patience,
     pub kept: Retention,
     /// In the shell, or beside it.
     pub mode: JobMode,
     /// The shell that the session must have; `None`: the one it has.
     pub shell: Option<ShellKind>,
+}
+
+/// Time that a call waits for its command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Until its end.
+    ToTheEnd,
+    /// So long; then the command is a job, and the call is answered.
+    Until(Duration),
+    /// Until its end, with the command a job after so long.
+    Beyond(Duration),
 }
 
 /// Storage of a command's output.

@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, sleep_until};
 
 use super::command::{CommandInfo, Held};
 use super::feed::FeedKind;
 use super::jobs::END;
 use super::seat::Seat;
 use super::{
-    Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
-    SessionError, SessionRequest, ShellLoss, check_name,
+    Command, CommandState, DEFAULT, Finished, Named, Patience, Reply, Restart, Retention,
+    SHOWN_CHARACTERS, SessionError, SessionRequest, ShellLoss, check_name,
 };
 use crate::workbench::{Observed, Workbench, heard};
 use crate::{Caller, Refusal};
@@ -168,7 +169,7 @@ impl Workbench {
         session: String,
         text: String,
         restart: Restart,
-        patience: Option<Duration>,
+        patience: Patience,
         decided: Decided,
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
@@ -349,22 +350,21 @@ fn input(stdin: &Stdin) -> (FeedKind, Vec<u8>) {
 }
 
 /// Waits for the end of a command: for the caller's patience, or until the call is cancelled.
-async fn wait(
-    command: &Arc<Command>,
-    patience: Option<Duration>,
-    caller: &Caller,
-) -> Option<Finished> {
+async fn wait(command: &Arc<Command>, patience: Patience, caller: &Caller) -> Option<Finished> {
     let mut guard = CancelOnDrop(Some(Arc::clone(command)));
     let mut cancelled = false;
-    let patience = async {
-        match patience {
-            Some(patience) => tokio::time::sleep(patience).await,
-            None => std::future::pending().await,
-        }
+    let mut yields_at = match patience {
+        Patience::ToTheEnd => None,
+        Patience::Until(time) | Patience::Beyond(time) => Some(Instant::now() + time),
     };
-    tokio::pin!(patience);
     // A command that waits for input may do so for ever: it is reported at once.
     loop {
+        let yields = async {
+            match yields_at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             finished = command.end() => {
@@ -376,7 +376,13 @@ async fn wait(
                 command.control.cancel();
             }
             () = command.waits(), if !cancelled => break,
-            () = &mut patience, if !cancelled => break,
+            () = yields, if !cancelled => match patience {
+                Patience::Beyond(_) => {
+                    command.becomes_job();
+                    yields_at = None;
+                }
+                Patience::ToTheEnd | Patience::Until(_) => break,
+            }
         }
     }
     guard.0 = None;

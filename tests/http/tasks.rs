@@ -1,0 +1,183 @@
+//! Tasks over the listener: their commands go on without a request, and are their client's alone.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::{
+    ALICE, Answer, BOB, Server, TOKENS, bearer, modern, modern_call, patience, secret,
+};
+
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+/// A server whose calls become tasks soon.
+const SHORT: &str = "[sessions]\nyield = \"1s\"\n";
+
+fn server(arguments: &[&str]) -> Server {
+    Server::prepared(&format!("{SHORT}{TOKENS}"), arguments, |home, _| {
+        secret(&home.join("alice"), ALICE);
+        secret(&home.join("bob"), BOB);
+    })
+}
+
+fn knowing(mut message: Value) -> Value {
+    message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
+        json!({ "extensions": { TASKS: {} } });
+    message
+}
+
+fn send(server: &Server, token: Option<&str>, headers: &[(&str, String)], body: &Value) -> Answer {
+    let mut all: Vec<(&str, &str)> =
+        headers.iter().map(|(name, it)| (*name, it.as_str())).collect();
+    all.extend(token.map(|token| ("authorization", token)));
+    server.mcp(&all, body)
+}
+
+/// Calls bash, of a client that knows tasks.
+fn bash(server: &Server, token: Option<&str>, command: &str) -> Answer {
+    let body = knowing(modern_call("bash", json!({ "command": command })));
+    send(server, token, &modern("bash"), &body)
+}
+
+fn begun(server: &Server, token: &str, command: &str) -> String {
+    let answer = bash(server, Some(token), command);
+    let message = answer.message();
+    assert_eq!(message["result"]["resultType"], "task", "{answer:?}");
+    message["result"]["taskId"].as_str().expect("an id").to_owned()
+}
+
+/// Headers and message of a request about a task.
+fn about(method: &str, id: &str) -> (Vec<(&'static str, String)>, Value) {
+    let mut message = knowing(modern_call("", json!({})));
+    message["method"] = json!(method);
+    message["params"]["taskId"] = json!(id);
+    message["params"]["inputResponses"] = json!({});
+    let headers = vec![
+        ("mcp-protocol-version", "2026-07-28".to_owned()),
+        ("mcp-method", method.to_owned()),
+        ("mcp-name", id.to_owned()),
+    ];
+    (headers, message)
+}
+
+fn ask(server: &Server, token: &str, method: &str, id: &str) -> Value {
+    let (headers, message) = about(method, id);
+    send(server, Some(token), &headers, &message).message()
+}
+
+fn ended(server: &Server, token: &str, id: &str) -> Value {
+    let end = Instant::now() + patience();
+    loop {
+        let task = ask(server, token, "tasks/get", id);
+        if task["result"]["status"] != "working" {
+            return task["result"].clone();
+        }
+        assert!(Instant::now() < end, "{task}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_command_goes_on_without_its_request_and_its_result_is_there_later() {
+    let held = tempfile::tempdir().expect("a workspace");
+    let server = server(&["--workspace", held.path().to_str().expect("UTF-8")]);
+    let alice = bearer(ALICE);
+    let command =
+        "echo begun; cd /tmp; until [ -e /workspace/go ]; do sleep 0.1; done; echo done; (exit 3)";
+    let id = begun(&server, &alice, command);
+    // It is a job meanwhile, which holds the shell of its session.
+    let list = || {
+        let body = modern_call("bash_jobs", json!({}));
+        let told = send(&server, Some(&alice), &modern("bash_jobs"), &body).message();
+        told["result"]["structuredContent"]["jobs"].clone()
+    };
+    let end = Instant::now() + patience();
+    let jobs = loop {
+        match list() {
+            jobs if jobs.get(0).is_some() => break jobs,
+            jobs => assert!(Instant::now() < end, "{jobs}"),
+        }
+    };
+    assert_eq!((&jobs[0]["job"], jobs.get(1)), (&json!("c1"), None), "{jobs}");
+    let body = modern_call("bash", json!({ "command": "pwd" }));
+    let refused = send(&server, Some(&alice), &modern("bash"), &body).message();
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    std::fs::write(held.path().join("go"), "").expect("a file");
+    let task = ended(&server, &alice, &id);
+    assert_eq!(task["status"], "completed", "{task}");
+    let done = &task["result"]["structuredContent"];
+    assert_eq!(
+        (&done["stdout"], &done["exit_code"]),
+        (&json!("begun\ndone\n"), &json!(3)),
+        "{task}"
+    );
+    assert_eq!(task["result"]["isError"], false);
+    // The shell is the same, as after any command.
+    assert_eq!(bash(&server, Some(&alice), "pwd").stdout(), "/tmp\n");
+}
+
+#[test]
+fn a_cancelled_task_ends_its_command_and_keeps_the_shell() {
+    let server = server(&[]);
+    let alice = bearer(ALICE);
+    bash(&server, Some(&alice), "kept=yes");
+    let id = begun(&server, &alice, "echo $BASHPID >/tmp/pid; exec 9>/tmp/held; sleep 500");
+    let told = ask(&server, &alice, "tasks/cancel", &id);
+    assert_eq!(told["result"], json!({ "resultType": "complete" }), "{told}");
+    let task = ended(&server, &alice, &id);
+    assert_eq!((&task["status"], task.get("result")), (&json!("cancelled"), None), "{task}");
+    let after = bash(&server, Some(&alice), "pgrep -x sleep; echo $kept");
+    assert_eq!(after.stdout(), "yes\n", "{after:?}");
+}
+
+#[test]
+fn the_task_of_one_token_is_unknown_to_another() {
+    let server = server(&[]);
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let id = begun(&server, &alice, "sleep 3; echo mine");
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let (own, none) =
+            (ask(&server, &bob, method, &id), ask(&server, &bob, method, &"0".repeat(32)));
+        assert_eq!((&own["error"]["code"], &own), (&json!(-32602), &none), "{method}");
+    }
+    let task = ended(&server, &alice, &id);
+    assert_eq!(task["result"]["structuredContent"]["stdout"], "mine\n", "not cancelled: {task}");
+    assert_eq!(ask(&server, &bob, "tasks/get", &id)["error"]["code"], -32602);
+}
+
+#[test]
+fn a_stranger_has_no_tasks_as_nobody_could_tell_whose_they_are() {
+    let server = Server::configured(SHORT, &[]);
+    let mut discover = knowing(modern_call("", json!({})));
+    discover["method"] = json!("server/discover");
+    let headers = [
+        ("mcp-protocol-version", "2026-07-28".to_owned()),
+        ("mcp-method", "server/discover".to_owned()),
+    ];
+    let told = send(&server, None, &headers, &discover).message();
+    assert!(told["result"]["capabilities"]["tools"].is_object(), "{told}");
+    assert_eq!(told["result"]["capabilities"].get("extensions"), None, "{told}");
+    let answer = bash(&server, None, "sleep 3; echo late").message();
+    assert_eq!(answer["result"]["structuredContent"]["outcome"], "running", "{answer}");
+    let (headers, message) = about("tasks/get", "0");
+    assert_eq!(send(&server, None, &headers, &message).message()["error"]["code"], -32601);
+}
+
+#[test]
+fn headers_name_the_task_that_the_message_is_about() {
+    let server = server(&[]);
+    let alice = bearer(ALICE);
+    let id = begun(&server, &alice, "sleep 2");
+    let (headers, message) = about("tasks/get", &id);
+    assert_eq!(send(&server, Some(&alice), &headers, &message).status, 200);
+    for other in ["0".repeat(32), "../../etc/passwd".to_owned(), String::new()] {
+        let mut headers = headers.clone();
+        headers[2].1 = other;
+        let answer = send(&server, Some(&alice), &headers, &message);
+        assert_eq!((answer.status, &answer.message()["error"]["code"]), (400, &json!(-32020)));
+    }
+    // An id is no path: neither of this server, nor of a file.
+    for path in [format!("/tasks/{id}"), format!("/mcp/{id}"), format!("/mcp/../tasks/{id}")] {
+        let answer = server.ask("GET", &path, &[("authorization", &alice)], "");
+        assert_eq!(answer.status, 404, "{path}: {answer:?}");
+    }
+}
