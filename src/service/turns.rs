@@ -3,9 +3,15 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use policy::Principal;
+
+/// Time after its last call for which a turn is left for a client. Beyond, all such clients have one together.
+const LEFT_FOR: Duration = Duration::from_secs(60);
 
 /// Turns of a queue.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ struct Use {
     running: usize,
     /// Number of its newest turn.
     last: u64,
+    /// End of its last call.
+    ended: Option<Instant>,
 }
 
 /// A turn, until this is dropped.
@@ -82,25 +90,32 @@ impl State {
     fn next(&self, most: usize) -> Option<usize> {
         let free = most.saturating_sub(self.running);
         let of = |client: &Principal| self.clients.get(client).copied().unwrap_or_default();
-        let idle = self.clients.values().filter(|one| one.running == 0).count();
-        let may = |client: &Principal| {
-            // Nobody knows for how long a call runs, so some turns are left for clients for whom none does.
-            let left = idle.min(most / 2);
-            free > 0 && (of(client).running == 0 || free > left)
-        };
+        let left = self.left_for_others(most);
+        let may = |client: &Principal| free > 0 && (of(client).running == 0 || free > left);
         let waiting = self.waiting.iter().enumerate().filter(|(_, (client, _))| may(client));
         let order = |(place, (client, _)): &(usize, &(Principal, _))| {
-            let Use { running, last } = of(client);
+            let Use { running, last, .. } = of(client);
             (running, last, *place)
         };
         waiting.min_by_key(order).map(|(place, _)| place)
+    }
+
+    /// Returns the number of turns that are left for clients for whom no call runs, as nobody knows for how long
+    /// another's does: one for each that called lately, and one for all others.
+    fn left_for_others(&self, most: usize) -> usize {
+        let idle = || self.clients.values().filter(|one| one.running == 0);
+        let now = Instant::now();
+        let is_recent = |ended: Instant| now.duration_since(ended) < LEFT_FOR;
+        let recent = idle().filter(|one| one.ended.is_some_and(is_recent)).count();
+        let newcomer = usize::from(idle().count() > recent);
+        recent.saturating_add(newcomer).min(most / 2)
     }
 
     fn began(&mut self, client: &Principal) {
         self.running += 1;
         self.last += 1;
         let one = self.clients.entry(client.clone()).or_default();
-        *one = Use { running: one.running + 1, last: self.last };
+        *one = Use { running: one.running + 1, last: self.last, ..*one };
     }
 }
 
@@ -110,6 +125,7 @@ impl Drop for RunningTurn {
         state.running = state.running.saturating_sub(1);
         if let Some(one) = state.clients.get_mut(&self.client) {
             one.running = one.running.saturating_sub(1);
+            one.ended = Some(Instant::now());
         }
         drop(state);
         self.of.give();
@@ -163,6 +179,25 @@ mod tests {
         let next = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).count();
         assert_eq!(next, 1);
         drop(own);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_call_nothing_have_one_turn_together() {
+        let names: Vec<String> = (0..20).map(|number| format!("idle-{number}")).collect();
+        let turns = turns(8, &["a"]);
+        names.iter().for_each(|name| turns.know(&Principal::named(name.as_str())));
+        let most_of_a = || {
+            let mut waits: Vec<_> = (0..8).map(|_| wait(&turns, "a")).collect();
+            let running: Vec<_> = waits.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
+            running.len()
+        };
+        assert_eq!(most_of_a(), 7);
+        for name in names.iter().take(3) {
+            drop(wait(&turns, name).try_recv().expect("a turn"));
+        }
+        assert_eq!(most_of_a(), 4, "one for each of three that called, and one for the others");
+        tokio::time::advance(LEFT_FOR).await;
+        assert_eq!(most_of_a(), 7, "they call no more");
     }
 
     #[test]
