@@ -11,6 +11,7 @@ mod admission;
 pub mod arguments;
 mod changes;
 pub mod commands;
+mod correlation;
 pub mod exec;
 pub mod files;
 pub mod gate;

@@ -45,7 +45,7 @@ impl<'bench> InCells<'bench> {
     pub(crate) fn remembered(&self, expression: &str) -> Result<(), CalcError> {
         let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
         let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
-        self.workbench.remembered(call).map_err(|refusal| self.refused(refusal))
+        self.workbench.remembered(self.caller.named(call)).map_err(|refusal| self.refused(refusal))
     }
 
     fn refused(&self, refusal: Refusal) -> CalcError {

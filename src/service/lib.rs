@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use audit::{Story, Unrecorded};
 use capture::tap::Tap;
 use capture::{Captured, Produced};
-use model::call::Cwd;
+use model::call::{Call, Correlation, Cwd};
 use model::egress::Tally;
 use model::job::Limits;
 use model::outcome::{DeniedCall, FilesChanged, Outcome, Timings, Usage};
@@ -61,6 +61,18 @@ pub struct Caller {
     pub tap: Tap,
     /// Standard input that a script of a project is given while it runs.
     pub feed: Feed,
+    /// Name that the client gave its request, for a call that has none itself.
+    pub correlation: Option<Correlation>,
+}
+
+impl Caller {
+    /// Gives a call the name of its request, unless it has one.
+    fn named(&self, call: Call) -> Call {
+        match call.correlation {
+            Some(_) => call,
+            None => Call { correlation: self.correlation.clone(), ..call },
+        }
+    }
 }
 
 /// Input of a running program, taken once by the call that runs it. Clones are the same input.

@@ -108,7 +108,7 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
         let surroundings = self.surroundings(&call.tool);
-        let (grant, entry) = self.decide(call, surroundings)?;
+        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         self.recorded_run(grant, entry, keep, caller).await
     }
 
@@ -121,7 +121,7 @@ impl Workbench {
         call: Call,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let (grant, entry) = self.decide(call, Workspace::Fresh.into())?;
+        let (grant, entry) = self.decide(caller.named(call), Workspace::Fresh.into())?;
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
@@ -136,7 +136,7 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
         let surroundings = self.beside_the_default(&call);
-        let (grant, entry) = self.decide(call, surroundings)?;
+        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
@@ -152,7 +152,7 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
         let surroundings = self.command_beside_the_default(&call, changes);
-        let (grant, entry) = self.decide(call, surroundings)?;
+        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 

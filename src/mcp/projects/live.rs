@@ -11,6 +11,7 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+use crate::correlation;
 use crate::server::Server;
 use crate::tasks::{self, Lasting};
 use crate::tools::Context;
@@ -107,8 +108,12 @@ impl<B: Backend> Server<B> {
             events: Mutex::new(Some(sender)),
         });
         let reader: Arc<dyn Reader> = told.clone();
-        let caller =
-            Caller { tap: Tap::read_by(reader), feed: Feed::new(pieces), ..Caller::default() };
+        let caller = Caller {
+            tap: Tap::read_by(reader),
+            feed: Feed::new(pieces),
+            correlation: correlation::of_request(context),
+            ..Caller::default()
+        };
         let run = async {
             let done = self.stoppable(name, &launch, (&told, &input), caller, context).await;
             *told.events() = None;

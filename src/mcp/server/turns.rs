@@ -4,6 +4,7 @@ use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 
 use super::Server;
+use crate::correlation;
 use crate::notifier::{self, OutputNotifier};
 use crate::progress;
 use crate::tasks::{self, Lasting};
@@ -97,8 +98,14 @@ impl<B: Backend> Server<B> {
             std::future::pending::<()>().await;
         };
         let (cancel_call, produced_here) = (cancel.clone(), produced.clone());
-        let caller =
-            Caller { cancel: cancel_call, produced: produced_here, tap, ..Caller::default() };
+        let correlation = correlation::of_request(context);
+        let caller = Caller {
+            cancel: cancel_call,
+            produced: produced_here,
+            tap,
+            correlation,
+            ..Caller::default()
+        };
         let mut running = std::pin::pin!(call(caller));
         let mut reporting = std::pin::pin!(reporting);
         let mut taken_back = std::pin::pin!(async {

@@ -29,7 +29,9 @@ impl Scope {
         request: DeclaredRequest,
         caller: Caller,
     ) -> Result<DeclaredResult, Refused> {
-        let correlation = cli::correlation(request.correlation.as_deref());
+        let given = request.correlation.as_deref();
+        let of_request = caller.correlation.as_ref().map(Correlation::as_str);
+        let correlation = cli::correlation(given.or(of_request));
         let about = AboutCall::of(declared, &request, &correlation);
         let call = match cli::call(declared, &request, &correlation) {
             Ok(call) => call,

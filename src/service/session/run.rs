@@ -64,7 +64,7 @@ impl Workbench {
             changes: self.shared.changes,
             ..Surroundings::from(self.shared.workspace)
         };
-        let (grant, entry) = self.decide(call, surroundings)?;
+        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
         let _waits = match self.shared.queue.place(&self.principal) {
             Ok(waits) => waits,
