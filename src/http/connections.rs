@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
@@ -48,6 +48,8 @@ struct Use {
     sender: Option<IpAddr>,
     /// Requests that it serves now.
     serving: usize,
+    /// True if it has served one before.
+    is_used: bool,
     /// Time of its beginning, or of its last answer.
     since: Instant,
     close: CancellationToken,
@@ -71,7 +73,7 @@ impl Connections {
     }
 
     /// Takes a place. Where there is none, a connection that is not being served makes room: of the address that has
-    /// most of those, the one idle for longest. Returns `None` only if all of them are being served.
+    /// most of those, one that never had a request, and the one idle for longest. Returns `None` only if all of them are being served.
     pub(crate) fn place(self: &Arc<Self>, peer: Peer) -> Option<Place> {
         let mut open = self.open();
         if open.all.len() >= self.most {
@@ -81,7 +83,8 @@ impl Connections {
         let (id, close) = (open.next, CancellationToken::new());
         open.next += 1;
         let sender = peer.sender();
-        let now = Use { sender, serving: 0, since: Instant::now(), close: close.clone() };
+        let since = Instant::now();
+        let now = Use { sender, serving: 0, is_used: false, since, close: close.clone() };
         open.all.insert(id, now);
         Some(Place { connections: Arc::clone(self), id, close })
     }
@@ -90,7 +93,7 @@ impl Connections {
     fn note(&self, id: u64, serves: bool) {
         if let Some(one) = self.open().all.get_mut(&id) {
             one.serving = if serves { one.serving + 1 } else { one.serving.saturating_sub(1) };
-            one.since = Instant::now();
+            (one.is_used, one.since) = (true, Instant::now());
         }
     }
 }
@@ -102,8 +105,21 @@ impl Open {
         for (_, one) in idle() {
             *counts.entry(one.sender).or_default() += 1;
         }
-        let order = |one: &Use| (Reverse(counts.get(&one.sender).copied()), one.since);
+        let count = |one: &Use| counts.get(&one.sender).copied();
+        let order = |one: &Use| (Reverse(count(one)), one.is_used, one.since);
         idle().min_by_key(|(_, one)| order(one)).map(|(id, _)| *id)
+    }
+}
+
+impl Place {
+    /// Resolves when another connection needs the place.
+    pub(crate) fn given_away(&self) -> WaitForCancellationFuture<'_> {
+        self.close.cancelled()
+    }
+
+    /// Returns what notes the requests of this connection.
+    pub(crate) fn own(&self) -> OwnConnection {
+        OwnConnection { connections: Arc::clone(&self.connections), id: self.id }
     }
 }
 
@@ -172,7 +188,7 @@ async fn requests<S>(
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let own = OwnConnection { connections: Arc::clone(&place.connections), id: place.id };
+    let own = place.own();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(own.clone());
@@ -187,7 +203,7 @@ async fn requests<S>(
     let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
-        () = place.close.cancelled() => return,
+        () = place.given_away() => return,
         () = stop.cancelled() => {
             // The answer that is being made is the last one.
             served.as_mut().graceful_shutdown();
@@ -235,6 +251,17 @@ mod tests {
         assert!(place().is_none(), "its place was given away already");
         drop(first);
         assert!(place().is_some());
+    }
+
+    #[test]
+    fn a_connection_that_never_had_a_request_makes_room_before_one_that_had() {
+        let connections = Arc::new(Connections::new(2));
+        let place = || connections.place(from([127, 0, 0, 1])).expect("room");
+        let session = place();
+        drop(session.own().serves());
+        let silent: Vec<Place> = (0..20).map(|_| place()).collect();
+        assert!(!session.close.is_cancelled(), "idle for longest, and in use");
+        assert_eq!(silent.iter().filter(|place| !place.close.is_cancelled()).count(), 1);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod run;
 mod scopes;
 pub mod serve;
 pub mod tcp;
+mod throttle;
 
 pub use health::HealthWord;
 pub use limits::ListenerLimits;

@@ -11,22 +11,30 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use mcp::lines::{Ends, QUIET};
+use crate::access::Peer;
+use crate::connections::{Connections, OwnConnection, Place, Serving};
+use crate::throttle::LogThrottle;
+use mcp::lines::{Ends, QUIET, SharedBounds};
 use mcp::serve::{self, Offer};
 use policy::Principal;
 use service::Executor;
+use service::fair::FairShare;
 
-/// Connections at once: each may hold one line of the longest kind.
+/// Connections at once. One more closes one for which nothing runs.
 const CONNECTIONS: usize = 16;
-/// Time for the first byte.
+/// Bytes of all lines that are being read or served, with what reading takes.
+const ROOM: usize = 64 << 20;
+/// Time for the first byte, and then for the first request.
 const FIRST: Duration = Duration::from_secs(10);
 /// Time without progress in which a client may leave an answer unread.
 const UNREAD: Duration = Duration::from_secs(30);
+/// Pause after a connection could not be taken: descriptors may be short for a while.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Name of the clients in policies and in the audit log.
 pub const CLIENT: &str = "tcp";
 
@@ -35,6 +43,21 @@ pub const CLIENT: &str = "tcp";
 pub struct LineListener {
     pub socket: std::net::TcpListener,
     pub allowed: Vec<IpNet>,
+}
+
+/// Returns true if a connection whose first byte is this may begin with a message.
+pub fn begins_a_message(first: u8) -> bool {
+    matches!(first, b'{' | b'[')
+}
+
+/// What all connections share.
+struct LineServer {
+    executor: Arc<Executor>,
+    offer: Offer,
+    ends: Ends,
+    connections: Arc<Connections>,
+    room: Arc<FairShare>,
+    throttle: LogThrottle,
 }
 
 /// Serves connections until `ends` says so. Calls in flight have the time that standard input leaves them.
@@ -50,7 +73,15 @@ pub async fn serve(
     let LineListener { socket, allowed } = listener;
     socket.set_nonblocking(true)?;
     let socket = TcpListener::from_std(socket)?;
-    let (places, all) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+    let server = Arc::new(LineServer {
+        executor,
+        offer,
+        ends: ends.clone(),
+        connections: Arc::new(Connections::new(CONNECTIONS)),
+        room: SharedBounds::room(ROOM),
+        throttle: LogThrottle::default(),
+    });
+    let (all, mut number) = (TaskTracker::new(), 0_u64);
     loop {
         let taken = tokio::select! {
             taken = socket.accept() => taken,
@@ -59,24 +90,22 @@ pub async fn serve(
         let (stream, from) = match taken {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                server.warn(&format!("a connection could not be taken: {error}"));
+                tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
         if !admits(&allowed, from) {
-            tracing::warn!(address = %from.ip(), "an address that is not allowed");
+            server.warn(&format!("an address that is not allowed: {}", from.ip()));
             continue;
         }
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tracing::warn!("a connection was refused: there are {CONNECTIONS} already");
+        let Some(place) = server.connections.place(Peer::Address(from)) else {
+            server.warn("a connection was refused: calls of all that there may be are running");
             continue;
         };
-        let served = connection(stream, Arc::clone(&executor), offer.clone(), ends.clone());
-        all.spawn(async move {
-            served.await;
-            drop(place);
-        });
+        number += 1;
+        let own = Principal::named(format!("{CLIENT}-{number}"));
+        all.spawn(Arc::clone(&server).connection(stream, place, own));
     }
     all.close();
     all.wait().await;
@@ -88,27 +117,61 @@ fn admits(allowed: &[IpNet], from: SocketAddr) -> bool {
     allowed.is_empty() || allowed.iter().any(|net| net.contains(&ip))
 }
 
-async fn connection(stream: TcpStream, executor: Arc<Executor>, offer: Offer, ends: Ends) {
-    let mut first = [0; 1];
-    let peeked = tokio::select! {
-        peeked = timeout(FIRST, stream.peek(&mut first)) => peeked,
-        () = ends.ending() => return,
-    };
-    match (peeked, first) {
-        (Ok(Ok(1)), [b'{' | b'[']) => {}
-        (Ok(Ok(1)), _) => return tracing::warn!("a connection that begins with no message"),
-        _ => return,
+/// A request that has no answer yet; the first one ends the time for it.
+fn serving(own: &OwnConnection, begun: &CancellationToken) -> Serving {
+    begun.cancel();
+    own.serves()
+}
+
+impl LineServer {
+    /// Logs what anybody can cause, so many times in a minute.
+    fn warn(&self, what: &str) {
+        if let Some(left_out) = self.throttle.passes() {
+            tracing::warn!(left_out, "{what}");
+        }
     }
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "small answers may be slow");
-    }
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(UNREAD));
-    let (reader, writer) = tokio::io::split(Box::pin(stream));
-    let backend = executor.scope(Principal::named(CLIENT));
-    let own = ends.of_a_connection(QUIET);
-    if let Err(error) = serve::streams((backend, offer), reader, writer, own).await {
-        tracing::debug!(%error, "a connection ended");
+
+    async fn connection(self: Arc<Self>, stream: TcpStream, place: Place, own: Principal) {
+        let mut first = [0; 1];
+        let peeked = tokio::select! {
+            peeked = timeout(FIRST, stream.peek(&mut first)) => peeked,
+            () = place.given_away() => return,
+            () = self.ends.ending() => return,
+        };
+        match (peeked, first) {
+            (Ok(Ok(1)), [first]) if begins_a_message(first) => {}
+            (Ok(Ok(1)), _) => return self.warn("a connection that begins with no message"),
+            _ => return,
+        }
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "small answers may be slow");
+        }
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(UNREAD));
+        let (reader, writer) = tokio::io::split(Box::pin(stream));
+        let backend = self.executor.scope(Principal::named(CLIENT));
+        let ends = self.ends.of_a_connection(QUIET);
+        let (at, begun) = (place.own(), CancellationToken::new());
+        let noted = begun.clone();
+        let serves = move || -> mcp::lines::UntilAnswered { Box::new(serving(&at, &noted)) };
+        let bounds = SharedBounds::new(Arc::clone(&self.room), own, serves);
+        let client = (backend, self.offer.clone());
+        let served = serve::shared_streams(client, reader, writer, ends.clone(), bounds);
+        let watched = async {
+            let in_time = timeout(FIRST, begun.cancelled()).await.is_ok();
+            if in_time {
+                place.given_away().await;
+            }
+            // No more is read; what was asked before is answered.
+            ends.stop.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = served => if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended");
+            },
+            () = watched => {}
+        }
     }
 }
 

@@ -30,3 +30,4 @@ pub mod server;
 pub mod sessions;
 pub mod tasks;
 pub mod tools;
+pub mod values;

@@ -4,10 +4,11 @@
 //! last line without its newline; a client then waits for ever. Here each gets an answer. The end
 //! of input is held back until requests already received are answered.
 
+mod bounds;
 mod lifecycle;
 mod reading;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::message::Gate;
+use bounds::Hold;
+pub use bounds::{SharedBounds, UntilAnswered};
 use lifecycle::Lifecycle;
 use reading::Reading;
 
@@ -77,8 +80,8 @@ impl Ends {
     }
 }
 
-/// Ids of requests that have no answer yet.
-type Open = Arc<watch::Sender<HashSet<RequestId>>>;
+/// Ids of requests that have no answer yet, with what each holds until then.
+type Open = Arc<watch::Sender<HashMap<RequestId, Hold>>>;
 
 /// One line of output, with the sender that waits until it is written.
 struct Outgoing {
@@ -106,6 +109,14 @@ pub(crate) struct Dialect {
     pub(crate) has_batches: bool,
 }
 
+/// Conditions of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Conditions {
+    pub(crate) dialect: Dialect,
+    /// Bounds for the sake of other connections, where there may be any.
+    pub(crate) shared: Option<SharedBounds>,
+}
+
 impl Lines {
     /// Starts reading and writing. Must be called inside a tokio runtime.
     pub fn new<R, W>(reader: R, writer: W, ends: Ends) -> Self
@@ -113,15 +124,30 @@ impl Lines {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        Self::of_dialect(reader, writer, ends, Dialect::default())
+        Self::of_connection(reader, writer, ends, Conditions::default())
     }
 
-    /// Starts as [`Lines::new`] does, with the ways of a script project's framework.
-    pub(crate) fn of_dialect<R, W>(reader: R, writer: W, ends: Ends, dialect: Dialect) -> Self
+    /// Starts as [`Lines::new`] does, for a connection that shares its server with others.
+    pub fn shared<R, W>(reader: R, writer: W, ends: Ends, bounds: SharedBounds) -> Self
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
+        let conditions = Conditions { shared: Some(bounds), ..Conditions::default() };
+        Self::of_connection(reader, writer, ends, conditions)
+    }
+
+    pub(crate) fn of_connection<R, W>(
+        reader: R,
+        writer: W,
+        ends: Ends,
+        conditions: Conditions,
+    ) -> Self
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        let Conditions { dialect, shared } = conditions;
         // Small, so that a client that sends faster than the service reads has to wait.
         let (to_service, incoming) = mpsc::channel(16);
         let (outgoing, to_write) = mpsc::channel(64);
@@ -134,6 +160,8 @@ impl Lines {
             batches: Arc::clone(&batches),
             gate: Gate::default(),
             taken_back: HashSet::new(),
+            shared,
+            held: None,
             lifecycle: Lifecycle::of(dialect.keeps_order),
             ends: ends.clone(),
         };

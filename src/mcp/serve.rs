@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::gate::Gate;
-use super::lines::{Dialect, Ends, Lines};
+use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
 use super::projects::CurrentProject;
 use super::server::{Continuity, Server};
 use service::Backend;
@@ -53,7 +53,27 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Session);
-    connected(server, reader, writer, ends).await
+    connected(server, reader, writer, ends, None).await
+}
+
+/// Serves one of several clients as [`streams`] does, within bounds for the sake of the others.
+///
+/// # Errors
+/// The same as of [`streams`].
+pub async fn shared_streams<B, R, W>(
+    (backend, offer): (B, Offer),
+    reader: R,
+    writer: W,
+    ends: Ends,
+    bounds: SharedBounds,
+) -> Result<(), ServeError>
+where
+    B: Backend,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Session);
+    connected(server, reader, writer, ends, Some(bounds)).await
 }
 
 /// Trips the switches of a server at a signal, or when no call can run any more. Dropping this ends the watch.
@@ -110,7 +130,7 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    connected(Server::new(backend, ends.kill.clone()), reader, writer, ends).await
+    connected(Server::new(backend, ends.kill.clone()), reader, writer, ends, None).await
 }
 
 async fn connected<B, R, W>(
@@ -118,6 +138,7 @@ async fn connected<B, R, W>(
     reader: R,
     writer: W,
     ends: Ends,
+    shared: Option<SharedBounds>,
 ) -> Result<(), ServeError>
 where
     B: Backend,
@@ -130,7 +151,7 @@ where
         has_batches: settings.as_ref().is_some_and(|settings| settings.has_batches),
     };
     let token = settings.and_then(|settings| settings.token);
-    let lines = Lines::of_dialect(reader, writer, ends, dialect);
+    let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
     let tasks = server.0.tasks.clone();
     let running = match Gate::new(server, token).serve(lines).await {
         Ok(running) => running,

@@ -20,8 +20,16 @@ pub struct FairShare {
 #[derive(Debug, Default)]
 struct Held {
     all: usize,
-    /// Those of every client that is known, most of which hold none.
-    of: BTreeMap<Principal, usize>,
+    /// Those of every client that is known, most of which hold none, and of others that hold some.
+    of: BTreeMap<Principal, Holding>,
+}
+
+/// Places of one client.
+#[derive(Debug, Default)]
+struct Holding {
+    places: usize,
+    /// True for one that is reckoned with while it holds nothing.
+    is_known: bool,
 }
 
 /// Places of one client, until this is dropped.
@@ -45,7 +53,7 @@ impl FairShare {
 
     /// Reckons with a client from now on, though it holds nothing yet.
     pub fn know(&self, client: &Principal) {
-        self.held().of.entry(client.clone()).or_default();
+        self.held().of.entry(client.clone()).or_default().is_known = true;
     }
 
     /// Returns the number of places that are held.
@@ -72,15 +80,17 @@ impl Share {
         let mut held = self.of.held();
         let Held { all, of } = &mut *held;
         let is_alone = of.keys().all(|known| *known == self.client);
-        let own = of.entry(self.client.clone()).or_default();
+        let own = of.get(&self.client).map_or(0, |own| own.places);
         let Some(left) = self.of.most.checked_sub(all.saturating_add(more)) else { return false };
         // The first place of a client is not measured: there may be no more than one.
-        let is_first = *own == 0 && more == 1;
+        let is_first = own == 0 && more == 1;
         if !is_alone && !is_first && own.saturating_add(more) > left {
             return false;
         }
+        if more > 0 {
+            of.entry(self.client.clone()).or_default().places += more;
+        }
         *all += more;
-        *own += more;
         self.places += more;
         true
     }
@@ -91,7 +101,10 @@ impl Drop for Share {
         let mut held = self.of.held();
         held.all = held.all.saturating_sub(self.places);
         if let Some(own) = held.of.get_mut(&self.client) {
-            *own = own.saturating_sub(self.places);
+            own.places = own.places.saturating_sub(self.places);
+            if own.places == 0 && !own.is_known {
+                held.of.remove(&self.client);
+            }
         }
     }
 }
@@ -128,6 +141,19 @@ mod tests {
         assert!(!c.is_empty(), "there is something left for a third");
         drop((a, b));
         assert_eq!(c.len() + take("c").len(), 6, "places come back");
+    }
+
+    #[test]
+    fn a_client_that_nobody_announced_is_forgotten_with_its_last_place() {
+        let places = FairShare::new(8);
+        places.know(&client("known"));
+        for number in 0..100 {
+            let passing = client(&format!("passing-{number}"));
+            let (first, second) = (places.take(&passing, 1), places.take(&passing, 2));
+            assert!(first.is_some() && second.is_some(), "{number}");
+            assert!(places.take(&passing, 2).is_none(), "it leaves something for the known one");
+        }
+        assert_eq!((places.taken(), places.held().of.len()), (0, 1));
     }
 
     #[test]

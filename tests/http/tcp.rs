@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -12,6 +14,8 @@ use crate::client::{PROGRAM, initialize, patience};
 struct Lines {
     child: Child,
     at: String,
+    /// Lines of standard error so far.
+    said: Arc<Mutex<Vec<String>>>,
     _home: tempfile::TempDir,
 }
 
@@ -30,9 +34,15 @@ impl Lines {
         let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let line = said.find_map(|line| line.ok().filter(|line| line.contains("tcp://")));
         let line = line.expect("it says where it is");
-        std::thread::spawn(move || said.for_each(drop));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in said.map_while(Result::ok) {
+                kept.lock().expect("no panic").push(line);
+            }
+        });
         let at = line.rsplit("tcp://").next().unwrap_or_default().to_owned();
-        Self { child, at, _home: home }
+        Self { child, at, said: lines, _home: home }
     }
 
     fn connect(&self) -> TcpStream {
@@ -117,21 +127,100 @@ fn what_a_browser_sends_is_closed_before_a_line_is_taken() {
     assert!(answer["result"]["serverInfo"].is_object(), "{answer}");
 }
 
+/// Returns true once the server has closed a connection.
+fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
+    stream.set_read_timeout(Some(within)).expect("a time");
+    match stream.read(&mut [0]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
 #[test]
-fn many_connections_are_refused_and_those_that_are_open_go_on() {
+fn silent_connections_keep_nobody_out_and_sessions_go_on_beside_them() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     let mut open = Session::open(&server);
-    let _silent: Vec<TcpStream> = (0..15).map(|_| server.connect()).collect();
-    // It is the 17th: 16 may be open, which the server may still be taking.
-    let refused = (0..200).any(|_| {
-        let mut one = server.connect();
-        one.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("a time");
-        matches!(one.read(&mut [0]), Ok(0)) || one.write_all(b"x").is_err()
-    });
-    assert!(refused, "there is a bound");
-    assert_eq!(open.bash(2, "echo on"), json!("on\n"));
-    let answer = open.ask(&json!({"jsonrpc": "2.0", "id": 3, "method": "nothing"}));
-    assert!(answer["error"].is_object(), "{answer}");
+    assert_eq!(open.bash(2, "x=kept; echo up"), json!("up\n"));
+    // More than there may be, and some that begin a message and never end it.
+    let mut silent: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
+    for stream in silent.iter_mut().skip(20) {
+        stream.write_all(b"{\"jsonrpc\":").unwrap_or_default();
+    }
+    let mut late = Session::open(&server);
+    assert_eq!(late.bash(2, "echo in"), json!("in\n"));
+    assert_eq!(open.bash(3, "echo $x"), json!("kept\n"), "idle for longest, and in use");
+    assert!(silent.iter_mut().any(|one| is_closed(one, Duration::from_millis(20))));
+    // What never says a whole message is closed in its time.
+    assert!(silent.iter_mut().all(|one| is_closed(one, Duration::from_secs(10) + patience())));
+}
+
+#[test]
+fn connections_whose_calls_run_are_not_closed_for_others() {
+    let server = Lines::start(&["--tcp", "127.0.0.1:0", "--tools", "exec"], None);
+    let mut busy: Vec<Session> = (0..16).map(|_| Session::open(&server)).collect();
+    for session in &mut busy {
+        let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params":
+            {"name": "bash_exec", "arguments": {"command": "sleep 200", "timeout": 250}}});
+        session.send(&call);
+        // Behind it, so that the call above is taken once this is answered.
+        assert!(
+            session.ask(&json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}))["result"]
+                .is_object()
+        );
+    }
+    assert!(is_closed(&mut server.connect(), patience()), "a 17th is refused");
+    busy.pop();
+    let end = Instant::now() + patience();
+    loop {
+        let mut stream = server.connect();
+        stream.write_all(format!("{}\n", initialize()).as_bytes()).unwrap_or_default();
+        let mut line = String::new();
+        if BufReader::new(stream).read_line(&mut line).is_ok_and(|length| length > 0) {
+            break;
+        }
+        assert!(Instant::now() < end, "a client that left makes room");
+    }
+}
+
+#[test]
+fn a_line_of_very_many_values_is_refused_and_takes_no_memory() {
+    let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id()));
+        let status = status.expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    let mut session = Session::open(&server);
+    let before = resident();
+    let many = "[],".repeat(5_000_000);
+    for _ in 0..3 {
+        let line = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":4,\"method\":\"x\",\"params\":{{\"a\":[{many}0]}}}}\n"
+        );
+        session.0.get_mut().write_all(line.as_bytes()).expect("it is read");
+        let mut answer = String::new();
+        session.0.read_line(&mut answer).expect("an answer in time");
+        assert!(answer.contains("100000 values of JSON at most"), "{answer}");
+    }
+    let more = resident().saturating_sub(before);
+    assert!(more < 64 << 20, "{more} bytes more");
+    assert_eq!(session.bash(5, "echo on"), json!("on\n"));
+}
+
+#[test]
+fn what_strangers_send_fills_no_log() {
+    let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
+    for _ in 0..100 {
+        assert_eq!(server.told(b"GET / HTTP/1.1\r\n\r\n"), b"");
+    }
+    let answer = Session(BufReader::new(server.connect())).ask(&initialize());
+    assert!(answer["result"].is_object(), "{answer}");
+    let said = server.said.lock().expect("no panic");
+    let warnings = said.iter().filter(|line| line.contains("begins with no message")).count();
+    // Ten in a minute, and one for each six seconds that this takes.
+    assert!((1..60).contains(&warnings), "{warnings}");
 }
 
 #[test]

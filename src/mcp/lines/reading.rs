@@ -1,7 +1,8 @@
 //! The task that reads a line at a time until the end of input or a signal, without losing a
 //! request between the two.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,14 +13,16 @@ use rmcp::RoleServer;
 use rmcp::model::{JsonRpcMessage, RequestId};
 use rmcp::service::RxJsonRpcMessage;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use super::bounds::{Growing, Hold, SharedBounds, Unread};
 use super::lifecycle::{Lifecycle, Step};
 use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
 use model::outcome::in_words;
+use service::fair::Share;
 
 /// Time for requests already received, after the end of input.
 const EOF_GRACE: Duration = Duration::from_secs(1);
@@ -35,10 +38,10 @@ const READ_ON: usize = 4096;
 const TAKEN_BACK: usize = 4096;
 
 /// A line as read.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Read {
-    Line(Vec<u8>),
-    TooLong,
+    Line(Vec<u8>, Option<Share>),
+    Unread(Unread),
     End,
 }
 
@@ -46,19 +49,38 @@ enum Read {
 async fn next_line<R: AsyncRead + Unpin>(
     reader: &mut BufReader<R>,
     most: usize,
+    shared: Option<&SharedBounds>,
 ) -> io::Result<Read> {
-    let mut line = Vec::new();
-    let most_with_newline = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    reader.take(most_with_newline).read_until(b'\n', &mut line).await?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
-        return Ok(Read::Line(line));
+    let mut line = None;
+    loop {
+        let buffered = reader.fill_buf().await?;
+        if buffered.is_empty() {
+            return Ok(line.map_or(Read::End, whole));
+        }
+        let newline = buffered.iter().position(|byte| *byte == b'\n');
+        let piece = buffered.get(..newline.unwrap_or(buffered.len())).unwrap_or_default();
+        let begun = line.take().map_or_else(|| Growing::begin(most, shared), Ok);
+        let taken = begun.and_then(|mut line: Growing| line.take(piece).map(|()| line));
+        match taken {
+            Ok(so_far) => {
+                let used = newline.map_or(buffered.len(), |at| at.saturating_add(1));
+                reader.consume(used);
+                if newline.is_some() {
+                    return Ok(whole(so_far));
+                }
+                line = Some(so_far);
+            }
+            Err(unread) => {
+                skip_line(reader).await?;
+                return Ok(Read::Unread(unread));
+            }
+        }
     }
-    if line.len() > most {
-        skip_line(reader).await?;
-        return Ok(Read::TooLong);
-    }
-    Ok(if line.is_empty() { Read::End } else { Read::Line(line) })
+}
+
+fn whole(line: Growing) -> Read {
+    let (bytes, room) = line.whole();
+    Read::Line(bytes, room)
 }
 
 async fn skip_line<R: AsyncRead + Unpin>(reader: &mut BufReader<R>) -> io::Result<()> {
@@ -87,6 +109,10 @@ pub(super) struct Reading {
     /// request with its id, so these are not taken again.
     pub taken_back: HashSet<RequestId>,
     pub lifecycle: Lifecycle,
+    /// Bounds for the sake of other connections.
+    pub shared: Option<SharedBounds>,
+    /// Part of the memory that the line holds which is being taken.
+    pub held: Option<Arc<Share>>,
     pub ends: Ends,
 }
 
@@ -112,7 +138,8 @@ impl Reading {
         let ends = self.ends.clone();
         let mut read_on = 0;
         loop {
-            let mut line = pin!(next_line(reader, LINE_BYTES));
+            let shared = self.shared.clone();
+            let mut line = pin!(next_line(reader, LINE_BYTES, shared.as_ref()));
             let line = tokio::select! {
                 biased;
                 line = &mut line, if !ends.are_ending() => line,
@@ -126,21 +153,33 @@ impl Reading {
                 }
             };
             let judged = match line {
-                Ok(Read::Line(line)) => judge(&line),
-                Ok(Read::TooLong) => {
-                    Judged::Fault(Fault::request(format!("a line is at most {LINE_BYTES} bytes")))
+                Ok(Read::Line(line, room)) => {
+                    self.held = room.map(Arc::new);
+                    judge(&line)
                 }
+                Ok(Read::Unread(why)) => Judged::Fault(Fault::request(why.to_string())),
                 Ok(Read::End) => break,
                 Err(error) => {
-                    tracing::warn!(error = in_words(&error), "standard input cannot be read");
+                    self.note(&error);
                     break;
                 }
             };
-            if self.take(judged).await.is_err() {
+            let taken = self.take(judged).await;
+            self.held = None;
+            if taken.is_err() {
                 break;
             }
         }
         if ends.are_ending() { STOP_GRACE } else { EOF_GRACE }
+    }
+
+    /// Logs that no more can be read. A client of many decides itself how often that is, so it is no warning.
+    fn note(&self, error: &io::Error) {
+        let error = in_words(error);
+        match self.shared {
+            Some(_) => tracing::debug!(error, "a connection cannot be read"),
+            None => tracing::warn!(error, "standard input cannot be read"),
+        }
     }
 
     async fn take(&mut self, judged: Judged) -> io::Result<()> {
@@ -172,8 +211,7 @@ impl Reading {
                 let fault = Fault::request("the server is ending: it takes no more requests");
                 return self.refuse(fault.with_id(request.id.clone())).await;
             }
-            let fresh = !self.taken_back.contains(&request.id)
-                && self.open.send_if_modified(|ids| ids.insert(request.id.clone()));
+            let fresh = !self.taken_back.contains(&request.id) && self.opens(&request.id);
             if !fresh {
                 let id = request.id.clone();
                 return self.refuse(Fault::request("this id is in use").with_id(id)).await;
@@ -181,7 +219,7 @@ impl Reading {
         }
         if let Some(id) = cancelled_id(&message) {
             // A cancelled request gets no answer, so nothing may wait for one.
-            if self.open.send_if_modified(|ids| ids.remove(&id)) {
+            if self.open.send_if_modified(|ids| ids.remove(&id).is_some()) {
                 if self.taken_back.len() >= TAKEN_BACK {
                     self.taken_back.clear();
                 }
@@ -189,6 +227,17 @@ impl Reading {
             }
         }
         self.to_service.send(message).await.map_err(|_| closed())
+    }
+
+    /// Notes that a request has no answer yet, with what it holds until then. Returns false if the id is in use.
+    fn opens(&self, id: &RequestId) -> bool {
+        self.open.send_if_modified(|ids| match ids.entry(id.clone()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(Hold::of(self.shared.as_ref(), self.held.clone()));
+                true
+            }
+        })
     }
 
     /// Returns true if the message passes; another has its answer.
@@ -233,9 +282,10 @@ impl Reading {
     /// Waits until every request has its answer; kills calls that take longer than `grace`.
     async fn drain(&self, grace: Duration) {
         let mut open = self.open.subscribe();
-        let answered = async |time: Duration, open: &mut watch::Receiver<HashSet<RequestId>>| {
-            timeout(time, open.wait_for(HashSet::is_empty)).await.is_ok()
-        };
+        let answered =
+            async |time: Duration, open: &mut watch::Receiver<HashMap<RequestId, Hold>>| {
+                timeout(time, open.wait_for(HashMap::is_empty)).await.is_ok()
+            };
         let killed_early = self.ends.kill.cancelled();
         let in_time = tokio::select! {
             in_time = answered(grace, &mut open) => in_time,
@@ -252,42 +302,71 @@ impl Reading {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed read is a failed test")]
 mod tests {
+    use policy::Principal;
     use rmcp::model::{EmptyResult, ServerResult};
     use rmcp::transport::Transport;
-    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::super::Lines;
     use super::*;
+    use crate::values::MOST_VALUES;
 
-    async fn lines_of(input: &'static [u8], most: usize) -> Vec<Read> {
+    type Told = Result<Vec<u8>, Unread>;
+
+    /// Reads lines to the end of input.
+    async fn lines_of(input: &[u8], most: usize) -> Vec<Told> {
         let mut reader = BufReader::with_capacity(3, input);
         let mut read = Vec::new();
         loop {
-            let line = next_line(&mut reader, most).await.unwrap();
-            let end = line == Read::End;
-            read.push(line);
-            if end {
-                return read;
+            match next_line(&mut reader, most, None).await.unwrap() {
+                Read::Line(line, _) => read.push(Ok(line)),
+                Read::Unread(why) => read.push(Err(why)),
+                Read::End => return read,
             }
         }
     }
 
     #[tokio::test]
     async fn a_long_line_is_skipped_whole_and_the_next_is_read() {
-        let expected = vec![
-            Read::Line(b"12345".to_vec()),
-            Read::TooLong,
-            Read::Line(b"ok".to_vec()),
-            Read::End,
-        ];
+        let expected = vec![Ok(b"12345".to_vec()), Err(Unread::Long), Ok(b"ok".to_vec())];
         assert_eq!(lines_of(b"12345\n123456789\nok\n", 5).await, expected);
     }
 
     #[tokio::test]
     async fn a_last_line_needs_no_newline() {
-        let expected = vec![Read::Line(Vec::new()), Read::Line(b"ok".to_vec()), Read::End];
+        let expected = vec![Ok(Vec::new()), Ok(b"ok".to_vec())];
         assert_eq!(lines_of(b"\nok", 5).await, expected);
-        assert_eq!(lines_of(b"123456", 5).await, vec![Read::TooLong, Read::End]);
+        assert_eq!(lines_of(b"123456", 5).await, vec![Err(Unread::Long)]);
+    }
+
+    #[tokio::test]
+    async fn a_line_of_very_many_values_is_skipped_whole_and_the_next_is_read() {
+        let many = format!("[{}0]\nok", "0,".repeat(MOST_VALUES + 1));
+        let expected = vec![Err(Unread::Values), Ok(b"ok".to_vec())];
+        assert_eq!(lines_of(many.as_bytes(), LINE_BYTES).await, expected);
+    }
+
+    #[tokio::test]
+    async fn lines_of_all_connections_have_their_memory_together_and_each_leaves_some() {
+        let room = SharedBounds::room(1 << 20);
+        let bounds = |name: &str| {
+            SharedBounds::new(Arc::clone(&room), Principal::named(name), || Box::new(()))
+        };
+        let (greedy, modest) = (bounds("greedy"), bounds("modest"));
+        let line = [vec![b'x'; 200 << 10], vec![b'\n']].concat();
+        let read = async |bounds: &SharedBounds| {
+            let mut reader = BufReader::new(line.as_slice());
+            match next_line(&mut reader, LINE_BYTES, Some(bounds)).await.unwrap() {
+                Read::Line(_, share) => Ok(share.expect("it was measured")),
+                Read::Unread(why) => Err(why),
+                Read::End => panic!("there is a line"),
+            }
+        };
+        let held = [read(&greedy).await.unwrap(), read(&greedy).await.unwrap()];
+        assert_eq!(read(&greedy).await.err(), Some(Unread::NoRoom), "it leaves as much as it has");
+        assert!(read(&modest).await.is_ok(), "another finds room");
+        drop(held);
+        assert!(read(&greedy).await.is_ok(), "and it comes back");
     }
 
     /// Returns unread input at a signal to stop: more lines than the service and its channel hold

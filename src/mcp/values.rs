@@ -1,0 +1,68 @@
+//! Bounds on the values in a text of JSON, for every door: a short text of many takes much memory once it is read.
+
+/// Values of JSON in one message.
+pub const MOST_VALUES: usize = 100_000;
+/// Bytes that each takes once it is read, besides those that it is written in.
+pub const VALUE_BYTES: usize = 96;
+
+/// Counts the values in a text of JSON before it is read. The text may come in pieces. What is not JSON is read as
+/// nothing else either.
+#[derive(Debug, Default)]
+pub struct JsonValues {
+    counted: usize,
+    in_text: bool,
+    is_escaped: bool,
+}
+
+impl JsonValues {
+    /// Counts those of the next piece.
+    pub fn count(&mut self, piece: &[u8]) {
+        for byte in piece {
+            match (self.in_text, byte) {
+                (true, _) if self.is_escaped => self.is_escaped = false,
+                (true, b'\\') => self.is_escaped = true,
+                (_, b'"') => self.in_text = !self.in_text,
+                // Each value but the first stands behind one of these.
+                (false, b',' | b'[' | b'{' | b':') => self.counted += 1,
+                (_, _) => {}
+            }
+        }
+    }
+
+    /// Returns true if no door takes so many.
+    pub fn are_too_many(&self) -> bool {
+        self.counted > MOST_VALUES
+    }
+
+    /// Returns the bytes that reading them takes.
+    pub fn bytes(&self) -> usize {
+        self.counted.saturating_mul(VALUE_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_across_pieces_and_not_within_texts() {
+        let text = br#"{"a": [1, 2, {"b,[": "\\\",,,[[", "c": []}]}"#;
+        let whole = |size: usize| {
+            let mut values = JsonValues::default();
+            text.chunks(size).for_each(|piece| values.count(piece));
+            values.counted
+        };
+        // An object, two lists, another object, three colons, three commas.
+        assert_eq!((whole(text.len()), whole(1), whole(3)), (10, 10, 10));
+    }
+
+    #[test]
+    fn a_message_has_so_many_values_and_no_more() {
+        let mut values = JsonValues::default();
+        values.count(",".repeat(MOST_VALUES).as_bytes());
+        assert!(!values.are_too_many());
+        values.count(b"\",\" ,");
+        assert!(values.are_too_many());
+        assert_eq!(values.bytes(), (MOST_VALUES + 1) * VALUE_BYTES);
+    }
+}
