@@ -197,6 +197,7 @@ impl HttpPlan {
         let limits = ListenerLimits {
             sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
             streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
+            pre_stop: settings.pre_stop.value.unwrap_or_default(),
             drain: settings.drain.value,
             ..ListenerLimits::default()
         };

@@ -33,6 +33,7 @@ pub struct HttpSettings {
     pub key: Setting<Option<PathBuf>>,
     pub sessions: Setting<u32>,
     pub streams: Setting<u32>,
+    pub pre_stop: Setting<Option<Duration>>,
     pub drain: Setting<Duration>,
     pub tokens: Setting<Vec<TokenSetting>>,
 }
@@ -78,6 +79,11 @@ pub(super) struct Written {
     ///
     /// Default: `64`. Example: `8`.
     streams: Option<Spanned<u32>>,
+    /// Time after SIGTERM in which requests are still taken, while `/health` answers 503: a load balancer sends no more
+    /// then. `drain` begins after it.
+    ///
+    /// Default: none: `drain` begins at once. Example: `"5s"`.
+    pre_stop: Option<Spanned<Time>>,
     /// Time for requests in flight when the server ends; what still runs then is killed.
     ///
     /// Default: `"5s"`. Example: `"30s"`.
@@ -127,6 +133,7 @@ impl HttpSettings {
             key,
             sessions: reader.count(written.sessions.as_ref(), SESSIONS)?,
             streams: reader.count(written.streams.as_ref(), STREAMS)?,
+            pre_stop: reader.set(written.pre_stop.as_ref(), None, |time| Some(time.0)),
             drain: reader.set(written.drain.as_ref(), DRAIN, |time| time.0),
             tokens: tokens(reader, &written.tokens)?,
         })
@@ -150,6 +157,9 @@ impl HttpSettings {
             shown("http.key", &self.key, path),
             shown("http.sessions", &self.sessions, u32::to_string),
             shown("http.streams", &self.streams, u32::to_string),
+            shown("http.pre_stop", &self.pre_stop, |time| {
+                time.map_or(String::new(), |time| Time(time).to_string())
+            }),
             shown("http.drain", &self.drain, |time| Time(*time).to_string()),
             shown("http.tokens", &self.tokens, |tokens| {
                 let name = |token: &TokenSetting| match token.operator {

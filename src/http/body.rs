@@ -1,46 +1,78 @@
-//! Bodies of requests: read whole before anything looks at them, within bounds on size, time and memory.
+//! Memory of requests. Bodies are read whole before anything looks at them, within bounds on size, time and memory; what
+//! is answered has its part of the same memory until it is sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
 
+use crate::access::{Client, ClientRights};
 use crate::respond::Refusal;
-use policy::Principal;
+use mcp::values::{JsonValues, MOST_VALUES};
 use service::fair::{FairShare, Share};
 
 /// Unit in which memory for bodies is given out.
 const PIECE: usize = 1 << 10;
-/// Values of JSON in one body. Each takes so many bytes once it is read, and two that it is written in.
-const VALUES: usize = 100_000;
-const VALUE_BYTES: usize = 96;
 
-/// Memory for the bodies of all requests.
+/// Bytes for the requests of operators, which take nothing from clients that run something.
+const OPERATORS: usize = 4 << 20;
+
+/// Memory for the bodies of all requests, and for their answers.
 #[derive(Debug)]
 pub struct Bodies {
     room: Arc<FairShare>,
+    operators: Arc<FairShare>,
     most: usize,
     time: Duration,
 }
 
-/// A body, and its share of the memory until it is dropped.
+/// Values that a body is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyForm {
+    Json,
+    /// Fields and files, whose bytes are taken as they are.
+    Form,
+}
+
+/// A body, and what its request has of the memory.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     pub(crate) bytes: Bytes,
-    _room: Share,
+    pub(crate) room: RequestRoom,
+}
+
+/// Memory of one request, until all clones are dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestRoom(Arc<Mutex<Share>>);
+
+impl RequestRoom {
+    /// Takes memory for so many bytes more. Returns false, and takes none, if the client cannot have it now.
+    #[must_use]
+    pub(crate) fn grow(&self, bytes: usize) -> bool {
+        let mut share = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        share.grow(bytes.div_ceil(PIECE))
+    }
 }
 
 impl Bodies {
     /// Reckons with a client from now on: it finds room, however much another has.
-    pub(crate) fn know(&self, client: &Principal) {
-        self.room.know(client);
+    pub(crate) fn know(&self, client: &Client) {
+        self.of(client).know(&client.principal);
     }
 
     /// Bounds one body by `most` bytes and `time`, and all of them together by `room` bytes.
     pub fn new(most: usize, room: usize, time: Duration) -> Self {
-        Self { room: FairShare::new(room / PIECE), most, time }
+        let operators = FairShare::new(OPERATORS / PIECE);
+        Self { room: FairShare::new(room / PIECE), operators, most, time }
+    }
+
+    fn of(&self, client: &Client) -> &Arc<FairShare> {
+        match client.rights {
+            ClientRights::Agent => &self.room,
+            ClientRights::Operator => &self.operators,
+        }
     }
 
     /// Reads a body of a client to its end.
@@ -49,8 +81,8 @@ impl Bodies {
     /// A body that is too large, too slow, or broken off; or no memory for it now.
     pub(crate) async fn read(
         &self,
-        client: &Principal,
-        headers: &HeaderMap,
+        client: &Client,
+        (headers, form): (&HeaderMap, BodyForm),
         body: Body,
     ) -> Result<HeldBody, Refusal> {
         let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -62,12 +94,17 @@ impl Bodies {
             let message = format!("the body did not arrive within {} s", self.time.as_secs());
             Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
         };
-        tokio::time::timeout(self.time, self.whole(client, body)).await.map_err(late)?
+        tokio::time::timeout(self.time, self.whole(client, form, body)).await.map_err(late)?
     }
 
-    async fn whole(&self, client: &Principal, mut body: Body) -> Result<HeldBody, Refusal> {
+    async fn whole(
+        &self,
+        client: &Client,
+        form: BodyForm,
+        mut body: Body,
+    ) -> Result<HeldBody, Refusal> {
         let full = || busy("too many large requests are being read");
-        let mut room = self.room.take(client, 0).ok_or_else(full)?;
+        let mut room = self.of(client).take(&client.principal, 0).ok_or_else(full)?;
         let (mut bytes, mut values) = (Vec::new(), JsonValues::default());
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| {
@@ -78,48 +115,27 @@ impl Bodies {
             if length > self.most {
                 return Err(self.too_large());
             }
-            values.count(&piece);
-            if values.counted > VALUES {
-                let message = format!("a body has {VALUES} values of JSON at most");
+            if form == BodyForm::Json {
+                values.count(&piece);
+            }
+            if values.are_too_many() {
+                let message = format!("a body has {MOST_VALUES} values of JSON at most");
                 return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
             }
-            let held = length.saturating_add(values.counted.saturating_mul(VALUE_BYTES));
+            let held = length.saturating_add(values.bytes());
             let more = held.div_ceil(PIECE).saturating_sub(room.places());
             if more > 0 && !room.grow(more) {
                 return Err(full());
             }
             bytes.extend_from_slice(&piece);
         }
-        Ok(HeldBody { bytes: bytes.into(), _room: room })
+        let room = RequestRoom(Arc::new(Mutex::new(room)));
+        Ok(HeldBody { bytes: bytes.into(), room })
     }
 
     fn too_large(&self) -> Refusal {
         let message = format!("a body has {} bytes at most", self.most);
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-    }
-}
-
-/// Counts the values in a text of JSON, which may come in pieces: a short text of many takes much memory once it is
-/// read. What is not JSON is read as nothing else either.
-#[derive(Debug, Default)]
-struct JsonValues {
-    counted: usize,
-    in_text: bool,
-    is_escaped: bool,
-}
-
-impl JsonValues {
-    fn count(&mut self, piece: &[u8]) {
-        for byte in piece {
-            match (self.in_text, byte) {
-                (true, _) if self.is_escaped => self.is_escaped = false,
-                (true, b'\\') => self.is_escaped = true,
-                (_, b'"') => self.in_text = !self.in_text,
-                // Each value but the first stands behind one of these.
-                (false, b',' | b'[' | b'{' | b':') => self.counted += 1,
-                (_, _) => {}
-            }
-        }
     }
 }
 
@@ -131,19 +147,27 @@ pub(crate) fn busy(message: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Standing;
+    use policy::Principal;
+
+    const AS_JSON: BodyForm = BodyForm::Json;
 
     fn bodies() -> Bodies {
         Bodies::new(4 * PIECE, 6 * PIECE, Duration::from_secs(60))
     }
 
-    fn own() -> Principal {
-        Principal::named("a")
+    fn named(name: &str, rights: ClientRights) -> Client {
+        Client { principal: Principal::named(name), standing: Standing::Known, rights }
+    }
+
+    fn own() -> Client {
+        named("a", ClientRights::Agent)
     }
 
     async fn read(bodies: &Bodies, length: usize) -> Result<HeldBody, u16> {
         let body = Body::from(vec![b'x'; length]);
         bodies
-            .read(&own(), &HeaderMap::new(), body)
+            .read(&own(), (&HeaderMap::new(), AS_JSON), body)
             .await
             .map_err(|refusal| refusal.status.as_u16())
     }
@@ -168,37 +192,25 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, "67108864".parse().expect("a value"));
         let never = Body::new(http_body_util::channel::Channel::<Bytes>::new(1).1);
-        let refused =
-            bodies().read(&own(), &headers, never).await.map_err(|refusal| refusal.status.as_u16());
+        let refused = bodies().read(&own(), (&headers, AS_JSON), never).await;
+        let refused = refused.map_err(|refusal| refusal.status.as_u16());
         assert_eq!(refused.err(), Some(413));
-    }
-
-    #[test]
-    fn values_are_counted_across_pieces_and_not_within_texts() {
-        let text = br#"{"a": [1, 2, {"b,[": "\\\",,,[[", "c": []}]}"#;
-        let whole = |size: usize| {
-            let mut values = JsonValues::default();
-            text.chunks(size).for_each(|piece| values.count(piece));
-            values.counted
-        };
-        // An object, two lists, another object, three colons, three commas.
-        assert_eq!((whole(text.len()), whole(1), whole(3)), (10, 10, 10));
     }
 
     #[tokio::test]
     async fn a_small_text_of_many_values_is_too_large_and_none_keeps_another_client_out() {
         let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
-        let (greedy, modest) = (own(), Principal::named("b"));
+        let (greedy, modest) = (own(), named("b", ClientRights::Agent));
         bodies.know(&modest);
-        let read = async |client: &Principal, text: String| {
-            let read = bodies.read(client, &HeaderMap::new(), Body::from(text)).await;
+        let read = async |client: &Client, text: String| {
+            let read = bodies.read(client, (&HeaderMap::new(), AS_JSON), Body::from(text)).await;
             read.map_err(|refusal| refusal.status.as_u16())
         };
         let many = |values: usize| format!("[{}0]", "0,".repeat(values));
-        assert_eq!(read(&greedy, many(VALUES + 1)).await.err(), Some(413));
+        assert_eq!(read(&greedy, many(MOST_VALUES + 1)).await.err(), Some(413));
         let mut held = Vec::new();
         let refused = loop {
-            match read(&greedy, many(VALUES - 2)).await {
+            match read(&greedy, many(MOST_VALUES - 2)).await {
                 Ok(body) => held.push(body),
                 Err(status) => break status,
             }
@@ -211,7 +223,33 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_arrive_is_not_waited_for() {
         let (_sender, never) = http_body_util::channel::Channel::<Bytes>::new(1);
-        let refused = bodies().read(&own(), &HeaderMap::new(), Body::new(never)).await;
+        let refused = bodies().read(&own(), (&HeaderMap::new(), AS_JSON), Body::new(never)).await;
         assert_eq!(refused.map_err(|refusal| refusal.status.as_u16()).err(), Some(408));
+    }
+
+    #[tokio::test]
+    async fn an_operator_takes_no_memory_from_agents_and_they_none_from_it() {
+        let bodies = Bodies::new(4 * PIECE, 8 * PIECE, Duration::from_secs(60));
+        let (agent, operator) = (own(), named("ops", ClientRights::Operator));
+        [&agent, &operator].into_iter().for_each(|client| bodies.know(client));
+        let read = async |client: &Client, length: usize| {
+            let body = Body::from(vec![b'x'; length]);
+            bodies.read(client, (&HeaderMap::new(), AS_JSON), body).await
+        };
+        let held = [read(&agent, 4 * PIECE).await, read(&agent, 4 * PIECE).await];
+        assert!(held.iter().all(Result::is_ok), "the only agent has all of it");
+        assert!(read(&agent, 1).await.is_err());
+        assert!(read(&operator, PIECE).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn values_are_counted_in_json_and_not_in_files() {
+        let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
+        let many = ",".repeat(MOST_VALUES + 1);
+        let read = async |form: BodyForm| {
+            let body = Body::from(many.clone());
+            bodies.read(&own(), (&HeaderMap::new(), form), body).await.is_ok()
+        };
+        assert_eq!((read(BodyForm::Json).await, read(BodyForm::Form).await), (false, true));
     }
 }

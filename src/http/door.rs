@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::access::{Client, Standing};
+use crate::access::{Client, ClientRights, Standing};
 use crate::body::busy;
 use crate::health::HealthWord;
 use crate::limits::ListenerLimits;
@@ -41,6 +41,11 @@ pub trait MakeHandler: Send + Sync + 'static {
 
     /// Makes the handler of one session of a client, or of its requests without one.
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler;
+
+    /// Makes the handler of a client that calls nothing: nobody leaves anything for it.
+    fn watcher(&self, client: &Principal) -> Self::Handler {
+        self.handler(client, Continuity::Requests)
+    }
 
     /// Returns the state of what is behind the doors.
     fn health(&self) -> HealthWord {
@@ -189,15 +194,16 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 
     /// Checks what rmcp leaves open: the number of sessions, and the end of one that there is not.
     async fn check_session(&self, request: &Request<Bytes>) -> Result<(), Refusal> {
-        let named = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+        let named = request.headers().get(SESSION).map(|id| id.to_str());
+        let missing =
+            || Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such session");
+        // rmcp takes a name that is no text for none, and would open another session.
+        let named = named.transpose().map_err(|_| missing())?;
         match (request.method(), named) {
             (&Method::POST, None) if self.open_sessions().await >= self.most => {
                 Err(busy("this client has too many sessions: end one with DELETE").after(30))
             }
-            (&Method::DELETE, Some(id)) if !self.has(id).await => {
-                let message = "there is no such session";
-                Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
-            }
+            (&Method::DELETE, Some(id)) if !self.has(id).await => Err(missing()),
             _ => Ok(()),
         }
     }
@@ -214,13 +220,17 @@ fn of_requests<M: MakeHandler>(
     client: &Client,
 ) -> impl Fn() -> io::Result<M::Handler> + Clone + Send + Sync + 'static {
     let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
-    let make = move |continuity| made_by.handler(&of, continuity);
+    let rights = client.rights;
+    let make = move |continuity| match rights {
+        ClientRights::Agent => made_by.handler(&of, continuity),
+        ClientRights::Operator => made_by.watcher(&of),
+    };
     let kept = (client.standing == Standing::Known).then(|| make(Continuity::Requests));
     move || Ok(kept.clone().unwrap_or_else(|| make(Continuity::Strangers)))
 }
 
 /// Returns true for the revision that has no sessions, which has its name in a header of each request.
-fn is_stateless(headers: &HeaderMap) -> bool {
+pub(crate) fn is_stateless(headers: &HeaderMap) -> bool {
     let revision = headers.get(REVISION).and_then(|value| value.to_str().ok());
     revision.is_some_and(|revision| revision >= ProtocolVersion::V_2026_07_28.as_str())
 }

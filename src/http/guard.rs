@@ -26,20 +26,22 @@ use tracing::{Instrument, Span};
 
 use crate::access::browser::From;
 use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
-use crate::body::{Bodies, HeldBody, busy};
+use crate::body::{Bodies, BodyForm, HeldBody, busy};
 use crate::connections::{OwnConnection, Serving};
-use crate::door::{Door, MakeHandler};
+use crate::door::{Door, MakeHandler, is_stateless};
+use crate::form::is_form;
 use crate::health::{self, HealthWord};
-use crate::limits::ListenerLimits;
-use crate::respond::{Refusal, harden};
+use crate::limits::{ListenerLimits, OPERATORS_CONNECTIONS};
+use crate::respond::{Charged, Refusal, harden};
 use mcp::lines::Ends;
+use model::call::Correlation;
 use policy::Principal;
 use service::fair::{self, FairShare};
 
 /// Path that anybody who reaches the server may ask: it says whether calls are taken, and nothing else.
 const HEALTH: &str = "/health";
 /// Path of commands, which takes files as a form too.
-const RUN: &str = "/run";
+pub(crate) const RUN: &str = "/run";
 /// Path of MCP.
 const MCP: &str = "/mcp";
 /// Paths whose answer to GET is a stream, which lasts until the client closes it.
@@ -49,17 +51,20 @@ const METHOD: &str = "mcp-method";
 const LISTEN: &str = "subscriptions/listen";
 /// Headers by which a client names its request, for logs: the first that it has is in the answer.
 const CORRELATION: [&str; 2] = ["x-correlation-id", "x-request-id"];
-/// Characters of such a name.
-const CORRELATION_BYTES: usize = 128;
+/// Bytes up to which an answer is not charged: its request has a place, of which there are so many.
+const SMALL: u64 = 64 << 10;
 
 /// The checks, and the doors behind them.
 pub struct Guard<H> {
     pub(crate) access: AccessRules,
     bodies: Bodies,
-    /// Connections that requests are served on.
+    /// Connections that requests of agents are served on, and those of operators, who take nothing from agents.
     serving: Arc<FairShare>,
+    serving_operators: Arc<FairShare>,
     doors: BTreeMap<Principal, Arc<Door<H>>>,
     pub(crate) ends: Ends,
+    /// Tripped when the server is about to end: it still takes requests, and asks for no more.
+    leaving: CancellationToken,
     /// Requests that wait for their answer.
     pub(crate) busy: TaskTracker,
     /// State of what is behind the doors.
@@ -78,14 +83,17 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         handlers: &Arc<M>,
         access: AccessRules,
         limits: &ListenerLimits,
-        ends: Ends,
+        (ends, leaving): (Ends, CancellationToken),
         end: &CancellationToken,
     ) -> Self {
         let bodies = Bodies::new(limits.body, limits.bodies, limits.body_time);
-        let serving = FairShare::new(limits.connections);
+        let for_operators = OPERATORS_CONNECTIONS.min(limits.connections / 2);
+        let serving = FairShare::new(limits.connections - for_operators);
         let door = |client: Client| {
-            bodies.know(&client.principal);
-            serving.know(&client.principal);
+            bodies.know(&client);
+            if client.rights == ClientRights::Agent {
+                serving.know(&client.principal);
+            }
             let door = Arc::new(Door::new(handlers, &client, limits, end));
             (client.principal, door)
         };
@@ -98,8 +106,10 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             },
             bodies,
             serving,
+            serving_operators: FairShare::new(for_operators),
             access,
             ends,
+            leaving,
         }
     }
 
@@ -118,8 +128,22 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
     /// Says whether calls are taken, to a load balancer that has no token.
     fn liveness(&self) -> Response {
-        let is_ending = self.ends.stop.is_cancelled() || self.ends.lost.is_cancelled();
+        let is_ending = self.is_leaving() || self.ends.lost.is_cancelled();
         health::word(if is_ending { HealthWord::Unhealthy } else { (self.health)() })
+    }
+
+    /// Returns true once a signal to end has come.
+    fn is_leaving(&self) -> bool {
+        self.leaving.is_cancelled() || self.ends.stop.is_cancelled()
+    }
+
+    fn serving(&self, client: &Client) -> Result<fair::Share, Refusal> {
+        let connections = match client.rights {
+            ClientRights::Agent => &self.serving,
+            ClientRights::Operator => &self.serving_operators,
+        };
+        let full = || busy("this client has too many connections that are being served");
+        connections.take(&client.principal, 1).ok_or_else(full)
     }
 
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
@@ -132,27 +156,32 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
         }
         // Before it has a place: a body that comes slowly would keep it from others.
-        let held = self.bodies.read(&client.principal, &parts.headers, body).await?;
+        let form = if is_form(&parts) { BodyForm::Form } else { BodyForm::Json };
+        let held = self.bodies.read(&client, (&parts.headers, form), body).await?;
         // The end of a stream is the client's to choose, so a server that ends does not wait for it.
         let is_stream = is_stream(&parts);
         let place = if is_stream { door.stream()? } else { door.place()? };
-        let full = || busy("this client has too many connections that are being served");
-        let serving = self.serving.take(&client.principal, 1).ok_or_else(full)?;
+        let serving = self.serving(&client)?;
         let own = parts.extensions.get::<OwnConnection>().map(OwnConnection::serves);
-        let correlation = correlation(&parts.headers);
-        let span = correlation.as_ref().and_then(|(_, id)| id.to_str().ok()).map(|id| {
-            tracing::error_span!("request", client = client.principal.name(), correlation_id = id)
+        let (named, id) = correlation(&parts.headers).unzip();
+        let span = id.as_ref().map(|id| {
+            let (client, id) = (client.principal.name(), id.as_str());
+            tracing::error_span!("request", client, correlation_id = id)
         });
+        id.map(|id| parts.extensions.insert(id));
         parts.extensions.insert(client);
         parts.extensions.insert(door);
-        let HeldBody { bytes, .. } = &held;
-        let request = Request::from_parts(parts, Body::from(bytes.clone()));
+        if parts.uri.path() == RUN {
+            parts.extensions.insert(held.room.clone());
+        }
+        let request = Request::from_parts(parts, Body::from(held.bytes.clone()));
         let token = (!is_stream).then(|| self.busy.token());
         let response = next.run(request).instrument(span.unwrap_or_else(Span::none)).await;
+        let response = charged(response, &held);
         let stop = is_stream.then(|| self.ends.stop.clone());
         let share = Share { _place: place, _held: held, _serving: (serving, own), _busy: token };
         let mut response = response.map(|body| Body::new(Lasting::new(body, share, stop)));
-        response.headers_mut().extend(correlation);
+        response.headers_mut().extend(named);
         Ok(response)
     }
 }
@@ -165,7 +194,11 @@ fn is_plain_call(path: &str) -> bool {
 /// Returns true for a request whose answer is a stream.
 fn is_stream(parts: &Parts) -> bool {
     let path = parts.uri.path();
-    let listens = || parts.headers.get(METHOD).is_some_and(|method| method == LISTEN);
+    // Older revisions have no such header, and whatever their messages are they are requests.
+    let listens = || {
+        is_stateless(&parts.headers)
+            && parts.headers.get(METHOD).is_some_and(|method| method == LISTEN)
+    };
     match parts.method {
         Method::GET => STREAMS.contains(&path),
         Method::POST => path == MCP && listens(),
@@ -174,11 +207,28 @@ fn is_stream(parts: &Parts) -> bool {
 }
 
 /// Returns the name that a client gave its request, with its header: one word of visible characters.
-fn correlation(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+fn correlation(headers: &HeaderMap) -> Option<((HeaderName, HeaderValue), Correlation)> {
     let (name, value) = CORRELATION.iter().find_map(|name| Some((*name, headers.get(*name)?)))?;
-    let is_word = (1..=CORRELATION_BYTES).contains(&value.len())
-        && value.as_bytes().iter().all(u8::is_ascii_graphic);
-    is_word.then(|| (HeaderName::from_static(name), value.clone()))
+    let is_word = value.as_bytes().iter().all(u8::is_ascii_graphic);
+    let id = Correlation::new(value.to_str().ok().filter(|_| is_word)?).ok()?;
+    Some(((HeaderName::from_static(name), value.clone()), id))
+}
+
+/// Charges an answer to the memory of its request, which has that until the answer is sent. One for which there is
+/// none is not kept: its client has others that it does not read.
+fn charged(response: Response, held: &HeldBody) -> Response {
+    let bytes = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL);
+    let is_charged = response.extensions().get::<Charged>().is_some();
+    let Some(bytes) = bytes.filter(|_| !is_charged) else { return response };
+    let room = usize::try_from(bytes).is_ok_and(|bytes| held.room.grow(bytes));
+    match room {
+        true => response,
+        false => {
+            let message = "the request was served, and there is no memory for its answer: \
+                           this client leaves too many unread";
+            busy(message).into_response()
+        }
+    }
 }
 
 /// Serves a request that passes the checks.
@@ -195,6 +245,7 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
     };
     let response = match (request.method(), request.uri().path(), &from) {
         (&Method::OPTIONS, _, From::Listed(_)) => preflight(),
+        (&Method::GET, HEALTH, _) if guard.is_leaving() => guard.liveness(),
         // Every check to a client that is known, and the word alone to others: a probe has no token.
         (&Method::GET, HEALTH, _) => {
             guard.served(request, next).await.unwrap_or_else(|_| guard.liveness())
@@ -237,7 +288,7 @@ fn preflight() -> Response {
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
         (
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            "authorization, content-type, accept, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name",
+            "authorization, content-type, accept, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, x-correlation-id, x-request-id",
         ),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ];
@@ -306,5 +357,123 @@ impl HttpBody for Lasting {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::access::browser::{ListenerReach, ServedNames};
+    use crate::access::tokens::Token;
+    use crate::access::{Standing, WithoutToken};
+    use mcp::server::Continuity;
+
+    fn agent() -> Client {
+        let principal = Principal::named("a");
+        Client { principal, standing: Standing::Known, rights: ClientRights::Agent }
+    }
+
+    /// A request that was read whole, of a client that has memory for `room` KiB.
+    async fn held(room: usize) -> (Bodies, HeldBody) {
+        let bodies = Bodies::new(1 << 20, room << 10, Duration::from_secs(60));
+        let headers = HeaderMap::new();
+        let read = bodies.read(&agent(), (&headers, BodyForm::Json), Body::from("{}")).await;
+        (bodies, read.expect("it is small"))
+    }
+
+    #[tokio::test]
+    async fn what_a_request_has_is_kept_until_its_answer_is_sent() {
+        let (_bodies, held) = held(8).await;
+        let places = Arc::new(Semaphore::new(1));
+        let place = Arc::clone(&places).try_acquire_owned().expect("it is free");
+        let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
+        let share = Share { _place: place, _held: held, _serving: (serving, None), _busy: None };
+        let mut body = Lasting::new(Body::from(vec![b'x'; 4096]), share, None);
+        let first = body.frame().await.expect("a frame").expect("no error");
+        assert_eq!(first.into_data().map(|data| data.len()).ok(), Some(4096));
+        // hyper asks this now, with the bytes in its buffer, and drops a body that says yes.
+        assert!(!body.is_end_stream(), "its bytes are not sent yet");
+        assert_eq!(places.available_permits(), 0);
+        assert!(body.frame().await.is_none());
+        assert!(body.is_end_stream());
+        assert_eq!(places.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_its_part_of_the_memory_and_one_beyond_it_is_refused() {
+        let (bodies, held) = held(300).await;
+        let answer = || Response::new(Body::from(vec![b'x'; 200 << 10]));
+        assert_eq!(charged(answer(), &held).status(), StatusCode::OK);
+        assert_eq!(charged(answer(), &held).status(), StatusCode::SERVICE_UNAVAILABLE);
+        let mut own = answer();
+        own.extensions_mut().insert(Charged);
+        assert_eq!(charged(own, &held).status(), StatusCode::OK, "it is charged already");
+        let small = Response::new(Body::from("served"));
+        assert_eq!(charged(small, &held).status(), StatusCode::OK);
+        drop((bodies, held));
+    }
+
+    /// Makes handlers that serve nothing, and keeps for whom.
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<(&'static str, String)>>);
+
+    #[derive(Clone)]
+    struct Nothing;
+
+    impl ServerHandler for Nothing {}
+
+    impl Seen {
+        fn note(&self, what: &'static str, client: &Principal) -> Nothing {
+            let mut seen = self.0.lock().expect("no panic");
+            seen.push((what, client.name().to_owned()));
+            Nothing
+        }
+    }
+
+    impl MakeHandler for Seen {
+        type Handler = Nothing;
+
+        fn handler(&self, client: &Principal, _: Continuity) -> Nothing {
+            self.note("runs", client)
+        }
+
+        fn watcher(&self, client: &Principal) -> Nothing {
+            self.note("watches", client)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_operator_takes_no_connection_of_agents_and_nobody_leaves_anything_for_it() {
+        let token = |name: &str, rights| {
+            let made = Token::new(&name.repeat(32), Principal::named(name));
+            let mut token = made.expect("it is long enough");
+            token.rights = rights;
+            token
+        };
+        let tokens = vec![token("a", ClientRights::Agent), token("ops", ClientRights::Operator)];
+        let names =
+            ServedNames { reach: ListenerReach::Socket, hosts: Vec::new(), origins: Vec::new() };
+        let access = AccessRules::new(names, tokens, WithoutToken::Refused);
+        let (handlers, limits) = (Arc::new(Seen::default()), ListenerLimits::default());
+        let ends = (Ends::default(), CancellationToken::new());
+        let guard = Guard::new(&handlers, access, &limits, ends, &CancellationToken::new());
+        let seen = handlers.0.lock().expect("no panic").clone();
+        assert_eq!(seen, [("runs", "a".to_owned()), ("watches", "ops".to_owned())]);
+        let operator = Client {
+            principal: Principal::named("ops"),
+            rights: ClientRights::Operator,
+            ..agent()
+        };
+        let own = guard.serving(&operator).expect("one is free");
+        let all: Vec<_> = (0..600).map_while(|_| guard.serving(&agent()).ok()).collect();
+        assert_eq!(all.len(), limits.connections - OPERATORS_CONNECTIONS, "the only agent has all");
+        assert!(guard.serving(&operator).is_ok());
+        drop(own);
     }
 }

@@ -25,9 +25,14 @@ pub struct ListenerLimits {
     pub write_time: Duration,
     /// Time after which an unused MCP session is ended.
     pub session_idle: Duration,
+    /// Time after a signal to end in which requests are still taken, while `/health` says that none are.
+    pub pre_stop: Duration,
     /// Time for requests in flight when the server ends.
     pub drain: Duration,
 }
+
+/// Connections that operators' requests are served on, and agents' are not.
+pub(crate) const OPERATORS_CONNECTIONS: usize = 16;
 
 /// Headers of one request.
 pub(crate) const HEADERS: usize = 100;
@@ -47,6 +52,7 @@ impl Default for ListenerLimits {
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(30),
             session_idle: Duration::from_secs(300),
+            pre_stop: Duration::ZERO,
             drain: Duration::from_secs(5),
         }
     }

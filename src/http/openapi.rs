@@ -5,10 +5,11 @@ use axum::response::Response;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use crate::form::FORM;
 use crate::health::HealthAnswer;
 use crate::operator::{Reset, ShownConfig, Switched};
 use crate::respond::{ErrorBody, json_response};
-use crate::run::{RunAnswer, RunRequest};
+use crate::run::{RunAnswer, RunForm, RunRequest};
 
 /// Statuses of requests that are not served, on any route.
 const REFUSED: [(u16, &str); 13] = [
@@ -39,6 +40,8 @@ struct Described {
     method: &'static str,
     summary: &'static str,
     takes: Option<Value>,
+    /// Schema of the same as a form; such a route answers with a form too, where that is asked for.
+    form: Option<Value>,
     answer: Answer,
 }
 
@@ -74,11 +77,25 @@ impl Schemas {
 fn described(schemas: &mut Schemas) -> Vec<Described> {
     let object = json!({ "type": "object" });
     let any = || Answer::Json(json!({ "type": "object" }));
-    let get =
-        |path, summary, answer| Described { path, method: "get", summary, takes: None, answer };
+    let get = |path, summary, answer| Described {
+        path,
+        method: "get",
+        summary,
+        takes: None,
+        form: None,
+        answer,
+    };
     let run = schemas.taken.subschema_for::<RunRequest>().to_value();
-    let post =
-        |path, summary, takes, answer| Described { path, method: "post", summary, takes, answer };
+    let form = schemas.taken.subschema_for::<RunForm>().to_value();
+    let post = |path, summary, takes, answer| Described {
+        path,
+        method: "post",
+        summary,
+        takes,
+        form: None,
+        answer,
+    };
+    let run = post("/run", "Run a command in a cell", Some(run), schemas.answer::<RunAnswer>());
     vec![
         get("/", "Name, version and paths", any()),
         get("/tools", "The tools that this client may call", any()),
@@ -87,7 +104,7 @@ fn described(schemas: &mut Schemas) -> Vec<Described> {
         get("/events", "Health and figures every 5 s", Answer::Text("text/event-stream")),
         get("/openapi.json", "This document", any()),
         get("/config", "The configuration (operator)", schemas.answer::<ShownConfig>()),
-        post("/run", "Run a command in a cell", Some(run), schemas.answer::<RunAnswer>()),
+        Described { form: Some(form), ..run },
         post("/tools/{name}/execute", "Call a tool", Some(object), any()),
         post("/tools/{name}/enable", "Offer a tool (operator)", None, schemas.answer::<Switched>()),
         post(
@@ -134,13 +151,21 @@ impl Described {
             statuses.push(("403", "not for this client, or not offered"));
         }
         for (status, description) in statuses {
-            let served = json!({ "description": description, "content": served.clone() });
+            let mut content = served.clone();
+            if let (Some(_), Some(content)) = (&self.form, content.as_object_mut()) {
+                content.insert(FORM.to_owned(), json!({ "schema": { "type": "object" } }));
+            }
+            let served = json!({ "description": description, "content": content });
             responses.insert(status.to_owned(), served);
         }
         let mut operation = json!({ "summary": self.summary, "responses": responses });
         if let Some(fields) = operation.as_object_mut() {
             if let Some(schema) = &self.takes {
-                let body = json!({ "content": content("application/json", schema.clone()) });
+                let mut taken = content("application/json", schema.clone());
+                if let (Some(form), Some(taken)) = (&self.form, taken.as_object_mut()) {
+                    taken.insert(FORM.to_owned(), json!({ "schema": form }));
+                }
+                let body = json!({ "content": taken });
                 fields.insert("requestBody".to_owned(), body);
             }
             if self.path.contains("{name}") {

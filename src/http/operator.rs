@@ -21,7 +21,7 @@ const REDACTED: &str = "***";
 /// Sections of the configuration whose values are never shown: files of secrets, and the names of clients.
 const HIDDEN: [&str; 3] = ["secret", "http.", "audit.file"];
 /// Keys of them that say nothing of a file or a client.
-const OPEN: [&str; 3] = ["http.sessions", "http.streams", "http.drain"];
+const OPEN: [&str; 4] = ["http.sessions", "http.streams", "http.pre_stop", "http.drain"];
 
 /// A tool as the operator left it.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -71,6 +71,10 @@ pub(crate) fn json_response(status: StatusCode, body: &serde_json::Value) -> Res
     response
 }
 
+/// Marks an answer that is charged to the memory of its request already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged;
+
 /// Adds what keeps browsers and caches from using an answer elsewhere.
 pub(crate) fn harden(headers: &mut HeaderMap) {
     let fixed: [(HeaderName, &'static str); 3] = [

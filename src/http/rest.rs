@@ -22,6 +22,7 @@ use crate::access::Client;
 use crate::door::Door;
 use crate::openapi;
 use crate::respond::{Refusal, json_response};
+use model::call::Correlation;
 use policy::Principal;
 use policy::tools::class_name;
 
@@ -33,6 +34,9 @@ const COUNTED: usize = 4096;
 const NAME_BYTES: usize = 128;
 /// Error of JSON-RPC for a tool that there is not.
 const INVALID_PARAMS: i64 = -32602;
+
+/// The message that asks for a list of the tools.
+const LIST: (&str, Option<&str>) = ("tools/list", None);
 
 /// Counts of calls, by client and tool.
 type Rates = Arc<DefaultKeyedRateLimiter<(Principal, String)>>;
@@ -57,7 +61,7 @@ async fn about() -> Json<Value> {
 async fn tools<H: ServerHandler + Clone + Send + Sync + 'static>(
     Extension(door): Extension<Arc<Door<H>>>,
 ) -> Result<Response, Refusal> {
-    let answer = asked(&door, "tools/list", None, json!({})).await?;
+    let answer = asked(&door, LIST, json!({}), None).await?;
     let tools = answer.pointer("/result/tools").cloned().unwrap_or_default();
     Ok(json_response(StatusCode::OK, &json!({ "tools": tools })))
 }
@@ -67,11 +71,12 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     State(rates): State<Rates>,
     Extension(door): Extension<Arc<Door<H>>>,
     Extension(client): Extension<Client>,
+    correlation: Option<Extension<Correlation>>,
     ToolInPath(name): ToolInPath,
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let arguments = arguments(&body)?;
-    let tools = asked(&door, "tools/list", None, json!({})).await?;
+    let tools = asked(&door, LIST, json!({}), None).await?;
     let tools = tools.pointer("/result/tools").and_then(Value::as_array);
     let mut listed = tools.into_iter().flatten().filter_map(|tool| tool.get("name")?.as_str());
     // The reference implementation names command-line tools by their classes.
@@ -83,7 +88,8 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
         within_rate(&rates, client.principal, &name)?;
     }
     let params = json!({ "name": name, "arguments": arguments });
-    let answer = asked(&door, "tools/call", Some(&name), params).await?;
+    let correlation = correlation.map(|Extension(id)| id);
+    let answer = asked(&door, ("tools/call", Some(&name)), params, correlation).await?;
     if let Some(error) = answer.get("error") {
         let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
         let is_unknown = error.get("code").and_then(Value::as_i64) == Some(INVALID_PARAMS);
@@ -141,9 +147,9 @@ fn within_rate(rates: &Rates, principal: Principal, tool: &str) -> Result<(), Re
 /// Asks a door by a message of MCP that stands alone, and returns the answer.
 async fn asked<H: ServerHandler + Clone + Send + Sync + 'static>(
     door: &Door<H>,
-    method: &'static str,
-    name: Option<&str>,
+    (method, name): (&'static str, Option<&str>),
     mut params: Value,
+    correlation: Option<Correlation>,
 ) -> Result<Value, Refusal> {
     if let Some(params) = params.as_object_mut() {
         let meta = json!({
@@ -155,6 +161,7 @@ async fn asked<H: ServerHandler + Clone + Send + Sync + 'static>(
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let mut request = Request::new(Bytes::from(message.to_string()));
     *request.method_mut() = Method::POST;
+    correlation.map(|id| request.extensions_mut().insert(id));
     // rmcp wants a name of the server in every message.
     let fixed = [
         (header::HOST, "localhost"),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{Extension, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use schemars::JsonSchema;
@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::access::Client;
-use crate::respond::{Refusal, json_response};
+use crate::body::{RequestRoom, busy};
+use crate::form::{self, AnswerPart, FORM, form_type, takes_form};
+use crate::respond::{Charged, Refusal};
 use crate::scopes::Scopes;
+use model::call::Correlation;
 use service::apart::{ApartRun, FileIn, FileOut};
 use service::refused::{Refused, RefusedKind};
 use service::report::{CommandReport, millis};
@@ -58,7 +61,7 @@ struct GivenFile {
 }
 
 /// The answer.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct RunAnswer {
     stdout: String,
     stderr: String,
@@ -78,53 +81,182 @@ pub(crate) struct RunAnswer {
 }
 
 /// A file of the command's directory, or the reason why it is not returned.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 struct ReturnedFile {
     path: String,
+    /// Absent in a form, where the file is a part of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     content_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
+/// A form with the same fields (`multipart/form-data`): its files are parts with a `filename`.
+#[derive(Debug, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "it describes what crate::form reads")]
+pub(crate) struct RunForm {
+    /// The script, for bash; at most 1 MiB.
+    command: String,
+    /// Seconds that it may take: 5 unless told, at most what the operator allows.
+    #[schemars(default = "usual", extend("exclusiveMinimum" = 0))]
+    timeout_seconds: f64,
+    /// Bytes for its standard input.
+    #[schemars(default)]
+    stdin: String,
+    /// Files that its directory has before it runs, each with its path as `filename`: 8 MiB with the standard input.
+    #[schemars(default, extend("items" = json!({ "type": "string", "format": "binary" })))]
+    files: Vec<String>,
+    /// Files of its directory that the answer has, if the command ends by itself; 4 MiB together.
+    #[schemars(default)]
+    outputs: Vec<String>,
+}
+
+fn usual() -> f64 {
+    TIMEOUT
+}
+
+/// A request, whichever form it had.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RunAsked {
+    pub(crate) command: String,
+    pub(crate) timeout: Option<f64>,
+    pub(crate) stdin: Vec<u8>,
+    pub(crate) files: Vec<FileIn>,
+    pub(crate) outputs: Vec<String>,
+}
+
+impl RunAsked {
+    /// Reads a body as what its type says, and as JSON where it says nothing of a form.
+    async fn read(headers: &HeaderMap, body: Bytes) -> Result<Self, Refusal> {
+        if let Some(kind) = form_type(headers) {
+            return form::read(kind, body).await;
+        }
+        let asked = serde_json::from_slice(&body).map_err(|error| {
+            let known = "{command, timeout_seconds?, stdin?, files?, outputs?}";
+            bad(format!("the body is not {known}: {error}"))
+        });
+        let RunRequest { command, timeout_seconds, stdin, files, outputs } = asked?;
+        let files = files.into_iter().map(GivenFile::read).collect::<Result<_, _>>()?;
+        Ok(Self { command, timeout: timeout_seconds, stdin: stdin.into_bytes(), files, outputs })
+    }
+
+    /// Makes the command with its directory and its files.
+    fn apart(self, root: Option<&str>) -> Result<ApartRun, Refusal> {
+        let Self { command, timeout, stdin, files, outputs } = self;
+        let timeout = Some(timeout.unwrap_or(TIMEOUT));
+        let args = ScriptArgs { command, stdin, timeout, ..ScriptArgs::default() };
+        ApartRun::new(args, files, outputs, root).map_err(|bad_file| bad(bad_file.to_string()))
+    }
+}
+
+/// Reads a request of `/run`, and checks the files that it gives and names.
+///
+/// # Errors
+/// The status of the answer to a request that is not taken.
+pub async fn checked(headers: &HeaderMap, body: Bytes) -> Result<ApartRun, u16> {
+    let asked = RunAsked::read(headers, body).await.and_then(|asked| asked.apart(None));
+    asked.map_err(|refusal| refusal.status.as_u16())
+}
+
 /// Runs the command of a request. A client that goes away cancels it.
 pub(crate) async fn run(
     State(scopes): State<Arc<Scopes>>,
     Extension(client): Extension<Client>,
+    Extension(room): Extension<RequestRoom>,
+    correlation: Option<Extension<Correlation>>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    let asked = serde_json::from_slice(&body).map_err(|error| {
-        let known = "{command, timeout_seconds?, stdin?, files?, outputs?}";
-        bad(format!("the body is not {known}: {error}"))
-    });
-    let RunRequest { command, timeout_seconds, stdin, files, outputs } = asked?;
-    let args = ScriptArgs {
-        command,
-        stdin: stdin.into_bytes(),
-        timeout: Some(timeout_seconds.unwrap_or(TIMEOUT)),
-        ..ScriptArgs::default()
-    };
-    let files = files.into_iter().map(GivenFile::read).collect::<Result<Vec<_>, _>>()?;
-    let caller = Caller { cancel: scopes.kill.child_token(), ..Caller::default() };
+    let form = if takes_form(&headers) { AnswerForm::parts()? } else { AnswerForm::Json };
+    let asked = RunAsked::read(&headers, body).await?;
+    let cancel = scopes.kill.child_token();
+    let correlation = correlation.map(|Extension(id)| id);
+    let caller = Caller { cancel, correlation, ..Caller::default() };
     // Of this request alone: nothing that it leaves is found by another.
     let scope = scopes.executor.scope(client.principal);
     if let Some(refused) = scopes.withheld_run(&scope) {
         return Err(refusal(&refused));
     }
     let begun = Instant::now();
-    let wanted = !outputs.is_empty();
-    let apart = ApartRun::new(args, files, outputs, scopes.run_root.as_deref());
-    let apart = apart.map_err(|bad_file| bad(bad_file.to_string()))?;
+    let wanted = !asked.outputs.is_empty();
+    let apart = asked.apart(scopes.run_root.as_deref())?;
     // A shell that is there for the sake of `bash` is under the rule of `bash`.
     let tool = if scope.withheld(TOOL).is_none() { TOOL } else { BASH };
     let done = scope.apart(tool, apart, caller).await;
     let (report, files) = done.map_err(|refused| refusal(&refused))?;
-    let files = wanted.then(|| files.into_iter().map(ReturnedFile::of).collect());
-    let answer = RunAnswer::of(&report, millis(begun.elapsed()), files);
-    Ok(json_response(StatusCode::OK, &json!(answer)))
+    let answer = RunAnswer::of(&report, millis(begun.elapsed()));
+    answered(answer, wanted.then_some(files), &form, &room)
 }
 
-fn bad(message: String) -> Refusal {
+/// Form of an answer.
+enum AnswerForm {
+    Json,
+    /// A form of parts, with the boundary between them.
+    Parts(String),
+}
+
+impl AnswerForm {
+    /// Makes the boundary before anything runs: nothing that runs knows it.
+    fn parts() -> Result<Self, Refusal> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|_| {
+            let message = "there are no random bytes";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+        })?;
+        Ok(Self::Parts(format!("cofferdam-{:032x}", u128::from_ne_bytes(bytes))))
+    }
+
+    fn written(&self, answer: RunAnswer, files: Option<Vec<FileOut>>) -> (String, Vec<u8>) {
+        let Self::Parts(boundary) = self else {
+            let files = files.map(|all| all.into_iter().map(ReturnedFile::of).collect());
+            return ("application/json".to_owned(), json_bytes(&RunAnswer { files, ..answer }));
+        };
+        // Of a file that is a part of its own, the result says that it is there.
+        let named = files.as_ref().map(|all| all.iter().map(ReturnedFile::named).collect());
+        let result = json_bytes(&RunAnswer { files: named, ..answer });
+        let kind = "application/json";
+        let mut parts = vec![AnswerPart { name: "result", path: None, kind, bytes: &result }];
+        for file in files.iter().flatten() {
+            if let Ok(bytes) = &file.content {
+                let (name, path) = ("files", Some(file.path.as_str()));
+                let kind = "application/octet-stream";
+                parts.push(AnswerPart { name, path, kind, bytes });
+            }
+        }
+        (format!("{FORM}; boundary={boundary}"), form::written(boundary, &parts))
+    }
+}
+
+/// Makes the answer, and charges it to the memory that its request has until it is sent. Where there is none for its
+/// files, they are left out: the client has others that it does not read.
+fn answered(
+    answer: RunAnswer,
+    files: Option<Vec<FileOut>>,
+    form: &AnswerForm,
+    room: &RequestRoom,
+) -> Result<Response, Refusal> {
+    let left_out = files.as_ref().map(|all| all.iter().map(FileOut::left_out).collect());
+    for files in [files, left_out] {
+        let (kind, bytes) = form.written(answer.clone(), files);
+        if room.grow(bytes.len()) {
+            let mut response = Response::new(Body::from(bytes));
+            if let Ok(kind) = HeaderValue::from_str(&kind) {
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            }
+            response.extensions_mut().insert(Charged);
+            return Ok(response);
+        }
+    }
+    Err(busy("the command ran, and there is no memory for its answer: read those that you have"))
+}
+
+fn json_bytes(answer: &RunAnswer) -> Vec<u8> {
+    // It has texts and numbers alone, which can always be written.
+    serde_json::to_vec(answer).unwrap_or_default()
+}
+
+pub(crate) fn bad(message: String) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
@@ -150,10 +282,16 @@ impl ReturnedFile {
         };
         Self { path, content_base64, error }
     }
+
+    /// Names a file whose content stands elsewhere.
+    fn named(FileOut { path, content }: &FileOut) -> Self {
+        let error = content.as_ref().err().map(ToString::to_string);
+        Self { path: path.clone(), content_base64: None, error }
+    }
 }
 
 impl RunAnswer {
-    fn of(report: &CommandReport, duration_ms: u64, files: Option<Vec<ReturnedFile>>) -> Self {
+    fn of(report: &CommandReport, duration_ms: u64) -> Self {
         Self {
             stdout: report.stdout.text.clone(),
             stderr: report.stderr.text.clone(),
@@ -163,7 +301,7 @@ impl RunAnswer {
             timeout_seconds: report.timeout.as_secs_f64(),
             error: report.error(),
             hint: report.hint().map(str::to_owned),
-            files,
+            files: None,
         }
     }
 }

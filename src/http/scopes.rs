@@ -60,6 +60,11 @@ impl MakeHandler for Scopes {
         Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
     }
 
+    fn watcher(&self, client: &Principal) -> Self::Handler {
+        let scope = self.executor.watching_scope(client.clone());
+        Server::offering(scope, self.kill.clone(), self.offer.clone(), Continuity::Requests)
+    }
+
     fn secret(&self) -> Option<Arc<RemoteSecret>> {
         self.secret.clone()
     }

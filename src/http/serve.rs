@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Extension, Request};
+use axum::extract::{DefaultBodyLimit, Extension, Request};
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::access::{AccessRules, Peer};
 use crate::connections::{self, Connections, Place};
@@ -26,6 +26,7 @@ use crate::guard::{Guard, guard};
 use crate::limits::ListenerLimits;
 use crate::respond::Refusal;
 use crate::rest;
+use crate::throttle::LogThrottle;
 use mcp::lines::Ends;
 
 /// Time for killed calls to be answered, and for the answers to leave.
@@ -59,7 +60,8 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     let Front { handlers, access, listener, tls, limits } = front;
     let end = CancellationToken::new();
     let handlers = Arc::new(handlers);
-    let guarded = Arc::new(Guard::new(&handlers, access, &limits, ends.clone(), &end));
+    let (leaving, ends, _later) = after_pre_stop(ends, limits.pre_stop);
+    let guarded = Arc::new(Guard::new(&handlers, access, &limits, (ends.clone(), leaving), &end));
     let router = Router::new()
         .route("/mcp", any(mcp::<M::Handler>))
         .merge(rest::routes::<M::Handler>())
@@ -71,6 +73,8 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         .fallback(async || {
             Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing of this name")
         })
+        // They are bounded before they come here.
+        .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(Arc::clone(&guarded), guard::<M::Handler>));
     let all = TaskTracker::new();
     let taking = Taking {
@@ -80,6 +84,7 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         limits,
         stop: ends.stop.clone(),
         all: all.clone(),
+        throttle: LogThrottle::default(),
     };
     match listener {
         Listener::Tcp(listener) => taking.tcp(listener, &guarded, &ends).await?,
@@ -97,6 +102,34 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         tracing::warn!("connections are closed: a client did not take its answer");
     }
     Ok(())
+}
+
+/// Returns a switch that is tripped at a signal to end, and those of a server that goes on for `pre_stop` then: load
+/// balancers learn by `/health` to send nothing more. A second signal, or no supervisor, ends it at once.
+fn after_pre_stop(
+    ends: Ends,
+    pre_stop: Duration,
+) -> (CancellationToken, Ends, Option<AbortOnDropHandle<()>>) {
+    let leaving = ends.stop.clone();
+    if pre_stop.is_zero() {
+        return (leaving, ends, None);
+    }
+    let ends = Ends { stop: CancellationToken::new(), ..ends };
+    let (signal, own) = (leaving.clone(), ends.clone());
+    let later = tokio::spawn(async move {
+        signal.cancelled().await;
+        tracing::info!(
+            seconds = pre_stop.as_secs(),
+            "the server ends: requests are taken until then"
+        );
+        tokio::select! {
+            () = sleep(pre_stop) => {}
+            () = own.kill.cancelled() => {}
+            () = own.lost.cancelled() => {}
+        }
+        own.stop.cancel();
+    });
+    (leaving, ends, Some(AbortOnDropHandle::new(later)))
 }
 
 /// Serves MCP at the door of the request's client.
@@ -119,6 +152,7 @@ struct Taking {
     limits: ListenerLimits,
     stop: CancellationToken,
     all: TaskTracker,
+    throttle: LogThrottle,
 }
 
 impl Taking {
@@ -182,7 +216,10 @@ impl Taking {
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
         let Some(place): Option<Place> = self.connections.place(peer) else {
-            return tracing::warn!("a connection was refused: all of them are being served");
+            if let Some(left_out) = self.throttle.passes() {
+                tracing::warn!(left_out, "a connection was refused: all of them are being served");
+            }
+            return;
         };
         let (tls, router) = (self.tls.clone(), self.router.clone());
         let bounds = (self.limits, self.stop.clone());

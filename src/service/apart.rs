@@ -11,7 +11,7 @@ use capture::{Captured, KEPT_BYTES};
 use model::call::STDIN_BYTES;
 
 /// Files that a request may give, and name.
-const FILES: usize = 64;
+pub const FILES: usize = 64;
 /// Bytes of a path.
 const PATH_BYTES: usize = 1024;
 /// Bytes of all returned files together.
@@ -42,6 +42,20 @@ pub enum Unreturned {
     Large,
     #[error("the command did not end by itself, or something else wrote behind its output")]
     Lost,
+    #[error("there is no memory for it: answers that this client leaves unread have it")]
+    Unread,
+}
+
+impl FileOut {
+    /// Returns the same file without its content.
+    #[must_use]
+    pub fn left_out(&self) -> Self {
+        let content = match self.content {
+            Ok(_) => Err(Unreturned::Unread),
+            Err(why) => Err(why),
+        };
+        Self { path: self.path.clone(), content }
+    }
 }
 
 /// Fault in what was asked.
@@ -100,6 +114,16 @@ impl ApartRun {
             return Err(BadRun::Large);
         }
         Ok(Self { args, files, outputs, root: root.map(str::to_owned) })
+    }
+
+    /// Returns the paths of the files that the command is given.
+    pub fn given(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| file.path.as_str())
+    }
+
+    /// Returns the paths of the files that are to come out.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        self.outputs.iter().map(String::as_str)
     }
 
     /// Makes the script of the whole. `id` is fresh, and no other has it; a fresh workspace is a directory of the

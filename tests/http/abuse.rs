@@ -182,8 +182,12 @@ fn three_hundred_sessions_and_streams_of_one_client_leave_room_for_another() {
 fn sessions_that_are_opened_at_once_are_no_more_than_there_may_be() {
     let server = Server::configured("[http]\nsessions = 5\n", &[]);
     let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let ask = || server.mcp(&[], &initialize()).status;
-        let all: Vec<_> = (0..60).map(|_| scope.spawn(ask)).collect();
+        // The name of a session that is no text names none either.
+        let ask = |odd: bool| {
+            let headers: &[(&str, &str)] = if odd { &[("mcp-session-id", "\u{e9}")] } else { &[] };
+            server.mcp(headers, &initialize()).status
+        };
+        let all: Vec<_> = (0..60).map(|number| scope.spawn(move || ask(number % 3 == 0))).collect();
         all.into_iter().map(|one| one.join().expect("answered")).collect()
     });
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5, "{statuses:?}");
@@ -274,4 +278,74 @@ fn a_client_that_hangs_up_ends_its_call_in_the_newer_revision() {
         server.mcp(&headers[..3], &modern_call("bash_exec", json!({"command": "echo on"})));
     assert_eq!(answer.stdout(), "on\n", "{answer:?}");
     assert!(Instant::now() < end);
+}
+
+#[test]
+fn answers_that_nobody_reads_have_their_memory_and_leave_another_client_its_own() {
+    let server = with_tokens(&["--tools", "exec,shell"]);
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let body =
+        json!({"command": "head -c 4M /dev/zero >f", "outputs": ["f"], "timeout_seconds": 200});
+    let text = request("POST", "/run", &[JSON, ("authorization", &alice)], &body.to_string());
+    let unread: Vec<Connection> = (0..9)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.send(&text);
+            connection
+        })
+        .collect();
+    let ended = || {
+        let figures = server.ask("GET", "/metrics", &[("authorization", &bob)], "");
+        let line = "cofferdam_calls_total{tool=\"bash_exec\",outcome=\"exited\"} ";
+        let count = figures.body.lines().find_map(|it| it.strip_prefix(line)?.parse::<f64>().ok());
+        count.unwrap_or_default()
+    };
+    let end = Instant::now() + patience();
+    while ended() < 9.0 {
+        assert!(Instant::now() < end, "{} ended", ended());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let own = server.ask("POST", "/run", &[JSON, ("authorization", &bob)], &body.to_string());
+    assert_eq!(own.status, 200, "{own:?}");
+    assert!(
+        own.message()["files"][0]["content_base64"].is_string(),
+        "another has its answer whole"
+    );
+    let answers: Vec<Answer> = unread.into_iter().map(|mut it| it.answer()).collect();
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    let left_out = answers.iter().filter(|it| it.body.contains("leaves unread have it")).count();
+    // Half of 64 MiB are five of them; the command ran for each, and its end is told.
+    assert!((1..=4).contains(&left_out), "{left_out}");
+}
+
+#[test]
+fn large_bodies_and_very_many_headers_leave_memory_flat() {
+    let server = Server::start(&[]);
+    assert_eq!(server.mcp(&[], &initialize()).status, 200);
+    let before = resident(&server);
+    let headers: Vec<(String, String)> =
+        (0..20_000).map(|number| (format!("x-{number}"), "y".repeat(50))).collect();
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let many = request("GET", "/health", &headers, "");
+    let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut connection = server.connect();
+        connection.send(&many);
+        open.push(connection);
+        let mut connection = server.connect();
+        connection
+            .send("POST /run HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+        (0..64).for_each(|_| connection.send(&chunk));
+        open.push(connection);
+    }
+    assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
+    let more = resident(&server).saturating_sub(before);
+    assert!(more < 64 << 20, "{more} bytes more");
+    for mut connection in open {
+        // Refused, or cut off while it was sending.
+        let status = connection.answer().status;
+        assert!([413, 431, 0, 503].contains(&status), "{status}");
+    }
 }

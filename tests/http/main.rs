@@ -7,6 +7,7 @@ mod access;
 mod changes;
 mod client;
 mod figures;
+mod form;
 mod isolation;
 mod limits;
 mod load;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Server;
+use crate::client::{Server, call, modern, modern_call};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -175,4 +175,64 @@ fn a_directory_of_the_host_is_no_directory_for_commands() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(125), "{said}");
     assert!(said.contains("/srv/mcp") && said.contains("--workspace"), "{said}");
+}
+
+/// Every word of a client's that the audit log has, by tool.
+fn correlations(log: &std::path::Path) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(log).expect("a log");
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of = |line: Value| {
+        let word = |key: &str| line[key].as_str().map(str::to_owned);
+        (line["event"] == "decision").then(|| Some((word("tool")?, word("correlation_id")?)))
+    };
+    lines.filter_map(of).flatten().collect()
+}
+
+#[test]
+fn the_name_of_a_request_is_echoed_and_in_the_audit_log() {
+    let toml = "[audit]\nfile = \"HOME/log/audit.jsonl\"\n";
+    let server = Server::configured(toml, &["--tools", "calc,shell,exec"]);
+    let named = |id| ("x-correlation-id", id);
+    let run = server.ask("POST", "/run", &[JSON, named("run-1")], "{\"command\": \"true\"}");
+    assert_eq!((run.status, run.header("x-correlation-id")), (200, Some("run-1")), "{run:?}");
+    let sum = "{\"expression\": \"6*7\"}";
+    for id in ["sum-1", "sum-2"] {
+        let done = server.ask("POST", "/tools/calculate/execute", &[JSON, named(id)], sum);
+        assert_eq!((done.status, done.header("x-correlation-id")), (200, Some(id)), "{done:?}");
+    }
+    let session = server.session(&[]);
+    for id in ["shell-1", "shell-2"] {
+        let of = [("mcp-session-id", session.as_str()), ("x-request-id", id)];
+        let done = server.mcp(&of, &call("bash", json!({"command": "echo on"})));
+        assert_eq!((done.stdout().as_str(), done.header("x-request-id")), ("on\n", Some(id)));
+    }
+    let headers = modern("bash_exec");
+    let mut headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    headers.push(named("exec-1"));
+    assert_eq!(
+        server.mcp(&headers, &modern_call("bash_exec", json!({"command": "echo on"}))).status,
+        200
+    );
+    // What is no word, or would be too long, is in neither.
+    let long = "x".repeat(129);
+    for odd in ["two words", "\"q\",\u{e9}", &long, ""] {
+        let done = server.ask("POST", "/run", &[JSON, named(odd)], "{\"command\": \"true\"}");
+        assert_eq!((done.status, done.header("x-correlation-id")), (200, None), "{odd:?}");
+    }
+    let expected = [
+        ("bash_exec", "run-1"),
+        ("calculate", "sum-1"),
+        // Its result was remembered: the decision is there all the same.
+        ("calculate", "sum-2"),
+        ("bash", "shell-1"),
+        ("bash", "shell-2"),
+        ("bash_exec", "exec-1"),
+    ];
+    let expected: Vec<(String, String)> =
+        expected.iter().map(|(tool, id)| ((*tool).to_owned(), (*id).to_owned())).collect();
+    let mut seen = correlations(&server.home.path().join("log/audit.jsonl"));
+    // Each evaluation of a sum is a call of its own.
+    seen.dedup();
+    assert_eq!(seen, expected);
 }

@@ -1,10 +1,10 @@
 //! MCP over HTTP in both eras, and the end of the server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::client::{Server, call, modern, modern_call};
+use crate::client::{Server, call, modern, modern_call, patience};
 
 fn borrowed<'h>(headers: &'h [(&'static str, String)]) -> Vec<(&'h str, &'h str)> {
     headers.iter().map(|(name, value)| (*name, value.as_str())).collect()
@@ -76,6 +76,27 @@ fn a_signal_lets_calls_in_flight_finish_and_takes_no_more() {
         server.terminate();
         assert_eq!(running.join().expect("answered").stdout(), "begun\ndone\n");
     });
+    assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
+fn requests_are_taken_between_a_signal_and_the_end_of_pre_stop_while_health_says_none_are() {
+    let mut server = Server::configured("[http]\npre_stop = \"600s\"\n", &[]);
+    let run = || {
+        let json = ("content-type", "application/json");
+        server.ask("POST", "/run", &[json], "{\"command\": \"echo on\"}")
+    };
+    assert_eq!((server.ask("GET", "/health", &[], "").status, run().status), (200, 200));
+    server.terminate();
+    let end = Instant::now() + patience();
+    while server.ask("GET", "/health", &[], "").status != 503 {
+        assert!(Instant::now() < end, "a load balancer is told");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let served = run();
+    assert_eq!((served.status, &served.message()["stdout"]), (200, &json!("on\n")), "{served:?}");
+    // Who does not want to wait says so again.
+    server.terminate();
     assert_eq!(server.ended(), Some(0));
 }
 

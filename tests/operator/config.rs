@@ -87,6 +87,7 @@ http.certificate                   default
 http.key                           default
 http.sessions         64           default
 http.streams          64           default
+http.pre_stop                      default
 http.drain            5s           default
 http.tokens                        default
 secret                             default

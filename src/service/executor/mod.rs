@@ -206,10 +206,15 @@ impl Executor {
         self.shared.loaded.config.tools_off.value.contains(tool) || self.is_switched_off(tool)
     }
 
-    /// Makes what one client has of this executor.
+    /// Makes what one client has of this executor. From now on others leave something for it.
     pub fn scope(self: &Arc<Self>, principal: Principal) -> Scope {
         self.shared.queue.know(&principal);
         self.tools.know(&principal);
+        self.watching_scope(principal)
+    }
+
+    /// Makes what a client has of this executor that calls nothing: others need leave nothing for it.
+    pub fn watching_scope(self: &Arc<Self>, principal: Principal) -> Scope {
         let executor = self.of_client(&principal);
         let workbench = Workbench::new(&executor.shared, principal);
         let client = ClientState::new(&executor.exec);

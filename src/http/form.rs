@@ -1,0 +1,275 @@
+//! Commands as forms (`multipart/form-data`, RFC 7578): files go in and come out as they are, without base64.
+//!
+//! The body is there whole and within its bounds before it is read here. A part is a field or a file, never a form
+//! within the form, and never coded in another way: what this reader takes for a file is what every other does.
+
+use axum::body::{Body, Bytes};
+use axum::extract::multipart::{Field, Multipart};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+
+use crate::guard::RUN;
+use crate::respond::Refusal;
+use crate::run::{RunAsked, bad};
+use service::apart::{FILES, FileIn};
+
+/// Media type of forms.
+pub(crate) const FORM: &str = "multipart/form-data";
+/// Parts of one form: files, outputs, and the three fields.
+const PARTS: usize = 2 * FILES + 3;
+/// Headers by which a part says that it is coded.
+const CODING: HeaderName = HeaderName::from_static("content-transfer-encoding");
+
+/// Returns true for a request whose body is read as a form.
+pub(crate) fn is_form(parts: &Parts) -> bool {
+    parts.method == Method::POST && parts.uri.path() == RUN && form_type(&parts.headers).is_some()
+}
+
+/// Returns the type of a body that is a form.
+pub(crate) fn form_type(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let mut all = headers.get_all(header::CONTENT_TYPE).iter();
+    let (Some(kind), None) = (all.next(), all.next()) else { return None };
+    is_named(kind.to_str().ok()?, FORM).then_some(kind)
+}
+
+/// Returns true if an answer may be a form.
+pub(crate) fn takes_form(headers: &HeaderMap) -> bool {
+    let all = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    all.flat_map(|value| value.split(',')).any(|one| is_named(one, FORM))
+}
+
+/// Returns true for this media type, whatever parameters it has.
+fn is_named(text: &str, kind: &str) -> bool {
+    text.split(';').next().is_some_and(|name| name.trim().eq_ignore_ascii_case(kind))
+}
+
+/// Reads a form.
+///
+/// # Errors
+/// One that is no form, or has a field that is unknown, missing, or there twice.
+pub(crate) async fn read(kind: &HeaderValue, body: Bytes) -> Result<RunAsked, Refusal> {
+    let mut request = Request::new(Body::from(body));
+    // It is bounded where it was read.
+    DefaultBodyLimit::disable().apply(&mut request);
+    request.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
+    let no_form = |why: &str| bad(format!("the body is no {FORM}: {why}"));
+    let form = Multipart::from_request(request, &()).await;
+    let mut form = form.map_err(|error| no_form(&error.body_text()))?;
+    let mut read = Fields::default();
+    for _ in 0..=PARTS {
+        match form.next_field().await.map_err(|error| no_form(&error.body_text()))? {
+            Some(field) => read.take(field).await?,
+            None => return read.whole(),
+        }
+    }
+    Err(bad(format!("a form has {PARTS} parts at most")))
+}
+
+/// Fields of a form so far.
+#[derive(Default)]
+struct Fields {
+    command: Option<String>,
+    timeout: Option<f64>,
+    stdin: Option<Vec<u8>>,
+    files: Vec<FileIn>,
+    outputs: Vec<String>,
+}
+
+impl Fields {
+    async fn take(&mut self, field: Field<'_>) -> Result<(), Refusal> {
+        let is_nested = field.content_type().is_some_and(|kind| {
+            kind.trim_start().get(..10).is_some_and(|it| it.eq_ignore_ascii_case("multipart/"))
+        });
+        let coding = field.headers().get(CODING).map(HeaderValue::as_bytes);
+        let is_plain = |coding: &[u8]| {
+            [&b"binary"[..], b"8bit", b"7bit"]
+                .iter()
+                .any(|plain| coding.eq_ignore_ascii_case(plain))
+        };
+        if is_nested || !coding.is_none_or(is_plain) {
+            return Err(bad("a part of a form is a field or a file, as it is".to_owned()));
+        }
+        let name = field.name().unwrap_or_default().to_owned();
+        let path = field.file_name().map(str::to_owned);
+        let bytes = field.bytes().await.map_err(|error| bad(error.body_text()))?.to_vec();
+        match (name.as_str(), path) {
+            ("command", _) => once(&mut self.command, &name, text(&name, bytes)?),
+            ("timeout_seconds", None) => {
+                let seconds = text(&name, bytes)?.trim().parse();
+                let seconds = seconds.map_err(|_| bad(format!("`{name}` is a number")))?;
+                once(&mut self.timeout, &name, seconds)
+            }
+            ("stdin", _) => once(&mut self.stdin, &name, bytes),
+            ("outputs", None) => {
+                self.outputs.push(text(&name, bytes)?);
+                Ok(())
+            }
+            ("files", Some(path)) => {
+                self.files.push(FileIn { path, bytes });
+                Ok(())
+            }
+            ("files", None) => Err(bad("a part `files` has its path as `filename`".to_owned())),
+            _ => {
+                let known = "command, timeout_seconds, stdin, outputs, and files with a filename";
+                Err(bad(format!("the parts of a form are {known}")))
+            }
+        }
+    }
+
+    fn whole(self) -> Result<RunAsked, Refusal> {
+        let Self { command, timeout, stdin, files, outputs } = self;
+        let command = command.ok_or_else(|| bad("a part `command` is missing".to_owned()))?;
+        Ok(RunAsked { command, timeout, stdin: stdin.unwrap_or_default(), files, outputs })
+    }
+}
+
+fn text(name: &str, bytes: Vec<u8>) -> Result<String, Refusal> {
+    String::from_utf8(bytes).map_err(|_| bad(format!("`{name}` is not UTF-8")))
+}
+
+fn once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(bad(format!("a form has one `{name}`"))),
+    }
+}
+
+/// Part of an answer: its path if it is a file, its type, its bytes.
+pub(crate) struct AnswerPart<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) path: Option<&'a str>,
+    pub(crate) kind: &'static str,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// Writes a form. Nobody can foresee `boundary`, so no content has it.
+pub(crate) fn written(boundary: &str, parts: &[AnswerPart<'_>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for AnswerPart { name, path, kind, bytes } in parts {
+        let path = path.map_or(String::new(), |path| format!("; filename=\"{}\"", escaped(path)));
+        let head = format!(
+            "--{boundary}\r\ncontent-disposition: form-data; name=\"{name}\"{path}\r\n\
+             content-type: {kind}\r\n\r\n"
+        );
+        body.extend(head.as_bytes());
+        body.extend(*bytes);
+        body.extend(b"\r\n");
+    }
+    body.extend(format!("--{boundary}--\r\n").as_bytes());
+    body
+}
+
+/// Escapes what would end a quoted name or its line, as browsers do.
+fn escaped(path: &str) -> String {
+    let one = |c: char| match c {
+        '"' | '\u{0}'..='\u{1f}' | '\u{7f}' => format!("%{:02X}", u32::from(c)),
+        _ => c.to_string(),
+    };
+    path.chars().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: HeaderValue = HeaderValue::from_static("multipart/form-data; boundary=b");
+
+    /// Makes a form of parts: the head's rest behind `form-data`, and the content.
+    fn form(parts: &[(&str, &str)]) -> Bytes {
+        let part = |(head, content): &(&str, &str)| {
+            format!("--b\r\ncontent-disposition: form-data{head}\r\n\r\n{content}\r\n")
+        };
+        (parts.iter().map(part).collect::<String>() + "--b--\r\n").into()
+    }
+
+    async fn told(parts: &[(&str, &str)]) -> Result<RunAsked, String> {
+        read(&KIND, form(parts)).await.map_err(|refusal| refusal.message)
+    }
+
+    #[tokio::test]
+    async fn fields_and_files_are_taken_as_they_are() {
+        let asked = told(&[
+            ("; name=\"command\"", "sort"),
+            ("; name=\"stdin\"", "b\na\n"),
+            ("; name=\"timeout_seconds\"", "2.5"),
+            ("; name=\"outputs\"", "x"),
+            ("; name=\"outputs\"", "y/z"),
+            ("; name=\"files\"; filename=\"d/a b\"", "--b-\r\n,[{"),
+        ])
+        .await
+        .expect("it is right");
+        assert_eq!((asked.command.as_str(), asked.timeout), ("sort", Some(2.5)));
+        assert_eq!(asked.stdin, b"b\na\n");
+        assert_eq!(asked.outputs, ["x", "y/z"]);
+        let file = FileIn { path: "d/a b".to_owned(), bytes: b"--b-\r\n,[{".to_vec() };
+        assert_eq!(asked.files, [file]);
+    }
+
+    #[tokio::test]
+    async fn what_another_reader_could_take_for_something_else_is_refused() {
+        let command = ("; name=\"command\"", "true");
+        for (part, why) in [
+            (("; name=\"command\"", "false"), "one `command`"),
+            (("; name=\"comand\"", "x"), "the parts of a form are"),
+            (("", "x"), "the parts of a form are"),
+            (("; name=\"files\"", "x"), "filename"),
+            (("; name=\"timeout_seconds\"", "soon"), "is a number"),
+            (("; name=\"outputs\"; filename=\"f\"", "x"), "the parts of a form are"),
+            (
+                (
+                    "; name=\"files\"; filename=\"f\"\r\ncontent-type: Multipart/Mixed; boundary=c",
+                    "--c--",
+                ),
+                "as it is",
+            ),
+            (
+                ("; name=\"files\"; filename=\"f\"\r\ncontent-transfer-encoding: base64", "aGk="),
+                "as it is",
+            ),
+        ] {
+            let refused = told(&[command, part]).await.expect_err(part.0);
+            assert!(refused.contains(why), "{part:?}: {refused}");
+        }
+        assert!(told(&[]).await.is_err_and(|why| why.contains("`command` is missing")));
+        let many = vec![("; name=\"outputs\"", "x"); PARTS + 1];
+        assert!(told(&many).await.is_err_and(|why| why.contains("parts at most")));
+        let cut = form(&[command]).slice(..40);
+        assert!(read(&KIND, cut).await.is_err(), "it is broken off");
+        let without = HeaderValue::from_static("multipart/form-data");
+        assert!(read(&without, form(&[command])).await.is_err(), "it has no boundary");
+    }
+
+    #[test]
+    fn a_form_is_known_by_its_one_type() {
+        let of = |kinds: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for kind in kinds {
+                headers.append(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+            }
+            form_type(&headers).is_some()
+        };
+        assert!(
+            of(&["multipart/form-data; boundary=b"]) && of(&["Multipart/Form-Data ;boundary=b"])
+        );
+        assert!(!of(&["multipart/form-datax"]) && !of(&["application/json"]) && !of(&[]));
+        assert!(!of(&["multipart/form-data; boundary=b", "application/json"]));
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_read_again_and_a_name_ends_nothing() {
+        let parts = [
+            AnswerPart { name: "command", path: None, kind: "text/plain", bytes: b"true" },
+            AnswerPart {
+                name: "files",
+                path: Some("a\"\r\nx-y: z"),
+                kind: "application/octet-stream",
+                bytes: b"\0\r\n--c",
+            },
+        ];
+        let kind = HeaderValue::from_static("multipart/form-data; boundary=boundary-1");
+        let asked = read(&kind, written("boundary-1", &parts).into()).await.expect("a form");
+        let file = FileIn { path: "a%22%0D%0Ax-y: z".to_owned(), bytes: b"\0\r\n--c".to_vec() };
+        assert_eq!((asked.command.as_str(), asked.files), ("true", vec![file]));
+    }
+}
