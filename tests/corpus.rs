@@ -173,6 +173,26 @@ fn names_that_are_judged_are_made_of_plain_labels() {
 }
 
 #[test]
+fn files_of_a_run_that_was_changed_stay_in_its_directory() {
+    holds("run_bodies");
+}
+
+#[test]
+fn a_token_that_was_changed_is_another() {
+    holds("tokens");
+}
+
+#[test]
+fn what_passes_the_listener_has_one_name_one_framing_and_the_token() {
+    holds("heads");
+}
+
+#[test]
+fn lines_over_raw_tcp_that_were_changed_are_answered_and_hold_nothing() {
+    holds("tcp_lines");
+}
+
+#[test]
 fn every_target_has_a_corpus_and_a_fuzzer() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");

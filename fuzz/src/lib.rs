@@ -3,6 +3,7 @@
 //! `fuzz_targets` runs these under libFuzzer, and `tests/corpus.rs` of the crate itself runs them on
 //! the corpora and on mutations of them, without any tool.
 
+mod http;
 mod network;
 mod reach;
 mod requests;
@@ -10,6 +11,7 @@ mod requests;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+pub use self::http::{heads, run_bodies, tcp_lines, tokens};
 use calc::{BcRun, CalcError, Evaluate};
 use capture::Captured;
 use capture::deceptive::always_deceives;
@@ -51,7 +53,7 @@ use supervisor::protect::grammar::{self, Whole};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; a corpus has the same name.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 20] = [
     ("frames", frames),
     ("profiles", profiles),
     ("policies", policies),
@@ -68,6 +70,10 @@ pub const TARGETS: [Target; 16] = [
     ("packets", packets),
     ("first_flight", first_flight),
     ("questions", questions),
+    ("run_bodies", run_bodies),
+    ("tokens", tokens),
+    ("heads", heads),
+    ("tcp_lines", tcp_lines),
 ];
 
 /// Bytes of a hostile front end: a frame decodes or is refused, and what decodes encodes again.
