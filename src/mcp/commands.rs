@@ -14,6 +14,7 @@ use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{
     Changes, DeclaredCommand, Flag, Input, MOST_BYTES, MOST_WORDS, Positional, Takes,
 };
+use policy::reach::TargetPlaces;
 use policy::values::{Type, WordType};
 use service::cli::{
     self, AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words,
@@ -264,9 +265,25 @@ fn positional(one: &Positional) -> Value {
         max => json!({ "type": "array", "items": word, "minItems": one.min, "maxItems": max }),
     };
     if let Some(map) = schema.as_object_mut() {
-        map.insert("description".to_owned(), Value::from(format!("{}{form}", one.why)));
+        let places = places(&one.takes);
+        map.insert("description".to_owned(), Value::from(format!("{}{form}{places}", one.why)));
     }
     schema
+}
+
+/// Describes the places that a word may name.
+fn places(takes: &Type) -> String {
+    match (&takes.reach.within, takes.kind.is_target()) {
+        (TargetPlaces::Private, true) => {
+            "; in a private network (RFC 1918, fc00::/7) or below lab.internal".to_owned()
+        }
+        (TargetPlaces::Listed { hosts, nets }, true) => {
+            let hosts = hosts.iter().map(ToString::to_string);
+            let all: Vec<String> = hosts.chain(nets.iter().map(ToString::to_string)).collect();
+            format!("; within {}", all.join(", "))
+        }
+        (TargetPlaces::Any, true) | (_, false) => String::new(),
+    }
 }
 
 fn output() -> Value {

@@ -125,6 +125,8 @@ pub enum BadWords {
         word: String,
         why: String,
         too_large: Option<Box<TooLarge>>,
+        /// True for a place in the right form that the tool is not for.
+        elsewhere: bool,
     },
     #[error("{tool}: `{flag}` needs a value in the next word")]
     NoValue { tool: String, flag: String },
@@ -161,6 +163,10 @@ impl BadWords {
             Self::NoTemplate { taken, .. } if !taken.is_empty() => {
                 Some(format!("the templates are {}", taken.join(", ")))
             }
+            Self::Value { elsewhere: true, .. } => Some(
+                "the tool is for these places alone; the operator can name others with `within`"
+                    .to_owned(),
+            ),
             Self::NoTemplate { .. }
             | Self::Value { .. }
             | Self::NoValue { .. }
@@ -310,6 +316,7 @@ impl DeclaredCommand {
             word: shown(word),
             why,
             too_large: kind.too_large(word).map(Box::new),
+            elsewhere: kind.is_elsewhere(word),
         })
     }
 

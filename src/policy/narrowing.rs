@@ -79,6 +79,7 @@ impl DeclaredCommand {
             word: shown(word),
             why: format!("cannot be reached: {why}"),
             too_large: None,
+            elsewhere: false,
         };
         let written = match (net(host), host.parse::<IpAddr>()) {
             // Written anew: bits behind the prefix are the tool's to read, and mean the network.

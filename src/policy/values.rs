@@ -158,6 +158,15 @@ impl Type {
         }
     }
 
+    /// Returns true for a place in the right form that is refused for where it is.
+    pub(super) fn is_elsewhere(&self, word: &str) -> bool {
+        self.kind.is_target()
+            && plain(word).is_ok()
+            && self.kind.check(word).is_ok()
+            && self.too_large(word).is_none()
+            && self.within(word).is_err()
+    }
+
     /// Returns the size of a network that is refused for it.
     pub(super) fn too_large(&self, word: &str) -> Option<TooLarge> {
         self.reach.too_large(&net(word).filter(|_| self.kind.is_target())?)

@@ -309,8 +309,12 @@ fn a_target_is_within_private_networks_unless_the_file_says_otherwise() {
     assert_eq!(told(&mut server, "a.example.org")["error"], json!(null));
     assert_eq!(
         told(&mut server, "10.1.2.3")["error"],
-        "cli_mine: word `10.1.2.3` is not within *.example.org"
+        "cli_mine: word `10.1.2.3` is not within *.example.org\n\
+         hint: the tool is for these places alone; the operator can name others with `within`"
     );
+    let context = &told(&mut server, "10.1.2.3")["metadata"]["error_context"];
+    let way = "Run with appropriate permissions or adjust policy.";
+    assert_eq!(context["recovery_suggestion"], way);
     assert_eq!(server.close(), Some(0));
     let (_directory, mut server) = pointed("kind = \"url\"");
     for (word, taken) in [

@@ -122,6 +122,9 @@ impl From<BadRequest> for ToolError {
                 let error = error.with_suggestion(format!("Use /{} or smaller", large.prefix));
                 Self { facts: facts(large), ..error }
             }
+            BadRequest::Words(BadWords::Value { elsewhere: true, .. }) => {
+                error.with_suggestion(advice::PERMISSION)
+            }
             BadRequest::Words(_)
             | BadRequest::Call(_)
             | BadRequest::TwoInputs { .. }
