@@ -16,7 +16,7 @@ KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binuti
 	curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap openssl:openssl traceroute:traceroute
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
-ARM_NEEDS     := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu debootstrap:debootstrap lsattr:e2fsprogs
+ARM_NEEDS     := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-g++:g++-aarch64-linux-gnu debootstrap:debootstrap lsattr:e2fsprogs
 CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uidmap setpriv:util-linux jq:jq
 CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
 NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 pip:python3-pip node:nodejs npm:npm git:git curl:curl wget:wget \
@@ -113,7 +113,7 @@ check-oldest-compiler:
 
 # Compiles everything for aarch64, with a compiler of Debian's (root; Debian for amd64).
 check-arm:
-	@scripts/setup aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+	@scripts/setup aarch64-linux-gnu-g++:g++-aarch64-linux-gnu
 	scripts/arm-cargo check --locked
 
 # The same as test-kernels, on an emulated machine for aarch64.

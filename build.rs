@@ -19,11 +19,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// program in another place. Here the linker finds archives where it looks for libraries first.
 fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    let native = std::env::var_os("TARGET") == std::env::var_os("HOST");
-    if !native || !is("CARGO_CFG_TARGET_OS", "linux") || !is("CARGO_CFG_TARGET_ENV", "gnu") {
+    if !is("CARGO_CFG_TARGET_OS", "linux") || !is("CARGO_CFG_TARGET_ENV", "gnu") {
         return Ok(());
     }
-    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| OsString::from("cc"));
+    let is_native = std::env::var_os("TARGET") == std::env::var_os("HOST");
+    let own = is_native.then(|| OsString::from("cc"));
+    // The linker knows where the archives of its own architecture are: without one, nothing is known of another's.
+    let Some(linker) = std::env::var_os("RUSTC_LINKER").or(own) else { return Ok(()) };
     // If one of them is not installed, the program has shared libraries.
     let Some([c, m, eh, gcc, _start]) =
         found(&linker, ["libc.a", "libm.a", "libgcc_eh.a", "libgcc.a", "rcrt1.o"])
