@@ -108,9 +108,7 @@ fn interfaces(process: impl AsFd) -> Result<Vec<String>, UnfitCell> {
     let table = read_all(&process, "net/dev")?;
     let found = interface_names(&table);
     let is_there = |name: &&str| found.iter().any(|one| one == name);
-    demand(LINK.iter().all(|name| is_there(&name)), || {
-        format!("interfaces {found:?} where {LINK:?} belong")
-    })?;
+    demand(LINK.iter().all(is_there), || format!("interfaces {found:?} where {LINK:?} belong"))?;
     let other = found.iter().find(|name| !LINK.contains(&name.as_str()) && !is_fallback(name));
     demand(other.is_none(), || format!("an interface {other:?} that is not the cell's"))?;
     Ok(found)
