@@ -83,6 +83,34 @@ pub fn mcp(asked: &Asked, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Cells with a network beside cells without, one for each call, over MCP: of a pool, and built when they are asked for.
+pub fn egress(asked: &Asked, report: &mut Report) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let none = directory.path().join("cofferdam.toml");
+    std::fs::write(&none, "schema = 1\n[pool]\nwarm = 0\n")?;
+    let cold = directory.path().to_string_lossy().into_owned();
+    let goals = [("warm", None, "at most 10 us more"), ("cold", Some(cold), "at most 450 us more")];
+    for (title, config, goal) in goals {
+        let start = |words: &[&str]| {
+            let config = config.iter().flat_map(|place| ["--config", place.as_str()]);
+            let all: Vec<&str> =
+                config.chain(["serve", "--tools", "exec"]).chain(words.iter().copied()).collect();
+            Client::start(&all).map(RefCell::new)
+        };
+        let (without, again) = (start(&[])?, start(&[])?);
+        let with = start(&["--egress", "example.org:443"])?;
+        let command = json!({ "command": "true" });
+        let ask = |client: &RefCell<Client>| Ok(client.borrow_mut().call("bash_exec", &command)?.0);
+        let mut all = [
+            Contender::new("a cell without a network", || ask(&without)),
+            Contender::new("a cell with egress", || ask(&with)),
+            Contender::new("without again (control)", || ask(&again)),
+        ];
+        report.table(&interleaved(&format!("egress: {title}"), goal, asked.rounds, &mut all)?);
+    }
+    Ok(())
+}
+
 /// Calculations over MCP: one that is new, and one that was asked before.
 pub fn calculate(asked: &Asked, report: &mut Report) -> Result<()> {
     let private = RefCell::new(Client::start(&["serve"])?);

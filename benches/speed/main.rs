@@ -27,7 +27,8 @@ cargo bench [-- OPTIONS] [CASE…]
   --json FILE    write every figure to FILE
   --program FILE the program that cases with a process of their own start, such as the one that
                  `cargo install` installs; by default the one that cargo built beside the benchmark
-  CASE           warm, mcp, calculate, cold, start, sustained, memory, work, output; all by default";
+  CASE           warm, mcp, egress, calculate, cold, start, project, sustained, memory, work, output;
+                 all by default";
 
 /// Options of the run.
 pub struct Asked {
@@ -121,9 +122,10 @@ fn measure(asked: &Asked) -> Result<()> {
     println!("{machine}");
     let mut report = Report::default();
     type Case = fn(&Asked, &direct::Direct, &work::Tree, &mut Report) -> Result<()>;
-    let cases: [(&str, Case); 10] = [
+    let cases: [(&str, Case); 11] = [
         ("warm", |asked, direct, _, report| cases::warm(asked, direct, report)),
         ("mcp", |asked, _, _, report| cases::mcp(asked, report)),
+        ("egress", |asked, _, _, report| cases::egress(asked, report)),
         ("calculate", |asked, _, _, report| cases::calculate(asked, report)),
         ("cold", |asked, _, _, report| cases::cold(asked, report)),
         ("start", |asked, _, _, report| cases::start(asked, report)),

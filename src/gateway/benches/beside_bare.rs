@@ -1,7 +1,7 @@
 //! The gateway beside bare sockets, in the lab of the tests: connecting, moving bytes, scanning closed ports.
 //!
-//! Each pair runs in turns, so that a busy machine slows both. `cargo bench -p cofferdam-gateway`; needs what the lab
-//! needs, and nmap for the scan.
+//! All run in turns, so that a busy machine slows each alike, and bare twice, so that its noise shows. `cargo bench -p
+//! cofferdam-gateway`; needs what the lab needs, nmap for the scan, and pasta (as root) to have that beside.
 
 #[path = "../tests/lab/world.rs"]
 #[expect(dead_code, reason = "the claims use the rest")]
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use world::{Cell, LIST, Lab};
 
-/// Times that each measurement is repeated; the middle one is told.
+/// Times that each measurement is repeated; the middle one counts.
 const TURNS: usize = 5;
 
 /// Microseconds for one connection, of 500 in a row.
@@ -39,6 +39,8 @@ fn main() {
     }
     let lab = Lab::build();
     let cell = lab.cell(LIST);
+    let pasta = Pasta::prepare();
+    println!("load {} at the beginning", load());
     for (what, unit, script) in [
         ("connect", "us", CONNECT),
         ("round trip", "us", ROUND),
@@ -50,26 +52,95 @@ fn main() {
             println!("{what}: not run, nmap is missing");
             continue;
         }
-        let (mut bare, mut through) = (Vec::new(), Vec::new());
-        for _ in 0..TURNS {
-            bare.push(number(Command::new("python3").args(["-c", script])));
-            through.push(number(cell.command("python3").args(["-c", script])));
-        }
-        println!("{what}: bare {:.2} {unit}, cell {:.2} {unit}", middle(bare), middle(through));
+        measure((what, unit), script, &cell, pasta.as_ref());
     }
     println!("an idle worker: {} KiB of its own", own_memory(&lab));
+    println!("load {} at the end", load());
     drop::<Cell<'_>>(cell);
 }
 
+/// Measures one script in each place, in turns, and tells the middle, the least and the most of each. The bare one is
+/// there twice: as far as the second is from the first, differences mean nothing.
+fn measure((what, unit): (&str, &str), script: &str, cell: &Cell<'_>, pasta: Option<&Pasta>) {
+    let words = ["-c", script];
+    let bare = || Some(number(Command::new("/usr/bin/python3").args(words)));
+    let within = || Some(number(cell.command("/usr/bin/python3").args(words)));
+    let beside = || pasta.map(|pasta| number(&mut pasta.command(script)));
+    let places: [(&str, &dyn Fn() -> Option<f64>); 4] =
+        [("bare", &bare), ("cell", &within), ("pasta", &beside), ("bare again", &bare)];
+    let mut taken: [Vec<f64>; 4] = Default::default();
+    for turn in 0..TURNS {
+        for place in 0..places.len() {
+            // Each turn begins with another.
+            let index = (place + turn) % places.len();
+            if let (Some((_, once)), Some(numbers)) = (places.get(index), taken.get_mut(index)) {
+                numbers.extend(once());
+            }
+        }
+    }
+    println!("{what}, {unit}, {TURNS} turns, load {}:", load());
+    for ((name, _), mut numbers) in places.iter().zip(taken) {
+        numbers.sort_by(f64::total_cmp);
+        let at = |place: usize| numbers.get(place).copied().unwrap_or_default();
+        if let Some(last) = numbers.len().checked_sub(1) {
+            let (middle, least, most) = (at(numbers.len() / 2), at(0), at(last));
+            println!("    {name:<12} {middle:9.2} ({least:.2} to {most:.2})");
+        }
+    }
+}
+
+/// Returns the machine's load, of one minute.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
 fn number(command: &mut Command) -> f64 {
-    let output = command.output().expect("python runs");
+    let output = command.output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     text.trim().parse().unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-fn middle(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
+/// pasta (Debian's package `passt`), which connects a network namespace by a stack in user mode too.
+struct Pasta;
+
+impl Pasta {
+    /// Makes what it needs in this namespace: a tun device that an ordinary user may open, and a way to everywhere.
+    /// Returns nothing where it is not there or cannot run, and says so.
+    fn prepare() -> Option<Self> {
+        if !world::installed("pasta") || !world::by_root() {
+            println!("pasta: not run, it is missing, or this is not root");
+            return None;
+        }
+        let script = "mount -t tmpfs none /dev/net && mknod -m 666 /dev/net/tun c 10 200 && \
+            ip route add default via 203.0.113.10 && ip -6 route add default via 2001:db8::10";
+        let made = Command::new("sh").args(["-c", script]).status().expect("sh runs");
+        let tried = made.success()
+            && Self.command("print(1)").output().is_ok_and(|output| output.stdout == b"1\n");
+        if !tried {
+            println!("pasta: not run, it cannot make its link here");
+        }
+        tried.then_some(Self)
+    }
+
+    /// Returns a command that runs Python in a namespace that it makes; as nobody, since it gives up root's rights.
+    fn command(&self, script: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command.args([
+            "timeout",
+            "60",
+            "pasta",
+            "--config-net",
+            "-f",
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            script,
+        ]);
+        command.env("HOME", "/").env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
+        command
+    }
 }
 
 /// Returns the memory that a fresh worker shares with nobody, in KiB.
