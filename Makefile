@@ -24,7 +24,7 @@ NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-arm test-all test-clients test-conformance test-containers test-kernels test-network test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm test-arm test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
 	@echo 'make test-network  real clients and servers, each client bare and in a cell (root; Debian; needs npm and pip; servers are installed and not started)'
 	@echo 'make test-conformance  the official MCP conformance suite and clients, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
+	@echo 'make test-examples EXAMPLES=DIR  the example projects of mcp-bash-framework, where DIR has them: compared, and through real clients'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), 10,000 of 64 clients over HTTP, and what the server holds'
@@ -95,6 +96,15 @@ test-conformance:
 	tests/conformance/run
 	tests/conformance/routes
 	tests/conformance/clients
+	tests/conformance/projects
+
+# The examples are other people's and not in this repository: DIR is the folder `examples` of a copy of that framework.
+test-examples:
+	@test -d "$(EXAMPLES)/00-hello-tool" || { echo 'EXAMPLES names the folder of the examples of mcp-bash-framework 1.3.0'; exit 1; }
+	@scripts/setup $(RUN_NEEDS) jq:jq node:nodejs npm:npm python3:python3
+	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
+	MCPBASH_EXAMPLES="$(abspath $(EXAMPLES))" $(CARGO) test --workspace --locked --test projects -- --ignored example
+	MCPBASH_EXAMPLES="$(abspath $(EXAMPLES))" tests/conformance/projects
 
 test-systemd:
 	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)

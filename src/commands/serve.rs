@@ -131,8 +131,9 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     if at_terminal && typed.listener.http.is_none() && typed.listener.tcp.is_none() {
         eprintln!("{ON_A_TERMINAL}");
     }
-    let project = read_project(typed, config)?;
-    let (settings, workspace, _cache) = granted(typed, config, mcp)?;
+    let settings = wiring::load_with(config, mcp, &typed.on)?;
+    let project = read_project(typed, config, &settings)?;
+    let (settings, workspace, _cache) = granted(typed, settings, project.as_ref(), mcp)?;
     let (offer, watcher) = offer(typed, project, &settings)?;
     let plan =
         HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
@@ -200,18 +201,22 @@ fn with_mcp_settings(typed: &ServeArguments) -> Result<(ServeArguments, McpSetti
     Ok((ServeArguments { listener, ..typed.clone() }, mcp))
 }
 
-/// Reads the configuration, and adds what is granted and set on the command line. The cache is held while it is used.
+/// Adds what is granted and set on the command line to the configuration. The cache is held while it is used.
 ///
 /// # Errors
 /// A file that cannot be used, or the flag, with a hint.
 fn granted(
     typed: &ServeArguments,
-    config: Option<&Path>,
+    settings: Settings,
+    served: Option<&ServedProject>,
     mcp: &McpSettings,
 ) -> Result<(Settings, Workspace, Option<WorkspaceCache>), CliError> {
-    let home = accounts::home();
+    let (home, project) = (accounts::home(), served.map(|served| &served.project));
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
-    let settings = wiring::load_with(config, mcp, &typed.on)?.in_tier(typed.tier).serving();
+    let mut settings = settings.in_tier(typed.tier).serving();
+    if let Some(project) = project {
+        settings = settings.with_project(&project.settings)?;
+    }
     let configured_egress = run_arguments::egress(&settings.loaded.config.egress.value)
         .map_err(|error| error.with_hint("`[server] egress` in cofferdam.toml"))?;
     additions.egress.splice(0..0, configured_egress);
@@ -225,13 +230,14 @@ fn granted(
         add_env(cache.env.clone(), &mut additions);
     }
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
-    let mut settings = settings.told(groups);
+    settings = settings.told(groups);
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
     let files = listener::files(&typed.listener, &settings.loaded.config.http);
     let settings = settings.with_files(files.into_iter().chain(mcp.file.clone()).collect());
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
+    let settings = settings.with_read_only_tools(project);
     let settings = settings.with_script_sdk(typed.project.as_ref())?.with_git_identity();
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
     Ok((settings, workspace, cache))
@@ -303,10 +309,15 @@ async fn doors(
 fn read_project(
     typed: &ServeArguments,
     config: Option<&Path>,
+    settings: &Settings,
 ) -> Result<Option<ServedProject>, CliError> {
     let Some(asked) = &typed.project else { return Ok(None) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
-    let served = project::with_hooks(directory, typed.project_hooks, config)?;
+    let keys = &settings.loaded.config.project;
+    let served = project::with_hooks(directory, typed.project_hooks, (config, keys))?;
+    for told in &served.project.settings.told {
+        tracing::warn!(what = plain(told), "config.clamped");
+    }
     for mistake in &served.project.mistakes {
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }

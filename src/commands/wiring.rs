@@ -26,8 +26,9 @@ use model::profile::{
 use model::receipt::Tier;
 use policy::flags::DeclaredCommand;
 use policy::group::ToolGroup;
+use policy::tools::FETCH;
 use policy::{Effect, Grant, Policy, Principal, Profiles, Terms};
-use project::GrantedDirectory;
+use project::{GrantedDirectory, Project, ProjectSettings};
 use service::Setup;
 use service::host_programs::HostPrograms;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
@@ -60,6 +61,10 @@ pub struct Settings {
     pub json: Option<ConfigJson>,
     /// True if cells have variables that the operator typed: one can hold a secret.
     has_own_env: bool,
+    /// Calls of a project's scripts that run at once.
+    workers: u32,
+    /// The workspace with all that is granted for reading only.
+    read_only: Option<Workspace>,
 }
 
 impl Settings {
@@ -82,6 +87,8 @@ impl Settings {
             json,
             asked,
             has_own_env: false,
+            workers: u32::MAX,
+            read_only: None,
         }
     }
 
@@ -228,6 +235,50 @@ impl Settings {
         Ok(self)
     }
 
+    /// Applies the operator's settings of the project that is served. Its downloads have a profile only where some host
+    /// is granted.
+    ///
+    /// # Errors
+    /// A host that is none.
+    pub fn with_project(mut self, project: &ProjectSettings) -> Result<Self, CliError> {
+        self.workers = project.workers;
+        let rule = |host: &String| {
+            profile::egress::host(host).map_err(|error| {
+                CliError::new(format!("hosts of projects: {error}")).with_hint(
+                    "[project] hosts, MCPBASH_HTTPS_ALLOW_HOSTS, MCPBASH_GIT_ALLOW_HOSTS",
+                )
+            })
+        };
+        let rules = project.hosts.iter().map(rule).collect::<Result<Vec<_>, CliError>>()?;
+        let Some(name) = ProfileName::new(FETCH) else { return Ok(self) };
+        if !rules.is_empty() {
+            self.loaded.profiles.add_egress(&name, &rules);
+        }
+        let reaches = |name: &ProfileName| {
+            self.loaded.profiles.get(name).is_some_and(|it| !it.egress.rules.is_empty())
+        };
+        let names: Vec<ProfileName> = used(&self.loaded, |tool| tool == FETCH)
+            .filter(|name| reaches(name))
+            .cloned()
+            .collect();
+        Ok(with_profiles(self, &names))
+    }
+
+    /// Adds what is granted to a project once more, for reading only: for tools whose metadata asks for it so.
+    #[must_use]
+    pub fn with_read_only_tools(mut self, project: Option<&Project>) -> Self {
+        let is_writable = |granted: &Granted| granted.access != Access::ReadOnly;
+        let all =
+            self.granted.first().filter(|all| project.is_some() && all.iter().any(is_writable));
+        let one = |of: &Granted| Granted { access: Access::ReadOnly, ..of.clone() };
+        let Some(all) = all.map(|all| all.iter().map(one).collect::<Vec<_>>()) else { return self };
+        if let Ok(number) = u16::try_from(self.granted.len()) {
+            self.read_only = Some(Workspace::Granted(GrantId(number)));
+            self.granted.push(all);
+        }
+        self
+    }
+
     /// Sets the groups of tools that `serve` was given.
     #[must_use]
     pub fn told(mut self, groups: Option<BTreeSet<ToolGroup>>) -> Self {
@@ -284,6 +335,8 @@ impl Settings {
             host_programs,
             command_timeout: self.json.as_ref().and_then(|json| json.command_timeout),
             missing: self.missing(),
+            workers: self.workers,
+            read_only: self.read_only,
         }
     }
 
@@ -321,12 +374,13 @@ impl Settings {
     pub fn for_the_front_end(&self) -> Self {
         let (loaded, granted) = (self.loaded.clone(), self.granted.clone());
         let (json, tier) = (self.json.clone(), self.tier);
-        Self { granted, tier, json, ..Self::of(loaded, Vec::new()) }
+        let (workers, read_only) = (self.workers, self.read_only);
+        Self { granted, tier, json, workers, read_only, ..Self::of(loaded, Vec::new()) }
     }
 
     /// Returns the directories and files that cells are granted.
     pub fn granted_directories(&self) -> Vec<GrantedDirectory> {
-        let granted = self.granted.iter().flatten();
+        let granted = self.granted.iter().take(1).flatten();
         let place =
             |one: &Granted| GrantedDirectory { host: one.host.clone(), cell: one.cell.clone() };
         granted.map(place).collect()
@@ -368,19 +422,28 @@ pub fn load_with(
     }
     agreement::check_tools(&loaded)?;
     agreement::check_clients(&loaded)?;
-    // A profile costs a template for each workspace: none for commands that are not offered.
-    let offered = |tool: &String| {
-        !loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool)
+    // A profile costs a template for each workspace: none for commands that are not offered, and none for downloads
+    // where no project has any.
+    let offered = |tool: &str| {
+        tool != FETCH
+            && (!loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool))
     };
-    let named = |name: &&ProfileName| {
-        loaded.policy.rules().iter().any(|rule| {
-            let Effect::Allow { profile, choice, .. } = &rule.effect else { return false };
-            (profile == *name || choice.contains(*name)) && rule.tools.iter().any(offered)
-        })
-    };
-    let names = loaded.profiles.names().filter(named);
+    let names = used(&loaded, offered);
     let profiles = names.filter_map(|name| loaded.profiles.get(name)).cloned().collect();
     Ok(Settings::of(loaded, profiles).named(directory))
+}
+
+/// Returns the names of the profiles under which some rule allows one of these tools.
+fn used<'l>(
+    loaded: &'l Loaded,
+    is_one: impl Fn(&str) -> bool + 'l,
+) -> impl Iterator<Item = &'l ProfileName> {
+    loaded.profiles.names().filter(move |name| {
+        loaded.policy.rules().iter().any(|rule| {
+            let Effect::Allow { profile, choice, .. } = &rule.effect else { return false };
+            (profile == *name || choice.contains(*name)) && rule.tools.iter().any(|it| is_one(it))
+        })
+    })
 }
 
 /// Reads the configuration that one call of the operator's needs.

@@ -16,6 +16,7 @@ pub mod http;
 pub mod json;
 pub mod mcp_server;
 pub mod nested;
+pub mod projects;
 mod secrets;
 pub mod server;
 

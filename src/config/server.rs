@@ -13,6 +13,7 @@ use super::commands::{CommandSettings, WrittenCommands};
 use super::exec::{ExecSettings, WrittenExec};
 use super::http::{self, HttpSettings};
 use super::nested;
+use super::projects::{ProjectKeys, WrittenProject};
 use super::secrets;
 use audit::OnError;
 use audit::read::NUMBERS as AUDIT_FILES;
@@ -128,6 +129,8 @@ pub struct Config {
     pub egress: Setting<Vec<String>>,
     /// Secrets that rules of egress may use: their names and places.
     pub secrets: Setting<Vec<(String, model::egress::SecretSource)>>,
+    /// Settings of `serve --project`.
+    pub project: ProjectKeys,
     /// Listener of `serve --http`.
     pub http: HttpSettings,
 }
@@ -181,6 +184,9 @@ struct Written {
     /// Sockets of the host that cells may connect to.
     #[serde(default)]
     nested: nested::Written,
+    /// Settings of `serve --project`.
+    #[serde(default)]
+    project: WrittenProject,
     /// Listener of `serve --http`.
     #[serde(default)]
     http: http::Written,
@@ -465,6 +471,7 @@ impl Config {
             nested_sockets: nested::sockets(&reader, &written.nested)?,
             egress: egress(&reader, server)?,
             secrets: secrets::secrets(&reader, &written.secret)?,
+            project: ProjectKeys::parse(&reader, &written.project)?,
             http: HttpSettings::parse(&reader, &written.http)?,
             concurrency,
         })
@@ -523,6 +530,7 @@ impl Config {
             }),
             shown("nested.sockets", &self.nested_sockets, nested::text),
         ]);
+        all.extend(self.project.shown());
         all.extend(self.http.shown());
         all.push(shown("secret", &self.secrets, secrets::text));
         all

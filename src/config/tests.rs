@@ -206,6 +206,7 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
             "cli-traceroute",
             "mine",
             "nested",
+            "project-fetch",
         ]
         .map(str::to_owned)
         .to_vec(),

@@ -1,6 +1,7 @@
 //! A script project: how its entries are listed, and one call of a script from its arguments to its result.
 
 pub(crate) mod current;
+mod fetch;
 mod live;
 mod roots;
 
@@ -235,6 +236,9 @@ impl<B: Backend> Server<B> {
         if let Some(html) = &asked.html {
             let text = ResourceContent::Text(html.clone());
             return Some(Ok(ReadResourceResult::new(vec![contents(text, asked)])));
+        }
+        if project.fetches(&asked.provider) {
+            return Some(self.read_fetched(&project, asked, context).await);
         }
         let launch = ScriptLaunch::reading(&project, &asked, mark());
         let (launch, output, _) = match self.run_launch(READS, launch, context).await {

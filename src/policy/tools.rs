@@ -63,6 +63,13 @@ pub(crate) const HOOK_PREFIX: &str = "hook:";
 /// profile has a network.
 pub(crate) const REACH_PREFIX: &str = "reach:";
 
+/// Beginning of the names under which downloads for a script project are recorded. The rule of `project-fetch` allows
+/// them; one of a name of its own can still deny it.
+pub const FETCH_PREFIX: &str = "project-fetch:";
+
+/// Name that rules know downloads for a script project by, and the profile that the operator's hosts are added to.
+pub const FETCH: &str = "project-fetch";
+
 /// Names that rules have for calls which are no tools of a client.
 pub(crate) const RESERVED: [&str; 3] = ["project", "hook", "reach"];
 
@@ -155,6 +162,9 @@ pub fn ruled_by(tool: &str) -> &str {
     }
     if tool.starts_with(REACH_PREFIX) {
         return "reach";
+    }
+    if tool.starts_with(FETCH_PREFIX) {
+        return FETCH;
     }
     match ToolSpec::named(tool).map(|tool| tool.rule) {
         Some(RuledBy::RuleOf(other)) => other,

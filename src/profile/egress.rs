@@ -180,6 +180,8 @@ pub enum InvalidEgress {
         "`{word}` is neither a destination nor a preset; write pypi.org:443, 10.20.0.0/16:22, or one of {presets}"
     )]
     Unknown { word: String, presets: String },
+    #[error("`{0}` is no name of a host with a port; write api.example.org:443")]
+    NoHost(String),
     #[error(transparent)]
     Host(#[from] model::egress::InvalidHost),
     #[error(transparent)]
@@ -224,6 +226,17 @@ pub fn word(word: &str) -> Result<Vec<EgressRule>, InvalidEgress> {
         secret: None,
         why: "named by the operator at start".to_owned(),
     }])
+}
+
+/// Reads `HOST:PORT`, for one that is reached by its name alone.
+///
+/// # Errors
+/// A preset, an address or a network, or what [`word`] does not take.
+pub fn host(word: &str) -> Result<EgressRule, InvalidEgress> {
+    let named = |rule: &EgressRule| !rule.hosts.is_empty() && rule.id == word;
+    let shown = || word.chars().take(80).flat_map(char::escape_default).collect();
+    let rule = self::word(word)?.into_iter().next().filter(named);
+    rule.ok_or_else(|| InvalidEgress::NoHost(shown()))
 }
 
 /// A named list of rules, for `--egress`.

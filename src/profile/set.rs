@@ -9,6 +9,7 @@ use super::resolve::resolve;
 use super::schema::Written;
 use super::shipped;
 use crate::document::{Document, Mistake};
+use model::egress::EgressRule;
 use model::job::ProfileName;
 use model::nearest::nearest;
 use model::profile::{Profile, ProfileAdditions, SocketName};
@@ -29,6 +30,8 @@ struct All {
     tier: Option<Tier>,
     sockets: Vec<SocketName>,
     additions: ProfileAdditions,
+    /// Rules of egress of one profile alone, beside its own.
+    egress: BTreeMap<ProfileName, Vec<EgressRule>>,
 }
 
 impl Profiles {
@@ -110,6 +113,8 @@ impl Profiles {
                 }
                 profile.grant_sockets(&self.all.sockets);
                 profile.add(&self.all.additions);
+                profile
+                    .add_egress(self.all.egress.get(name).map(Vec::as_slice).unwrap_or_default());
                 Some(held.get_or_init(|| profile))
             }
         }
@@ -154,6 +159,15 @@ impl Profiles {
         all.additions = additions.clone();
         let profiles = all.by_name.values_mut().filter_map(OnceLock::get_mut);
         profiles.for_each(|profile| profile.add(additions));
+    }
+
+    /// Adds rules of egress to one profile, whether it has a `/workspace` or not.
+    pub fn add_egress(&mut self, name: &ProfileName, rules: &[EgressRule]) {
+        let all = Arc::make_mut(&mut self.all);
+        all.egress.entry(name.clone()).or_default().extend_from_slice(rules);
+        if let Some(profile) = all.by_name.get_mut(name).and_then(OnceLock::get_mut) {
+            profile.add_egress(rules);
+        }
     }
 
     /// Returns the name nearest to one that does not exist.

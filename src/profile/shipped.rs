@@ -28,7 +28,7 @@ impl File {
     }
 }
 
-static FILES: [File; 13] = [
+static FILES: [File; 14] = [
     File::new("base", include_str!("../../sandbox-profiles/base.toml")).for_others(),
     File::new("bash", include_str!("../../sandbox-profiles/bash.toml")),
     File::new("bc", include_str!("../../sandbox-profiles/bc.toml")),
@@ -42,6 +42,7 @@ static FILES: [File; 13] = [
     File::new("cli-ping", include_str!("../../sandbox-profiles/cli-ping.toml")),
     File::new("cli-traceroute", include_str!("../../sandbox-profiles/cli-traceroute.toml")),
     File::new("nested", include_str!("../../sandbox-profiles/nested.toml")),
+    File::new("project-fetch", include_str!("../../sandbox-profiles/project-fetch.toml")),
 ];
 
 impl File {

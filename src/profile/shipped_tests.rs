@@ -24,7 +24,8 @@ fn read_one_by_one_they_are_what_they_are_together() {
             "cli-nmap",
             "cli-ping",
             "cli-traceroute",
-            "nested"
+            "nested",
+            "project-fetch"
         ]
     );
     assert_eq!(Profiles::compiled_in(), all());

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::completions::{self, CompletionRequest, ScriptCompletion};
+use crate::fetch::FetchBounds;
 use crate::reading::AskedResource;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::roots::{self, ScriptRoot};
-use crate::stream::ScriptStream;
+use crate::stream::{ScriptStream, StreamLimits};
 use crate::token::RemoteToken;
 use crate::{Project, ScriptTool};
 
@@ -62,10 +63,18 @@ pub struct ScriptLaunch {
     pub seconds: u64,
     /// Name of the profile that the tool's metadata asks for.
     pub profile: Option<String>,
+    /// Rules of egress that the tool's metadata leaves it; all of its profile if absent.
+    pub egress: Option<Vec<String>>,
+    /// True if the tool's metadata asks for nothing to write to.
+    pub is_read_only: bool,
     /// Time limit in seconds without progress.
     pub idle: Option<u64>,
     /// True if the user may be asked what the script asks: only by a tool, which the user has had called.
     pub may_ask: bool,
+    /// Bounds of what is downloaded for the script; `None` for one that has nothing downloaded.
+    pub downloads: Option<FetchBounds>,
+    /// Bounds of what is taken of the script's output.
+    pub(crate) limits: StreamLimits,
     /// Word that separates the output from the report.
     mark: String,
 }
@@ -133,7 +142,49 @@ impl ScriptLaunch {
         let script = format!("{EMBED}{}", script(&mark, run, &more));
         let profile = profile(tool);
         let (seconds, idle) = (seconds(project, tool), idle(project, tool));
-        Ok(Self { script, env, stdin, seconds, idle, profile, may_ask: true, mark })
+        let (egress, is_read_only) = (egress(tool), is_read_only(tool));
+        let (downloads, limits) = (downloads(project, &mut env), project.settings.stream);
+        Ok(Self {
+            script,
+            env,
+            stdin,
+            seconds,
+            idle,
+            profile,
+            egress,
+            is_read_only,
+            may_ask: true,
+            downloads,
+            limits,
+            mark,
+        })
+    }
+
+    /// Makes a call of a script of ours that has nothing of the project.
+    pub(crate) fn alone(
+        script: &str,
+        env: BTreeMap<String, String>,
+        seconds: u64,
+        mark: String,
+        most: u64,
+    ) -> Self {
+        Self {
+            script: script.to_owned(),
+            env,
+            stdin: Vec::new(),
+            seconds,
+            idle: None,
+            profile: None,
+            egress: None,
+            is_read_only: false,
+            may_ask: false,
+            downloads: None,
+            limits: StreamLimits {
+                output: usize::try_from(most).unwrap_or(usize::MAX),
+                ..StreamLimits::default()
+            },
+            mark,
+        }
     }
 
     /// Tells the script if the client shows pages.
@@ -178,7 +229,11 @@ impl ScriptLaunch {
             seconds: POLICY_SECONDS,
             idle: None,
             profile: None,
+            egress: None,
+            is_read_only: false,
             may_ask: false,
+            downloads: None,
+            limits: project.settings.stream,
             mark,
         }
     }
@@ -212,6 +267,7 @@ impl ScriptLaunch {
             ("COFFERDAM_PAGE", &asked.file),
         ]));
         let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
+        let downloads = downloads(project, &mut env);
         Self {
             script,
             env,
@@ -219,7 +275,14 @@ impl ScriptLaunch {
             seconds: project.settings.default_seconds,
             idle: None,
             profile: None,
+            egress: None,
+            is_read_only: false,
             may_ask: false,
+            downloads,
+            limits: StreamLimits {
+                output: project.settings.resource_bytes,
+                ..project.settings.stream
+            },
             mark,
         }
     }
@@ -251,6 +314,7 @@ impl ScriptLaunch {
         let run = if completion.is_executable { "program" } else { "bash" };
         let script = script(&mark, run, &[("PROGRAM", "$COFFERDAM_PATH")]);
         let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
+        let downloads = downloads(project, &mut env);
         Ok(Self {
             script,
             env,
@@ -258,7 +322,11 @@ impl ScriptLaunch {
             seconds,
             idle: None,
             profile: None,
+            egress: None,
+            is_read_only: false,
             may_ask: false,
+            downloads,
+            limits: project.settings.stream,
             mark,
         })
     }
@@ -293,7 +361,7 @@ impl ScriptLaunch {
 
     /// Makes the reader of the call's output.
     pub fn stream(&self) -> ScriptStream {
-        ScriptStream::new(&self.mark)
+        ScriptStream::new(&self.mark, self.limits)
     }
 
     /// Takes the report of the shell apart; `None` if the shell was ended before it.
@@ -338,6 +406,20 @@ fn profile(tool: &ScriptTool) -> Option<String> {
     Some(name.as_str().map_or_else(|| name.to_string(), str::to_owned))
 }
 
+/// Returns the rules of egress that a tool's metadata names: with a list of none, or with another value, it has no
+/// network.
+fn egress(tool: &ScriptTool) -> Option<Vec<String>> {
+    let named = tool.meta.as_ref()?.get("cofferdam/egress")?;
+    let list = named.as_array().map(Vec::as_slice).unwrap_or_default();
+    Some(list.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect())
+}
+
+/// Returns true if a tool's metadata asks for its project, and all else that is granted, for reading only.
+fn is_read_only(tool: &ScriptTool) -> bool {
+    let asked = tool.meta.as_ref().and_then(|meta| meta.get("cofferdam/workspace"));
+    asked.is_some_and(|asked| asked.as_str() != Some("rw"))
+}
+
 /// Returns the time limit of a tool.
 fn seconds(project: &Project, tool: &ScriptTool) -> u64 {
     let most = project.settings.max_seconds;
@@ -350,6 +432,12 @@ fn seconds(project: &Project, tool: &ScriptTool) -> u64 {
 /// Returns the time that a tool has without progress, if progress renews its time.
 fn idle(project: &Project, tool: &ScriptTool) -> Option<u64> {
     tool.is_extended.then(|| tool.timeout.unwrap_or(project.settings.default_seconds))
+}
+
+/// Returns the bounds of downloads for a script, and tells it that it can ask for them.
+fn downloads(project: &Project, env: &mut BTreeMap<String, String>) -> Option<FetchBounds> {
+    env.insert("COFFERDAM_DOWNLOADS".to_owned(), "1".to_owned());
+    Some(project.settings.downloads.clone())
 }
 
 /// Makes variables of the environment, which takes no NUL, while a name in JSON can have one.

@@ -8,6 +8,7 @@
 mod completions;
 mod directory;
 mod embedded;
+mod fetch;
 mod fields;
 pub mod hooks;
 mod icons;
@@ -41,6 +42,7 @@ pub use completions::{
     AskedCompletion, CompletionOf, CompletionRequest, SUGGESTIONS, ScriptCompletion, Suggestions,
 };
 pub use directory::ProjectDirectory;
+pub use fetch::{FetchBounds, FetchError, FetchFault, FetchRequest};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
@@ -49,7 +51,7 @@ pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use roots::{GrantedDirectory, ScriptRoot};
 pub use server::ServerIdentity;
 pub use settings::{ProjectSettings, SettingError, ToolFilter};
-pub use stream::{ScriptEvent, ScriptStream};
+pub use stream::{ScriptEvent, ScriptStream, StreamLimits};
 pub use token::RemoteToken;
 pub use tools::ScriptTool;
 pub use watching::{
@@ -70,6 +72,8 @@ pub struct Project {
     pub templates: Vec<ScriptTemplate>,
     pub prompts: Vec<ScriptPrompt>,
     pub completions: Vec<ScriptCompletion>,
+    /// Names of providers that the project has of its own.
+    providers: Vec<String>,
     /// Words of the operator.
     #[serde(skip)]
     pub settings: ProjectSettings,
@@ -168,6 +172,7 @@ impl Project {
                 None => prompts::discovered(tree, &mut mistakes)?,
             },
             completions: Vec::new(),
+            providers: providers(tree),
             settings: ProjectSettings::default(),
             hooks: hooks(tree)?,
             roots: roots::read(tree, &mut mistakes),
@@ -231,6 +236,12 @@ impl Project {
 fn known_hooks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static str>, D::Error> {
     let named = Vec::<String>::deserialize(deserializer)?;
     Ok(HOOKS.into_iter().filter(|hook| named.iter().any(|name| name == hook)).collect())
+}
+
+/// Finds the providers that a project has. One that cannot be used is told where it is asked for.
+fn providers(tree: &Tree) -> Vec<String> {
+    let known = ["https", "git"].into_iter();
+    known.filter(|name| tree.has(&format!("providers/{name}.sh"))).map(str::to_owned).collect()
 }
 
 /// Finds the hooks of a project.

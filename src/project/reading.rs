@@ -6,7 +6,6 @@ use crate::Project;
 use crate::launch::ScriptLaunch;
 use crate::resources::provider;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
-use crate::stream::OUTPUT_BYTES;
 use crate::ui::PageSource;
 
 /// Codes of JSON-RPC errors.
@@ -65,6 +64,29 @@ impl Project {
         Some(asked).filter(is_named)
     }
 
+    /// Returns true if resources of a provider are downloads: of `https` and `git`, unless the project has a provider of
+    /// this name of its own.
+    pub fn fetches(&self, provider: &str) -> bool {
+        ["https", "git"].contains(&provider) && !self.providers.iter().any(|own| own == provider)
+    }
+
+    /// Makes the content of a resource that was downloaded.
+    ///
+    /// # Errors
+    /// One that is longer than the operator allows.
+    pub fn fetched_content(
+        &self,
+        asked: &AskedResource,
+        bytes: Vec<u8>,
+    ) -> Result<ResourceContent, ScriptError> {
+        let most = self.settings.resource_bytes;
+        if bytes.len() > most {
+            let message = format!("Resource exceeded {most} bytes");
+            return Err(ScriptError { code: INTERNAL, message, data: None });
+        }
+        Ok(content(&asked.mime_type, &bytes))
+    }
+
     /// Makes the content of a resource from the output of its provider.
     ///
     /// # Errors
@@ -85,7 +107,8 @@ impl Project {
             }
             ScriptEnd::Stopped(how) => return Err(failed(INTERNAL, how.clone())),
         }
-        let too_long = || Err(failed(INTERNAL, format!("Resource exceeded {OUTPUT_BYTES} bytes")));
+        let most = launch.limits.output;
+        let too_long = || Err(failed(INTERNAL, format!("Resource exceeded {most} bytes")));
         let Some(report) = &output.report else { return too_long() };
         let Some(report) = launch.report(report) else {
             return Err(failed(INTERNAL, "Resource could not be read".to_owned()));
@@ -93,7 +116,7 @@ impl Project {
         let said = String::from_utf8_lossy(&output.stderr);
         let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         match report.exit_code {
-            0 if report.output.len() > OUTPUT_BYTES => too_long(),
+            0 if report.output.len() > most => too_long(),
             0 => Ok(content(&asked.mime_type, report.output)),
             2 => Err(failed(INTERNAL, "Resource outside allowed roots".to_owned())),
             3 => Err(failed(NOT_FOUND, "Resource not found".to_owned())),

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 use crate::embedded;
 use crate::json::{FirstDocument, VALUES};
 use crate::launch::{ScriptLaunch, ShellReport};
-use crate::stream::OUTPUT_BYTES;
 use crate::{Project, ScriptTool};
 
 /// Code of an internal error (JSON-RPC).
@@ -19,9 +18,6 @@ const TIMED_OUT: i32 = 124;
 const OF_THE_PROTOCOL: [i64; 7] = [-32700, -32600, -32601, -32020, -32021, -32022, -32042];
 /// Beginnings of the keys of `_meta` that are the server's.
 const OF_THE_SERVER: [&str; 2] = ["cofferdam/", "io.modelcontextprotocol/"];
-/// Bytes of standard error in a result: its last ones.
-const STDERR_BYTES: usize = 4096;
-
 /// How the cell of a script ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptEnd {
@@ -43,6 +39,8 @@ pub struct ScriptOutput {
     pub report: Option<Vec<u8>>,
     /// Last bytes of standard error.
     pub stderr: Vec<u8>,
+    /// Bytes of standard error in all.
+    pub stderr_bytes: u64,
 }
 
 /// A log message of a script.
@@ -105,10 +103,12 @@ impl Project {
             }
             ScriptEnd::Stopped(how) => return Err(ScriptError::internal(how)),
         }
-        let too_long =
-            || Err(ScriptError::internal(format!("Tool output exceeded {OUTPUT_BYTES} bytes")));
+        let limits = &launch.limits;
+        let exceeded =
+            |most: u64| Err(ScriptError::internal(format!("Tool output exceeded {most} bytes")));
+        let too_long = || exceeded(u64::try_from(limits.output).unwrap_or(u64::MAX));
         let Some(report) = &output.report else { return too_long() };
-        let stderr = tail(&output.stderr);
+        let stderr = tail(&output.stderr, limits.stderr_tail);
         let Some(report) = launch.report(report) else {
             let mut error = ScriptError::internal("Tool failed before it could be run");
             error.data = Some(json!({ "stderrTail": stderr }));
@@ -118,8 +118,11 @@ impl Project {
             let unread = || ScriptError::internal("Tool wrote an error that is not understood");
             return Err(ScriptError::read(report.error).unwrap_or_else(unread));
         }
-        if report.output.len() > OUTPUT_BYTES {
+        if report.output.len() > limits.output {
             return too_long();
+        }
+        if output.stderr_bytes > limits.stderr {
+            return exceeded(limits.stderr);
         }
         if report.exit_code != 0 {
             // A script that says what failed and then ends so has said it in the better way.
@@ -138,8 +141,8 @@ impl Project {
 }
 
 /// Returns the last part of standard error as text.
-fn tail(stderr: &[u8]) -> String {
-    let from = stderr.len().saturating_sub(STDERR_BYTES);
+fn tail(stderr: &[u8], most: usize) -> String {
+    let from = stderr.len().saturating_sub(most);
     String::from_utf8_lossy(stderr.get(from..).unwrap_or_default()).into_owned()
 }
 
@@ -174,7 +177,7 @@ fn timed_out(tool: &ScriptTool, launch: &ScriptLaunch, output: &ScriptOutput) ->
         "content": [{ "type": "text", "text": text }],
         "structuredContent": { "success": false, "error": error },
         "isError": true,
-        "_meta": meta(TIMED_OUT, &tail(&output.stderr)),
+        "_meta": meta(TIMED_OUT, &tail(&output.stderr, launch.limits.stderr_tail)),
     })
 }
 

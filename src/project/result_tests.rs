@@ -39,6 +39,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
         templates: Vec::new(),
         prompts: Vec::new(),
         completions: Vec::new(),
+        providers: Vec::new(),
         settings: Default::default(),
         hooks: Vec::new(),
         roots: Vec::new(),
@@ -56,7 +57,12 @@ fn ended(schema: Value, stdout: &str, code: i32, error: &str) -> Result<Value, S
     let tool = tool(schema);
     let report = format!("MARK {code} {}\n{error}\nMARK\n{stdout}", error.len());
     let report = Some(report.into_bytes());
-    let output = ScriptOutput { end: ScriptEnd::Exited, report, stderr: b"said\nmore".to_vec() };
+    let output = ScriptOutput {
+        end: ScriptEnd::Exited,
+        report,
+        stderr: b"said\nmore".to_vec(),
+        stderr_bytes: 9,
+    };
     Project::result(&tool, &launched(&tool), &output)
 }
 
@@ -122,7 +128,8 @@ fn output_is_checked_against_its_schema() {
 #[test]
 fn a_timeout_is_a_result_with_the_authors_hint() {
     let tool = tool(Value::Null);
-    let output = |end| ScriptOutput { end, report: Some(Vec::new()), stderr: Vec::new() };
+    let output =
+        |end| ScriptOutput { end, report: Some(Vec::new()), stderr: Vec::new(), stderr_bytes: 0 };
     let result = Project::result(&tool, &launched(&tool), &output(ScriptEnd::TimedOut));
     let text = "Tool timed out after 5s\n\nSuggestion: Ask for less";
     let result = result.unwrap_or_default();
@@ -149,6 +156,7 @@ fn nothing_of_the_caller_is_in_the_script() {
         templates: Vec::new(),
         prompts: Vec::new(),
         completions: Vec::new(),
+        providers: Vec::new(),
         settings: Default::default(),
         hooks: Vec::new(),
         roots: Vec::new(),
@@ -181,7 +189,12 @@ fn a_tool_whose_progress_renews_its_time_says_which_limit_it_reached() {
     let launch = launched(&tool);
     assert_eq!((launch.seconds, launch.idle), (600, Some(5)));
     let ended = |end| {
-        let output = ScriptOutput { end, report: Some(Vec::new()), stderr: b"said".to_vec() };
+        let output = ScriptOutput {
+            end,
+            report: Some(Vec::new()),
+            stderr: b"said".to_vec(),
+            stderr_bytes: 4,
+        };
         Project::result(&tool, &launch, &output).unwrap_or_default()
     };
     let expected = |reason: &str, message: &str| {

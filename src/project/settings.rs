@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::fetch::FetchBounds;
+use crate::stream::StreamLimits;
 use crate::token::RemoteToken;
 
 /// Beginning of the variables' names.
@@ -12,6 +14,12 @@ const YES: [&str; 4] = ["true", "1", "yes", "on"];
 const DEFAULT_SECONDS: u64 = 30;
 /// Longest time limit in seconds of a tool whose progress renews it.
 const MAX_SECONDS: u64 = 600;
+/// Calls of scripts that run at once, and the most that an operator may ask for.
+const WORKERS: u32 = 16;
+const MOST_WORKERS: u64 = 1024;
+/// Most bytes of an output or a resource, and most lines of one kind in a minute, that an operator may ask for.
+const MOST_OUTPUT: u64 = 64 << 20;
+const MOST_LINES: u64 = 10_000;
 /// Longest text of a result in bytes; scripts shorten others.
 const TEXT_BYTES: u64 = 100 << 10;
 
@@ -26,13 +34,24 @@ pub struct ProjectSettings {
     pub instructions: Option<String>,
     /// Which tools are called.
     pub tools: ToolFilter,
+    /// Calls of the project's scripts that run at once.
+    pub workers: u32,
     pub default_seconds: u64,
     pub max_seconds: u64,
     pub text_bytes: u64,
+    /// Bounds of what is taken of a script's output.
+    pub stream: StreamLimits,
+    /// Bytes of the longest resource.
+    pub resource_bytes: usize,
+    /// Hosts that downloads reach, each with its port.
+    pub hosts: Vec<String>,
+    pub downloads: FetchBounds,
     /// Variables of the server's environment that scripts are given by name.
     pub env: BTreeMap<String, String>,
     /// Secret that each request shows.
     pub token: Option<RemoteToken>,
+    /// Values beyond their bounds, which were not taken as they are.
+    pub told: Vec<String>,
 }
 
 /// Tools that are called, by the variables for it.
@@ -59,52 +78,176 @@ impl Default for ProjectSettings {
             has_batches: false,
             instructions: None,
             tools: ToolFilter::All,
+            workers: WORKERS,
             default_seconds: DEFAULT_SECONDS,
             max_seconds: MAX_SECONDS,
             text_bytes: TEXT_BYTES,
+            stream: StreamLimits::default(),
+            resource_bytes: StreamLimits::default().output,
+            hosts: Vec::new(),
+            downloads: FetchBounds::default(),
             env: BTreeMap::new(),
             token: None,
+            told: Vec::new(),
         }
     }
 }
 
+/// Reader of variables, with what was beyond a bound.
+struct Variables<'g, G> {
+    get: &'g G,
+    told: Vec<String>,
+}
+
+impl<G: Fn(&str) -> Option<String>> Variables<'_, G> {
+    fn text(&self, name: &str) -> Option<String> {
+        (self.get)(name).filter(|value| !value.trim().is_empty())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.text(name).is_some_and(|it| YES.contains(&it.to_lowercase().as_str()))
+    }
+
+    fn words(&self, name: &str) -> Vec<String> {
+        let list = self.text(name).unwrap_or_default();
+        words(&list).map(str::to_ascii_lowercase).collect()
+    }
+
+    /// Replaces a value by that of a variable. One beyond its bounds becomes the nearest, and is told.
+    fn number<T>(
+        &mut self,
+        name: &'static str,
+        value: &mut T,
+        (least, most): (u64, u64),
+    ) -> Result<(), SettingError>
+    where
+        T: TryFrom<u64>,
+    {
+        let Some(text) = self.text(name) else { return Ok(()) };
+        let bad = || {
+            let message = format!("expected a whole number from {least} to {most}");
+            SettingError { name, message }
+        };
+        let read: u64 = text.trim().parse().map_err(|_| bad())?;
+        let taken = read.clamp(least, most);
+        if taken != read {
+            self.told.push(format!("{name} is {taken}: {read} is beyond {least} to {most}"));
+        }
+        *value = T::try_from(taken).map_err(|_| bad())?;
+        Ok(())
+    }
+}
+
 impl ProjectSettings {
-    /// Reads the settings from variables.
+    /// Reads the settings from variables, which go before those of the server's file.
     ///
     /// # Errors
-    /// A value that is not understood, or one that would give scripts the whole environment.
-    pub fn of(get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
-        let text = |name: &str| get(name).filter(|value| !value.trim().is_empty());
-        let number = |name: &'static str, default: u64, (least, most): (u64, u64)| {
-            let Some(value) = text(name) else { return Ok(default) };
-            let read = value.trim().parse().ok().filter(|number| (least..=most).contains(number));
-            let message = format!("expected a whole number from {least} to {most}");
-            read.ok_or(SettingError { name, message })
-        };
-        let has =
-            |name: &str| text(name).is_some_and(|it| YES.contains(&it.to_lowercase().as_str()));
-        let max_seconds = number("MCPBASH_MAX_TIMEOUT_SECS", MAX_SECONDS, (1, 86_400))?;
-        let token = RemoteToken::of(&get)?;
-        Ok(Self {
-            token,
-            has_hooks: has("MCPBASH_ALLOW_PROJECT_HOOKS"),
-            has_batches: has("MCPBASH_COMPAT_BATCHES"),
-            instructions: text("MCPBASH_SERVER_INSTRUCTIONS"),
-            tools: filter(text("MCPBASH_TOOL_ALLOWLIST"), text("MCPBASH_TOOL_ALLOW_DEFAULT"))?,
-            default_seconds: number(
-                "MCPBASH_DEFAULT_TOOL_TIMEOUT",
-                DEFAULT_SECONDS.min(max_seconds),
-                (1, max_seconds),
-            )?,
-            max_seconds,
-            text_bytes: number("MCPBASH_MAX_TEXT_BYTES", TEXT_BYTES, (1024, 1 << 20))?,
-            env: environment(
-                &get,
-                text("MCPBASH_TOOL_ENV_MODE"),
-                text("MCPBASH_TOOL_ENV_ALLOWLIST"),
-            )?,
-        })
+    /// A value that is not understood, or one that would give scripts the whole environment or every host.
+    pub fn over(mut self, get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+        let mut of = Variables { get: &get, told: Vec::new() };
+        self.token = RemoteToken::of(&get)?;
+        self.has_hooks |= of.has("MCPBASH_ALLOW_PROJECT_HOOKS");
+        self.has_batches |= of.has("MCPBASH_COMPAT_BATCHES");
+        self.instructions = of.text("MCPBASH_SERVER_INSTRUCTIONS").or(self.instructions);
+        self.tools =
+            filter(of.text("MCPBASH_TOOL_ALLOWLIST"), of.text("MCPBASH_TOOL_ALLOW_DEFAULT"))?;
+        of.number("MCPBASH_MAX_CONCURRENT_REQUESTS", &mut self.workers, (1, MOST_WORKERS))?;
+        of.number("MCPBASH_MAX_TIMEOUT_SECS", &mut self.max_seconds, (1, 86_400))?;
+        let most = self.max_seconds;
+        self.default_seconds = self.default_seconds.min(most);
+        of.number("MCPBASH_DEFAULT_TOOL_TIMEOUT", &mut self.default_seconds, (1, most))?;
+        of.number("MCPBASH_MAX_TEXT_BYTES", &mut self.text_bytes, (1024, 1 << 20))?;
+        self.read_bounds(&mut of)?;
+        self.read_downloads(&mut of)?;
+        let (mode, names) =
+            (of.text("MCPBASH_TOOL_ENV_MODE"), of.text("MCPBASH_TOOL_ENV_ALLOWLIST"));
+        self.env = environment(&get, mode, names)?;
+        self.told = of.told;
+        Ok(self)
     }
+
+    fn read_bounds<G: Fn(&str) -> Option<String>>(
+        &mut self,
+        of: &mut Variables<'_, G>,
+    ) -> Result<(), SettingError> {
+        let stream = &mut self.stream;
+        of.number("MCPBASH_MAX_TOOL_OUTPUT_SIZE", &mut stream.output, (1024, MOST_OUTPUT))?;
+        of.number("MCPBASH_MAX_TOOL_STDERR_SIZE", &mut stream.stderr, (1024, MOST_OUTPUT))?;
+        of.number("MCPBASH_TOOL_STDERR_TAIL_LIMIT", &mut stream.stderr_tail, (0, 64 << 10))?;
+        of.number("MCPBASH_MAX_PROGRESS_PER_MIN", &mut stream.progress, (1, MOST_LINES))?;
+        of.number("MCPBASH_MAX_LOGS_PER_MIN", &mut stream.messages, (1, MOST_LINES))?;
+        of.number("MCPBASH_MAX_RESOURCE_BYTES", &mut self.resource_bytes, (1024, MOST_OUTPUT))
+    }
+
+    /// Reads hosts and bounds of downloads. A host that is for one kind of them is refused to the other.
+    fn read_downloads<G: Fn(&str) -> Option<String>>(
+        &mut self,
+        of: &mut Variables<'_, G>,
+    ) -> Result<(), SettingError> {
+        for name in ["MCPBASH_HTTPS_ALLOW_ALL", "MCPBASH_GIT_ALLOW_ALL"] {
+            if of.has(name) {
+                let message = "no cell reaches every host: name them in the variable of that kind that ends with \
+                               _ALLOW_HOSTS, or in [project] hosts";
+                return Err(SettingError { name, message: message.to_owned() });
+            }
+        }
+        let https = of.words("MCPBASH_HTTPS_ALLOW_HOSTS");
+        let mut git = of.words("MCPBASH_GIT_ALLOW_HOSTS");
+        if !git.is_empty() && !of.has("MCPBASH_ENABLE_GIT_PROVIDER") {
+            of.told.push(
+                "MCPBASH_GIT_ALLOW_HOSTS counts only with MCPBASH_ENABLE_GIT_PROVIDER=true"
+                    .to_owned(),
+            );
+            git.clear();
+        }
+        let for_both = |host: &String| self.hosts.iter().any(|one| is_of(one, host));
+        let bounds = &mut self.downloads;
+        let only = |these: &[String], others: &[String]| {
+            let is_only = |host: &&String| !others.contains(host) && !for_both(host);
+            these.iter().filter(is_only).map(|host| name_of(host).to_owned()).collect::<Vec<_>>()
+        };
+        bounds.https_deny.extend(only(&git, &https));
+        bounds.git_deny.extend(only(&https, &git));
+        bounds.https_deny.extend(of.words("MCPBASH_HTTPS_DENY_HOSTS"));
+        bounds.git_deny.extend(of.words("MCPBASH_GIT_DENY_HOSTS"));
+        let seconds = (1, FetchBounds::SECONDS);
+        of.number("MCPBASH_HTTPS_TIMEOUT", &mut bounds.https_seconds, seconds)?;
+        of.number("MCPBASH_GIT_TIMEOUT", &mut bounds.git_seconds, seconds)?;
+        let most = FetchBounds::HTTPS_BYTES;
+        of.number("MCPBASH_HTTPS_MAX_BYTES", &mut bounds.https_bytes, (1, most))?;
+        let mut kib = bounds.git_bytes >> 10;
+        of.number("MCPBASH_GIT_MAX_KB", &mut kib, (1, FetchBounds::GIT_BYTES >> 10))?;
+        bounds.git_bytes = kib << 10;
+        bounds.file_bytes = u64::try_from(self.resource_bytes).unwrap_or(u64::MAX);
+        if let Some(agent) = of.text("MCPBASH_HTTPS_USER_AGENT") {
+            if agent.len() > 256 || agent.chars().any(char::is_control) {
+                let message = "expected a line of at most 256 bytes".to_owned();
+                return Err(SettingError { name: "MCPBASH_HTTPS_USER_AGENT", message });
+            }
+            bounds.agent = agent;
+        }
+        for host in https.into_iter().chain(git) {
+            let with_port = with_port(&host);
+            if !self.hosts.contains(&with_port) {
+                self.hosts.push(with_port);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns a host with its port: that of https if it names none.
+fn with_port(host: &str) -> String {
+    if host.contains(':') { host.to_owned() } else { format!("{host}:443") }
+}
+
+/// Returns the name of a host, without a port.
+fn name_of(host: &str) -> &str {
+    host.split(':').next().unwrap_or_default()
+}
+
+fn is_of(one: &str, other: &str) -> bool {
+    name_of(one) == name_of(other)
 }
 
 impl ToolFilter {
@@ -183,7 +326,7 @@ mod tests {
     use super::*;
 
     fn of(set: &[(&str, &str)]) -> Result<ProjectSettings, SettingError> {
-        ProjectSettings::of(|name| {
+        ProjectSettings::default().over(|name| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }
@@ -224,12 +367,61 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_bounds() {
-        let seconds =
-            |value| of(&[("MCPBASH_DEFAULT_TOOL_TIMEOUT", value)]).map(|it| it.default_seconds);
-        assert_eq!(seconds("5"), Ok(5));
-        assert!(seconds("0").is_err() && seconds("601").is_err() && seconds("x").is_err());
+    fn numbers_have_bounds_and_one_beyond_them_is_told() {
+        let seconds = |value| {
+            of(&[("MCPBASH_DEFAULT_TOOL_TIMEOUT", value)]).map(|it| (it.default_seconds, it.told))
+        };
+        assert_eq!(seconds("5"), Ok((5, Vec::new())));
+        let told = |taken: u64, asked: u64| {
+            let text =
+                format!("MCPBASH_DEFAULT_TOOL_TIMEOUT is {taken}: {asked} is beyond 1 to 600");
+            Ok((taken, vec![text]))
+        };
+        assert_eq!((seconds("0"), seconds("601")), (told(1, 0), told(600, 601)));
+        assert!(seconds("x").is_err() && seconds("-1").is_err() && seconds("1.5").is_err());
         let lower = of(&[("MCPBASH_MAX_TIMEOUT_SECS", "10")]).expect("settings");
         assert_eq!((lower.default_seconds, lower.max_seconds), (10, 10));
+        let set = of(&[
+            ("MCPBASH_MAX_CONCURRENT_REQUESTS", "3"),
+            ("MCPBASH_MAX_TOOL_OUTPUT_SIZE", "2048"),
+            ("MCPBASH_MAX_LOGS_PER_MIN", "0"),
+            ("MCPBASH_MAX_RESOURCE_BYTES", "999999999"),
+        ]);
+        let set = set.expect("settings");
+        assert_eq!((set.workers, set.stream.output, set.stream.messages), (3, 2048, 1));
+        assert_eq!((set.resource_bytes, set.downloads.file_bytes), (64 << 20, 64 << 20));
+        assert_eq!(set.told.len(), 2, "{:?}", set.told);
+    }
+
+    #[test]
+    fn a_variable_goes_before_the_file_and_hosts_are_added() {
+        let file = ProjectSettings {
+            workers: 2,
+            hosts: vec!["both.org:443".to_owned()],
+            ..ProjectSettings::default()
+        };
+        let set = |more: &[(&str, &str)]| {
+            file.clone().over(|name| {
+                more.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(set(&[]).map(|it| it.workers), Ok(2));
+        let hosts = [
+            ("MCPBASH_MAX_CONCURRENT_REQUESTS", "5"),
+            ("MCPBASH_HTTPS_ALLOW_HOSTS", "API.org, both.org other.org:8443"),
+            ("MCPBASH_GIT_ALLOW_HOSTS", "git.org"),
+        ];
+        let without = set(&hosts).expect("settings");
+        assert_eq!((without.workers, without.told.len()), (5, 1));
+        assert_eq!(without.hosts, ["both.org:443", "api.org:443", "other.org:8443"]);
+        let with = set(&[&hosts[..], &[("MCPBASH_ENABLE_GIT_PROVIDER", "true")]].concat());
+        let with = with.expect("settings");
+        assert_eq!(with.hosts.last().map(String::as_str), Some("git.org:443"));
+        // What is for one kind of downloads is not for the other.
+        assert_eq!(with.downloads.https_deny, ["git.org"]);
+        assert_eq!(with.downloads.git_deny, ["api.org", "other.org"]);
+        for all in ["MCPBASH_HTTPS_ALLOW_ALL", "MCPBASH_GIT_ALLOW_ALL"] {
+            assert!(set(&[(all, "true")]).is_err(), "{all}");
+        }
     }
 }

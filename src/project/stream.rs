@@ -8,13 +8,30 @@ use crate::ScriptMessage;
 
 /// Bytes of the longest line; a longer one is left out.
 const LINE_BYTES: usize = 64 << 10;
-/// Bytes of the longest report: an output, the files beside it, and an error.
-const REPORT_BYTES: usize = OUTPUT_BYTES + (1 << 20);
-/// Bytes of the longest output of a script.
-pub(crate) const OUTPUT_BYTES: usize = 10 << 20;
-/// Lines of one kind that are passed on in each [`WINDOW`].
+/// Bytes of a report beside the output: the files beside it, and an error.
+const BESIDE_BYTES: usize = 1 << 20;
+/// Questions and downloads that are passed on in each [`WINDOW`].
 const MOST: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// Bounds of what is taken of a script's output, by the operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamLimits {
+    /// Bytes of the longest output of a script, and of the longest standard error.
+    pub output: usize,
+    pub stderr: u64,
+    /// Bytes of standard error in a result: its last ones.
+    pub stderr_tail: usize,
+    /// Progress and log messages that are passed on in a minute.
+    pub progress: u32,
+    pub messages: u32,
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        Self { output: 10 << 20, stderr: 10 << 20, stderr_tail: 4096, progress: 100, messages: 100 }
+    }
+}
 
 /// Something that a script says while it runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +44,8 @@ pub enum ScriptEvent {
     Log(ScriptMessage),
     /// A question for the user: the content of the request's file.
     Question(Map<String, Value>),
+    /// A download that it waits for.
+    Download(Map<String, Value>),
 }
 
 /// Reader of a call's output.
@@ -39,9 +58,11 @@ pub struct ScriptStream {
     is_skipping: bool,
     report: Option<Vec<u8>>,
     is_too_long: bool,
+    limits: StreamLimits,
     progress: Window,
     logs: Window,
     questions: Window,
+    downloads: Window,
     /// Progress that was passed on last: the next must be greater (MCP).
     last: f64,
     /// Time of the last line that was not a log message.
@@ -57,28 +78,30 @@ struct Window {
 
 impl Window {
     /// Counts one more line. Returns true if it may be passed on.
-    fn has_room(&mut self, now: Instant) -> bool {
+    fn has_room(&mut self, most: u32, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
         if self.since.is_none_or(is_over) {
             *self = Self { since: Some(now), count: 0 };
         }
         self.count = self.count.saturating_add(1);
-        self.count <= MOST
+        self.count <= most
     }
 }
 
 impl ScriptStream {
     /// Makes the reader of a call whose report begins with `mark`.
-    pub(crate) fn new(mark: &str) -> Self {
+    pub(crate) fn new(mark: &str, limits: StreamLimits) -> Self {
         Self {
             mark: format!("{mark} ").into_bytes(),
             line: Vec::new(),
             is_skipping: false,
             report: None,
             is_too_long: false,
+            limits,
             progress: Window::default(),
             logs: Window::default(),
             questions: Window::default(),
+            downloads: Window::default(),
             last: f64::NEG_INFINITY,
             grown: None,
         }
@@ -103,7 +126,7 @@ impl ScriptStream {
         }
         match &mut self.report {
             None => self.append(bytes),
-            Some(report) if report.len() + bytes.len() <= REPORT_BYTES => {
+            Some(report) if report.len() + bytes.len() <= self.limits.output + BESIDE_BYTES => {
                 report.extend_from_slice(bytes);
             }
             Some(_) => self.is_too_long = true,
@@ -125,13 +148,17 @@ impl ScriptStream {
         let has = |word: &str| line.windows(word.len()).any(|part| part == word.as_bytes());
         // Nothing is parsed that is not passed on.
         if has("\"notifications/message\"") {
-            return self.logs.has_room(now).then(|| log(line)).flatten();
+            return self.logs.has_room(self.limits.messages, now).then(|| log(line)).flatten();
         }
         self.grown = Some(now);
         if has("\"elicitation/create\"") {
-            return self.questions.has_room(now).then(|| question(line)).flatten();
+            return self.questions.has_room(MOST, now).then(|| question(line)).flatten();
         }
-        if line.is_empty() || !self.progress.has_room(now) {
+        if has("\"cofferdam/download\"") {
+            let has_room = self.downloads.has_room(MOST, now);
+            return has_room.then(|| download(line)).flatten();
+        }
+        if line.is_empty() || !self.progress.has_room(self.limits.progress, now) {
             return None;
         }
         let event = progress(line)?;
@@ -191,6 +218,10 @@ fn question(line: &[u8]) -> Option<ScriptEvent> {
     parameters(line, "elicitation/create").map(ScriptEvent::Question)
 }
 
+fn download(line: &[u8]) -> Option<ScriptEvent> {
+    parameters(line, "cofferdam/download").map(ScriptEvent::Download)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -210,7 +241,8 @@ mod tests {
 
     #[test]
     fn lines_are_read_however_they_are_cut_and_the_report_stands_behind_them() {
-        let (mut stream, now) = (ScriptStream::new("MARK"), Instant::now());
+        let (mut stream, now) =
+            (ScriptStream::new("MARK", StreamLimits::default()), Instant::now());
         assert_eq!(stream.grown(), None);
         let all = [&line(1.0, "one")[..], b"MARKS no\nMARK 0 2\nnoMARK 1\n", &line(9.0, "late")];
         let all = all.concat();
@@ -222,13 +254,14 @@ mod tests {
         assert_eq!(stream.grown(), Some(now));
         let report = [&b"MARK 0 2\nnoMARK 1\n"[..], &line(9.0, "late")].concat();
         assert_eq!(stream.take_report(), Some(report));
-        let mut whole = ScriptStream::new("MARK");
+        let mut whole = ScriptStream::new("MARK", StreamLimits::default());
         assert_eq!(whole.push(&all, now), events);
     }
 
     #[test]
     fn a_flood_is_read_and_not_passed_on_and_progress_only_grows() {
-        let (mut stream, now) = (ScriptStream::new("MARK"), Instant::now());
+        let (mut stream, now) =
+            (ScriptStream::new("MARK", StreamLimits::default()), Instant::now());
         assert_eq!(stream.push(&line(5.0, "a"), now), [progress(5.0, "a")]);
         assert_eq!(stream.push(&line(5.0, "again"), now), []);
         assert_eq!(stream.push(&line(4.0, "back"), now), []);
@@ -244,13 +277,14 @@ mod tests {
         assert_eq!(stream.push(b"\n", later), []);
         assert_eq!(stream.push(&line(5001.0, "on"), later), [progress(5001.0, "on")]);
         stream.push(b"MARK 0 0\n", later);
-        stream.push(&vec![b'x'; REPORT_BYTES], later);
+        stream.push(&vec![b'x'; (10 << 20) + BESIDE_BYTES], later);
         assert_eq!(stream.take_report(), None);
     }
 
     #[test]
     fn logs_renew_no_time_limit_and_other_lines_are_nothing() {
-        let (mut stream, now) = (ScriptStream::new("MARK"), Instant::now());
+        let (mut stream, now) =
+            (ScriptStream::new("MARK", StreamLimits::default()), Instant::now());
         let log =
             b"{\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":1}}\n";
         let message = ScriptMessage { level: json!("info"), logger: None, data: json!(1) };

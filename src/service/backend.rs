@@ -13,7 +13,7 @@ use crate::refused::Refused;
 use crate::report::{
     BashAnswer, Batch, Calculated, CommandReport, FileReport, JobAnswer, JobEnd, Plotted,
 };
-use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
+use crate::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
 use crate::shell::ScriptArgs;
 use crate::{CallReport, Caller};
@@ -65,6 +65,16 @@ pub trait Backend: Send + Sync + 'static {
     fn project_tool(
         &self,
         tool: &str,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> impl Future<Output = Result<CallReport, Refused>> + Send;
+
+    /// Downloads something for a project, on behalf of its tool `of`, in a fresh cell that reaches one host of the public
+    /// network. Its output goes to the caller's tap.
+    fn project_fetch(
+        &self,
+        of: &str,
+        to: FetchPlace,
         args: ScriptArgs,
         caller: Caller,
     ) -> impl Future<Output = Result<CallReport, Refused>> + Send;

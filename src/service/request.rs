@@ -55,6 +55,14 @@ pub enum CommandInput {
     Terminal,
 }
 
+/// The one place that a download reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchPlace {
+    /// Name of the host.
+    pub host: String,
+    pub port: u16,
+}
+
 /// Time that a call waits for its command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Wait {

@@ -60,6 +60,10 @@ pub struct ScriptArgs {
     pub timeout: Option<f64>,
     /// Name of the profile to run under, if a rule leaves the choice.
     pub profile: Option<String>,
+    /// Rules of egress that it may use of those of its profile; all if absent.
+    pub egress: Option<Vec<String>>,
+    /// True for a script of a project that is granted nothing for writing.
+    pub is_read_only: bool,
 }
 
 /// Builds the call that runs `args.command` in bash.

@@ -26,11 +26,17 @@ pub(crate) struct Shared {
     pub(crate) loaded: Loaded,
     pub(crate) workspace: Workspace,
     pub(crate) queue: Arc<Queue>,
+    /// Calls of a project's scripts, which wait in the queue besides.
+    pub(crate) workers: Arc<Queue>,
+    /// Downloads for a project, which wait in no other queue.
+    pub(crate) fetches: Arc<Queue>,
     pub(crate) audit: Audit,
     /// Sessions of every client.
     pub(crate) clients: Arc<session::Clients>,
     /// Report of changes in the workspace, for tools that run commands.
     pub(crate) changes: ListChanges,
+    /// The workspace with all that is granted for reading only, if there is one beside it.
+    pub(crate) read_only: Option<Workspace>,
 }
 
 /// Runs the calls of one client over what all clients share. Its sessions are its own.
@@ -112,6 +118,24 @@ impl Workbench {
         self.recorded_run(grant, entry, keep, caller).await
     }
 
+    /// Runs a script of a project as [`Workbench::call`] does, and keeps none of its output.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::call`].
+    pub(crate) async fn call_of_project(
+        &self,
+        call: Call,
+        is_read_only: bool,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let mut surroundings = self.surroundings(&call.tool);
+        if let Some(workspace) = self.shared.read_only.filter(|_| is_read_only) {
+            surroundings.workspace = workspace;
+        }
+        let (grant, entry) = self.decide(call, surroundings)?;
+        self.recorded_run(grant, entry, 0, caller).await
+    }
+
     /// Runs a call as [`Workbench::call`] does, on an empty workspace whatever is granted.
     ///
     /// # Errors
@@ -123,6 +147,20 @@ impl Workbench {
     ) -> Result<CallReport, Refusal> {
         let (grant, entry) = self.decide(caller.named(call), Workspace::Fresh.into())?;
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
+    }
+
+    /// Runs a download as [`Workbench::call_alone`] does, in a queue of its own, and keeps none of its output: the script
+    /// that waits for it has a turn of the other.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::call`].
+    pub(crate) async fn call_fetch(
+        &self,
+        call: Call,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let (grant, entry) = self.decide(call, Workspace::Fresh.into())?;
+        self.recorded_run_in(&self.shared.fetches, grant, entry, 0, caller).await
     }
 
     /// Runs a call as [`Workbench::call`] does, on the private workspace of the default session if
@@ -174,7 +212,18 @@ impl Workbench {
         keep: usize,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let done = self.run(grant, heard(&entry), keep, caller).await;
+        self.recorded_run_in(&self.shared.queue, grant, entry, keep, caller).await
+    }
+
+    async fn recorded_run_in(
+        &self,
+        queue: &Queue,
+        grant: Grant,
+        entry: LoggedCall,
+        keep: usize,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let done = self.run(queue, (grant, heard(&entry)), keep, caller).await;
         match &done {
             Ok(report) => {
                 tracing::debug!(outcome = report.outcome.name(), "ended");
@@ -213,15 +262,15 @@ impl Workbench {
     /// A full queue: nothing ran.
     async fn run(
         &self,
-        grant: Grant,
-        heard: Option<ConnectionListener>,
+        queue: &Queue,
+        (grant, heard): (Grant, Option<ConnectionListener>),
         keep: usize,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();
-        let seen = match self.shared.queue.turn(&self.principal, &caller.cancel).await? {
+        let seen = match queue.turn(&self.principal, &caller.cancel).await? {
             Turn::Yours(_turn) => self.seen(grant, heard, &limits, (keep, caller)).await,
             Turn::Cancelled => Observed::nothing(Outcome::Cancelled),
         };

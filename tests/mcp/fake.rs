@@ -25,7 +25,7 @@ use service::report::{BashAnswer, FileReport, JobAnswer, JobEnd};
 use service::report::{
     Batch, Calculated, Clamped, CommandReport, Exact, Plotted, StreamReport, ValueOrigin,
 };
-use service::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
+use service::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
 use service::rules::Rules;
 use service::shell::ScriptArgs;
 use service::{Backend, CallReport, Caller};
@@ -125,6 +125,16 @@ impl Backend for Fake {
         _caller: Caller,
     ) -> Result<CallReport, Refused> {
         panic!("no project is served here, and `{tool}` is none of its tools")
+    }
+
+    async fn project_fetch(
+        &self,
+        of: &str,
+        _to: FetchPlace,
+        _args: ScriptArgs,
+        _caller: Caller,
+    ) -> Result<CallReport, Refused> {
+        panic!("no project is served here, and `{of}` is none of its tools")
     }
 
     async fn calculate(

@@ -42,55 +42,71 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
 const SHOWN: &str = "\
 configuration: DIR (--config)
 
-server.concurrency    10           DIR/cofferdam.toml:4
-server.queue          7            DIR/cofferdam.toml:5
-server.uid_base       2000000000   default
-server.uid_count      65536        default
-server.egress                      default
-pool.warm             2            DIR/cofferdam.toml:8
-limits.cells          22           default
-limits.memory         18G          default
-limits.tmpfs          5G           DIR/cofferdam.toml:11
-limits.processes      4608         default
-limits.scope          auto         default
-sessions.most         8            default
-sessions.idle         1800s        default
-sessions.yield        45s          default
-exec.default_timeout  30s          default
-exec.max_timeout      300s         default
-exec.working_dir      /workspace   default
-exec.history          9            BASH_MCP_MAX_HISTORY
-git.identity          true         default
-toolchains.grant      auto         default
-toolchains.cache      4G           default
-tools.groups          calc, shell  default
-tools.off                          default
-tools.on                           default
-tools.files_changed   true         default
-commands.timeout                   default
-commands.concurrency  2            default
-commands.failures     5            default
-commands.recovery     60s          default
-commands.max_args     2048         default
-commands.max_stdout   1M           default
-commands.max_stderr   256K         default
-commands.memory                    default
-audit.file                         default
-audit.max_bytes       64M          default
-audit.keep            5            default
-audit.on_error        continue     default
-nested.sockets                     default
-http.allowed                       default
-http.hosts                         default
-http.origins                       default
-http.certificate                   default
-http.key                           default
-http.sessions         64           default
-http.streams          64           default
-http.pre_stop                      default
-http.drain            5s           default
-http.tokens                        default
-secret                             default
+server.concurrency     10           DIR/cofferdam.toml:4
+server.queue           7            DIR/cofferdam.toml:5
+server.uid_base        2000000000   default
+server.uid_count       65536        default
+server.egress                       default
+pool.warm              2            DIR/cofferdam.toml:8
+limits.cells           22           default
+limits.memory          18G          default
+limits.tmpfs           5G           DIR/cofferdam.toml:11
+limits.processes       4608         default
+limits.scope           auto         default
+sessions.most          8            default
+sessions.idle          1800s        default
+sessions.yield         45s          default
+exec.default_timeout   30s          default
+exec.max_timeout       300s         default
+exec.working_dir       /workspace   default
+exec.history           9            BASH_MCP_MAX_HISTORY
+git.identity           true         default
+toolchains.grant       auto         default
+toolchains.cache       4G           default
+tools.groups           calc, shell  default
+tools.off                           default
+tools.on                            default
+tools.files_changed    true         default
+commands.timeout                    default
+commands.concurrency   2            default
+commands.failures      5            default
+commands.recovery      60s          default
+commands.max_args      2048         default
+commands.max_stdout    1M           default
+commands.max_stderr    256K         default
+commands.memory                     default
+audit.file                          default
+audit.max_bytes        64M          default
+audit.keep             5            default
+audit.on_error         continue     default
+nested.sockets                      default
+project.hosts                       default
+project.hooks          false        default
+project.workers        16           default
+project.timeout        30s          default
+project.max_timeout    600s         default
+project.output         10M          default
+project.stderr         10M          default
+project.stderr_tail    4K           default
+project.resource       10M          default
+project.text           100K         default
+project.progress       100          default
+project.messages       100          default
+project.https_timeout  15s          default
+project.https_bytes    10M          default
+project.git_timeout    30s          default
+project.git_bytes      50M          default
+http.allowed                        default
+http.hosts                          default
+http.origins                        default
+http.certificate                    default
+http.key                            default
+http.sessions          64           default
+http.streams           64           default
+http.pre_stop                       default
+http.drain             5s           default
+http.tokens                         default
+secret                              default
 
 profile bash            embedded:sandbox-profiles/bash.toml
 profile bc              embedded:sandbox-profiles/bc.toml
@@ -102,6 +118,7 @@ profile cli-nmap        embedded:sandbox-profiles/cli-nmap.toml
 profile cli-ping        embedded:sandbox-profiles/cli-ping.toml
 profile cli-traceroute  embedded:sandbox-profiles/cli-traceroute.toml
 profile nested          embedded:sandbox-profiles/nested.toml
+profile project-fetch   embedded:sandbox-profiles/project-fetch.toml
 profile small           DIR/sandbox-profiles/small.toml
 policy                  DIR/policies/team.toml
 ";

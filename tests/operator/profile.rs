@@ -31,6 +31,8 @@ cli-traceroute  traceroute and nothing else: no fork, no raw sockets, only the t
                 embedded:sandbox-profiles/cli-traceroute.toml
 nested          as bash, with the sockets that the operator names in /tmp/mcp-sockets
                 embedded:sandbox-profiles/nested.toml
+project-fetch   curl and git for a script project: nothing of the host but programs, and the one host of the call
+                embedded:sandbox-profiles/project-fetch.toml
 small           bash with less memory
                 DIR/sandbox-profiles/small.toml
 ";
@@ -42,7 +44,7 @@ small           bash with less memory
         "description": "bash with less memory",
         "file": "DIR/sandbox-profiles/small.toml",
     });
-    assert_eq!((code, json.get(10)), (Some(0), Some(&small)));
+    assert_eq!((code, json.get(11)), (Some(0), Some(&small)));
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! The example projects of mcp-bash-framework, unmodified, where `MCPBASH_EXAMPLES` names their folder (commit 581f2e6 of
-//! yaniv-golan/mcp-bash-framework): `MCPBASH_EXAMPLES=DIR cargo test --test projects -- --ignored examples`.
+//! yaniv-golan/mcp-bash-framework): `make test-examples EXAMPLES=DIR`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

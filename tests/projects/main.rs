@@ -166,6 +166,33 @@ fn a_script_sees_its_project_read_only_and_nothing_of_the_server() {
 }
 
 #[test]
+fn a_tool_has_less_than_its_operator_grants_if_its_metadata_says_so_and_never_more() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let metadata = |meta: Value| {
+        let text = json!({"name": "basics-look", "description": "Looks", "_meta": meta});
+        fs::write(held.path().join("tools/look/tool.meta.json"), text.to_string())
+            .expect("written");
+    };
+    let directory = held.path().to_str().expect("UTF-8");
+    let writable = format!("{directory}:rw");
+    let writes = |server: &mut Server| {
+        server.result("basics-look", json!({}))["structuredContent"]["writes"].clone()
+    };
+    metadata(json!({"cofferdam/workspace": "ro"}));
+    assert_eq!(writes(&mut Server::start(&["--project", &writable])), "no");
+    assert!(!held.path().join("written").exists());
+    metadata(json!({"cofferdam/workspace": "rw"}));
+    assert_eq!(writes(&mut Server::start(&["--project", directory])), "no");
+    assert_eq!(writes(&mut Server::start(&["--project", &writable])), "yes");
+    metadata(json!({"cofferdam/egress": ["api.example.org:443"]}));
+    let result = Server::start(&["--project", directory]).result("basics-look", json!({}));
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    let why = "profile `bash` leaves no call the egress `api.example.org:443`";
+    assert!(result["isError"] == true && text.contains(why), "{result}");
+}
+
+#[test]
 fn a_project_with_a_policy_of_its_own_has_every_call_refused() {
     let held = tempfile::tempdir().expect("a directory");
     copied(held.path()).expect("a copy");
@@ -255,9 +282,11 @@ fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
     let valid = "yes yes yes no no no no no no no";
     assert_eq!(result["content"][0]["text"], valid, "{result}");
     let answer = said(&server.result("basics-sdk", json!({"of": "download"})));
-    assert_eq!(answer["error"]["type"], "provider_unavailable", "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(answer["error"]["type"], "host_blocked", "{answer}");
+    assert!(message.contains("[project] hosts = [\"example.com:443\"]"), "{message}");
     let failed = error(&mut server, "basics-sdk", json!({"of": "download-or-fail"}));
-    let message = "the address does not begin with https://";
+    let message = "Download failed (invalid_url): the address does not begin with https://";
     assert_eq!(failed, json!({"code": -32602, "message": message}));
 }
 
@@ -362,8 +391,9 @@ fn resources_are_listed_and_read_by_their_providers() {
     let raw = "file://./resources/raw.bin";
     let kind = "application/octet-stream";
     assert_eq!(read(&mut server, raw), json!([{"uri": raw, "mimeType": kind, "blob": "YQBi"}]));
-    let why = "Resource could not be fetched: cells have no network: https resources are not read";
-    assert_eq!(read(&mut server, "page"), json!([-32603, why]));
+    let why = "Resource is not granted: no rule lets a project reach example.com:443; the operator can grant it: \
+               [project] hosts = [\"example.com:443\"]";
+    assert_eq!(read(&mut server, "page"), json!([-32602, why]));
     assert_eq!(read(&mut server, "none")[0], -32002);
     // The revision without sessions.
     let meta = json!({

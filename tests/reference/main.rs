@@ -18,6 +18,7 @@ fn kinds() -> [Kind; 3] {
         "config/exec.rs",
         "config/http.rs",
         "config/nested.rs",
+        "config/projects.rs",
         "config/secrets.rs",
         "policy/group.rs",
         "audit/lib.rs",

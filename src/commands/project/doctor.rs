@@ -9,6 +9,8 @@ use serde_json::json;
 use super::{hooks, repair};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
+use crate::commands::wiring;
+use model::profile::PATH;
 use project::ProjectSettings;
 use project::hooks::{HEALTH, POLICY};
 
@@ -50,7 +52,7 @@ impl Weight {
 pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let directory = &typed.directory;
     let project = super::read(directory)?;
-    let settings = ProjectSettings::of(|name: &str| std::env::var(name).ok());
+    let settings = super::settings(&wiring::load(config)?.loaded.config.project);
     let has_hooks = typed.project_hooks || settings.as_ref().is_ok_and(|it| it.has_hooks);
     let mut findings = vec![(
         Weight::Good,
@@ -63,7 +65,10 @@ pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8,
             project.completions.len()
         ),
     )];
-    findings.extend(settings.err().map(|error| (Weight::Bad, error.to_string())));
+    match &settings {
+        Ok(settings) => findings.extend(told_of(settings)),
+        Err(error) => findings.push((Weight::Bad, error.text())),
+    }
     findings.extend(project.mistakes.iter().map(|it| (Weight::Advice, it.to_string())));
     findings.extend(repair::advice(&project).into_iter().map(|it| (Weight::Advice, it)));
     for hook in &project.hooks {
@@ -85,6 +90,21 @@ pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8,
     }
     findings.push(applet());
     told(&findings, typed.json)
+}
+
+/// Tells values that were not taken as they are, and where downloads go.
+fn told_of(settings: &ProjectSettings) -> Vec<(Weight, String)> {
+    let told = settings.told.iter().map(|it| (Weight::Advice, it.clone()));
+    let hosts = settings.hosts.join(", ");
+    let hosts = (!hosts.is_empty()).then(|| (Weight::Good, format!("downloads reach {hosts}")));
+    let has = |program: &str| {
+        PATH.split(':').any(|directory| Path::new(directory).join(program).exists())
+    };
+    let absent = ["curl", "git"].into_iter().filter(|program| !has(program));
+    let absent = absent
+        .map(|program| (Weight::Advice, format!("{program} is not there, which downloads use")));
+    let absent: Vec<_> = absent.filter(|_| hosts.is_some()).collect();
+    told.chain(hosts).chain(absent).collect()
 }
 
 /// Looks if cells with ids of their own can run this program as their jq.

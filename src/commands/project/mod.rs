@@ -7,6 +7,7 @@ mod repair;
 mod run_tool;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -16,9 +17,10 @@ use run_tool::RunToolArguments;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, plain, pretty};
+use config::projects::ProjectKeys;
 use model::call::Env;
 use project::hooks::{ENV, POLICY, REGISTER};
-use project::{CompletionOf, Project, ProjectError, ProjectSettings};
+use project::{CompletionOf, FetchBounds, Project, ProjectError, ProjectSettings, StreamLimits};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -194,11 +196,9 @@ pub(in crate::commands) struct ServedProject {
 pub(in crate::commands) fn with_hooks(
     directory: &str,
     has_hooks: bool,
-    config: Option<&Path>,
+    (config, keys): (Option<&Path>, &ProjectKeys),
 ) -> Result<ServedProject, CliError> {
-    let variable = |name: &str| std::env::var(name).ok();
-    let mut settings =
-        ProjectSettings::of(variable).map_err(|error| CliError::new(plain(&error.to_string())))?;
+    let mut settings = settings(keys)?;
     settings.has_hooks |= has_hooks;
     let directory = Path::new(directory);
     let mut project = read(directory)?;
@@ -230,6 +230,43 @@ pub(in crate::commands) fn with_hooks(
     })?;
     project.settings = settings;
     Ok(ServedProject { project, lists })
+}
+
+/// Reads the operator's settings of projects: variables of the framework over the server's file.
+///
+/// # Errors
+/// A variable that is not understood, or a host that is none.
+fn settings(keys: &ProjectKeys) -> Result<ProjectSettings, CliError> {
+    let seconds = |time: Duration| time.as_secs().max(1);
+    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    let stream = StreamLimits {
+        output: bytes(keys.output.value),
+        stderr: keys.stderr.value,
+        stderr_tail: bytes(keys.stderr_tail.value),
+        progress: keys.progress.value,
+        messages: keys.messages.value,
+    };
+    let downloads = FetchBounds {
+        https_seconds: seconds(keys.https_timeout.value),
+        https_bytes: keys.https_bytes.value,
+        git_seconds: seconds(keys.git_timeout.value),
+        git_bytes: keys.git_bytes.value,
+        ..FetchBounds::default()
+    };
+    let file = ProjectSettings {
+        has_hooks: keys.hooks.value,
+        workers: keys.workers.value,
+        default_seconds: seconds(keys.timeout.value),
+        max_seconds: seconds(keys.max_timeout.value),
+        text_bytes: keys.text.value,
+        resource_bytes: bytes(keys.resource.value),
+        hosts: keys.hosts.value.clone(),
+        stream,
+        downloads,
+        ..ProjectSettings::default()
+    };
+    let settings = file.over(|name| std::env::var(name).ok());
+    settings.map_err(|error| CliError::new(plain(&error.to_string())))
 }
 
 fn listed(project: &Project) -> Value {

@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
+use crate::commands::wiring;
 use model::outcome::in_words;
-use project::{ProjectSettings, ScriptLaunch};
+use project::ScriptLaunch;
 
 /// Version of MCP that is spoken.
 const VERSION: &str = "2025-06-18";
@@ -62,7 +63,7 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
             .with_hint("write an object, such as '{\"name\": \"Ada\"}'"));
     }
     if typed.dry_run || typed.print_env {
-        return shown(typed, &arguments);
+        return shown(typed, &arguments, config);
     }
     let mut server = Server::start(typed, config)?;
     server.ask(
@@ -92,10 +93,13 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
 }
 
 /// Tells what a call would be, without one.
-fn shown(typed: &RunToolArguments, arguments: &Value) -> Result<u8, CliError> {
+fn shown(
+    typed: &RunToolArguments,
+    arguments: &Value,
+    config: Option<&Path>,
+) -> Result<u8, CliError> {
     let mut project = super::read(&typed.dir)?;
-    project.settings = ProjectSettings::of(|name: &str| std::env::var(name).ok())
-        .map_err(|error| CliError::new(plain(&error.to_string())))?;
+    project.settings = super::settings(&wiring::load(config)?.loaded.config.project)?;
     let unknown = || CliError::new(format!("run-tool: there is no tool `{}`", plain(&typed.name)));
     let tool = project.tools.iter().find(|tool| tool.name == typed.name).ok_or_else(unknown)?;
     let required = tool.input_schema.get("required").and_then(Value::as_array);

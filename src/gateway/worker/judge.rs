@@ -342,8 +342,10 @@ fn name_in_call(only: Option<&Only>, name: &str) -> bool {
 
 /// Returns true if the address is in the networks to which the call is held, by whatever name.
 fn within(only: Option<&Only>, address: IpAddr) -> bool {
-    let nets = only.map(|only| only.within.as_slice()).unwrap_or_default();
-    nets.is_empty() || nets.iter().any(|net| net.contains(address))
+    let Some(only) = only else { return true };
+    let is_held_off = only.is_public && (never::is_private(address) || never::only_by_net(address));
+    let is_inside = only.within.is_empty() || only.within.iter().any(|net| net.contains(address));
+    is_inside && !is_held_off
 }
 
 /// Returns true if the call's networks have the address.

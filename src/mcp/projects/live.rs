@@ -1,5 +1,6 @@
 //! A script while it runs: its progress, messages and questions to the client, and a cancellation and answers to it.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,24 +26,41 @@ use service::{Backend, CallReport, Caller, Feed};
 const QUESTION: &str = "elicitation/create";
 /// Events that wait to be sent: more than pass the stream's own limits in a minute.
 const WAITING: usize = 512;
+/// Downloads of one script that wait.
+const DOWNLOADS: usize = 8;
 /// Time that a script has to see its cancel file, before it is sent TERM.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
 /// Reader of a script's output, in the thread that takes it from the pipe.
 #[derive(Debug)]
-struct Told {
+pub(super) struct Told {
     stream: Mutex<ScriptStream>,
     /// `None` once the call has ended.
     events: Mutex<Option<mpsc::Sender<ScriptEvent>>>,
 }
 
 impl Told {
+    /// Makes the reader of a call that says nothing while it runs.
+    pub(super) fn silent(stream: ScriptStream) -> Self {
+        Self { stream: Mutex::new(stream), events: Mutex::new(None) }
+    }
+
     fn stream(&self) -> MutexGuard<'_, ScriptStream> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn events(&self) -> MutexGuard<'_, Option<mpsc::Sender<ScriptEvent>>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what a call left, once it has ended.
+    pub(super) fn output(&self, end: ScriptEnd, report: &CallReport) -> ScriptOutput {
+        ScriptOutput {
+            end,
+            report: self.stream().take_report(),
+            stderr: super::last(report),
+            stderr_bytes: report.stderr.total(),
+        }
     }
 
     /// Waits until the script has made no progress for a time.
@@ -119,14 +137,14 @@ impl<B: Backend> Server<B> {
             *told.events() = None;
             done
         };
-        let (done, ()) = tokio::join!(run, self.tell(events, (token, asks), &input, context));
+        let telling = Telling { of: name, launch: &launch, token, asks, input: &input };
+        let (done, ()) = tokio::join!(run, self.tell(events, telling, context));
         let (report, stop) = done?;
         let end = match (super::end(&report.outcome), stop) {
             (ScriptEnd::Cancelled, Stop::Idle) => ScriptEnd::Idle,
             (end, _) => end,
         };
-        let output =
-            ScriptOutput { end, report: told.stream().take_report(), stderr: super::last(&report) };
+        let output = told.output(end, &report);
         Ok((launch, output, report))
     }
 
@@ -144,6 +162,8 @@ impl<B: Backend> Server<B> {
             stdin: launch.stdin.clone(),
             env: Some(launch.env.clone()),
             profile: launch.profile.clone(),
+            egress: launch.egress.clone(),
+            is_read_only: launch.is_read_only,
             timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
             ..ScriptArgs::default()
         };
@@ -172,23 +192,23 @@ impl<B: Backend> Server<B> {
     async fn tell(
         &self,
         mut events: mpsc::Receiver<ScriptEvent>,
-        (token, asks): (Option<ProgressToken>, bool),
-        input: &mpsc::Sender<Vec<u8>>,
+        telling: Telling<'_>,
         context: &Context,
     ) {
-        let mut asked: Option<Pin<Box<dyn Future<Output = Value> + Send>>> = None;
+        let Telling { of, launch, token, asks, input } = telling;
+        let mut asked: Option<Answer<'_>> = None;
+        let mut downloads: VecDeque<Answer<'_>> = VecDeque::new();
         loop {
-            let answer = async {
-                match &mut asked {
-                    Some(asked) => asked.await,
-                    None => std::future::pending().await,
-                }
-            };
             let event = tokio::select! {
                 event = events.recv() => event,
-                answer = answer => {
+                answer = first(asked.as_mut()) => {
                     asked = None;
-                    send(input, format!("answer {answer}\n").into_bytes());
+                    send(input, answer);
+                    continue;
+                }
+                answer = first(downloads.front_mut()) => {
+                    downloads.pop_front();
+                    send(input, answer);
                     continue;
                 }
             };
@@ -209,12 +229,46 @@ impl<B: Backend> Server<B> {
                 }
                 // One question at a time: the script waits for its answer.
                 Some(ScriptEvent::Question(fields)) if asks && asked.is_none() => {
-                    asked = Some(Box::pin(ask(context.clone(), fields)));
+                    asked = Some(Box::pin(answer_line(context.clone(), fields)));
                 }
                 Some(ScriptEvent::Question(_)) => {}
+                // The others of them wait for the first.
+                Some(ScriptEvent::Download(fields)) => {
+                    let download = self.download(of, launch, fields, input, context);
+                    if downloads.len() < DOWNLOADS {
+                        downloads.extend(download);
+                    }
+                }
             }
         }
     }
+}
+
+/// What of a running script is told, and to whom.
+struct Telling<'c> {
+    /// Name that rules know the call by.
+    of: &'c str,
+    launch: &'c ScriptLaunch,
+    token: Option<ProgressToken>,
+    /// True if the user can be asked.
+    asks: bool,
+    /// Input of the script.
+    input: &'c mpsc::Sender<Vec<u8>>,
+}
+
+/// An answer to a script that is being made.
+pub(super) type Answer<'c> = Pin<Box<dyn Future<Output = Vec<u8>> + Send + 'c>>;
+
+/// Waits for an answer, if one is being made.
+async fn first(answer: Option<&mut Answer<'_>>) -> Vec<u8> {
+    match answer {
+        Some(answer) => answer.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn answer_line(context: Context, fields: Map<String, Value>) -> Vec<u8> {
+    format!("answer {}\n", ask(context, fields).await).into_bytes()
 }
 
 /// Passes a line to the script, if it still takes any.

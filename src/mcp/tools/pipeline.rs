@@ -134,7 +134,8 @@ impl Step {
     fn request(self, stdin: Vec<u8>) -> ExecRequest {
         let Self { command, working_dir: cwd, timeout, env, shell, profile } = self;
         let timeout = timeout.map(|Seconds(value)| value);
-        let args = ScriptArgs { command, words: Vec::new(), stdin, cwd, env, timeout, profile };
+        let args =
+            ScriptArgs { command, stdin, cwd, env, timeout, profile, ..ScriptArgs::default() };
         ExecRequest { shell, ..args.into() }
     }
 }

@@ -90,6 +90,9 @@ impl fmt::Display for Only {
             let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
             write!(f, " port {}", ports.join(", "))?;
         }
+        if self.is_public {
+            f.write_str(", public addresses alone")?;
+        }
         match &self.rules {
             Some(rules) => write!(f, " by {}", rules.join(", ")),
             None => Ok(()),
@@ -275,6 +278,8 @@ pub struct Only {
     pub ports: Vec<PortRange>,
     /// Networks of which one must have the address, by whatever name it was found.
     pub within: Vec<Net>,
+    /// True if no address of a private network is reached, by whatever rule or name.
+    pub is_public: bool,
 }
 
 impl Only {

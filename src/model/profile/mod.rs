@@ -157,7 +157,7 @@ impl Profile {
     }
 
     /// Adds rules of egress, and what the profile lacks for them to mean anything: the class, and sockets.
-    fn add_egress(&mut self, rules: &[EgressRule]) {
+    pub fn add_egress(&mut self, rules: &[EgressRule]) {
         if rules.is_empty() {
             return;
         }

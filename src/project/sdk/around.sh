@@ -32,6 +32,7 @@ listens() {
                     printf %s "${said#answer }" >"$MCP_ELICIT_RESPONSE_FILE.new" &&
                         mv -f -- "$MCP_ELICIT_RESPONSE_FILE.new" "$MCP_ELICIT_RESPONSE_FILE"
                     ;;
+                "download "*) takes $said ;;
             esac
             said=
         elif ((code <= 128)); then
@@ -39,6 +40,11 @@ listens() {
         fi
         [[ ${#wait[@]} == 0 || ! -e $MCP_ELICIT_REQUEST_FILE ]] || asks
     done
+}
+# Takes a download, so many bytes of the input: a file that is there is whole.
+takes() {
+    local place=${COFFERDAM_FILES}download-$2.$3
+    head -c "$4" >"$place.new" && mv -f -- "$place.new" "$place"
 }
 asks() {
     local text=

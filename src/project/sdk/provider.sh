@@ -10,7 +10,7 @@ reads() {
         case $COFFERDAM_PROVIDER in
             file) reads_file "$1" ;;
             echo) printf %s "${1#echo://}" ;;
-            git | https) echo "cells have no network: $COFFERDAM_PROVIDER resources are not read" >&2; return 5 ;;
+            git | https) echo "the server fetches $COFFERDAM_PROVIDER resources, and was started with a provider for them" >&2; return 5 ;;
             ui)
                 # Only pages that were found when the project was read have a file.
                 [[ -n $COFFERDAM_PAGE ]] || return 3

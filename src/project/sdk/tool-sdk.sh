@@ -513,29 +513,112 @@ mcp_config_get() {
     printf '%s\n' "$value"
 }
 
-# --- Requests to the outside, each of which is answered with the reason why it is not made
+# --- Downloads, which the server makes in a cell that reaches the one host: this one has no network
+
+__mcp_download_error() {
+    local REPLY error
+    error=$(mcp_json_obj type "$1" message "$2")
+    printf '{"success":false,"error":%s}\n' "$error"
+}
+
+# Has the server download once. Sets REPLY to the file of what came, or fails with REPLY as the error in JSON.
+__mcp_download() {
+    local id=$BASHPID-$RANDOM$RANDOM place tries=0 most
+    place=${MCP_CANCEL_FILE%cancel}download-$id
+    # Time in the queue of downloads beside that of the download itself.
+    most=$(((${seconds:-60} + 30) * 20))
+    printf '{"jsonrpc":"2.0","method":"cofferdam/download","params":{"id":"%s",%s}}\n' "$id" "$1" >>"$MCP_PROGRESS_STREAM"
+    until [[ -e $place.body ]]; do
+        if [[ -e $place.error ]]; then
+            REPLY=$(<"$place.error")
+            rm -f -- "$place.error"
+            return 1
+        fi
+        if ((tries++ >= most)) || mcp_is_cancelled; then
+            REPLY='{"type":"network_error","message":"there was no answer in time"}'
+            return 1
+        fi
+        sleep 0.05
+    done
+    REPLY=$place.body
+}
 
 mcp_download_safe() {
-    local REPLY url='' to='' kind=provider_unavailable message
-    message="cells have no network: put the file into the project, or grant its directory with serve --ro"
-    while (($# > 1)); do
+    local REPLY url='' to='' bytes='' seconds='' agent='' retry=1 delay=1.0 allow='' deny='' fields try=1 wait part
+    while (($#)); do
         case $1 in
-            --url) url=$2 ;;
-            --out) to=$2 ;;
+            --url) url=${2-} ;;
+            --out) to=${2-} ;;
+            --max-bytes) bytes=${2-} ;;
+            --timeout) seconds=${2-} ;;
+            --user-agent) agent=${2-} ;;
+            --retry) retry=${2-} ;;
+            --retry-delay) delay=${2-} ;;
+            --allow) __mcp_quote "${2-}"; allow+=${allow:+,}$REPLY ;;
+            --deny) __mcp_quote "${2-}"; deny+=${deny:+,}$REPLY ;;
+            *) __mcp_download_error invalid_params "there is no option $1"; return 0 ;;
         esac
-        shift 2
+        shift $(($# < 2 ? $# : 2))
     done
-    if [[ -z $url || -z $to ]]; then
-        kind=invalid_params message="--url and --out are required"
+    if [[ -z $url ]]; then
+        __mcp_download_error invalid_url "--url is required"
+    elif [[ -z $to ]]; then
+        __mcp_download_error invalid_params "--out is required"
     elif [[ $url != https://?* ]]; then
-        kind=invalid_url message="the address does not begin with https://"
+        __mcp_download_error invalid_url "the address does not begin with https://"
+    elif [[ ! $bytes =~ ^([1-9][0-9]{0,11})?$ ]]; then
+        __mcp_download_error invalid_params "--max-bytes is a whole number above 0"
+    elif [[ ! $seconds =~ ^([1-9]|[1-5][0-9]|60)?$ ]]; then
+        __mcp_download_error invalid_params "--timeout is a whole number of seconds from 1 to 60"
+    elif [[ ! $retry =~ ^[1-9][0-9]?$ ]]; then
+        __mcp_download_error invalid_params "--retry is a whole number from 1 to 99"
+    elif [[ ! $delay =~ ^([0-9]{0,4})(\.([0-9]{1,3})[0-9]*)?$ || -z $delay ]]; then
+        __mcp_download_error invalid_params "--retry-delay is a number of seconds, such as 0.5"
+    elif [[ ${COFFERDAM_DOWNLOADS:-0} != 1 || ! -w ${MCP_PROGRESS_STREAM:-} ]]; then
+        __mcp_download_error provider_unavailable "downloads are made for tools, providers and completions of a project"
+    else
+        part=${BASH_REMATCH[3]}000
+        # Milliseconds, doubled after each attempt.
+        wait=$((10#0${BASH_REMATCH[1]} * 1000 + 10#${part:0:3}))
+        __mcp_quote "$url"
+        fields="\"url\":$REPLY,\"allow\":[$allow],\"deny\":[$deny]"
+        [[ -z $bytes ]] || fields+=",\"bytes\":$bytes"
+        [[ -z $seconds ]] || fields+=",\"seconds\":$seconds"
+        if [[ -n $agent ]]; then __mcp_quote "$agent"; fields+=",\"agent\":$REPLY"; fi
+        # A longer line could be mixed with that of another process.
+        if ((${#fields} > 3900)); then
+            __mcp_download_error invalid_params "address, hosts and options are longer than 3900 characters"
+            return 0
+        fi
+        until __mcp_download "$fields"; do
+            if ((try++ >= retry)) || [[ $REPLY != *'"type":"network_error"'* ]]; then
+                printf '{"success":false,"error":%s}\n' "$REPLY"
+                return 0
+            fi
+            ((part = wait + RANDOM % (wait / 2 + 1))) || true
+            printf -v part '%d.%03d' $((part / 1000)) $((part % 1000))
+            sleep "$part"
+            ((wait = wait < 300000 ? wait * 2 : wait)) || true
+        done
+        bytes=$(stat -c %s -- "$REPLY")
+        if mv -f -- "$REPLY" "$to" 2>/dev/null; then
+            __mcp_quote "$to"
+            printf '{"success":true,"bytes":%d,"path":%s}\n' "$bytes" "$REPLY"
+        else
+            rm -f -- "$REPLY"
+            __mcp_download_error write_error "the file cannot be written there"
+        fi
     fi
-    printf '{"success":false,"error":%s}\n' "$(mcp_json_obj type "$kind" message "$message")"
 }
 
 mcp_download_safe_or_fail() {
-    local message
-    message=$(mcp_download_safe "$@" | __mcp_jq -r .error.message) || message="Download failed"
+    local answer message
+    answer=$(mcp_download_safe "$@")
+    if [[ $answer == '{"success":true'* ]]; then
+        printf %s "$answer" | __mcp_jq -r .path
+        return 0
+    fi
+    message=$(printf %s "$answer" | __mcp_jq -r '"Download failed (\(.error.type)): \(.error.message)"') || message="Download failed"
     mcp_fail_invalid_args "$message"
 }
 

@@ -1,6 +1,7 @@
 //! The executor behind the tools, one for each server: its policy, queue, link and audit log.
 
 mod commands;
+mod fetches;
 mod figures;
 mod files;
 mod fresh;
@@ -26,13 +27,13 @@ use crate::cli::{CommandTerms, Declared, DeclaredRequest, DeclaredResult};
 use crate::client::ClientState;
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
-use crate::queue::Queue;
+use crate::queue::{Queue, Turn};
 use crate::refused::{Refused, RefusedKind, uncalculated};
 use crate::report::{
     BashAnswer, Batch, Calculated, Clamped, CommandReport, Exact, FileReport, JobAnswer, JobEnd,
     Plotted, ValueOrigin,
 };
-use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
+use crate::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::{Shared, Workbench};
@@ -53,6 +54,9 @@ use policy::{Policy, Principal, Terms};
 /// The tool that tells of declared commands: it is listed where there is one.
 const ABOUT_A_TOOL: &str = "get_tool_info";
 
+/// Downloads for a project that run at once, beside all other calls: a script holds its turn while it waits for one.
+const FETCHES: usize = 4;
+
 /// What an executor is given at the start.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -66,6 +70,10 @@ pub struct Setup {
     pub host_programs: HostPrograms,
     /// Declared tools whose cells have no such program, by a look before the confinement.
     pub missing: BTreeSet<String>,
+    /// Calls of a project's scripts that run at once.
+    pub workers: u32,
+    /// The workspace with all that is granted for reading only, if there is one.
+    pub read_only: Option<Workspace>,
 }
 
 /// Executor behind the tools of a server, which all of its clients share. Where rules are about some of them, each
@@ -107,14 +115,17 @@ pub struct Executor {
 impl Executor {
     /// Makes the executor of a server, whose calls run over `link` and are recorded in `audit`.
     pub fn new(setup: Setup, link: Link, audit: Audit) -> Self {
-        let Setup { loaded, workspace, granted, command_timeout, host_programs, missing } = setup;
+        let Setup { loaded, workspace, granted, command_timeout, host_programs, missing, .. } =
+            setup;
+        let (workers, read_only) = (setup.workers, setup.read_only);
         let config = &loaded.config;
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         let changes = match config.files_changed.value {
             true => ListChanges::Yes,
             false => ListChanges::No,
         };
-        let queue = Queue::new(size(config.concurrency.value), size(config.queue.value));
+        let waiting = size(config.queue.value);
+        let queue = Queue::new(size(config.concurrency.value), waiting);
         let policy = loaded.policy.clone();
         let all = offered_to_any(&loaded);
         let shared = Shared {
@@ -122,9 +133,12 @@ impl Executor {
             loaded: of_client(loaded, &policy, &Principal::local()),
             workspace,
             queue: Arc::new(queue),
+            workers: Arc::new(Queue::new(size(workers), waiting)),
+            fetches: Arc::new(Queue::new(FETCHES, waiting)),
             audit,
             clients: Arc::default(),
             changes,
+            read_only,
         };
         let tools = Arc::new(ToolStates::of(&all, &missing));
         let derived = Derived::of(&shared.loaded, command_timeout);
@@ -169,9 +183,12 @@ impl Executor {
             loaded: of_client(of.loaded.clone(), &self.policy, client),
             workspace: of.workspace,
             queue: Arc::clone(&of.queue),
+            workers: Arc::clone(&of.workers),
+            fetches: Arc::clone(&of.fetches),
             audit: of.audit.of(client.clone()),
             clients: Arc::clone(&of.clients),
             changes: of.changes,
+            read_only: of.read_only,
         };
         let derived = Derived::of(&shared.loaded, self.command_timeout);
         let Derived { default_timeout, shell, calculator, commands, exec } = derived;
@@ -458,10 +475,28 @@ impl Backend for Scope {
         args: ScriptArgs,
         caller: Caller,
     ) -> Result<CallReport, Refused> {
+        let (egress, is_read_only) = (args.egress.clone(), args.is_read_only);
         let mut call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
         call.stdin = call.stdin.open();
+        if let Some(egress) = egress {
+            call.only = Some(self.asked_egress(&call, egress)?);
+        }
+        let (workers, client) = (&self.workbench.shared.workers, &self.workbench.principal);
+        let Turn::Yours(_turn) = workers.turn(client, &caller.cancel).await? else {
+            return Err(Refused::cancelled());
+        };
         // The reader of the tap has the output.
-        Ok(self.workbench.call_keeping(call, 0, &caller).await?)
+        Ok(self.workbench.call_of_project(call, is_read_only, &caller).await?)
+    }
+
+    async fn project_fetch(
+        &self,
+        of: &str,
+        to: FetchPlace,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> Result<CallReport, Refused> {
+        self.fetched(of, to, args, caller).await
     }
 
     async fn file(

@@ -40,6 +40,8 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
         command_timeout: None,
         host_programs: HostPrograms::default(),
         missing: BTreeSet::from(["cli_jq".to_owned()]),
+        workers: 4,
+        read_only: None,
     };
     Ok((Arc::new(Executor::new(setup, Link::attach(own)?, Audit::off())), other))
 }

@@ -1,0 +1,115 @@
+//! Downloads for a project: a resource of the providers `https` and `git`, and what a script asks for while it runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{ErrorData, ReadResourceResult};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::live::{Answer, Told};
+use super::{READS, contents, error};
+use crate::server::Server;
+use crate::tools::Context;
+use capture::tap::{Reader, Tap};
+use project::{
+    AskedResource, FetchError, FetchFault, FetchRequest, Project, ScriptError, ScriptLaunch,
+};
+use service::refused::{Refused, RefusedKind};
+use service::request::FetchPlace;
+use service::shell::ScriptArgs;
+use service::{Backend, CallReport, Caller};
+
+/// Pause between two looks if a script has taken an answer.
+const TAKEN: Duration = Duration::from_millis(20);
+
+impl<B: Backend> Server<B> {
+    /// Reads a resource from the network.
+    ///
+    /// # Errors
+    /// The reason why it was not read.
+    pub(super) async fn read_fetched(
+        &self,
+        project: &Project,
+        asked: AskedResource,
+        context: &Context,
+    ) -> Result<ReadResourceResult, ErrorData> {
+        let failed = |fault: FetchError| error(ScriptError::from(fault));
+        let request = FetchRequest::of(&asked.uri, &project.settings.downloads).map_err(failed)?;
+        let bytes = self.fetch(READS, &request, context).await.map_err(failed)?;
+        let content = project.fetched_content(&asked, bytes).map_err(error)?;
+        Ok(ReadResourceResult::new(vec![contents(content, asked)]))
+    }
+
+    /// Makes the answer to a script's request for a download: nothing for one whose answer has no name.
+    pub(super) fn download<'c>(
+        &'c self,
+        of: &'c str,
+        launch: &ScriptLaunch,
+        fields: Map<String, Value>,
+        input: &'c mpsc::Sender<Vec<u8>>,
+        context: &'c Context,
+    ) -> Option<Answer<'c>> {
+        let bounds = launch.downloads.as_ref()?;
+        let (id, request) = FetchRequest::of_script(&fields, bounds)?;
+        Some(Box::pin(async move {
+            // What was fetched is held here until the script takes it, which it need not.
+            while input.capacity() < input.max_capacity() && !input.is_closed() {
+                tokio::time::sleep(TAKEN).await;
+            }
+            let done = match request {
+                Ok(request) => self.fetch(of, &request, context).await,
+                Err(error) => Err(error),
+            };
+            let (kind, bytes) = match done {
+                Ok(bytes) => ("body", bytes),
+                Err(error) => ("error", error.to_value().to_string().into_bytes()),
+            };
+            let head = format!("download {id} {kind} {}\n", bytes.len());
+            [head.as_bytes(), &bytes].concat()
+        }))
+    }
+
+    /// Downloads something in a cell of its own.
+    async fn fetch(
+        &self,
+        of: &str,
+        request: &FetchRequest,
+        context: &Context,
+    ) -> Result<Vec<u8>, FetchError> {
+        let launch = request.launch(super::mark());
+        let told = Arc::new(Told::silent(launch.stream()));
+        let reader: Arc<dyn Reader> = told.clone();
+        let args = ScriptArgs {
+            command: launch.script.clone(),
+            env: Some(launch.env.clone()),
+            timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
+            ..ScriptArgs::default()
+        };
+        let place = FetchPlace { host: request.host.clone(), port: request.port };
+        let caller = Caller { tap: Tap::read_by(reader), ..Caller::default() };
+        let run = |caller| self.0.backend.project_fetch(of, place, args, caller);
+        let report = self.stopped_turn(caller, context.ct.cancelled(), run).await;
+        let report = report.map_err(refused)?;
+        let denied = denied(&report);
+        let output = told.output(super::end(&report.outcome), &report);
+        request.fetched(&launch, &output, denied.as_deref())
+    }
+}
+
+/// Returns what the gateway refused to a download.
+fn denied(report: &CallReport) -> Option<String> {
+    Some(report.network.as_ref()?.denied.first()?.why.clone())
+}
+
+fn refused(refused: Refused) -> FetchError {
+    let fault = match refused.kind {
+        RefusedKind::Denied => FetchFault::HostBlocked,
+        RefusedKind::Arguments
+        | RefusedKind::Cancelled
+        | RefusedKind::Absent
+        | RefusedKind::Failed => FetchFault::Network,
+    };
+    let hint = refused.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+    FetchError::new(fault, format!("{}{hint}", refused.message))
+}

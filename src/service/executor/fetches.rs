@@ -1,0 +1,98 @@
+//! Downloads for a project: decided under a rule and a profile of their own, each held to the one host that it names.
+
+use super::Scope;
+use crate::refused::{Refused, RefusedKind};
+use crate::request::FetchPlace;
+use crate::shell::{self, ScriptArgs};
+use crate::{CallReport, Caller};
+use model::call::Call;
+use model::egress::{HostPattern, Only, PortRange};
+use policy::Terms;
+use policy::tools::FETCH_PREFIX;
+
+impl Scope {
+    /// Runs a download in a cell that reaches its host and port, and no address of a private network.
+    ///
+    /// # Errors
+    /// A host that no rule grants, a denial, or a full queue: nothing ran.
+    pub(super) async fn fetched(
+        &self,
+        of: &str,
+        to: FetchPlace,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> Result<CallReport, Refused> {
+        let name = format!("{FETCH_PREFIX}{of}");
+        let host: HostPattern = to.host.parse().map_err(|_: model::egress::InvalidHost| {
+            let why =
+                format!("`{}` is no name of a public host, and projects reach no address", to.host);
+            Refused::new(RefusedKind::Denied, why)
+        })?;
+        let loaded = &self.executor.shared.loaded;
+        // A denial is decided and recorded with the call.
+        if let Ok(terms) = loaded.policy.terms(&name, &loaded.profiles)
+            && !is_granted(&terms, &to)
+        {
+            let why = format!("no rule lets a project reach {}:{}", to.host, to.port);
+            self.workbench.audit.invalid(&name, &why);
+            let hint = format!(
+                "the operator can grant it: [project] hosts = [\"{}:{}\"]",
+                to.host, to.port
+            );
+            return Err(Refused::new(RefusedKind::Denied, why).with_hint(hint));
+        }
+        let mut call = shell::script(name, args)?;
+        call.only = Some(Only {
+            hosts: vec![host],
+            ports: vec![PortRange::one(to.port)],
+            is_public: true,
+            ..Only::default()
+        });
+        // The reader of the tap has the output.
+        Ok(self.workbench.call_fetch(call, &caller).await?)
+    }
+}
+
+impl Scope {
+    /// Returns the narrowing of a script's network to the rules that its metadata names.
+    ///
+    /// # Errors
+    /// A rule that its profile has not, or that the policy leaves it not. Nothing is granted by asking.
+    pub(super) fn asked_egress(&self, call: &Call, ids: Vec<String>) -> Result<Only, Refused> {
+        let loaded = &self.executor.shared.loaded;
+        // A denial is decided and recorded with the call.
+        if let Ok(terms) =
+            loaded.policy.terms_under(&call.tool, call.profile.as_ref(), &loaded.profiles)
+        {
+            let has = |id: &String| {
+                let is_left = terms.egress.as_ref().is_none_or(|left| left.contains(id.as_str()));
+                is_left && terms.profile.egress.rules.iter().any(|rule| rule.id == *id)
+            };
+            if let Some(absent) = ids.iter().find(|id| !has(id)) {
+                let shown: String =
+                    absent.chars().take(80).flat_map(char::escape_default).collect();
+                let profile = &terms.profile.name;
+                let why = format!("profile `{profile}` leaves no call the egress `{shown}`");
+                self.workbench.audit.invalid(&call.tool, &why);
+                let hint = "the metadata asks for it (cofferdam/egress); the operator can grant it with --egress, or by a \
+                            profile that has it";
+                return Err(Refused::new(RefusedKind::Denied, why).with_hint(hint));
+            }
+        }
+        let only = Only { rules: Some(ids), ..Only::default() };
+        match only.is_bounded() {
+            true => Ok(only),
+            false => Err(Refused::new(RefusedKind::Denied, "the metadata names too much egress")),
+        }
+    }
+}
+
+/// Returns true if a rule that these terms leave has the host by its name, on this port.
+fn is_granted(terms: &Terms<'_>, to: &FetchPlace) -> bool {
+    terms.profile.egress.rules.iter().any(|rule| {
+        terms.egress.as_ref().is_none_or(|ids| ids.contains(rule.id.as_str()))
+            && rule.protocols.tcp
+            && rule.hosts.iter().any(|host| host.matches(&to.host))
+            && rule.ports.iter().any(|range| range.contains(to.port))
+    })
+}
