@@ -19,7 +19,7 @@ pub struct Decimal(u64);
 impl Decimal {
     /// Returns the number where it has no decimals.
     pub fn whole(self) -> Option<u64> {
-        (self.0 % ONE == 0).then_some(self.0 / ONE)
+        self.0.is_multiple_of(ONE).then_some(self.0 / ONE)
     }
 }
 
