@@ -341,12 +341,8 @@ mod tests {
     }
 
     fn tools(report: WatchReport) -> Vec<String> {
-        match report {
-            WatchReport::Lists(project) => {
-                project.tools.iter().map(|tool| tool.name.clone()).collect()
-            }
-            other => panic!("{other:?}"),
-        }
+        let WatchReport::Lists(project) = report else { panic!("{report:?}") };
+        project.tools.iter().map(|tool| tool.name.clone()).collect()
     }
 
     #[test]

@@ -327,6 +327,6 @@ fn what_is_told_of_a_tool_has_the_fields_of_its_example() {
         (&json!(1), &json!(600.0))
     );
     let flags = about["allowed_operations"]["flags"].as_array().map(Vec::len);
-    assert_eq!(about["allowed_operations"]["flags_count"].as_u64(), flags.map(|n| n as u64));
+    assert_eq!(about["allowed_operations"]["flags_count"], json!(flags));
     assert_eq!(server.close(), Some(0));
 }
