@@ -65,7 +65,7 @@ fn measure((what, unit): (&str, &str), script: &str, cell: &Cell<'_>, pasta: Opt
     let words = ["-c", script];
     let bare = || Some(number(Command::new("/usr/bin/python3").args(words)));
     let within = || Some(number(cell.command("/usr/bin/python3").args(words)));
-    let beside = || pasta.map(|pasta| number(&mut pasta.command(script)));
+    let beside = || pasta.and_then(|pasta| attempted(&mut pasta.command(script)));
     let places: [(&str, &dyn Fn() -> Option<f64>); 4] =
         [("bare", &bare), ("cell", &within), ("pasta", &beside), ("bare again", &bare)];
     let mut taken: [Vec<f64>; 4] = Default::default();
@@ -86,6 +86,9 @@ fn measure((what, unit): (&str, &str), script: &str, cell: &Cell<'_>, pasta: Opt
             let (middle, least, most) = (at(numbers.len() / 2), at(0), at(last));
             println!("    {name:<12} {middle:9.2} ({least:.2} to {most:.2})");
         }
+        if *name == "pasta" && pasta.is_some() && numbers.len() < TURNS {
+            println!("    {name:<12} failed in {} turns", TURNS - numbers.len());
+        }
     }
 }
 
@@ -99,6 +102,12 @@ fn number(command: &mut Command) -> f64 {
     let output = command.output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     text.trim().parse().unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Returns the number that a command prints, if it succeeds: pasta of 2023 resets connections that send much.
+fn attempted(command: &mut Command) -> Option<f64> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
 /// pasta (Debian's package `passt`), which connects a network namespace by a stack in user mode too.
