@@ -46,6 +46,12 @@ impl Connector {
         request: SocketRequest,
     ) -> Answered {
         match request {
+            // Rules for IPv6 would decide, and the kernel connects to the IPv4 address in it (ipv6(7)).
+            SocketRequest::Destination { to: SocketAddr::V6(to), .. }
+                if to.ip().to_ipv4_mapped().is_some() =>
+            {
+                refused("an IPv4 address in the spelling of IPv6")
+            }
             SocketRequest::Destination { protocol, to } => {
                 let port = (protocol != Protocol::Icmp).then_some(to.port());
                 match judge::could_reach(egress, only, protocol, to.ip(), port) {
@@ -182,14 +188,37 @@ mod tests {
             let answer = asked(&by_net, None, protocol, to);
             assert!(!lets_out(&answer), "{protocol:?} {to}: {answer:?}");
         }
-        // By name any public address, as only the worker knows to what the name was resolved; below a wildcard no
-        // private one.
+        // By name any address, as only the worker knows to what the name was resolved: a private one too where the rule
+        // spells the name out, and below a wildcard none.
         let by_name = egress(rule(&["a.org"], &[], Protocols::TCP));
-        assert!(lets_out(&asked(&by_name, None, Protocol::Tcp, "203.0.113.7:80")));
+        for to in ["203.0.113.7:80", "10.1.2.3:80", "192.168.1.1:80", "[fd12::1]:80"] {
+            assert!(lets_out(&asked(&by_name, None, Protocol::Tcp, to)), "{to}");
+        }
+        for to in ["10.1.2.3:81", "100.64.1.1:80", "169.254.169.254:80", "127.0.0.1:80"] {
+            assert!(!lets_out(&asked(&by_name, None, Protocol::Tcp, to)), "{to}");
+        }
         let below = egress(rule(&["*.a.org"], &[], Protocols::TCP));
         assert!(lets_out(&asked(&below, None, Protocol::Tcp, "203.0.113.7:80")));
         for to in ["10.1.2.3:80", "192.168.1.1:80", "100.64.1.1:80"] {
             assert!(!lets_out(&asked(&below, None, Protocol::Tcp, to)), "{to}");
+        }
+    }
+
+    #[test]
+    fn no_rule_for_ipv6_reaches_an_ipv4_address() {
+        let mut every = rule(&[], &["::/0"], Protocols::TCP);
+        every.protocols.udp = true;
+        let any = Egress { class: NetworkClass::Any, ..Egress::default() };
+        for egress in [egress(every), any] {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                // The control: an address of IPv6 is reached by each, where the protocol is.
+                let native = asked(&egress, None, protocol, "[2001:db8::7]:80");
+                assert!(lets_out(&native), "{protocol:?}: {native:?}");
+                for to in ["[::ffff:10.1.2.3]:80", "[::ffff:203.0.113.7]:80"] {
+                    let answer = asked(&egress, None, protocol, to);
+                    assert!(!lets_out(&answer), "{protocol:?} {to}: {answer:?}");
+                }
+            }
         }
     }
 
