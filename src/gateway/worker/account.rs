@@ -106,11 +106,16 @@ impl Account {
         self.unlisted = self.unlisted.saturating_add(1);
     }
 
-    /// Checks that one more connection may be open, and that the call and its session have bytes left.
+    /// Checks that one more connection may be open, and that the call and its session have bytes left. A call that is
+    /// forgotten has none: what it moved is not known any more.
     ///
     /// # Errors
     /// The limit that is reached.
     pub(crate) fn room(&self, call: CallId) -> Result<(), Refusal> {
+        if !self.calls.contains_key(&call) {
+            let why = "its call has ended, and another has begun".to_owned();
+            return Err(Refusal { why, grant: None });
+        }
         let limit =
             |what: &str| Refusal { why: format!("limit of the profile: {what}"), grant: None };
         let open = self.calls.values().map(|of| of.open).fold(0, u32::saturating_add);
@@ -332,6 +337,21 @@ mod tests {
         account.begin(3);
         let over = account.enters(3).expect_err("no bytes");
         assert_eq!(over.why, "limit of the profile: egress_limits.session_sent");
+    }
+
+    #[test]
+    fn a_connection_that_comes_after_its_call_was_forgotten_gets_no_second_limit() {
+        let limits = EgressLimits { sent: Some(100), ..EgressLimits::default() };
+        let mut account = Account::new(limits, 1);
+        account.enters(1).expect("room");
+        account.moved(&entry(1), Way::Sent, 100);
+        // A second connection of the call is on its way meanwhile.
+        account.closes(1);
+        account.begin(2);
+        let refused = account.enters(1).expect_err("a call that is forgotten");
+        assert_eq!(refused.why, "its call has ended, and another has begun");
+        assert!(account.tally(1).incomplete);
+        account.enters(2).expect("room");
     }
 
     #[test]
