@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use model::egress::frames::{
     CallId, CellKey, FRAME_BYTES, FromGateway, SocketAnswer, SocketRequest, ToGateway, decode,
@@ -36,6 +37,9 @@ const REQUESTS: usize = 16;
 /// Bytes that may wait on the way to a worker with sockets: some thirty answers. Descriptors on their way count for the
 /// user, whose other programs need some too (unix(7), ETOOMANYREFS).
 const ANSWERS_BYTES: usize = 16 << 10;
+/// Time in which the worker of a cell that is gone must have ended; it is killed then. Longer than what it takes by
+/// itself, as that begins when it reads of the end.
+const ENDING: Duration = worker::LAST_WORDS.saturating_add(Duration::from_secs(1));
 /// The reason for which calls of a cell end whose worker is gone.
 const DIED: &str = "the worker of the cell's network has died";
 
@@ -71,8 +75,9 @@ enum State {
         link: OwnedFd,
         sockets: Sockets,
         pidfd: OwnedFd,
-        /// True once the worker was told that the cell is gone, or has ended by itself.
-        ending: bool,
+        /// Hangs up when the cell ends, which its worker sees too; nothing once that is known.
+        lifeline: Option<OwnedFd>,
+        ending: Ending,
         /// False once the worker has closed its end of the link.
         open: bool,
         /// Calls about which it was asked and has not answered.
@@ -80,6 +85,17 @@ enum State {
     },
     /// Its worker died; it has no network any more.
     Failed,
+}
+
+/// How far the end of a worker has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It works. Its exit is the end of the cell's network, however it exits.
+    No,
+    /// Its cell is gone, and it was told; it must end by then, and gets nothing more.
+    By(Instant),
+    /// Its cell is gone, and it was killed.
+    Killed,
 }
 
 /// Last tallies of cells that are gone: a cell may end, and its worker with it, before the supervisor asks.
@@ -225,7 +241,10 @@ impl Cell {
                 }
                 add(Source::Lifeline(key), lifeline, PollFlags::POLLIN);
             }
-            State::Working { link, sockets, pidfd, open, .. } => {
+            State::Working { link, sockets, pidfd, lifeline, open, .. } => {
+                if let Some(lifeline) = lifeline {
+                    add(Source::Lifeline(key), lifeline, PollFlags::POLLIN);
+                }
                 if *open {
                     add(Source::Worker(key), link, PollFlags::POLLIN);
                 }
@@ -243,10 +262,32 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// Returns the time by which its worker must have ended, if its cell is gone.
+    fn ends_by(&self) -> Option<Instant> {
+        match &self.state {
+            State::Working { ending: Ending::By(by), .. } => Some(*by),
+            State::Working { ending: Ending::No | Ending::Killed, .. }
+            | State::Waiting { .. }
+            | State::Failed => None,
+        }
+    }
+
+    /// Kills its worker, whose end nobody needs to be told: the cell is gone.
+    fn kill_at_end(&mut self) {
+        if let State::Working { pidfd, ending, .. } = &mut self.state {
+            *ending = Ending::Killed;
+            // It may have ended already.
+            process::signal(&*pidfd, Signal::SIGKILL).unwrap_or_default();
+        }
+    }
+}
+
 impl Gateway<'_> {
     /// Waits for something to happen, and does what it asks for.
     fn turn(&mut self) -> Result<(), Errno> {
         let ready = self.ready()?;
+        self.kill_late();
         // All of them before any packet: a call was begun before its first packet was sent.
         while self.frame()? {}
         self.send_pending();
@@ -274,7 +315,7 @@ impl Gateway<'_> {
         let waited = sources.iter().map(|(_, fd, flags)| PollFd::new(*fd, *flags));
         let mut waited: Vec<PollFd<'_>> = waited.collect();
         loop {
-            match poll(&mut waited, PollTimeout::NONE) {
+            match poll(&mut waited, self.patience()) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
@@ -283,6 +324,26 @@ impl Gateway<'_> {
         let events = waited.iter().map(|fd| fd.revents().unwrap_or(PollFlags::POLLERR));
         let ready = sources.iter().zip(events).filter(|(_, events)| !events.is_empty());
         Ok(ready.map(|((source, ..), _)| *source).collect())
+    }
+
+    /// Returns the time until the next worker must have ended.
+    fn patience(&self) -> PollTimeout {
+        let Some(next) = self.cells.values().filter_map(Cell::ends_by).min() else {
+            return PollTimeout::NONE;
+        };
+        // A millisecond more, as a part of one would be none.
+        let left = next.saturating_duration_since(Instant::now()).as_millis().saturating_add(1);
+        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+    }
+
+    /// Kills the workers that have not ended in time.
+    fn kill_late(&mut self) {
+        let now = Instant::now();
+        for cell in self.cells.values_mut() {
+            if cell.ends_by().is_some_and(|by| by <= now) {
+                cell.kill_at_end();
+            }
+        }
     }
 
     /// Reads a frame of the supervisor. An error ends the gateway: one that cannot be read leaves cells whose state
@@ -398,10 +459,11 @@ impl Gateway<'_> {
         let Some(begun) = cell.begun.clone() else { return };
         let state = std::mem::replace(&mut cell.state, State::Failed);
         let State::Waiting { packets, lifeline } = state else { return };
-        let forked = links().and_then(|links| fork().map(|side| (links, side)));
-        match forked {
-            Ok((Links { ours, theirs: (theirs, sockets) }, Side::Child)) => {
-                drop(ours);
+        let ours = lifeline.try_clone().map_err(|error| cell::errno_of(&error));
+        let made = ours.and_then(|ours| links().map(|links| (ours, links)));
+        match made.and_then(|made| fork().map(|side| (made, side))) {
+            Ok(((lifeline_here, Links { ours, theirs: (theirs, sockets) }), Side::Child)) => {
+                drop((lifeline_here, ours));
                 let egress = Arc::clone(&cell.egress);
                 let reads = egress.rules.iter().any(model::egress::EgressRule::intercepts);
                 let requests = self.prepared.of_cell(cell.profile, cell.seed, reads);
@@ -419,11 +481,16 @@ impl Gateway<'_> {
                     begun,
                 })
             }
-            Ok((Links { ours: (link, sockets), .. }, Side::Parent(child))) => {
-                let (pidfd, asked) = (child.pidfd, Vec::new());
-                let sockets = Sockets { link: sockets, waiting: None, open: true };
-                cell.state =
-                    State::Working { link, sockets, pidfd, ending: false, open: true, asked };
+            Ok(((lifeline, Links { ours: (link, sockets), .. }), Side::Parent(child))) => {
+                cell.state = State::Working {
+                    link,
+                    sockets: Sockets { link: sockets, waiting: None, open: true },
+                    pidfd: child.pidfd,
+                    lifeline: Some(lifeline),
+                    ending: Ending::No,
+                    open: true,
+                    asked: Vec::new(),
+                };
             }
             Err(_) => {
                 self.close_packets(&packets);
@@ -505,7 +572,7 @@ impl Gateway<'_> {
     /// Answers one request. Returns false where there is none, or no room for an answer.
     fn serve_socket(&mut self, key: CellKey) -> Result<bool, Errno> {
         let Some(cell) = self.cells.get_mut(&key) else { return Ok(false) };
-        let State::Working { sockets, .. } = &mut cell.state else { return Ok(false) };
+        let State::Working { sockets, ending, .. } = &mut cell.state else { return Ok(false) };
         if !sockets.send_waiting() {
             return Ok(false);
         }
@@ -521,7 +588,12 @@ impl Gateway<'_> {
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         let request = decode::<SocketRequest>(bytes).map_err(|_| Errno::EPROTO)?;
         let only = cell.begun.as_ref().and_then(|begun| begun.only.as_ref());
-        let (answer, socket) = self.connector.answer(&cell.egress, only, request);
+        let (answer, socket) = match ending {
+            Ending::No => self.connector.answer(&cell.egress, only, request),
+            Ending::By(_) | Ending::Killed => {
+                (SocketAnswer::Refused { why: "the cell has ended".to_owned() }, None)
+            }
+        };
         sockets.waiting = Some((encode(&answer).map_err(|_| Errno::EPROTO)?, socket));
         Ok(sockets.send_waiting())
     }
@@ -533,21 +605,24 @@ impl Gateway<'_> {
         }
     }
 
-    /// Reaps a worker. One that did not end as it should is told.
+    /// Reaps a worker. One that ended before its cell is told, also where it says that all is well: a call would go on
+    /// without a network, and nobody would know.
     fn exited(&mut self, key: CellKey) {
         let Some(cell) = self.cells.get(&key) else { return };
-        let State::Working { pidfd, .. } = &cell.state else { return };
+        let State::Working { pidfd, lifeline, .. } = &cell.state else { return };
         let well = match process::collect(pidfd) {
             Ok(None) => return,
             Ok(Some(collected)) => collected.well,
             Err(_) => false,
         };
+        // The worker may have seen the end of the cell before this loop does.
+        let is_over = lifeline.as_ref().is_none_or(has_hung_up);
         // Its last words are still to be read.
         while self.worker_frame(key) {}
         let Some(cell) = self.cells.get_mut(&key) else { return };
         let State::Working { ending, asked, .. } = &mut cell.state else { return };
         let (ending, asked) = (*ending, std::mem::take(asked));
-        if ending || well {
+        if ending != Ending::No || (well && is_over) {
             self.cells.remove(&key);
         } else {
             cell.state = State::Failed;
@@ -560,12 +635,17 @@ impl Gateway<'_> {
     fn close(&mut self, key: CellKey) {
         let Some(cell) = self.cells.get_mut(&key) else { return };
         match &mut cell.state {
-            State::Working { link, ending, pidfd, .. } => {
-                *ending = true;
+            State::Working { link, lifeline, ending, .. } => {
+                *lifeline = None;
+                // A second word of the end gives no more time.
+                if *ending != Ending::No {
+                    return;
+                }
                 let told = encode(&ToGateway::Close { cell: key })
                     .is_ok_and(|frame| send_now(&*link, &frame, &[]).is_ok());
-                if !told {
-                    process::signal(&*pidfd, Signal::SIGKILL).unwrap_or_default();
+                match Instant::now().checked_add(ENDING).filter(|_| told) {
+                    Some(by) => *ending = Ending::By(by),
+                    None => cell.kill_at_end(),
                 }
             }
             State::Waiting { .. } | State::Failed => {
@@ -615,6 +695,12 @@ impl Gateway<'_> {
     }
 }
 
+/// Returns true if the cell of this lifeline has ended. One that cannot be looked at tells nothing.
+fn has_hung_up(lifeline: &OwnedFd) -> bool {
+    let mut waited = [PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
+    poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
 fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
     process::set_death_signal(Signal::SIGKILL)?;
     let seed = worker::seed()?;
@@ -629,7 +715,10 @@ fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use model::egress::{Connection, ConnectionEnd, Protocol};
+    use nix::sys::socket::Shutdown;
 
     use super::*;
 
@@ -652,8 +741,22 @@ mod tests {
         link: &'a OwnedFd,
         spec: &'a GatewaySpec,
     ) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd)) {
+        let sleep = || std::thread::sleep(std::time::Duration::from_secs(60));
+        let (gateway, worker, theirs, _) = gateway_of(link, spec, sleep);
+        (gateway, worker, theirs)
+    }
+
+    /// The same with a worker that does this and exits as if all were well. Returns the cell's end of its lifeline too.
+    fn gateway_of<'a>(
+        link: &'a OwnedFd,
+        spec: &'a GatewaySpec,
+        act: impl FnOnce(),
+    ) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd), OwnedFd) {
+        // Not a pipe: children of other tests hold a copy of its end, and a shutdown ends both.
+        let (lifeline, init) = pair().expect("a pair");
         let Side::Parent(worker) = fork().expect("a child") else {
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            drop(init);
+            act();
             process::exit_now(0);
         };
         let Links { ours: (frames, sockets), theirs } = links().expect("two pairs");
@@ -661,7 +764,8 @@ mod tests {
             link: frames,
             sockets: Sockets { link: sockets, waiting: None, open: true },
             pidfd: worker.pidfd.try_clone().expect("a copy"),
-            ending: false,
+            lifeline: Some(lifeline),
+            ending: Ending::No,
             open: true,
             asked: vec![9],
         };
@@ -680,7 +784,7 @@ mod tests {
             closer: closer().expect("a closer"),
             pending: VecDeque::new(),
         };
-        (gateway, worker.pidfd, theirs)
+        (gateway, worker.pidfd, theirs, init)
     }
 
     /// Reads what the supervisor gets.
@@ -748,6 +852,72 @@ mod tests {
         gateway.cells.clear();
         begin(&mut gateway, call + 2);
         assert!(matches!(told(&supervisor).as_slice(), [FromGateway::Failed { .. }]));
+    }
+
+    /// Returns the state of the end of the cell's worker; nothing once the cell is forgotten.
+    fn ending(gateway: &Gateway<'_>) -> Option<Ending> {
+        match &gateway.cells.get(&KEY)?.state {
+            State::Working { ending, .. } => Some(*ending),
+            State::Waiting { .. } | State::Failed => None,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_ignores_the_end_of_its_cell_gets_nothing_more_and_is_killed() {
+        let (supervisor, link) = pair().expect("a pair");
+        let spec = spec();
+        let sleep = || std::thread::sleep(Duration::from_secs(60));
+        let (mut gateway, worker, (_frames, sockets), _init) = gateway_of(&link, &spec, sleep);
+        let asks = |gateway: &mut Gateway<'_>| {
+            let ask = SocketRequest::Own { addresses: vec![[127, 0, 0, 1].into()] };
+            send_now(&sockets, &encode(&ask).expect("it fits"), &[]).expect("sent");
+            gateway.serve_sockets(KEY);
+            let mut buffer = [0; 4_096];
+            let received = receive(&sockets, &mut buffer, PacketWait::No).expect("an answer");
+            decode::<SocketAnswer>(buffer.get(..received.bytes).expect("read")).expect("an answer")
+        };
+        // The control: before its end it is answered, and the loop waits for no time.
+        assert_eq!(asks(&mut gateway), SocketAnswer::Own { own: vec![true] });
+        assert_eq!(gateway.patience(), PollTimeout::NONE);
+        let close = encode(&ToGateway::Close { cell: KEY }).expect("it fits");
+        send_now(&supervisor, &close, &[]).expect("sent");
+        gateway.turn().expect("a turn");
+        let Some(Ending::By(by)) = ending(&gateway) else { panic!("{:?}", gateway.cells) };
+        let ended = SocketAnswer::Refused { why: "the cell has ended".to_owned() };
+        assert_eq!(asks(&mut gateway), ended);
+        // Another word of its end gives no more time.
+        gateway.close(KEY);
+        assert_eq!(ending(&gateway), Some(Ending::By(by)));
+        while let Some(Ending::By(_)) = ending(&gateway) {
+            gateway.turn().expect("a turn");
+        }
+        assert_eq!(ending(&gateway), Some(Ending::Killed));
+        while gateway.cells.contains_key(&KEY) {
+            gateway.turn().expect("a turn");
+        }
+        drop(worker);
+    }
+
+    #[test]
+    fn a_worker_that_exits_before_its_cell_has_died_whatever_it_says() {
+        for cell_ends in [false, true] {
+            let (supervisor, link) = pair().expect("a pair");
+            let spec = spec();
+            let (mut gateway, worker, _theirs, init) = gateway_of(&link, &spec, || ());
+            let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it has not ended");
+            // With the cell's end, which the worker saw first, its exit is an honest one.
+            if cell_ends {
+                nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
+            }
+            gateway.exited(KEY);
+            let failed = FromGateway::Failed { cell: Some(KEY), why: DIED.to_owned() };
+            let tally = Tally { incomplete: true, ..Tally::default() };
+            let tally = FromGateway::Tally { cell: KEY, call: 9, tally };
+            let expected = if cell_ends { vec![tally] } else { vec![failed, tally] };
+            assert_eq!(told(&supervisor), expected, "{cell_ends}");
+            assert_eq!(gateway.cells.is_empty(), cell_ends);
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ const QUESTIONS: usize = 64;
 const IN_A_ROW: usize = 64;
 
 /// Time in which connections of a cell that has ended may still send what its programs had written.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Time between two looks at such connections.
 const TICK: Duration = Duration::from_millis(10);
 
