@@ -251,13 +251,16 @@ pub(crate) fn gateway() -> Result<(), Errno> {
     bpf::load(&gateway_filter()?)
 }
 
-/// Confines a worker further. Its runtime exists, and it has one thread.
+/// Confines a worker further, to at most `descriptors`. Its runtime exists, and it has one thread.
 ///
 /// # Errors
 /// As [`gateway`].
-pub(crate) fn worker() -> Result<(), Errno> {
+pub(crate) fn worker(descriptors: u64) -> Result<(), Errno> {
     process::give_way(NICE)?;
     limit(Resource::DATA, WORKER_BYTES)?;
+    // Never above what the operator's limits allow.
+    let (_, most) = Resource::NOFILE.get().map_err(|error| cell::errno_of(&error))?;
+    limit(Resource::NOFILE, descriptors.min(most))?;
     let abi = landlock::kernel_abi();
     if abi > 0 {
         // No port at all.
@@ -371,6 +374,21 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_has_no_more_descriptors_than_it_may() {
+        let copies = |most: u64| {
+            in_child(|| {
+                let walls = process::set_no_new_privs().and_then(|()| worker(most));
+                let stdin = std::io::stdin();
+                let copy = || stdin.as_fd().try_clone_to_owned();
+                let copies: Result<Vec<OwnedFd>, _> = (0..100).map(|_| copy()).collect();
+                vec![walls, copies.map(drop).map_err(|error| cell::errno_of(&error))]
+            })
+        };
+        assert_eq!(copies(900), [0, 0]);
+        assert_eq!(copies(64), [0, libc::EMFILE]);
+    }
+
+    #[test]
     fn a_worker_has_the_sockets_that_it_got_and_no_file_process_or_listener() {
         let flags = SockFlag::SOCK_CLOEXEC;
         let stream = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
@@ -391,7 +409,7 @@ mod tests {
         assert_eq!(bare.get(5..14), Some(&[0; 9][..]));
         let near = made();
         let confined = in_child(|| {
-            let walls = process::set_no_new_privs().and_then(|()| worker());
+            let walls = process::set_no_new_privs().and_then(|()| worker(1_024));
             if walls.is_err() { vec![walls] } else { attempts(&stream, &near) }
         });
         assert_eq!(confined, [no, no, no, no, no, no, no, no, no, no, no, no, no, no, 0, 0]);

@@ -709,7 +709,7 @@ fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
         .enable_time()
         .build()
         .map_err(|error| cell::errno_of(&error))?;
-    confine::worker()?;
+    confine::worker(parts.most_descriptors())?;
     runtime.block_on(worker::serve(parts, seed))
 }
 

@@ -73,6 +73,20 @@ pub(crate) struct Parts {
     pub requests: CellRequests,
 }
 
+/// Descriptors of a worker beside its sockets: its links, its runtime, and what is on its way.
+const OTHER_DESCRIPTORS: usize = 64;
+
+impl Parts {
+    /// Returns the most descriptors that the worker needs: for connections that are open, that are on their way, and to
+    /// the resolver, for flows, and for questions, of which each may be asked again over a stream.
+    pub(crate) fn most_descriptors(&self) -> u64 {
+        let open = u64::from(self.egress.limits.connections);
+        let own = [stack::MOST, CONNECTING, flows::MOST, 2 * QUESTIONS, OTHER_DESCRIPTORS];
+        let own = own.into_iter().fold(0, usize::saturating_add);
+        u64::try_from(own).unwrap_or(u64::MAX).saturating_add(open)
+    }
+}
+
 /// Outcome of reading from the gateway's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frame {
