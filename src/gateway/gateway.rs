@@ -503,6 +503,7 @@ impl Gateway<'_> {
     fn become_worker(&mut self, parts: worker::Parts) -> ! {
         self.cells.clear();
         self.profiles.clear();
+        (self.ended, self.pending) = (Ended::default(), VecDeque::new());
         // The other end of the supervisor's link must not outlive the gateway in a worker, which asks for routes and sockets.
         let own = [self.link.as_fd(), self.closer.as_fd(), self.connector.routes.as_fd()];
         let closed = own.into_iter().try_for_each(cell::fds::close);

@@ -1,5 +1,6 @@
 //! The host's routes: which addresses are its own (rtnetlink(7)).
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -25,6 +26,8 @@ pub(crate) enum Route {
 #[derive(Debug)]
 pub(crate) struct Routes {
     socket: OwnedFd,
+    /// Number of the last question.
+    asked: Cell<u32>,
 }
 
 // From linux/rtnetlink.h and linux/netlink.h.
@@ -36,6 +39,8 @@ const RTA_DST: u16 = 1;
 const RTN_UNICAST: u8 = 1;
 /// Bytes of nlmsghdr, and of rtmsg.
 const HEADER: usize = 16;
+/// Place of `nlmsg_seq` in a message.
+const SEQUENCE_AT: usize = 8;
 /// Place of `rtm_type` in an answer.
 const TYPE_AT: usize = HEADER + 7;
 
@@ -52,7 +57,7 @@ impl Routes {
             SockProtocol::NetlinkRoute,
         )?;
         connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        Ok(Self { socket })
+        Ok(Self { socket, asked: Cell::default() })
     }
 
     /// Returns the route to an address; the host's own address is its own in each spelling of IPv6 too, whose packets a
@@ -73,10 +78,18 @@ impl Routes {
     /// # Errors
     /// The errno of a question that could not be asked, or EPROTO for an answer that is none.
     fn to(&self, address: IpAddr) -> Result<Route, Errno> {
-        send(self.socket.as_raw_fd(), &question(address), MsgFlags::empty())?;
+        let number = self.asked.get().wrapping_add(1);
+        self.asked.set(number);
+        send(self.socket.as_raw_fd(), &question(address, number), MsgFlags::empty())?;
         let mut answer = [0; 1_024];
-        let length = recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-        read(answer.get(..length).unwrap_or_default()).ok_or(Errno::EPROTO)
+        loop {
+            let length = recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+            let answer = answer.get(..length).unwrap_or_default();
+            // One to an earlier question, whose asking failed midway, would say the route of another address.
+            if sequence(answer).ok_or(Errno::EPROTO)? == number {
+                return read(answer).ok_or(Errno::EPROTO);
+            }
+        }
     }
 }
 
@@ -86,8 +99,14 @@ impl AsFd for Routes {
     }
 }
 
-/// Returns the message that asks for the route to an address.
-fn question(address: IpAddr) -> Vec<u8> {
+/// Returns the number of the question that this answers.
+fn sequence(answer: &[u8]) -> Option<u32> {
+    let field = answer.get(SEQUENCE_AT..SEQUENCE_AT + 4)?;
+    Some(u32::from_ne_bytes(field.try_into().ok()?))
+}
+
+/// Returns the message that asks for the route to an address, with the number of the question.
+fn question(address: IpAddr, number: u32) -> Vec<u8> {
     let (family, octets, bits) = match address {
         IpAddr::V4(v4) => (2_u8, v4.octets().to_vec(), 32_u8),
         IpAddr::V6(v6) => (10, v6.octets().to_vec(), 128),
@@ -95,7 +114,11 @@ fn question(address: IpAddr) -> Vec<u8> {
     let attribute = u16::try_from(octets.len().saturating_add(4)).unwrap_or(u16::MAX);
     let length = u32::from(attribute).saturating_add(28);
     let mut message = length.to_ne_bytes().to_vec();
-    for field in [RTM_GETROUTE, NLM_F_REQUEST, 1, 0, 0, 0] {
+    for field in [RTM_GETROUTE, NLM_F_REQUEST] {
+        message.extend_from_slice(&field.to_ne_bytes());
+    }
+    // From nobody in particular.
+    for field in [number, 0] {
         message.extend_from_slice(&field.to_ne_bytes());
     }
     // struct rtmsg: family and length of the destination; the rest is not asked for.
@@ -134,6 +157,19 @@ mod tests {
         let other = "203.0.113.77".parse().expect("an address");
         let route = routes.to(other).expect("an answer");
         assert!(matches!(route, Route::Onwards | Route::None(Errno::ENETUNREACH)), "{route:?}");
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_question_is_dropped() {
+        let routes = Routes::open().expect("a socket");
+        let loopback = "127.0.0.1".parse().expect("an address");
+        // Its answer is never read.
+        let earlier = question(loopback, routes.asked.get());
+        send(routes.socket.as_raw_fd(), &earlier, MsgFlags::empty()).expect("asked");
+        let other = "203.0.113.77".parse().expect("an address");
+        let route = routes.to(other).expect("an answer");
+        assert!(matches!(route, Route::Onwards | Route::None(Errno::ENETUNREACH)), "{route:?}");
+        assert_eq!(routes.to(loopback), Ok(Route::Own));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::granted::{Granted, Kind};
 use super::program;
 use cell::mounts::HIDDEN;
 use cell::{c_path, sealed};
-use model::profile::{HostPath, PathKind, Presence, Profile};
+use model::profile::{HostPath, PathKind, Presence, Profile, SCRIPT_PROGRAMS};
 use sys::lookup::{self, Follow};
 use sys::mount::{
     Filesystem, Reach, attach, attach_held, attribute, clone_held, clone_tree, open_resolved,
@@ -137,6 +137,10 @@ impl DetachedMount {
     fn of_copy(mut program: File, cell: &Path) -> std::io::Result<Self> {
         let (directory, name) =
             cell.parent().zip(cell.file_name()).ok_or(ErrorKind::InvalidInput)?;
+        // Any other directory has more in it, which the copy would cover.
+        if directory != Path::new(SCRIPT_PROGRAMS) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
         let filesystem = Filesystem::open(c"tmpfs")?;
         filesystem.set_to(c"mode", c"0755")?;
         filesystem.create()?;
