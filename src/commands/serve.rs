@@ -24,7 +24,7 @@ use super::toolchains::FoundToolchains;
 use super::wiring::Settings;
 use super::workspace_cache::WorkspaceCache;
 use super::{agreement, metrics, project, start, wiring};
-use ::project::ProjectDirectory;
+use ::project::{KEPT, ProjectDirectory};
 use config::HostContext;
 use config::mcp_server::McpSettings;
 use http::Scopes;
@@ -314,7 +314,10 @@ fn read_project(
     let Some(asked) = &typed.project else { return Ok(None) };
     let directory = asked.strip_suffix(":rw").unwrap_or(asked);
     let keys = &settings.loaded.config.project;
-    let served = project::with_hooks(directory, typed.project_hooks, (config, keys))?;
+    let mut served = project::with_hooks(directory, typed.project_hooks, (config, keys))?;
+    if asked.ends_with(":rw") {
+        served.project = served.project.written_by_scripts();
+    }
     for told in &served.project.settings.told {
         tracing::warn!(what = plain(told), "config.clamped");
     }
@@ -383,15 +386,10 @@ fn project_workspace(asked: &str) -> String {
     }
 }
 
-/// Folder of a project's hooks and of its lists.
-const HOOKS: &str = "server.d";
-/// Folders of a project that say what its tools are and what they do.
-const KEPT: [&str; 7] = [HOOKS, "tools", "prompts", "completions", "providers", "lib", "ui"];
-
-/// Makes the folder of the hooks, which belongs to the project's owner.
-fn make_kept(directory: &Path) -> std::io::Result<()> {
+/// Makes a folder that is kept, which belongs to the project's owner.
+fn make_kept(directory: &Path, name: &str) -> std::io::Result<()> {
     let owner = std::fs::metadata(directory)?;
-    let place = directory.join(HOOKS);
+    let place = directory.join(name);
     std::fs::DirBuilder::new().mode(0o755).create(&place)?;
     std::os::unix::fs::lchown(&place, Some(owner.uid()), Some(owner.gid()))
 }
@@ -400,28 +398,28 @@ fn make_kept(directory: &Path) -> std::io::Result<()> {
 /// script that could change another tool would have what that tool has.
 ///
 /// # Errors
-/// A project whose folder of hooks is absent, which a script could make, and cannot be made here either.
+/// A folder that is absent, which a script could make, and cannot be made here; or a link or a file in its place, which a
+/// script could exchange.
 fn kept(asked: &str) -> Result<Vec<MountRequest>, CliError> {
     let Some(directory) = asked.strip_suffix(":rw") else { return Ok(Vec::new()) };
     let directory = std::path::absolute(directory)
         .map_err(|error| CliError::new(format!("--project: {}", in_words(&error))))?;
     // A named path may be a link, but nothing below it.
     let is_folder = |place: &Path| place.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-    if !is_folder(&directory.join(HOOKS)) {
-        make_kept(&directory).map_err(|error| {
-            let why = format!("--project: {HOOKS} cannot be made: {}", in_words(&error));
-            CliError::new(why).with_hint(
-                "it is kept as it is where scripts may write to the project: mkdir server.d",
-            )
+    for name in KEPT.into_iter().filter(|name| !is_folder(&directory.join(name))) {
+        make_kept(&directory, name).map_err(|error| {
+            let why = format!("--project: {name} cannot be made: {}", in_words(&error));
+            CliError::new(why).with_hint(format!(
+                "where scripts may write to the project it is a folder that is kept as it is: mkdir {name}"
+            ))
         })?;
     }
-    let present = KEPT.iter().filter(|name| is_folder(&directory.join(name)));
     let request = |name: &&str| MountRequest {
         host: directory.join(name),
         cell: Path::new(WORKSPACE).join(name),
         access: Access::ReadOnly,
     };
-    Ok(present.map(request).collect())
+    Ok(KEPT.iter().map(request).collect())
 }
 
 /// Returns memory that only a start needs: parsing, the command line, the supervisor's set-up.

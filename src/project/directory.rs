@@ -15,6 +15,11 @@ use crate::{Project, ProjectError};
 const LISTED: [&str; 7] =
     ["tools", "resources", "prompts", "completions", "server.d", "ui", "config"];
 
+/// Folders of a project that say what its scripts are and what they do: where scripts may write to the project, these
+/// stay as they are. `resources` is not among them, as scripts write files there for clients.
+pub const KEPT: [&str; 8] =
+    ["server.d", "tools", "prompts", "completions", "providers", "lib", "ui", "config"];
+
 /// The held directory of a project.
 #[derive(Debug)]
 pub struct ProjectDirectory {

@@ -224,7 +224,7 @@ impl FetchRequest {
         }
         let mut request = Self::of(url, bounds)?;
         let number = |key: &str| fields.get(key).and_then(Value::as_u64).filter(|it| *it > 0);
-        request.seconds = number("seconds").unwrap_or(request.seconds).min(FetchBounds::SECONDS);
+        request.seconds = number("seconds").unwrap_or(request.seconds).min(bounds.https_seconds);
         request.bytes = number("bytes").unwrap_or(request.bytes).min(bounds.https_bytes);
         if let Some(agent) = fields.get("agent").and_then(Value::as_str) {
             let is_plain = !agent.is_empty() && agent.len() <= 256;
@@ -334,9 +334,24 @@ impl FetchRequest {
     }
 }
 
-/// Returns true if a list of hosts has this one.
+/// Returns true if a list of hosts has this one: by its name, or by `*.` before the end of its name. A dot at the end
+/// makes no difference.
 fn is_listed(hosts: &[String], host: &str) -> bool {
-    hosts.iter().any(|one| one.eq_ignore_ascii_case(host))
+    let plain = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    let host = plain(host);
+    let is_it = |one: &String| match plain(one).strip_prefix('*') {
+        Some(end) => host.len() > end.len() && host.ends_with(end),
+        None => host == plain(one),
+    };
+    hosts.iter().any(is_it)
+}
+
+/// Returns true for what a list of hosts can have: a name, or `*.` before one.
+pub(crate) fn is_pattern(word: &str) -> bool {
+    let name = word.strip_prefix("*.").unwrap_or(word);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_in_label = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    name.split('.').all(|label| !label.is_empty() && label.chars().all(is_in_label))
 }
 
 /// Reads `REF:PATH`, or the path alone.
@@ -443,13 +458,18 @@ mod tests {
             of(fields).map(|(_, request)| request)
         };
         let request = asked(json!({"seconds": 600, "bytes": 1000})).and_then(Result::ok);
-        assert_eq!(request.map(|it| (it.seconds, it.bytes)), Some((60, 100)));
+        assert_eq!(request.map(|it| (it.seconds, it.bytes)), Some((15, 100)));
         let request = asked(json!({"seconds": 5, "bytes": 10})).and_then(Result::ok);
         assert_eq!(request.map(|it| (it.seconds, it.bytes)), Some((5, 10)));
         let fault = |more: Value| asked(more).and_then(Result::err).map(|it| it.fault);
         assert_eq!(fault(json!({"allow": ["E.org"]})), None);
         assert_eq!(fault(json!({"allow": ["f.org"]})), Some(FetchFault::HostBlocked));
         assert_eq!(fault(json!({"deny": ["e.org"]})), Some(FetchFault::HostBlocked));
+        assert_eq!(fault(json!({"deny": ["*.e.org"]})), None);
+        let below = |deny: &str| json!({"deny": [deny], "url": "https://a.b.e.org./"});
+        assert_eq!(fault(below("*.e.org")), Some(FetchFault::HostBlocked));
+        assert_eq!(fault(below("a.b.e.org")), Some(FetchFault::HostBlocked));
+        assert_eq!(fault(below("b.e.org")), None);
         assert_eq!(fault(json!({"agent": "a\nHost: b"})), Some(FetchFault::InvalidParams));
         assert_eq!(fault(json!({"url": "git+https://e.org/r#a"})), Some(FetchFault::InvalidUrl));
         for id in ["", "a b", "../x", "a\n"] {

@@ -37,6 +37,29 @@ impl FirstDocument {
     }
 }
 
+/// Levels of the deepest document of metadata. A report of a project holds them some levels deeper, and no parser takes
+/// more than 127.
+const LEVELS: usize = 100;
+
+/// Returns true for a document of JSON that is nested deeper than metadata may be.
+pub(crate) fn is_too_deep(text: &str) -> bool {
+    let (mut depth, mut is_text, mut is_escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => depth += 1,
+            b']' | b'}' if !is_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > LEVELS {
+            return true;
+        }
+    }
+    false
+}
+
 /// Takes the values of a document from those that are `left`.
 ///
 /// # Errors
@@ -139,6 +162,8 @@ mod tests {
             first(&format!("{{{}\"\":0}}", "\"\":0,".repeat(VALUES / 2))),
             (None, false, true)
         );
+        let nested = |levels: usize| "[".repeat(levels) + "\"[\\\"[\"" + &"]".repeat(levels);
+        assert_eq!((is_too_deep(&nested(100)), is_too_deep(&nested(101))), (false, true));
         let deep = "[".repeat(10_000);
         assert_eq!(first(&deep), (None, false, false));
     }

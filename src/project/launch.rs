@@ -143,7 +143,10 @@ impl ScriptLaunch {
         let profile = profile(tool);
         let (seconds, idle) = (seconds(project, tool), idle(project, tool));
         let (egress, is_read_only) = (egress(tool), is_read_only(tool));
-        let (downloads, limits) = (downloads(project, &mut env), project.settings.stream);
+        // Downloads are a way out as well.
+        let has_network = egress.as_ref().is_none_or(|rules| !rules.is_empty());
+        let downloads = has_network.then(|| downloads(project, &mut env)).flatten();
+        let limits = project.settings.stream;
         Ok(Self {
             script,
             env,

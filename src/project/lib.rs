@@ -41,7 +41,7 @@ use tree::Tree;
 pub use completions::{
     AskedCompletion, CompletionOf, CompletionRequest, SUGGESTIONS, ScriptCompletion, Suggestions,
 };
-pub use directory::ProjectDirectory;
+pub use directory::{KEPT, ProjectDirectory};
 pub use fetch::{FetchBounds, FetchError, FetchFault, FetchRequest};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use prompts::ScriptPrompt;
@@ -85,6 +85,9 @@ pub struct Project {
     /// True if the operator named them.
     #[serde(skip)]
     has_named_roots: bool,
+    /// True if its scripts may write to it.
+    #[serde(skip)]
+    is_written: bool,
     /// Directories of the host that its cells have.
     #[serde(skip)]
     granted: Vec<GrantedDirectory>,
@@ -177,6 +180,7 @@ impl Project {
             hooks: hooks(tree)?,
             roots: roots::read(tree, &mut mistakes),
             has_named_roots: false,
+            is_written: false,
             granted: Vec::new(),
             hash: String::new(),
             mistakes: Vec::new(),
@@ -198,6 +202,23 @@ impl Project {
         project.mistakes = mistakes;
         project.hash = project.hashed();
         Ok(project)
+    }
+
+    /// Takes out what scripts could change where they may write to the project: a script runs from folders alone that are
+    /// kept as they are ([`KEPT`]).
+    #[must_use]
+    pub fn written_by_scripts(mut self) -> Self {
+        self.is_written = true;
+        let is_kept = |completion: &ScriptCompletion| {
+            let folder = completion.path.split('/').next().unwrap_or_default();
+            KEPT.contains(&folder) && !completion.path.split('/').any(|name| name == "..")
+        };
+        let (kept, others) = std::mem::take(&mut self.completions).into_iter().partition(is_kept);
+        self.completions = kept;
+        let why = "is not run: scripts may write to its folder (--project DIR:rw)";
+        let told = others.iter().map(|one| ProjectMistake::new(&one.path, why));
+        self.mistakes.extend(told);
+        self
     }
 
     /// Finds a tool by its name.

@@ -44,6 +44,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
         hooks: Vec::new(),
         roots: Vec::new(),
         has_named_roots: false,
+        is_written: false,
         granted: Vec::new(),
         hash: String::new(),
         mistakes: Vec::new(),
@@ -161,6 +162,7 @@ fn nothing_of_the_caller_is_in_the_script() {
         hooks: Vec::new(),
         roots: Vec::new(),
         has_named_roots: false,
+        is_written: false,
         granted: Vec::new(),
         hash: String::new(),
         mistakes: Vec::new(),
@@ -214,4 +216,21 @@ fn a_tool_whose_progress_renews_its_time_says_which_limit_it_reached() {
     assert_eq!(ended(ScriptEnd::Idle), expected("idle", idle));
     let over = "Tool exceeded maximum runtime of 600s";
     assert_eq!(ended(ScriptEnd::TimedOut), expected("max_exceeded", over));
+}
+
+#[test]
+fn a_tool_that_asks_for_no_network_has_no_downloads_either() {
+    let of = |rules: Value| {
+        let mut tool = tool(Value::Null);
+        tool.meta = json!({"cofferdam/egress": rules}).as_object().cloned();
+        launched(&tool)
+    };
+    let asked = |launch: &ScriptLaunch| {
+        (launch.downloads.is_some(), launch.env.contains_key("COFFERDAM_DOWNLOADS"))
+    };
+    assert_eq!(asked(&launched(&tool(Value::Null))), (true, true));
+    assert_eq!(asked(&of(json!(["api"]))), (true, true));
+    assert_eq!(asked(&of(json!([]))), (false, false));
+    // What is no list is none either.
+    assert_eq!(asked(&of(json!("api"))), (false, false));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fetch::FetchBounds;
+use crate::fetch::{FetchBounds, is_pattern};
 use crate::stream::StreamLimits;
 use crate::token::RemoteToken;
 
@@ -208,8 +208,8 @@ impl ProjectSettings {
         };
         bounds.https_deny.extend(only(&git, &https));
         bounds.git_deny.extend(only(&https, &git));
-        bounds.https_deny.extend(of.words("MCPBASH_HTTPS_DENY_HOSTS"));
-        bounds.git_deny.extend(of.words("MCPBASH_GIT_DENY_HOSTS"));
+        bounds.https_deny.extend(denied(of, "MCPBASH_HTTPS_DENY_HOSTS")?);
+        bounds.git_deny.extend(denied(of, "MCPBASH_GIT_DENY_HOSTS")?);
         let seconds = (1, FetchBounds::SECONDS);
         of.number("MCPBASH_HTTPS_TIMEOUT", &mut bounds.https_seconds, seconds)?;
         of.number("MCPBASH_GIT_TIMEOUT", &mut bounds.git_seconds, seconds)?;
@@ -234,6 +234,29 @@ impl ProjectSettings {
         }
         Ok(())
     }
+}
+
+/// Reads hosts that are refused, on every port.
+///
+/// # Errors
+/// A word that no host can have: it would refuse nothing.
+fn denied<G: Fn(&str) -> Option<String>>(
+    of: &Variables<'_, G>,
+    of_name: &'static str,
+) -> Result<Vec<String>, SettingError> {
+    let host = |word: String| {
+        let name = match word.split_once(':') {
+            Some((name, port)) if port.parse::<u16>().is_ok() => name,
+            Some(_) | None => &word,
+        };
+        if is_pattern(name) {
+            return Ok(name.to_owned());
+        }
+        let word = word.escape_default();
+        let message = format!("`{word}` is no host: write a name, or `*.example.org`");
+        Err(SettingError { name: of_name, message })
+    };
+    of.words(of_name).into_iter().map(host).collect()
 }
 
 /// Returns a host with its port: that of https if it names none.
@@ -406,6 +429,13 @@ mod tests {
             })
         };
         assert_eq!(set(&[]).map(|it| it.workers), Ok(2));
+        let deny =
+            |words| set(&[("MCPBASH_HTTPS_DENY_HOSTS", words)]).map(|it| it.downloads.https_deny);
+        let named = ["a.org", "*.b.org", "c.org"].map(str::to_owned).to_vec();
+        assert_eq!(deny("A.org *.b.org,c.org:443").ok(), Some(named));
+        for word in ["*", "*.", "a*.org", "a..org", "https://a.org", ".a.org"] {
+            deny(word).expect_err(word);
+        }
         let hosts = [
             ("MCPBASH_MAX_CONCURRENT_REQUESTS", "5"),
             ("MCPBASH_HTTPS_ALLOW_HOSTS", "API.org, both.org other.org:8443"),

@@ -319,3 +319,17 @@ fn metadata_of_any_size_depth_or_kind_costs_an_entry_and_not_the_server() -> Tes
     );
     Ok(())
 }
+
+#[test]
+fn a_report_of_the_watcher_is_read_into_no_more_values_than_are_of_use() {
+    let updated = |count: usize| {
+        let report = crate::WatchReport::Updated(vec!["f".to_owned(); count]);
+        crate::WatchReport::read(&serde_json::to_vec(&report).unwrap_or_default())
+    };
+    assert!(updated(crate::WATCHED_FILES).is_ok());
+    updated(crate::WATCHED_FILES + 1).expect_err("more files than are watched");
+    for text in [format!("[{}0]", "0,".repeat(2_000_000)), "[".repeat(200), "\u{ff}".to_owned()] {
+        crate::WatchReport::read(text.as_bytes()).expect_err("no report");
+    }
+    crate::WatchReport::read(b"\xff").expect_err("no text");
+}

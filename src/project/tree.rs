@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
 use rustix::io::Errno;
 
-use crate::json::take_values;
+use crate::json::{is_too_deep, take_values};
 use crate::{ProjectError, ProjectMistake};
 
 /// Length of the longest file of metadata in bytes.
@@ -163,6 +163,9 @@ impl Tree {
         let taken = take_values(text, &mut left);
         self.values.set(left);
         match taken {
+            Ok(()) if is_too_deep(text) => {
+                Err(ProjectMistake::new(path, "is nested deeper than 100 levels"))
+            }
             Ok(()) => Ok(()),
             Err(_) if left == 0 => {
                 let why = "is left out: the project's metadata has more than 1,000,000 values";

@@ -2,9 +2,11 @@
 //!
 //! The front end takes lists from that process and nothing else: what the operator said stays as it was at the start.
 
+use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::hooks::POLICY;
+use crate::json::take_values;
 use crate::launch::ROOT;
 use crate::tools::ScriptTool;
 use crate::{AskedResource, HOOKS, Project, ScriptPrompt, ScriptResource, ScriptTemplate};
@@ -15,6 +17,9 @@ pub const FRAME_BYTES: usize = 128 << 20;
 pub const WATCHED_FILES: usize = 1024;
 /// Length in bytes of the longest path of one.
 pub const PATH_BYTES: usize = 1024;
+
+/// Values of the longest report: twice those of a project's metadata.
+const REPORT_VALUES: usize = 2_000_000;
 
 /// Report of the process that watches a project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +38,30 @@ pub enum WatchReport {
     Polled(String),
     /// Nothing is watched, for this reason.
     Unwatched(String),
+}
+
+impl WatchReport {
+    /// Reads a report, into no more values than are of use.
+    ///
+    /// # Errors
+    /// A text that is no report, or a longer one than there is.
+    pub fn read(text: &[u8]) -> serde_json::Result<Self> {
+        let text = std::str::from_utf8(text).map_err(serde_json::Error::custom)?;
+        take_values(text, &mut { REPORT_VALUES })?;
+        let report = serde_json::from_str(text)?;
+        match &report {
+            Self::Updated(paths) if paths.len() > WATCHED_FILES => {
+                Err(serde_json::Error::custom("has more files than are watched"))
+            }
+            Self::Lists(_)
+            | Self::Broken(_)
+            | Self::Unread(_)
+            | Self::Updated(_)
+            | Self::Ordered(_)
+            | Self::Polled(_)
+            | Self::Unwatched(_) => Ok(report),
+        }
+    }
 }
 
 /// Order to that process: the files whose content is watched, all of them.
@@ -86,7 +115,7 @@ impl Project {
                 .filter(|hook| *hook == POLICY || self.hooks.contains(hook))
                 .collect();
         }
-        self
+        if before.is_written { self.written_by_scripts() } else { self }
     }
 
     /// Tells which lists a client sees change.

@@ -29,8 +29,8 @@ const REST: u32 = 4;
 const POLLED: Duration = Duration::from_secs(2);
 /// Bytes of the longest order.
 const ORDER_BYTES: usize = 8 << 20;
-/// Place of the file whose mistakes leave no list to be trusted.
-const REGISTER: &str = "server.d/register.json";
+/// Folder of the files whose mistakes leave no list to be trusted: `register.json`, and hooks that cannot be used.
+const DECIDES: &str = "server.d";
 
 /// Source of notices of changes.
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl Rounds {
             Err(error) => {
                 let why = error.to_string();
                 let report = match &error {
-                    ProjectError::Mistake(mistake) if mistake.file.starts_with(REGISTER) => {
+                    ProjectError::Mistake(mistake) if mistake.file.starts_with(DECIDES) => {
                         WatchReport::Broken(why)
                     }
                     ProjectError::Mistake(_)
@@ -376,6 +376,25 @@ mod tests {
         fs::rename(held.path().join("tools/a/two\nlines.sh"), held.path().join("tools/a/two.sh"))
             .expect("renamed");
         assert_eq!(tools(report(&mut link)), ["a", "two"]);
+    }
+
+    #[test]
+    fn a_hook_that_cannot_be_trusted_leaves_no_list_to_be_trusted() {
+        let held = project();
+        let folder = held.path().join("server.d");
+        fs::create_dir(&folder).expect("made");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+        put(&held, "server.d/policy.sh", "");
+        let mut link = watched(&held, Notices::Queue(queue()));
+        let policy = held.path().join("server.d/policy.sh");
+        fs::set_permissions(&policy, fs::Permissions::from_mode(0o664)).expect("a mode");
+        let broken = report(&mut link);
+        assert!(
+            matches!(&broken, WatchReport::Broken(why) if why.contains("policy.sh")),
+            "{broken:?}"
+        );
+        fs::set_permissions(&policy, fs::Permissions::from_mode(0o644)).expect("a mode");
+        assert!(matches!(report(&mut link), WatchReport::Lists(_)));
     }
 
     #[test]

@@ -160,12 +160,10 @@ impl CurrentProject {
 
     /// Takes one report.
     fn take(&self, text: &[u8]) -> io::Result<()> {
-        let report = serde_json::from_slice(text).map_err(|error| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("a report is not understood: {error}"),
-            )
-        })?;
+        // Its words end, wherever they are: the next ones are understood.
+        let report = WatchReport::read(text).unwrap_or_else(|error| {
+            WatchReport::Unread(format!("a report is not understood: {error}"))
+        });
         match report {
             WatchReport::Lists(project) => self.renew(*project),
             WatchReport::Broken(why) => {

@@ -32,7 +32,8 @@ listens() {
                     printf %s "${said#answer }" >"$MCP_ELICIT_RESPONSE_FILE.new" &&
                         mv -f -- "$MCP_ELICIT_RESPONSE_FILE.new" "$MCP_ELICIT_RESPONSE_FILE"
                     ;;
-                "download "*) takes $said ;;
+                # What is left of one that cannot be stored is no line: nothing is taken any more.
+                "download "*) takes $said || return ;;
             esac
             said=
         elif ((code <= 128)); then
