@@ -170,9 +170,11 @@ impl<B: Backend> Server<B> {
         project.tools.iter().filter(|tool| !self.is_taken(&tool.name))
     }
 
-    /// Returns true for the names of built-in and of declared tools.
+    /// Returns true for the names of built-in and of declared tools, and for those of the latter's classes.
     fn is_taken(&self, name: &str) -> bool {
-        self.built_in(name).is_some() || self.declared(name).is_some()
+        self.built_in(name).is_some()
+            || self.declared(name).is_some()
+            || self.of_class(name).is_some()
     }
 
     /// Returns the server's name and version: those of its project, if it has one.
@@ -247,7 +249,7 @@ impl<B: Backend> Server<B> {
     /// Returns the declared tool that clients of the reference implementation call by this name of a class, unless
     /// another tool has the name.
     fn of_class(&self, class: &str) -> Option<String> {
-        if self.is_taken(class) {
+        if self.built_in(class).is_some() || self.declared(class).is_some() {
             return None;
         }
         let mut names = self.0.backend.commands().iter().map(|declared| &declared.command.name);

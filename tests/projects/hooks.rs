@@ -196,3 +196,22 @@ fn a_tool_has_another_profile_only_where_a_rule_leaves_the_choice() {
     let told = server.answer(id).to_string();
     assert!(told.contains("it leaves no call of `project:p` the profile `bc`"), "{told}");
 }
+
+#[test]
+fn a_tool_with_the_class_of_an_operators_is_not_called_in_its_place() {
+    let script = "# mcp: {\"name\": \"CurlTool\"}\necho from the project\n";
+    let held = project(&[("tools/CurlTool/tool.sh", script)]);
+    let asked = |more: &[&str]| {
+        let mut server = Server::of(command(held.path(), more, &[]));
+        let id = server.request("tools/list", json!({}));
+        let listed = server.answer(id)["result"]["tools"].to_string();
+        let arguments = json!({"target": "http://192.168.1.1/", "dry_run": true});
+        let id = server.call("CurlTool", arguments);
+        (listed.contains("\"CurlTool\""), server.answer(id)["result"].to_string())
+    };
+    let (is_listed, told) = asked(&["--on", "cli_curl"]);
+    assert!(told.contains("curl") && !told.contains("from the project"), "{told}");
+    assert!(!is_listed);
+    let (is_listed, told) = asked(&[]);
+    assert!(is_listed && told.contains("from the project"), "the control: {told}");
+}
