@@ -61,9 +61,31 @@ async fn about() -> Json<Value> {
 async fn tools<H: ServerHandler + Clone + Send + Sync + 'static>(
     Extension(door): Extension<Arc<Door<H>>>,
 ) -> Result<Response, Refusal> {
-    let answer = asked(&door, LIST, json!({}), None).await?;
-    let tools = answer.pointer("/result/tools").cloned().unwrap_or_default();
+    let tools = listed(&door).await?;
     Ok(json_response(StatusCode::OK, &json!({ "tools": tools })))
+}
+
+/// Asks for every page of the list of the tools.
+///
+/// # Errors
+/// A page that is not there, such as behind a list that changed: without it nobody knows what is listed.
+async fn listed<H: ServerHandler + Clone + Send + Sync + 'static>(
+    door: &Door<H>,
+) -> Result<Vec<Value>, Refusal> {
+    let mut all = Vec::new();
+    let mut params = json!({});
+    loop {
+        let mut answer = asked(door, LIST, params, None).await?;
+        let Some(Value::Array(tools)) = answer.pointer_mut("/result/tools").map(Value::take) else {
+            let message = "the list of the tools is not there; ask again";
+            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message));
+        };
+        all.extend(tools);
+        match answer.pointer("/result/nextCursor").and_then(Value::as_str) {
+            Some(cursor) => params = json!({ "cursor": cursor }),
+            None => return Ok(all),
+        }
+    }
 }
 
 /// Calls a tool. The answer is its structured content, or the whole result where it has none.
@@ -76,9 +98,8 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let arguments = arguments(&body)?;
-    let tools = asked(&door, LIST, json!({}), None).await?;
-    let tools = tools.pointer("/result/tools").and_then(Value::as_array);
-    let mut listed = tools.into_iter().flatten().filter_map(|tool| tool.get("name")?.as_str());
+    let tools = listed(&door).await?;
+    let mut listed = tools.iter().filter_map(|tool| tool.get("name")?.as_str());
     // The reference implementation names command-line tools by their classes.
     let found = listed.clone().find(|tool| *tool == name);
     let found = found.or_else(|| listed.find(|tool| class_name(tool) == name));

@@ -80,12 +80,43 @@ fn run_goes_with_the_tools_that_are_a_shell() {
 
 /// Makes a project with one tool.
 fn project(place: &Path) -> String {
-    let tool = place.join("project/tools/t/tool.sh");
-    fs::create_dir_all(tool.parent().expect("a directory")).expect("made");
-    fs::write(&tool, "#!/usr/bin/env bash\n# mcp: {\"name\": \"t\"}\necho from the tool\n")
-        .expect("written");
-    fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).expect("its mode");
+    project_of(place, &["t"])
+}
+
+fn project_of(place: &Path, names: &[&str]) -> String {
+    for name in names {
+        let tool = place.join(format!("project/tools/{name}/tool.sh"));
+        fs::create_dir_all(tool.parent().expect("a directory")).expect("made");
+        let head = format!("#!/usr/bin/env bash\n# mcp: {{\"name\": \"{name}\"}}\n");
+        fs::write(&tool, head + "echo from the tool\n").expect("written");
+        fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).expect("its mode");
+    }
     place.join("project").display().to_string()
+}
+
+#[test]
+fn tools_behind_the_first_page_of_a_list_are_listed_and_counted() {
+    let place = tempfile::tempdir().expect("a directory");
+    let names: Vec<String> = (0..60).map(|number| format!("t{number:02}")).collect();
+    let project = project_of(place.path(), &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let server = Server::prepared("", &["--project", &project], |_, command| {
+        command.env("COFFERDAM_HTTP_TOKEN", ALICE);
+    });
+    let token = bearer(ALICE);
+    let own = [JSON, ("authorization", token.as_str())];
+    let listed = server.ask("GET", "/tools", &own, "").message();
+    assert_eq!(listed["tools"].as_array().map(Vec::len), Some(60), "{listed}");
+    for tool in ["t00", "t59"] {
+        let path = format!("/tools/{tool}/execute");
+        let called = server.ask("POST", &path, &own, "{}");
+        assert!(
+            called.status == 200 && called.body.contains("from the tool"),
+            "{tool}: {called:?}"
+        );
+        let statuses: Vec<u16> =
+            (0..10).map(|_| server.ask("POST", &path, &own, "{}").status).collect();
+        assert_eq!(statuses.last(), Some(&429), "{tool}: {statuses:?}");
+    }
 }
 
 #[test]
