@@ -79,6 +79,20 @@ fn execution_error_of_a_program_that_was_denied_something_has_the_grant() {
 }
 
 #[test]
+fn a_host_that_is_denied_has_its_grant_in_the_context_of_the_error() {
+    let script = "(: </dev/tcp/10.0.0.9/8443) 2>/dev/null";
+    let conduct = format!("always = [\"-c\", \"{script}\"]");
+    let directory = own("on = [\"cli_mine\"]", &mine("bash", &conduct));
+    let place = directory.path().display().to_string();
+    let mut server = Server::start(&["--config", &place, "--egress", "10.0.0.8:80"]);
+    let told = asked(&mut server, "cli_mine", json!({}));
+    is(&told, "execution_error", 1, "Check network connectivity and firewall rules.");
+    let grants = &told["metadata"]["error_context"]["metadata"]["grants"];
+    assert_eq!(grants, &json!(["[[egress]] nets = [\"10.0.0.9\"], ports = [8443]"]), "{told}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
 fn resource_exhausted_is_a_program_that_met_a_limit() {
     let policy =
         mine("yes", "").replace("timeout = \"20s\"", "timeout = \"20s\", output = \"64K\"");
