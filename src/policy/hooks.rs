@@ -242,7 +242,8 @@ pub(super) struct WrittenReader {
 }
 
 /// Script of bash that runs in a cell of its own, with an empty workspace and without a network. It has the call as
-/// JSON on standard input: `tool`, `fields`, `extra_args`, `template`, and after the program `returncode`, `stdout`
+/// JSON on standard input: `tool`, `fields`, `template`, `extra_args` before replacements, `argv` with all words that the
+/// program gets (those of templates, defaults and replacements too), and after the program `returncode`, `stdout`
 /// and `stderr`. A rule must allow the tool `hook`; for a script at `reach`, which has the network of the call, `reach`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

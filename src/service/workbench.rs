@@ -194,6 +194,21 @@ impl Workbench {
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
+    /// Asks policy about a call of a declared command before anything of it runs. A denial is recorded; a grant is when
+    /// the call is made.
+    ///
+    /// # Errors
+    /// A denial by policy.
+    pub(crate) fn may_call(&self, call: Call, changes: Changes) -> Result<Grant, Refusal> {
+        let surroundings = self.command_beside_the_default(&call, changes);
+        let (asked, tool) = (self.audit.asked(&call), call.tool.clone());
+        let Loaded { policy, profiles, .. } = &self.shared.loaded;
+        policy.decide(&self.principal, call, profiles, surroundings).map_err(|denial| {
+            self.audit.denied(&tool, asked, &denial);
+            denial.into()
+        })
+    }
+
     /// Decides and records a call of a declared command, and runs nothing.
     ///
     /// # Errors

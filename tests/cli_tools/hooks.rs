@@ -134,6 +134,24 @@ fn a_check_before_a_transform_sees_what_that_made() {
 }
 
 #[test]
+fn a_check_sees_the_words_that_replacements_and_templates_put_in() {
+    let script = r#"read -r call; argv=${call#*'"argv":['}; argv=${argv%%]*}
+        [[ $argv != *'"secret"'* ]] || { echo 'not that word'; exit 1; }"#;
+    let conduct = "[[tool.template]]\nname = \"t\"\nargs = [\"--text\", \"secret\"]\nwhy = \"x\"\n\
+        [[tool.replace]]\nword = \"-s\"\nby = [\"--text\", \"secret\"]\nwhy = \"x\"\n"
+        .to_owned()
+        + &hook("check", script, "");
+    let (_directory, mut server) = with("echo", &conduct);
+    for arguments in [json!({"template": "t"}), json!({"extra_args": "-s"})] {
+        let told = asked(&mut server, "cli_mine", arguments);
+        assert_eq!(told["error"], "cli_mine: not that word", "{told}");
+    }
+    let told = asked(&mut server, "cli_mine", json!({"extra_args": "--text open"}));
+    assert_eq!(told["stdout"], "--text open\n", "the control: {told}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
 fn a_summary_is_made_of_what_the_readers_found() {
     let readers = "summary = \"{pair.a} of {words}, first {first}\"\n\
         [[tool.read]]\nname = \"pair\"\npattern = \"(?<a>[0-9]+) (?<b>[a-z]+)\"\nwhy = \"x\"\n\
@@ -199,6 +217,37 @@ fn a_hook_has_no_network_and_no_workspace_and_is_in_the_audit_log() {
         .collect();
     let hooked = lines.iter().find(|line| line["tool"] == "hook:cli_mine").expect("its line");
     assert_eq!((&hooked["rule"], &hooked["correlation_id"]), (&json!("hooks"), &json!("h-2")));
+}
+
+#[test]
+fn no_hook_runs_for_a_client_whose_call_is_denied() {
+    let hooks_run_for = |client: &str| {
+        let action = format!("action = \"allow\"\nclients = [\"{client}\"]");
+        let hooks =
+            hook("check", "true", "") + &hook("transform", "echo '{\"extra_args\": []}'", "");
+        let policy = mine("echo", &hooks).replacen("action = \"allow\"", &action, 1) + RULE;
+        let directory = own("on = [\"cli_mine\"]", &policy);
+        let log = directory.path().join("log/audit.jsonl");
+        let text = format!(
+            "schema = 1\n[tools]\non = [\"cli_mine\"]\n[audit]\nfile = \"{}\"\n",
+            log.display()
+        );
+        std::fs::write(directory.path().join("cofferdam.toml"), text).expect("written");
+        let mut server = serving(directory.path(), None);
+        let told = server.result("cli_mine", json!({"word": ["x"]}));
+        assert_eq!(server.close(), Some(0));
+        let log = std::fs::read_to_string(&log).expect("it is written");
+        (told, log.matches("hook:cli_mine").count())
+    };
+    let (told, hooks) = hooks_run_for("http");
+    assert!(
+        told["isError"] == true && told.to_string().contains("no rule allows `cli_mine`"),
+        "{told}"
+    );
+    assert_eq!(hooks, 0, "nothing ran for it");
+    let (told, hooks) = hooks_run_for("local");
+    assert_eq!(told["structuredContent"]["stdout"], "x\n", "the control: {told}");
+    assert!(hooks >= 2, "both are in the log");
 }
 
 #[test]

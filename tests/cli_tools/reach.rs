@@ -139,6 +139,51 @@ why = "one is not to be touched"
 }
 
 #[test]
+fn a_search_reaches_no_more_than_the_call_may() {
+    // The tool has a profile of its own, with port 8080 alone; the search may use 80 by its rule.
+    let run = |port: u16| {
+        let directory = configuration(SEARCH);
+        let policy = directory.path().join("policies/mine.toml");
+        let text = std::fs::read_to_string(&policy).expect("read");
+        let text =
+            text.replace("tools = [\"cli_mine\", \"reach\"]", "tools = [\"reach\"]").replace(
+                "matches = [{ tool = \"cli_mine\" }, { tool = \"reach\" }]",
+                "matches = [{ tool = \"reach\" }]",
+            );
+        let rule = r#"
+[[rule]]
+id = "tool"
+tools = ["cli_mine"]
+action = "allow"
+profile = "tool"
+limits = { timeout = "20s" }
+why = "this test calls it"
+matches = [{ tool = "cli_mine" }]
+not_matches = [{ tool = "hook" }]
+"#;
+        std::fs::write(&policy, text + rule).expect("written");
+        let profile = PROFILE.replace("\"search\"", "\"tool\"");
+        let profile = profile.replace("ports = [80, 8080]", &format!("ports = [{port}]"));
+        std::fs::write(directory.path().join("sandbox-profiles/tool.toml"), profile)
+            .expect("written");
+        let search = PROFILE.replace("ports = [80, 8080]", "ports = [80]");
+        std::fs::write(directory.path().join("sandbox-profiles/search.toml"), search)
+            .expect("written");
+        let workspace = tempfile::tempdir().expect("a directory");
+        let mut server = in_front_of_the_lab(directory.path(), workspace.path())?;
+        let told = asked(&mut server, "cli_mine", json!({"target": "10.77.0.10"}));
+        assert_eq!(server.close(), Some(0));
+        Some(told)
+    };
+    let Some(told) = run(8080) else { return };
+    let error = "the operator's reach hook cannot run: nothing that its profile `search` reaches is within what the \
+        call may reach; the call was not made";
+    assert_eq!((&told["error"], &told["stdout"]), (&json!(error), &json!("")), "{told}");
+    let told = run(80).expect("as before");
+    assert_eq!(told["stdout"], "10.77.0.10\n", "the control: {told}");
+}
+
+#[test]
 fn a_search_without_a_rule_or_a_network_is_a_mistake_of_the_configuration() {
     let refused = |from: &str, to: &str| {
         let directory = configuration(SEARCH);

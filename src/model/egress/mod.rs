@@ -1,7 +1,7 @@
 //! The network that a profile grants its cells, and the frames by which the supervisor and the gateway speak of it.
 //!
 //! `host` and `net` are the spellings of rules, `never` has the addresses and names that no rule reaches, `frames`
-//! the messages. *Invariant:* plain data and rules over it: nothing here does I/O or reads TOML.
+//! the messages; `within` compares two networks. *Invariant:* plain data and rules over it: nothing here does I/O or reads TOML.
 
 pub mod frames;
 mod host;
@@ -10,6 +10,7 @@ pub mod never;
 mod path;
 mod placeholder;
 mod tally;
+mod within;
 
 use std::fmt;
 

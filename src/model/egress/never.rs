@@ -62,7 +62,7 @@ const TRANSLATIONS: [Net; 6] = [
 const ONLY_BY_NET: [Net; 2] = [v4(100, 64, 0, 0, 10), v4(198, 18, 0, 0, 15)];
 
 /// Networks that the class `private` means (RFC 1918, RFC 4193).
-const PRIVATE: [Net; 4] =
+pub(super) const PRIVATE: [Net; 4] =
     [v4(10, 0, 0, 0, 8), v4(172, 16, 0, 0, 12), v4(192, 168, 0, 0, 16), v6([0xfc00, 0], 0, 7)];
 
 /// Returns the reason if no cell may reach the address. The host's own addresses are not known here.

@@ -71,8 +71,14 @@ impl Answers {
     }
 }
 
-/// Describes a call for a script: what the caller asks for, without an id, so that equal calls are equal.
-pub(crate) fn input(declared: &Declared, request: &DeclaredRequest, words: &[String]) -> Value {
+/// Describes a call for a script: what the caller asks for, and in `argv` what the program gets, with the words of
+/// templates, defaults and replacements. It has no id, so that equal calls are equal.
+pub(crate) fn input(
+    declared: &Declared,
+    request: &DeclaredRequest,
+    words: &[String],
+    argv: &[String],
+) -> Value {
     let mut fields: Map<String, Value> = Map::new();
     for one in &declared.command.positionals {
         let given = request.given.iter().filter(|(name, _)| *name == one.name);
@@ -89,7 +95,7 @@ pub(crate) fn input(declared: &Declared, request: &DeclaredRequest, words: &[Str
     }
     json!({
         "tool": declared.command.name, "fields": fields, "extra_args": words,
-        "template": request.template,
+        "template": request.template, "argv": argv,
     })
 }
 

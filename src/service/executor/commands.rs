@@ -1,7 +1,7 @@
 //! Calls of declared tools, carried out: the breaker asked, the turn awaited, the cell run, and run again where the
 //! tool declares that.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
@@ -78,18 +78,13 @@ impl Scope {
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<DeclaredResult, Refused> {
+        // Before anything is done on behalf of the call: a hook, a turn, a look at the breaker.
+        let named = caller.named(call.clone());
+        let grant = self.workbench.may_call(named, declared.command.changes)?;
         let breaker = state.breaker(&self.workbench.principal);
         let pass = match breaker.pass() {
             Ok(pass) => pass,
-            Err(left) => {
-                let message = format!(
-                    "calls of {} fail, so none is made now; one is tried in {:.0} s",
-                    about.tool,
-                    left.as_secs_f64().ceil()
-                );
-                let error = ToolError::new(ErrorType::CircuitBreakerOpen, message);
-                return Ok(DeclaredResult::refused(error, about));
-            }
+            Err(left) => return Ok(DeclaredResult::refused(open(left, about), about)),
         };
         let exhausted = |refusal: &Refusal| {
             let error = ToolError::new(ErrorType::ResourceExhausted, refusal.to_string());
@@ -102,17 +97,20 @@ impl Scope {
             Err(full) => return Ok(exhausted(&full)),
         };
         // A call that a hook refuses says nothing of the program: the pass is dropped without a verdict.
-        let call = match self.hooked(declared, request, call, caller, about).await {
+        let call = match self.hooked(declared, request, (call, &grant), caller, about).await {
             Ok(call) => call,
             Err(error) => return Ok(DeclaredResult::refused(error, about)),
         };
+        let argv = call.argv.words().to_vec();
         match self.attempts(declared, call, caller).await {
             Ok((report, attempts)) => {
                 verdict(pass, &report.outcome);
                 let ran = report.receipt.is_some();
                 let result = DeclaredResult::of(declared, report, attempts, about);
                 Ok(match ran {
-                    true => self.read_by_hooks(declared, request, result, caller, about).await,
+                    true => {
+                        self.read_by_hooks(declared, request, (&argv, result), caller, about).await
+                    }
                     false => result,
                 })
             }
@@ -151,6 +149,14 @@ impl Scope {
             attempt += 1;
         }
     }
+}
+
+/// Makes the error of a call while the breaker is open for this time yet.
+fn open(left: Duration, about: AboutCall<'_>) -> ToolError {
+    let left = left.as_secs_f64().ceil();
+    let message =
+        format!("calls of {} fail, so none is made now; one is tried in {left:.0} s", about.tool);
+    ToolError::new(ErrorType::CircuitBreakerOpen, message)
 }
 
 /// Returns true if another attempt may have the result that this one has not.

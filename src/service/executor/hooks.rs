@@ -1,6 +1,6 @@
 //! Scripts of a declared tool's hooks, each run in a cell of its own: nothing of a workspace, a rule of their own, and no
 //! network, but for those that look for the target of a call, which have the call's. What they say of a call can refuse
-//! it or change its flags, which are then checked anew.
+//! it or change its flags, which are then checked anew. None runs for a call that the policy denies.
 
 use serde_json::{Value, json};
 
@@ -12,15 +12,18 @@ use crate::shell::{self, ScriptArgs};
 use crate::{CallReport, Caller, Refusal};
 use model::call::{Call, Correlation};
 use model::egress::{NetworkClass, Only};
+use policy::Grant;
 use policy::hooks::{HookPoint, HookScript};
 
 /// Points of the hooks that run before the program, in their order in the file.
 const BEFORE: [HookPoint; 2] = [HookPoint::Check, HookPoint::Transform];
 
 /// Call as the scripts before the program have left it.
-struct Hooked {
+struct Hooked<'g> {
     call: Call,
     words: Vec<String>,
+    /// Grant of the call as it came, whose network bounds that of the scripts.
+    grant: &'g Grant,
 }
 
 impl Scope {
@@ -33,7 +36,7 @@ impl Scope {
         &self,
         declared: &Declared,
         request: &DeclaredRequest,
-        call: Call,
+        (call, grant): (Call, &Grant),
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<Call, ToolError> {
@@ -41,7 +44,7 @@ impl Scope {
         if hooks.scripts.is_empty() {
             return Ok(call);
         }
-        let mut hooked = Hooked { call, words: cli::words(declared, request)? };
+        let mut hooked = Hooked { call, words: cli::words(declared, request)?, grant };
         // Checks, each with the words that it was asked about.
         let mut asked: Vec<(&HookScript, Vec<String>)> = Vec::new();
         for hook in hooks.scripts_at(&BEFORE) {
@@ -67,7 +70,7 @@ impl Scope {
         &self,
         declared: &Declared,
         request: &DeclaredRequest,
-        (hook, hooked): (&HookScript, &mut Hooked),
+        (hook, hooked): (&HookScript, &mut Hooked<'_>),
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<(), ToolError> {
@@ -87,18 +90,22 @@ impl Scope {
         &self,
         declared: &Declared,
         request: &DeclaredRequest,
-        (hook, hooked): (&HookScript, &Hooked),
+        (hook, hooked): (&HookScript, &Hooked<'_>),
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> Result<Answer, ToolError> {
-        let input = hooks::input(declared, request, &hooked.words).to_string();
+        let input =
+            hooks::input(declared, request, &hooked.words, hooked.call.argv.words()).to_string();
         let remembered = &self.executor.answers;
         // Of this client: the time of an answer tells nobody what another has asked.
         let key = format!("{}\0{input}", self.workbench.principal.name());
         if let Some(answer) = remembered.get(&hook.script, &key).filter(|_| hook.remember) {
             return Ok(answer);
         }
-        let only = hooked.call.only.clone();
+        let only = match hook.at {
+            HookPoint::Reach => Some(self.bound_of_search(hook, hooked, about)?),
+            HookPoint::Check | HookPoint::Transform | HookPoint::Output => None,
+        };
         let report = self.run_hook(hook, input.clone(), only, caller, about).await?;
         let answer = hooks::answer(hook, &report)?;
         if hook.remember {
@@ -107,18 +114,49 @@ impl Scope {
         Ok(answer)
     }
 
-    /// Has the scripts after the program add their data to a result. One that fails leaves a reason in its place.
+    /// Returns the narrowing of a cell that looks for the target of a call: to what the call names, and to what the call
+    /// may reach itself.
+    fn bound_of_search(
+        &self,
+        hook: &HookScript,
+        hooked: &Hooked<'_>,
+        about: AboutCall<'_>,
+    ) -> Result<Only, ToolError> {
+        let bad = |why: &str| hooks::failed(hook, &format!("cannot run: {why}"));
+        // Without it the cell would have all that its profile has.
+        let only = hooked.call.only.clone().ok_or_else(|| bad("the call is held to no target"))?;
+        let loaded = &self.executor.shared.loaded;
+        let name = format!("{}{}", hook.at.prefix(), about.tool);
+        let search = loaded.policy.terms(&name, &loaded.profiles);
+        let search = search.map_err(|denial| bad(&format!("{denial}; {}", denial.hint)))?.profile;
+        let job = hooked.grant.job();
+        let tool = loaded.profiles.get(&job.profile);
+        let tool = tool.ok_or_else(|| bad("the profile of the call is not loaded"))?;
+        let granted = job.only.as_ref().and_then(|only| only.rules.as_deref());
+        // A call that names no target has nothing left already.
+        let rules = search.egress.rules_within(&tool.egress, granted);
+        match rules.filter(|_| only.rules.is_none()) {
+            Some(rules) if rules.is_empty() => Err(bad(&format!(
+                "nothing that its profile `{}` reaches is within what the call may reach",
+                search.name
+            ))),
+            Some(rules) => Ok(Only { rules: Some(rules), ..only }),
+            None => Ok(only),
+        }
+    }
+
+    /// Has the scripts after the program, which got `argv`, add their data to a result. One that fails leaves a reason in its place.
     pub(super) async fn read_by_hooks(
         &self,
         declared: &Declared,
         request: &DeclaredRequest,
-        mut result: DeclaredResult,
+        (argv, mut result): (&[String], DeclaredResult),
         caller: &Caller,
         about: AboutCall<'_>,
     ) -> DeclaredResult {
         let words = cli::words(declared, request).unwrap_or_default();
         for hook in declared.command.hooks.scripts_at(&[HookPoint::Output]) {
-            let input = hooks::with_end(hooks::input(declared, request, &words), &result);
+            let input = hooks::with_end(hooks::input(declared, request, &words, argv), &result);
             let report = self.run_hook(hook, input.to_string(), None, caller, about).await;
             let read = report.map_err(|error| error.message);
             let (key, value) = match read.and_then(|report| hooks::data(hook, &report)) {
@@ -149,7 +187,6 @@ impl Scope {
         let name = format!("{}{}", hook.at.prefix(), about.tool);
         let only = match (hook.at, only) {
             (HookPoint::Reach, Some(only)) => Some(only),
-            // It would have all that its profile has.
             (HookPoint::Reach, None) => return Err(bad(&"the call is held to no target")),
             (HookPoint::Check | HookPoint::Transform | HookPoint::Output, _) => {
                 self.without_a_network(&name).map_err(|why| bad(&why))?;
