@@ -42,6 +42,8 @@ fn front(name: &str, arguments: &[u64; 6], duties: Duties) -> Answer {
         "sendto" => arguments[4] == 0,
         // A TCP socket that is connected no more would connect to an address (MSG_FASTOPEN).
         "sendmsg" => word(2) & 0x2000_0000 == 0,
+        // TCP_NODELAY alone.
+        "setsockopt" => word(1) == 6 && word(2) == 1,
         "accept4" => duties.listens,
         "ioctl" => {
             [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451].contains(&word(1))
@@ -76,7 +78,7 @@ fn tried(corners: &[u64]) -> Vec<[u64; 6]> {
 
 #[test]
 fn a_front_end_is_answered_as_its_list_reads() {
-    const CONDITIONAL: [&str; 9] = [
+    const CONDITIONAL: [&str; 10] = [
         "clone",
         "prctl",
         "tgkill",
@@ -84,6 +86,7 @@ fn a_front_end_is_answered_as_its_list_reads() {
         "socketpair",
         "sendto",
         "sendmsg",
+        "setsockopt",
         "ioctl",
         "fcntl",
     ];
