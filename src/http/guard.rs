@@ -6,6 +6,7 @@
 //! 4. The body, whole, and the client's share of places.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -179,7 +180,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let response = next.run(request).instrument(span.unwrap_or_else(Span::none)).await;
         let response = charged(response, &held);
         let stop = is_stream.then(|| self.ends.stop.clone());
-        let share = Share { _place: place, _held: held, _serving: (serving, own), _busy: token };
+        let share = Share { _place: place, held, _serving: (serving, own), _busy: token };
         let mut response = response.map(|body| Body::new(Lasting::new(body, share, stop)));
         response.headers_mut().extend(named);
         Ok(response)
@@ -312,7 +313,7 @@ fn readable_by(origin: &str, headers: &mut HeaderMap) {
 /// Things that a request has until its answer is sent.
 struct Share {
     _place: OwnedSemaphorePermit,
-    _held: HeldBody,
+    held: HeldBody,
     /// Its part of all connections, and its own.
     _serving: (fair::Share, Option<Serving>),
     _busy: Option<TaskTrackerToken>,
@@ -323,12 +324,32 @@ struct Lasting {
     body: Body,
     share: Option<Share>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// True if the whole body is charged, or small.
+    is_measured: bool,
+    /// Bytes that are charged for one frame: as many as the largest so far has.
+    charged: usize,
 }
 
 impl Lasting {
     fn new(body: Body, share: Share, stop: Option<CancellationToken>) -> Self {
         let stop = stop.map(|stop| Box::pin(stop.cancelled_owned()));
-        Self { body, share: Some(share), stop }
+        let is_measured = body.size_hint().exact().is_some();
+        Self { body, share: Some(share), stop, is_measured, charged: 0 }
+    }
+
+    /// Charges a frame of a body whose size nobody knew. The one before it is sent by now, but for what hyper buffers.
+    fn charge(&mut self, frame: &Frame<Bytes>) -> bool {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let more = bytes.saturating_sub(self.charged);
+        let is_small = u64::try_from(bytes).is_ok_and(|bytes| bytes <= SMALL);
+        if self.is_measured || is_small || more == 0 {
+            return true;
+        }
+        let has_room = self.share.as_ref().is_some_and(|share| share.held.room.grow(more));
+        if has_room {
+            self.charged = bytes;
+        }
+        has_room
     }
 }
 
@@ -341,7 +362,14 @@ impl HttpBody for Lasting {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && !this.charge(frame)
+        {
+            this.body = Body::empty();
+            let why = "there is no memory for an answer: its client leaves too many unread";
+            polled = Poll::Ready(Some(Err(axum::Error::new(io::Error::other(why)))));
+        }
         let stopped = polled.is_pending()
             && this.stop.as_mut().is_some_and(|it| it.as_mut().poll(cx).is_ready());
         if stopped || matches!(polled, Poll::Ready(None | Some(Err(_)))) {
@@ -393,7 +421,7 @@ mod tests {
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("it is free");
         let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
-        let share = Share { _place: place, _held: held, _serving: (serving, None), _busy: None };
+        let share = Share { _place: place, held, _serving: (serving, None), _busy: None };
         let mut body = Lasting::new(Body::from(vec![b'x'; 4096]), share, None);
         let first = body.frame().await.expect("a frame").expect("no error");
         assert_eq!(first.into_data().map(|data| data.len()).ok(), Some(4096));
@@ -417,6 +445,34 @@ mod tests {
         let small = Response::new(Body::from("served"));
         assert_eq!(charged(small, &held).status(), StatusCode::OK);
         drop((bodies, held));
+    }
+
+    #[tokio::test]
+    async fn a_stream_has_its_part_of_the_memory_and_ends_where_there_is_none() {
+        let (bodies, held) = held(300).await;
+        let stream = async |bytes: usize| {
+            let (mut sender, body) = http_body_util::channel::Channel::<Bytes>::new(1);
+            sender.send_data(vec![b'x'; bytes].into()).await.expect("it is read");
+            let (client, headers) = (agent(), HeaderMap::new());
+            let read = bodies.read(&client, (&headers, BodyForm::Json), Body::from("{}")).await;
+            let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
+            let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
+            let share = Share {
+                _place: place,
+                held: read.expect("it is small"),
+                _serving: (serving, None),
+                _busy: None,
+            };
+            Lasting::new(Body::new(body), share, None)
+        };
+        let (mut first, mut second) = (stream(200 << 10).await, stream(200 << 10).await);
+        assert!(first.frame().await.is_some_and(|frame| frame.is_ok()));
+        assert!(second.frame().await.is_some_and(|frame| frame.is_err()), "the first is not sent");
+        assert!(second.frame().await.is_none());
+        assert!(stream(60 << 10).await.frame().await.is_some_and(|frame| frame.is_ok()), "small");
+        assert!(first.frame().await.is_none());
+        assert!(stream(200 << 10).await.frame().await.is_some_and(|frame| frame.is_ok()));
+        drop(held);
     }
 
     /// Makes handlers that serve nothing, and keeps for whom.

@@ -169,6 +169,10 @@ pub(crate) async fn run(
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let form = if takes_form(&headers) { AnswerForm::parts()? } else { AnswerForm::Json };
+    // The parts of a form are copied out of it.
+    if form_type(&headers).is_some() && !room.grow(body.len()) {
+        return Err(busy("too many large requests are being read"));
+    }
     let asked = RunAsked::read(&headers, body).await?;
     let cancel = scopes.kill.child_token();
     let correlation = correlation.map(|Extension(id)| id);

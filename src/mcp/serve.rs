@@ -52,7 +52,7 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Session);
+    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Connection);
     connected(server, reader, writer, ends, None).await
 }
 
@@ -72,7 +72,10 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Session);
+    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Connection);
+    if let Some(tasks) = &server.0.tasks {
+        tasks.serve_by(bounds.clone());
+    }
     connected(server, reader, writer, ends, Some(bounds)).await
 }
 

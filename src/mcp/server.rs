@@ -5,6 +5,7 @@ mod turns;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rmcp::model::{
@@ -70,18 +71,29 @@ pub(super) struct Shared<B: 'static> {
     pub(crate) continuity: Continuity,
     /// `None` where nobody could ask for a task later.
     pub(super) tasks: Option<Tasks>,
+    /// True once the session was opened, where there is one.
+    is_open: AtomicBool,
     kill: CancellationToken,
 }
 
 /// Continuity between the requests that a server gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Continuity {
-    /// They are of one session, which was opened.
+    /// They are of one session, which was opened on a connection of its own and ends with it.
+    Connection,
+    /// They are of one session, which was opened, and whose end nobody may tell.
     Session,
     /// Each stands alone: a setting for later ones has none that it could be for. All are of one client.
     Requests,
     /// Each stands alone, and nobody can tell whose it is: nothing lasts beyond it.
     Strangers,
+}
+
+impl Continuity {
+    /// Returns true if later requests are of the same session.
+    pub(crate) fn is_session(self) -> bool {
+        matches!(self, Self::Connection | Self::Session)
+    }
 }
 
 impl<B: 'static> Clone for Server<B> {
@@ -106,8 +118,9 @@ impl<B: Backend> Server<B> {
             subscriptions: Subscriptions::default(),
             logs: Logs::default(),
             roots: tokio::sync::Mutex::default(),
-            continuity: Continuity::Session,
+            continuity: Continuity::Connection,
             tasks: Some(Tasks::default()),
+            is_open: AtomicBool::default(),
             kill,
         }))
     }
@@ -126,8 +139,9 @@ impl<B: Backend> Server<B> {
         };
         let (watching, subscriptions, logs, roots) = Default::default();
         let tasks = match continuity {
-            Continuity::Session | Continuity::Requests => Some(Tasks::default()),
-            Continuity::Strangers => None,
+            Continuity::Connection | Continuity::Requests => Some(Tasks::default()),
+            // Sessions over HTTP are of revisions that have no tasks.
+            Continuity::Session | Continuity::Strangers => None,
         };
         Self(Arc::new(Shared {
             backend,
@@ -139,6 +153,7 @@ impl<B: Backend> Server<B> {
             roots,
             continuity,
             tasks,
+            is_open: AtomicBool::default(),
             kill,
         }))
     }
@@ -452,14 +467,20 @@ impl<B: Backend> ServerHandler for Server<B> {
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 
-    /// Opens a session, which an older revision has. Of tasks it is not told: what that revision calls so is another thing.
+    /// Opens a session, which an older revision has, once. Of tasks it is not told: what that revision calls so is
+    /// another thing.
     async fn initialize(
         &self,
-        request: InitializeRequestParams,
+        mut request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        context.peer.set_peer_info(request.clone());
         let mut told = self.negotiate_initialize(&request)?;
+        if self.0.continuity.is_session() && self.0.is_open.swap(true, Ordering::AcqRel) {
+            return Err(ErrorData::invalid_request("the session is open already", None));
+        }
+        // What was agreed on holds, whatever revision the client named.
+        request.protocol_version = told.protocol_version.clone();
+        context.peer.set_peer_info(request);
         if let Some(extensions) = &mut told.capabilities.extensions {
             extensions.remove(TASKS_EXTENSION_ID);
         }

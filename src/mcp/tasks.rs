@@ -27,6 +27,7 @@ use tracing::Instrument;
 pub use self::lasting::Lasting;
 pub(crate) use self::lasting::{answered, is_answered};
 use self::table::Table;
+use crate::lines::SharedBounds;
 use crate::tools::Context;
 
 /// What a call comes to.
@@ -98,6 +99,11 @@ impl Tasks {
     /// An id that is unknown to this client.
     pub fn cancel(&self, id: &str) -> Result<(), ErrorData> {
         self.0.cancel(id).ok_or_else(unknown)
+    }
+
+    /// Has the connection count as serving while a task runs.
+    pub(crate) fn serve_by(&self, bounds: SharedBounds) {
+        self.0.serve_by(bounds);
     }
 
     /// Has every task end, as there is nobody any more who could ask for one.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{
-    ALICE, Answer, BOB, Server, TOKENS, bearer, modern, modern_call, patience, secret,
+    ALICE, Answer, BOB, Server, TOKENS, bearer, call, initialize, modern, modern_call, patience,
+    secret,
 };
 
 const TASKS: &str = "io.modelcontextprotocol/tasks";
@@ -179,5 +180,24 @@ fn headers_name_the_task_that_the_message_is_about() {
     for path in [format!("/tasks/{id}"), format!("/mcp/{id}"), format!("/mcp/../tasks/{id}")] {
         let answer = server.ask("GET", &path, &[("authorization", &alice)], "");
         assert_eq!(answer.status, 404, "{path}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_session_is_opened_once_and_has_no_tasks_whatever_revision_it_names() {
+    let server = server(&[]);
+    let alice = bearer(ALICE);
+    let session = server.session(&[("authorization", &alice)]);
+    let headers = [("authorization", alice.as_str()), ("mcp-session-id", session.as_str())];
+    let mut again = initialize();
+    again["params"]["protocolVersion"] = json!("2026-07-28");
+    again["params"]["capabilities"] = json!({ "extensions": { TASKS: {} } });
+    let refused = server.mcp(&headers, &again).message();
+    assert_eq!(refused["error"]["code"], -32600, "{refused}");
+    let lasts = call("bash", json!({ "command": "sleep 3" }));
+    let knowing = knowing(modern_call("bash", json!({ "command": "sleep 3" })));
+    for message in [lasts, knowing] {
+        let answer = server.mcp(&headers, &message).message();
+        assert_ne!(answer["result"]["resultType"], "task", "{answer}");
     }
 }

@@ -238,3 +238,23 @@ fn the_network_of_a_config_json_opens_the_same_and_admits_its_addresses_alone() 
     let server = Lines::start(&[], Some(&json("10.0.0.0/8")));
     assert_eq!(server.told(initialize().to_string().as_bytes()), b"");
 }
+
+#[test]
+fn a_subscription_keeps_no_connection_and_lets_others_in() {
+    let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
+    let mut listening: Vec<Session> = (0..16).map(|_| Session::open(&server)).collect();
+    for session in &mut listening {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        session.send(&json!({"jsonrpc": "2.0", "id": 2, "method": "subscriptions/listen",
+            "params": {"notifications": {"toolsListChanged": true}, "_meta": meta}}));
+        // It says first that it listens, and the ping is taken behind that.
+        let told = session.ask(&json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}));
+        assert_eq!(told["error"], Value::Null, "{told}");
+    }
+    let mut late = Session::open(&server);
+    assert_eq!(late.bash(2, "echo in"), json!("in\n"));
+}

@@ -24,6 +24,15 @@ async fn every_older_revision_opens_with_initialize_and_calls_bash() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_is_opened_once_and_goes_on_as_it_was_agreed() {
+    let mut client = Client::opened("2025-11-25").await;
+    let refused = client.ask(initialize("2026-07-28")).await;
+    assert_eq!(refused["error"]["code"], json!(-32600), "{refused}");
+    let answer = client.ask(bash(1, "hello")).await;
+    assert_eq!(answer["result"]["resultType"], Value::Null, "no answer of 2026-07-28: {answer}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unknown_revision_is_answered_with_the_newest_that_has_initialize() {
     let mut client = Client::start();
     let answer = client.ask(initialize("2099-01-01")).await;

@@ -49,6 +49,13 @@ impl SharedBounds {
     }
 }
 
+impl SharedBounds {
+    /// Has the connection count as serving until the result is dropped.
+    pub(crate) fn serve(&self) -> UntilAnswered {
+        (self.serving)()
+    }
+}
+
 /// Things that a request holds until it is answered.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -58,7 +65,13 @@ pub(super) struct Hold {
 
 impl Hold {
     pub(super) fn of(shared: Option<&SharedBounds>, line: Option<Arc<Share>>) -> Self {
-        Self { _line: line, _serving: shared.map(|shared| (shared.serving)()) }
+        Self { _line: line, _serving: shared.map(SharedBounds::serve) }
+    }
+
+    /// Returns the same without a part in serving: a request that is answered at the end of its connection alone would
+    /// keep that for ever. The connection is noted as used.
+    pub(super) fn waiting(shared: Option<&SharedBounds>, line: Option<Arc<Share>>) -> Self {
+        Self { _serving: None, ..Self::of(shared, line) }
     }
 }
 

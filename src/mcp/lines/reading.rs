@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{JsonRpcMessage, RequestId};
+use rmcp::model::{ClientRequest, JsonRpcMessage, JsonRpcRequest, RequestId};
 use rmcp::service::RxJsonRpcMessage;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
@@ -211,7 +211,7 @@ impl Reading {
                 let fault = Fault::request("the server is ending: it takes no more requests");
                 return self.refuse(fault.with_id(request.id.clone())).await;
             }
-            let fresh = !self.taken_back.contains(&request.id) && self.opens(&request.id);
+            let fresh = !self.taken_back.contains(&request.id) && self.opens(request);
             if !fresh {
                 let id = request.id.clone();
                 return self.refuse(Fault::request("this id is in use").with_id(id)).await;
@@ -230,11 +230,13 @@ impl Reading {
     }
 
     /// Notes that a request has no answer yet, with what it holds until then. Returns false if the id is in use.
-    fn opens(&self, id: &RequestId) -> bool {
-        self.open.send_if_modified(|ids| match ids.entry(id.clone()) {
+    fn opens(&self, request: &JsonRpcRequest<ClientRequest>) -> bool {
+        let listens = matches!(request.request, ClientRequest::SubscriptionsListenRequest(_));
+        let hold = if listens { Hold::waiting } else { Hold::of };
+        self.open.send_if_modified(|ids| match ids.entry(request.id.clone()) {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {
-                place.insert(Hold::of(self.shared.as_ref(), self.held.clone()));
+                place.insert(hold(self.shared.as_ref(), self.held.clone()));
                 true
             }
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rmcp::model::ProtocolVersion;
 
-use crate::server::{Continuity, Server};
+use crate::server::Server;
 use crate::tools::Context;
 use project::{Project, ScriptRoot};
 use service::Backend;
@@ -23,7 +23,7 @@ impl<B: Backend> Server<B> {
         project: &Project,
         context: &Context,
     ) -> Vec<ScriptRoot> {
-        if self.0.continuity != Continuity::Session || !has_roots(context) {
+        if !self.0.continuity.is_session() || !has_roots(context) {
             return Vec::new();
         }
         // Calls that come meanwhile wait for the one answer.

@@ -1,7 +1,7 @@
 //! The tasks of one client: bounded in number, bytes and time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rmcp::ErrorData;
@@ -17,12 +17,14 @@ use tracing::Instrument;
 
 use super::lasting::Lasting;
 use super::{Done, Work, ended};
+use crate::lines::{SharedBounds, UntilAnswered};
 use capture::Produced;
 use model::call::MAX_TIMEOUT;
 
 /// Calls of a client that are tasks or may become one.
 const MOST: usize = 64;
-/// Bytes of results beyond which no more calls become tasks. A result has 10 MiB at most, and that of a shell 0.3 MiB.
+/// Bytes of results that a client has: beyond them no more calls become tasks, and a result that would pass them is not
+/// kept. A result has 10 MiB at most, and that of a shell 0.3 MiB.
 const MOST_BYTES: usize = 16 << 20;
 /// Time for a client to ask for a result: after the end, and once more after the first answer, which may be lost.
 const UNREAD: Duration = Duration::from_secs(600);
@@ -36,7 +38,11 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// Tasks by their ids.
 #[derive(Debug, Default)]
-pub(super) struct Table(Mutex<HashMap<String, Entry>>);
+pub(super) struct Table {
+    entries: Mutex<HashMap<String, Entry>>,
+    /// Connection that serves them, where others want its place.
+    connection: OnceLock<SharedBounds>,
+}
 
 /// A call that is a task, or may become one.
 #[derive(Debug)]
@@ -72,7 +78,7 @@ struct Question {
 /// How a call ended, with its result as text: a tree of values takes many times as much.
 #[derive(Debug)]
 enum End {
-    Completed(String),
+    Completed(Arc<str>),
     Failed(ErrorData),
     Cancelled,
 }
@@ -85,10 +91,21 @@ pub(super) struct Place {
 }
 
 impl Table {
+    /// Has the connection count as serving while a task runs.
+    pub(super) fn serve_by(&self, connection: SharedBounds) {
+        if self.connection.set(connection).is_err() {
+            tracing::debug!("the tasks have their connection already");
+        }
+    }
+
+    fn serving(&self) -> Option<UntilAnswered> {
+        self.connection.get().map(SharedBounds::serve)
+    }
+
     /// Returns the tasks whose time is not over.
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
         // No code panics while it holds the lock; if one did, the table is still whole.
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         // The call of one that runs is ended first, by what follows it.
         entries.retain(|_, entry| matches!(entry.state, State::Runs(_)) || entry.until > now);
@@ -134,7 +151,10 @@ impl Table {
         if let State::Ended(_) = entry.state {
             entry.until = entry.until.min(Instant::now() + READ);
         }
-        Some(DetailedTask::new(entry.task(), entry.payload()))
+        let (task, state) = (entry.task(), entry.payload());
+        drop(entries);
+        // A long result is read while others look for theirs.
+        Some(DetailedTask::new(task, state.unwrap_or_else(|text| completed(&text))))
     }
 
     pub(super) fn update(
@@ -196,21 +216,23 @@ impl Table {
     }
 
     fn settle(&self, id: &str, done: Done) {
+        // Before others are kept waiting.
+        let done = done.map(|result| {
+            (result.is_error == Some(true), serde_json::to_string(&result).map(Arc::from))
+        });
         let mut entries = self.entries();
+        let kept: usize = entries.values().map(Entry::bytes).sum();
         let Some(entry) = entries.get_mut(id) else { return };
         let State::Runs(running) = &entry.state else { return };
         let end = match done {
             // What ended by itself before it was told to has ended so.
-            Ok(result) if running.is_cancelled && result.is_error == Some(true) => End::Cancelled,
-            Err(_) if running.is_cancelled => End::Cancelled,
-            Ok(result) => match serde_json::to_string(&result) {
-                Ok(text) => End::Completed(text),
-                Err(error) => End::Failed(ErrorData::internal_error(error.to_string(), None)),
-            },
+            Ok((true, _)) | Err(_) if running.is_cancelled => End::Cancelled,
+            Ok((_, Ok(text))) => kept_within(kept, text),
+            Ok((_, Err(error))) => End::Failed(ErrorData::internal_error(error.to_string(), None)),
             Err(error) => End::Failed(error),
         };
         entry.state = State::Ended(end);
-        entry.until = entry.until.max(Instant::now() + UNREAD);
+        entry.until = Instant::now() + UNREAD;
         entry.updated = current_timestamp();
     }
 
@@ -254,21 +276,33 @@ impl Entry {
         }
     }
 
-    fn payload(&self) -> TaskPayload {
-        match &self.state {
+    /// Returns the state, or the text of a result, which takes time to be read.
+    fn payload(&self) -> Result<TaskPayload, Arc<str>> {
+        Ok(match &self.state {
             State::Runs(Running { open, .. }) if open.is_empty() => TaskPayload::Working,
             State::Runs(Running { open, .. }) => {
                 let open = open.iter().map(|(key, it)| (key.clone(), it.request.clone()));
                 let input_requests: InputRequests = open.collect();
                 TaskPayload::InputRequired { input_requests }
             }
-            State::Ended(End::Completed(text)) => {
-                TaskPayload::Completed { result: serde_json::from_str(text).unwrap_or_default() }
-            }
+            State::Ended(End::Completed(text)) => return Err(Arc::clone(text)),
             State::Ended(End::Failed(error)) => TaskPayload::Failed { error: fields(error) },
             State::Ended(End::Cancelled) => TaskPayload::Cancelled,
-        }
+        })
     }
+}
+
+/// Keeps a result, if its client has room beside the bytes that are kept.
+fn kept_within(kept: usize, text: Arc<str>) -> End {
+    if kept.saturating_add(text.len()) <= MOST_BYTES {
+        return End::Completed(text);
+    }
+    let message = "the call has ended, and there is no room for its result: ask for those of other tasks sooner";
+    End::Failed(ErrorData::internal_error(message, None))
+}
+
+fn completed(text: &str) -> TaskPayload {
+    TaskPayload::Completed { result: serde_json::from_str(text).unwrap_or_default() }
 }
 
 fn fields(error: &ErrorData) -> JsonObject {
@@ -302,10 +336,11 @@ impl Place {
     pub(super) fn hand_over(mut self, work: Work) -> Option<Task> {
         let table = self.lasting.table.upgrade()?;
         let task = table.entries().get(&self.lasting.id)?.task();
+        let serving = table.serving();
         self.is_kept = true;
         self.lasting.answered.cancel();
         let id = self.lasting.id.clone();
-        tokio::spawn(live(Arc::downgrade(&table), id, work).in_current_span());
+        tokio::spawn(live(Arc::downgrade(&table), id, work, serving).in_current_span());
         Some(task)
     }
 }
@@ -323,7 +358,7 @@ impl Drop for Place {
 }
 
 /// Follows a task to the end of its call, and forgets it when its time is over. It does not keep the table.
-async fn live(table: Weak<Table>, id: String, mut work: Work) {
+async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<UntilAnswered>) {
     let Some(until) = table.upgrade().and_then(|table| table.until(&id)) else { return };
     let done = tokio::select! {
         done = &mut work => ended(done),
@@ -332,7 +367,7 @@ async fn live(table: Weak<Table>, id: String, mut work: Work) {
                 table.cancel(&id);
             }
             let Ok(done) = timeout(GRACE, &mut work).await else {
-                work.abort();
+                // It was told to end, and ends by itself: what it holds is put in order by its own code.
                 return table.upgrade().map(|table| table.forget(&id)).unwrap_or_default();
             };
             ended(done)
@@ -341,8 +376,104 @@ async fn live(table: Weak<Table>, id: String, mut work: Work) {
     if let Some(table) = table.upgrade() {
         table.settle(&id, done);
     }
+    drop(serving);
     // Its time can become shorter meanwhile, and then it is gone at the next look of anybody.
     while let Some(until) = table.upgrade().and_then(|table| table.until(&id)) {
         sleep_until(until.min(Instant::now() + READ)).await;
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a task that is not there is a failed test"
+)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use policy::Principal;
+    use rmcp::model::{CallToolResult, ContentBlock};
+
+    use super::*;
+
+    fn result(bytes: usize) -> Done {
+        Ok(CallToolResult::success(vec![ContentBlock::text("x".repeat(bytes))]))
+    }
+
+    /// Begins a task that ends with so many bytes, at once.
+    async fn ended_with(table: &Arc<Table>, bytes: usize) -> String {
+        let place = table.place().expect("a place");
+        let task = place.hand_over(tokio::spawn(async move { result(bytes) })).unwrap();
+        for _ in 0..1000 {
+            if matches!(table.entries().get(&task.task_id).unwrap().state, State::Ended(_)) {
+                return task.task_id;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("it does not end");
+    }
+
+    fn state(table: &Table, id: &str) -> Value {
+        serde_json::to_value(table.get(id).unwrap()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn results_have_their_bytes_together_though_all_calls_began_before() {
+        let table = Arc::new(Table::default());
+        let places: Vec<_> = (0..4).map(|_| table.place().unwrap()).collect();
+        for place in &places {
+            table.settle(&place.lasting.id, result(6 << 20));
+        }
+        let states: Vec<_> = places.iter().map(|it| state(&table, &it.lasting.id)).collect();
+        let told: Vec<_> = states.iter().map(|it| it["status"].as_str().unwrap()).collect();
+        assert_eq!(told, ["completed", "completed", "failed", "failed"]);
+        let why = states[3]["error"]["message"].as_str().unwrap();
+        assert!(why.contains("no room for its result"), "{why}");
+        let kept: usize = table.entries().values().map(Entry::bytes).sum();
+        assert!((12 << 20..=MOST_BYTES).contains(&kept), "{kept}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_that_nobody_reads_is_kept_for_a_time_from_its_end() {
+        let table = Arc::new(Table::default());
+        let id = ended_with(&table, 5).await;
+        tokio::time::advance(UNREAD.saturating_sub(POLL)).await;
+        assert!(table.entries().contains_key(&id));
+        tokio::time::advance(POLL).await;
+        assert!(table.get(&id).is_none());
+    }
+
+    /// Notes how many things are kept.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_serves_while_its_task_runs() {
+        let (table, count) = (Arc::new(Table::default()), Arc::new(AtomicUsize::new(0)));
+        let (room, noted) = (SharedBounds::room(1 << 20), Arc::clone(&count));
+        table.serve_by(SharedBounds::new(room, Principal::named("a"), move || {
+            noted.fetch_add(1, Ordering::Relaxed);
+            Box::new(Counted(Arc::clone(&noted)))
+        }));
+        let (end, ends) = oneshot::channel::<()>();
+        let work = tokio::spawn(async move {
+            ends.await.unwrap();
+            result(1)
+        });
+        let place = table.place().unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), 0, "its request has that still");
+        let task = place.hand_over(work).unwrap();
+        tokio::time::sleep(POLL).await;
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        end.send(()).unwrap();
+        tokio::time::sleep(POLL).await;
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        assert_eq!(state(&table, &task.task_id)["status"], "completed");
     }
 }

@@ -10,8 +10,8 @@ use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_sc
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named, Seconds};
 use crate::reply::{self, calculations};
+use crate::server::Server;
 use crate::server::calculator::within;
-use crate::server::{Continuity, Server};
 use service::Backend;
 use service::refused::Refused;
 use service::request::Precision;
@@ -153,7 +153,7 @@ impl BuiltIn for SetPrecisionArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        if server.0.continuity != Continuity::Session {
+        if !server.0.continuity.is_session() {
             let alone = "requests of this client stand alone: pass precision per call";
             return Err(Refused::failed(alone));
         }
