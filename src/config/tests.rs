@@ -237,6 +237,11 @@ fn config(text: &str) -> Result<Config, String> {
     Config::parse(Some(&document), 4).map_err(|mistake| mistake.to_string())
 }
 
+fn lines(config: &Config) -> Vec<String> {
+    let line = |shown: ShownLine| format!("{} = {} ({})", shown.key, shown.value, shown.source);
+    config.shown().into_iter().map(line).collect()
+}
+
 /// The settings of projects, as they are shown where nobody has set them.
 const PROJECT: [&str; 16] = [
     "project.hosts =  (default)",
@@ -260,10 +265,7 @@ const PROJECT: [&str; 16] = [
 #[test]
 fn every_value_is_shown_with_its_source() {
     let text = "schema = 1\n[server]\nconcurrency = 2\n\n[limits]\nmemory = \"3G\"\n";
-    let shown = config(text).map(|config| {
-        let line = |shown: ShownLine| format!("{} = {} ({})", shown.key, shown.value, shown.source);
-        config.shown().into_iter().map(line).collect::<Vec<_>>()
-    });
+    let shown = config(text).map(|config| lines(&config));
     let expected = [
         "server.concurrency = 2 (c.toml:3)".to_owned(),
         "server.queue = 256 (default)".to_owned(),
