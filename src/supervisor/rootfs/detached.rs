@@ -2,7 +2,8 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind::{self, PermissionDenied};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,13 @@ pub(crate) fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), T
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(TemplateError::Missing { path: path.host.clone() });
             }
-            Err(error) => return Err(refused(&path.host, &error)),
+            Err(error) => {
+                let own = own_program(&path.host).filter(|_| error.kind() == PermissionDenied);
+                let own = own.ok_or_else(|| refused(&path.host, &error))?;
+                let copy = DetachedMount::of_copy(own, &path.cell);
+                pieces.push(copy.map_err(|error| refused(&path.host, &error))?);
+                continue;
+            }
         };
         match path.kind {
             PathKind::Tree if metadata.is_symlink() && path.host == path.cell => {
@@ -105,13 +112,7 @@ impl DetachedMount {
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
-        let resolved = match host.canonicalize() {
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                let own = own_program(host).ok_or_else(|| refused(host, &error))?;
-                return Self::of_copy(own, cell).map_err(|error| refused(host, &error));
-            }
-            resolved => resolved.map_err(|error| refused(host, &error))?,
-        };
+        let resolved = host.canonicalize().map_err(|error| refused(host, &error))?;
         let held = c_path(&resolved).and_then(|path| open_resolved(&path)).map_err(here)?;
         let kind = match file_type(&held).map_err(here)? {
             libc::S_IFDIR => Kind::Directory,
