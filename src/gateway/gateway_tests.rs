@@ -1,0 +1,276 @@
+//! Claims about the gateway process: calls begin, workers end with their cell, and one that lies is ended.
+
+use std::os::fd::AsRawFd;
+
+use model::egress::{Connection, ConnectionEnd, Protocol};
+use nix::sys::socket::Shutdown;
+
+use super::*;
+
+const KEY: CellKey = CellKey { slot: 1, generation: 4 };
+
+fn spec() -> GatewaySpec {
+    GatewaySpec {
+        profiles: Vec::new(),
+        resolvers: Vec::new(),
+        hosts: Vec::new(),
+        roots: Vec::new(),
+        secrets: Vec::new(),
+        id: None,
+    }
+}
+
+/// A gateway with one cell, whose worker sleeps and has been asked about call 9. Returns the worker's end of the
+/// link for frames, and of that for sockets, too.
+fn gateway<'a>(
+    link: &'a OwnedFd,
+    spec: &'a GatewaySpec,
+) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd)) {
+    let sleep = || std::thread::sleep(std::time::Duration::from_secs(60));
+    let (gateway, worker, theirs, _) = gateway_of(link, spec, sleep);
+    (gateway, worker, theirs)
+}
+
+/// The same with a worker that does this and exits as if all were well. Returns the cell's end of its lifeline too.
+fn gateway_of<'a>(
+    link: &'a OwnedFd,
+    spec: &'a GatewaySpec,
+    act: impl FnOnce(),
+) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd), OwnedFd) {
+    // Not a pipe: children of other tests hold a copy of its end, and a shutdown ends both.
+    let (lifeline, init) = pair().expect("a pair");
+    let Side::Parent(worker) = fork().expect("a child") else {
+        drop(init);
+        act();
+        process::exit_now(0);
+    };
+    let Links { ours: (frames, sockets), theirs } = links().expect("two pairs");
+    let state = State::Working {
+        link: frames,
+        sockets: Sockets { link: sockets, waiting: None, open: true },
+        pidfd: worker.pidfd.try_clone().expect("a copy"),
+        lifeline: Some(lifeline),
+        ending: Ending::No,
+        open: true,
+        asked: vec![9],
+    };
+    let begun = Some(Begun { call: 9, only: None });
+    let egress = Arc::new(Egress::default());
+    let cell = Cell { egress, profile: 0, seed: [0; 16], begun, unlisted: 0, state };
+    let gateway = Gateway {
+        link,
+        spec,
+        profiles: Vec::new(),
+        prepared: Prepared::new(spec).expect("nothing to prepare"),
+        hosts: Arc::default(),
+        connector: Connector::new(Vec::new()).expect("a socket"),
+        cells: HashMap::from([(KEY, cell)]),
+        ended: Ended::default(),
+        closer: closer().expect("a closer"),
+        pending: VecDeque::new(),
+    };
+    (gateway, worker.pidfd, theirs, init)
+}
+
+/// Reads what the supervisor gets.
+fn told(supervisor: &OwnedFd) -> Vec<FromGateway> {
+    let mut buffer = vec![0; FRAME_BYTES];
+    let mut got = Vec::new();
+    while let Ok(received) = receive(supervisor, &mut buffer, PacketWait::No) {
+        got.push(decode(buffer.get(..received.bytes).expect("read")).expect("a frame"));
+    }
+    got
+}
+
+/// Returns true if the worker was killed, and ends it.
+fn killed(worker: &OwnedFd) -> bool {
+    let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+    let killed = poll(&mut waited, PollTimeout::from(500_u16)).expect("waited") == 1;
+    process::signal(worker, Signal::SIGKILL).unwrap_or_default();
+    killed
+}
+
+/// Gives the frames to a gateway as those of a worker that has been asked about call 9; returns what the supervisor
+/// gets, and if the worker was killed.
+fn said(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, (theirs, _sockets)) = gateway(&link, &spec);
+    for frame in frames {
+        send_now(&theirs, &encode(frame).expect("it fits"), &[]).expect("sent");
+        gateway.worker_frame(KEY);
+    }
+    let got = told(&supervisor);
+    let killed = killed(&worker);
+    process::wait(&worker).expect("its end");
+    (got, killed)
+}
+
+#[test]
+fn a_call_that_its_worker_does_not_take_has_no_network() {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, _theirs) = gateway(&link, &spec);
+    let begin = |gateway: &mut Gateway<'_>, call| {
+        let frame = ToGateway::Begin { cell: KEY, call, only: None };
+        gateway.begin(KEY, Begun { call, only: None }, &encode(&frame).expect("it fits"));
+    };
+    // The control: one that is taken is told to nobody, and the worker lives.
+    begin(&mut gateway, 10);
+    assert_eq!(told(&supervisor), []);
+    // It reads nothing, so that the link fills.
+    let mut call = 10;
+    while gateway.pass(KEY, &[0; 512]) {
+        assert!(call < 100_000, "the link takes everything");
+        call += 1;
+    }
+    begin(&mut gateway, call);
+    let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it was not killed");
+    gateway.exited(KEY);
+    let failed = FromGateway::Failed { cell: Some(KEY), why: DIED.to_owned() };
+    let answers = told(&supervisor);
+    assert_eq!(answers.first(), Some(&failed), "{answers:?}");
+    // Later calls of the cell are told the same, and those of a cell that is gone.
+    begin(&mut gateway, call + 1);
+    assert_eq!(told(&supervisor), [failed]);
+    gateway.cells.clear();
+    begin(&mut gateway, call + 2);
+    assert!(matches!(told(&supervisor).as_slice(), [FromGateway::Failed { .. }]));
+}
+
+/// Returns the state of the end of the cell's worker; nothing once the cell is forgotten.
+fn ending(gateway: &Gateway<'_>) -> Option<Ending> {
+    match &gateway.cells.get(&KEY)?.state {
+        State::Working { ending, .. } => Some(*ending),
+        State::Waiting { .. } | State::Failed => None,
+    }
+}
+
+#[test]
+fn a_worker_that_ignores_the_end_of_its_cell_gets_nothing_more_and_is_killed() {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let sleep = || std::thread::sleep(Duration::from_secs(60));
+    let (mut gateway, worker, (_frames, sockets), _init) = gateway_of(&link, &spec, sleep);
+    let asks = |gateway: &mut Gateway<'_>| {
+        let ask = SocketRequest::Own { addresses: vec![[127, 0, 0, 1].into()] };
+        send_now(&sockets, &encode(&ask).expect("it fits"), &[]).expect("sent");
+        gateway.serve_sockets(KEY);
+        let mut buffer = [0; 4_096];
+        let received = receive(&sockets, &mut buffer, PacketWait::No).expect("an answer");
+        decode::<SocketAnswer>(buffer.get(..received.bytes).expect("read")).expect("an answer")
+    };
+    // The control: before its end it is answered, and the loop waits for no time.
+    assert_eq!(asks(&mut gateway), SocketAnswer::Own { own: vec![true] });
+    assert_eq!(gateway.patience(), PollTimeout::NONE);
+    let close = encode(&ToGateway::Close { cell: KEY }).expect("it fits");
+    send_now(&supervisor, &close, &[]).expect("sent");
+    gateway.turn().expect("a turn");
+    let Some(Ending::By(by)) = ending(&gateway) else { panic!("{:?}", gateway.cells) };
+    let ended = SocketAnswer::Refused { why: "the cell has ended".to_owned() };
+    assert_eq!(asks(&mut gateway), ended);
+    // Another word of its end gives no more time.
+    gateway.close(KEY);
+    assert_eq!(ending(&gateway), Some(Ending::By(by)));
+    while let Some(Ending::By(_)) = ending(&gateway) {
+        gateway.turn().expect("a turn");
+    }
+    assert_eq!(ending(&gateway), Some(Ending::Killed));
+    while gateway.cells.contains_key(&KEY) {
+        gateway.turn().expect("a turn");
+    }
+    drop(worker);
+}
+
+#[test]
+fn a_worker_that_exits_before_its_cell_has_died_whatever_it_says() {
+    for cell_ends in [false, true] {
+        let (supervisor, link) = pair().expect("a pair");
+        let spec = spec();
+        let (mut gateway, worker, _theirs, init) = gateway_of(&link, &spec, || ());
+        let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it has not ended");
+        // With the cell's end, which the worker saw first, its exit is an honest one.
+        if cell_ends {
+            nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
+        }
+        gateway.exited(KEY);
+        let failed = FromGateway::Failed { cell: Some(KEY), why: DIED.to_owned() };
+        let tally = Tally { incomplete: true, ..Tally::default() };
+        let tally = FromGateway::Tally { cell: KEY, call: 9, tally };
+        let expected = if cell_ends { vec![tally] } else { vec![failed, tally] };
+        assert_eq!(told(&supervisor), expected, "{cell_ends}");
+        assert_eq!(gateway.cells.is_empty(), cell_ends);
+    }
+}
+
+#[test]
+fn a_worker_that_takes_no_sockets_gets_no_more() {
+    let (_supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, (_frames, sockets)) = gateway(&link, &spec);
+    let ask = SocketRequest::Own { addresses: vec![[203, 0, 113, 7].into()] };
+    let ask = encode(&ask).expect("it fits");
+    let mut answered = 0;
+    for _ in 0..1_000 {
+        if send_now(&sockets, &ask, &[]).is_err() {
+            break;
+        }
+        gateway.serve_sockets(KEY);
+    }
+    // Some thirty answers wait, and then one that has no room, for which nothing more is read.
+    let cell = gateway.cells.get(&KEY).expect("the cell");
+    let State::Working { sockets: ours, .. } = &cell.state else { panic!("{cell:?}") };
+    assert!(ours.waiting.is_some());
+    let mut buffer = [0; 4_096];
+    while receive(&sockets, &mut buffer, PacketWait::No).is_ok() {
+        answered += 1;
+    }
+    assert!((2..100).contains(&answered), "{answered}");
+    // Once it reads, it is served again; what is no request ends it.
+    gateway.serve_sockets(KEY);
+    assert!(receive(&sockets, &mut buffer, PacketWait::No).is_ok());
+    while receive(&sockets, &mut buffer, PacketWait::No).is_ok() {
+        gateway.serve_sockets(KEY);
+    }
+    send_now(&sockets, &[0xff; 9], &[]).expect("sent");
+    gateway.serve_sockets(KEY);
+    assert!(killed(&worker));
+    process::wait(&worker).expect("its end");
+}
+
+#[test]
+fn a_worker_says_what_it_was_asked_of_its_own_cell_and_nothing_else() {
+    let tally = |cell, call| FromGateway::Tally { cell, call, tally: Tally::default() };
+    let connection = |cell| FromGateway::Connection {
+        cell,
+        call: 9,
+        connection: Connection {
+            protocol: Protocol::Tcp,
+            name: None,
+            address: ([203, 0, 113, 1], 80).into(),
+            rule: None,
+            sent: 0,
+            received: 0,
+            milliseconds: 0,
+            end: ConnectionEnd::Relayed,
+            request: None,
+        },
+    };
+    let own = [connection(KEY), tally(KEY, 9), connection(KEY)];
+    assert_eq!(said(&own), (own.to_vec(), false));
+    let other = CellKey { slot: 2, ..KEY };
+    for hostile in [
+        vec![tally(KEY, 8)],
+        vec![tally(other, 9)],
+        vec![connection(other)],
+        vec![FromGateway::Up],
+        vec![FromGateway::Failed { cell: Some(other), why: String::new() }],
+    ] {
+        assert_eq!(said(&hostile), (Vec::new(), true), "{hostile:?}");
+    }
+    // A second answer to one question is none.
+    let twice = [tally(KEY, 9), tally(KEY, 9)];
+    assert_eq!(said(&twice), (vec![tally(KEY, 9)], true));
+}
