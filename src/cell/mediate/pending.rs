@@ -130,8 +130,9 @@ impl PendingCalls {
         let (round, sweep) = (now >= self.next, now >= self.sweep);
         if round {
             self.next = now + AGAIN;
-            // Look for all readers first: a reader may leave as soon as the first writer is served.
-            self.calls.iter_mut().for_each(PendingCall::look_for_reader);
+            // Look for all readers first: a reader may leave as soon as the first writer is served. One that comes
+            // in the middle of a look is missed by the writers looked at before: those get another look.
+            while self.look_for_readers() {}
         }
         if sweep {
             self.sweep = now + SWEEP;
@@ -158,6 +159,12 @@ impl PendingCalls {
             }
         }
         Ok(())
+    }
+
+    /// Looks at each FIFO whose writer waits. Returns true if one has a reader that had none before.
+    fn look_for_readers(&mut self) -> bool {
+        let found = self.calls.iter_mut().map(PendingCall::finds_reader);
+        found.fold(false, |any, is_new| any | is_new)
     }
 
     /// Marks the calls whose descriptor is ready.
@@ -199,18 +206,18 @@ impl Retry {
 }
 
 impl PendingCall {
-    /// Records that the FIFO has a reader; once true, it stays true for this call.
-    fn look_for_reader(&mut self) {
-        if let Retry::FifoWriter { end, is_read, .. } = &mut self.retry
-            && !*is_read
-        {
-            let mut events = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
-            // If poll(2) fails, the next round asks again.
-            let asked = poll(&mut events, PollTimeout::ZERO);
-            let [event] = events;
-            let met = event.revents().unwrap_or(PollFlags::POLLERR);
-            *is_read = asked.is_ok() && !met.contains(PollFlags::POLLERR);
-        }
+    /// Records that the FIFO has a reader; once true, it stays true for this call. Returns true if it is new.
+    fn finds_reader(&mut self) -> bool {
+        let Retry::FifoWriter { end, is_read: is_read @ false, .. } = &mut self.retry else {
+            return false;
+        };
+        let mut events = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
+        // If poll(2) fails, the next round asks again.
+        let asked = poll(&mut events, PollTimeout::ZERO);
+        let [event] = events;
+        let met = event.revents().unwrap_or(PollFlags::POLLERR);
+        *is_read = asked.is_ok() && !met.contains(PollFlags::POLLERR);
+        *is_read
     }
 
     fn is_answered(
