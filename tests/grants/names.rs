@@ -496,8 +496,38 @@ fn fifo(caller: &Caller) -> Check {
     let numbers: Vec<_> = (1..=100).map(|number| number.to_string()).collect();
     equal("to the last", bash(caller, &path, &script)?.said(), numbers.join(" "))?;
     let script = format!("rm g; {many}; read -r line < g; wait; echo gone");
-    equal("none stays behind", bash(caller, &path, &script)?.said(), "gone")
+    equal("none stays behind", bash(caller, &path, &script)?.said(), "gone")?;
+    equal(
+        "nor where the reader leaves at once",
+        python(caller, &[], &path, SHORT_READER)?.said(),
+        "50",
+    )
 }
+
+/// A reader that leaves with the line of a writer who did not wait, each time before init looks again: the writer who
+/// waited then has its end too.
+const SHORT_READER: &str = r#"
+import signal, time
+os.mkfifo("/workspace/h")
+signal.alarm(30)
+served = 0
+while served < 50:
+    waiting = os.fork()
+    if waiting == 0:
+        os.close(os.open("/workspace/h", os.O_WRONLY))
+        os._exit(0)
+    # It sleeps once it has asked to open.
+    while open(f"/proc/{waiting}/stat").read().split()[2] != "S":
+        time.sleep(0.01)
+    reader = os.open("/workspace/h", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open("/workspace/h", os.O_WRONLY)
+    os.write(writer, b"x")
+    os.read(reader, 1)
+    os.close(reader)
+    os.close(writer)
+    served += os.waitpid(waiting, 0)[1] == 0
+print(served)
+"#;
 
 fn told(caller: &Caller) -> Check {
     let path = caller.directory("grant")?.display().to_string();

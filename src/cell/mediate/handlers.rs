@@ -96,7 +96,10 @@ impl<'a> Handlers<'a> {
             Ok(Response::Done) => notify::succeed(listener, call)?,
             Ok(Response::Value(number)) => notify::answer(listener, call, number)?,
             Ok(Response::Continue) => notify::proceed(listener, call)?,
-            Ok(Response::Descriptor(file, flags)) => hand_over(listener, call, &file, flags)?,
+            Ok(Response::Descriptor(file, flags)) => {
+                self.pending_calls.notice_readers();
+                hand_over(listener, call, &file, flags)?;
+            }
             Ok(Response::Later(pending)) => {
                 // Without a free place the caller gets the errno of a call that does not wait.
                 if let Err(errno) = self.pending_calls.park(call, pending) {

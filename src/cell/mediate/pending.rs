@@ -2,8 +2,9 @@
 //!
 //! A writer that waits in open(2) counts as a writer already (fifo(7)): a new reader finds it, and gets no
 //! end of file before the writer has been served. So init holds the end that such a caller will get, and
-//! hands it over once there is a reader. A reader that opens and closes without reading, between two rounds, is
-//! not noticed: the caller then waits on, while the kernel would have let it continue and get EPIPE.
+//! hands it over once there is a reader. A reader that leaves between two rounds is not noticed if it read nothing, or
+//! only what a writer sent that had the FIFO open before: the caller then waits on, while the kernel would have let it
+//! continue and get EPIPE.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -130,9 +131,8 @@ impl PendingCalls {
         let (round, sweep) = (now >= self.next, now >= self.sweep);
         if round {
             self.next = now + AGAIN;
-            // Look for all readers first: a reader may leave as soon as the first writer is served. One that comes
-            // in the middle of a look is missed by the writers looked at before: those get another look.
-            while self.look_for_readers() {}
+            // Look for all readers first: a reader may leave as soon as the first writer is served.
+            self.notice_readers();
         }
         if sweep {
             self.sweep = now + SWEEP;
@@ -159,6 +159,13 @@ impl PendingCalls {
             }
         }
         Ok(())
+    }
+
+    /// Records which FIFOs of waiting writers have a reader now. To be called before any caller gets a file: with the
+    /// first line that is written the reader may leave.
+    pub(crate) fn notice_readers(&mut self) {
+        // A reader that comes in the middle of a look is missed by the writers looked at before: look again.
+        while self.look_for_readers() {}
     }
 
     /// Looks at each FIFO whose writer waits. Returns true if one has a reader that had none before.
