@@ -198,7 +198,12 @@ fn with_mcp_settings(typed: &ServeArguments) -> Result<(ServeArguments, McpSetti
     }
     let http = typed.listener.http.clone().or_else(|| mcp.http());
     let listener = HttpFlags { http, ..typed.listener.clone() };
-    Ok((ServeArguments { listener, ..typed.clone() }, mcp))
+    let project = typed.project.clone().or_else(|| match typed.workspace {
+        // A flag goes before a variable.
+        Some(_) => None,
+        None => std::env::var(PROJECT_ROOT).ok().filter(|root| !root.is_empty()),
+    });
+    Ok((ServeArguments { listener, project, ..typed.clone() }, mcp))
 }
 
 /// Adds what is granted and set on the command line to the configuration. The cache is held while it is used.
@@ -358,6 +363,8 @@ fn offer(
     Ok((offer, Some(watcher)))
 }
 
+/// Variable with a project's directory, where neither `--project` nor `--workspace` is given.
+const PROJECT_ROOT: &str = "MCPBASH_PROJECT_ROOT";
 /// Variable with the directories in which scripts of a project work, separated by colons.
 const ROOTS: &str = "MCPBASH_ROOTS";
 
@@ -400,7 +407,7 @@ fn make_kept(directory: &Path, name: &str) -> std::io::Result<()> {
 /// # Errors
 /// A folder that is absent, which a script could make, and cannot be made here; or a link or a file in its place, which a
 /// script could exchange.
-fn kept(asked: &str) -> Result<Vec<MountRequest>, CliError> {
+pub(super) fn kept(asked: &str) -> Result<Vec<MountRequest>, CliError> {
     let Some(directory) = asked.strip_suffix(":rw") else { return Ok(Vec::new()) };
     let directory = std::path::absolute(directory)
         .map_err(|error| CliError::new(format!("--project: {}", in_words(&error))))?;

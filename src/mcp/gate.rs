@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientNotification, ClientRequest, ConstString, ErrorCode, InitializeResultMethod,
-    PingRequestMethod, ProtocolVersion, ServerConfig, ServerResult,
+    ClientNotification, ClientRequest, ConstString, CustomResult, ErrorCode,
+    InitializeResultMethod, PingRequestMethod, ProtocolVersion, ServerConfig, ServerResult,
 };
 use rmcp::service::{NotificationContext, RequestContext, Service};
 use rmcp::{ErrorData, RoleServer};
@@ -15,12 +15,10 @@ use rmcp::{ErrorData, RoleServer};
 use serde_json::{Map, Value, json};
 
 use crate::serve::Offer;
-use project::RemoteToken;
+use project::{ProjectSettings, RemoteToken};
 
 /// Methods that tell the server's name, and nothing of its project.
 const OPEN: [&str; 2] = [InitializeResultMethod::VALUE, PingRequestMethod::VALUE];
-/// Failures within [`WITHIN`] after which each answer waits.
-const FAILURES: usize = 10;
 /// Time in which failures count.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Time that an answer to a guess waits then.
@@ -30,6 +28,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct RemoteSecret {
     token: RemoteToken,
+    /// Failures within [`WITHIN`] after which each answer waits.
+    most: usize,
     failures: Mutex<VecDeque<Instant>>,
 }
 
@@ -37,11 +37,12 @@ impl RemoteSecret {
     /// Returns the secret of the project that is offered, if it has one.
     pub fn of(offer: &Offer) -> Option<Self> {
         let (Offer::Project(project) | Offer::Both(project)) = offer else { return None };
-        project.last().settings.token.clone().map(Self::new)
+        Self::in_settings(&project.last().settings)
     }
 
-    fn new(token: RemoteToken) -> Self {
-        Self { token, failures: Mutex::default() }
+    fn in_settings(settings: &ProjectSettings) -> Option<Self> {
+        let (token, most) = (settings.token.clone()?, settings.token_failures);
+        Some(Self { token, most, failures: Mutex::default() })
     }
 
     /// Returns the answer to a message that should show the secret and does not.
@@ -84,7 +85,7 @@ impl RemoteSecret {
         while failures.front().is_some_and(|first| now.duration_since(*first) > WITHIN) {
             failures.pop_front();
         }
-        let is_throttled = failures.len() >= FAILURES;
+        let is_throttled = failures.len() >= self.most;
         if !is_throttled {
             failures.push_back(now);
         }
@@ -97,12 +98,15 @@ impl RemoteSecret {
 pub(crate) struct Gate<S> {
     inner: S,
     secret: Option<RemoteSecret>,
+    /// True before the server of a project.
+    is_project: bool,
 }
 
 impl<S> Gate<S> {
     /// Puts a gate before `inner`; it stands open without a secret.
-    pub(crate) fn new(inner: S, token: Option<RemoteToken>) -> Self {
-        Self { inner, secret: token.map(RemoteSecret::new) }
+    pub(crate) fn new(inner: S, settings: Option<&ProjectSettings>) -> Self {
+        let secret = settings.and_then(RemoteSecret::in_settings);
+        Self { inner, secret, is_project: settings.is_some() }
     }
 
     async fn check(&self, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
@@ -123,7 +127,18 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
         if !is_open {
             self.check(&context).await?;
         }
-        self.inner.handle_request(request, context).await
+        let subscribed = match &request {
+            ClientRequest::SubscribeRequest(asked) if self.is_project => {
+                Some(asked.params.uri.clone())
+            }
+            _ => None,
+        };
+        let result = self.inner.handle_request(request, context).await?;
+        // The framework gives each subscription an id, by which it is ended; ours is the address.
+        Ok(match subscribed {
+            Some(uri) => ServerResult::CustomResult(CustomResult(json!({ "subscriptionId": uri }))),
+            None => result,
+        })
     }
 
     async fn handle_notification(

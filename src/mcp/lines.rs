@@ -107,6 +107,10 @@ pub(crate) struct Dialect {
     pub(crate) keeps_order: bool,
     /// Takes batches in each revision.
     pub(crate) has_batches: bool,
+    /// Time for `exit` after `shutdown`, where it is not the usual one.
+    pub(crate) shut_grace: Option<Duration>,
+    /// Time without a line or an open request after which the connection ends.
+    pub(crate) idle: Option<Duration>,
 }
 
 /// Conditions of one connection.
@@ -163,6 +167,7 @@ impl Lines {
             shared,
             held: None,
             lifecycle: Lifecycle::of(dialect.keeps_order),
+            dialect,
             ends: ends.clone(),
         };
         tokio::spawn(reading.run(BufReader::new(reader)));

@@ -13,6 +13,7 @@ use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value};
 
+use crate::tasks;
 use project::ScriptMessage;
 
 /// Messages that a client receives in each [`WINDOW`], at most; the rest is counted.
@@ -23,7 +24,7 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 pub(crate) const LEVELS: &str =
     "level: expected debug, info, notice, warning, error, critical, alert or emergency";
 
-/// Log level of one client. Nothing is sent until the client sets one.
+/// Log level of one client. Until the client sets one, nothing is sent but messages of a project's scripts.
 #[derive(Debug, Default)]
 pub struct Logs {
     level: Mutex<Option<LoggingLevel>>,
@@ -83,9 +84,13 @@ impl Logs {
         &self,
         context: &RequestContext<RoleServer>,
         message: ScriptMessage,
+        usual: &str,
     ) {
         let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(least) = context.meta.log_level().or(set) else { return };
+        // From MCP 2026-07-28 on a client asks for messages with the request, or gets none.
+        let usual = (!tasks::is_modern(context)).then(|| serde_json::from_value(usual.into()).ok());
+        let least = context.meta.log_level().or(set).or(usual.flatten());
+        let Some(least) = least else { return };
         let Ok(level) = serde_json::from_value::<LoggingLevel>(message.level) else { return };
         if weight(level) < weight(least) {
             return;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
@@ -152,11 +153,17 @@ where
     let dialect = Dialect {
         keeps_order: settings.is_some(),
         has_batches: settings.as_ref().is_some_and(|settings| settings.has_batches),
+        shut_grace: settings
+            .as_ref()
+            .map(|settings| Duration::from_secs(settings.shutdown_seconds)),
+        idle: settings
+            .as_ref()
+            .map(|settings| Duration::from_secs(settings.idle_seconds))
+            .filter(|idle| !idle.is_zero()),
     };
-    let token = settings.and_then(|settings| settings.token);
     let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
     let tasks = server.0.tasks.clone();
-    let running = match Gate::new(server, token).serve(lines).await {
+    let running = match Gate::new(server, settings.as_ref()).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

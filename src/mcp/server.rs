@@ -17,8 +17,8 @@ use rmcp::model::{
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
     PaginatedRequestParams, ProtocolVersion, ReadResourceRequestMethod, ReadResourceRequestParams,
     ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestMethod,
-    SubscribeRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, Tool, UnsubscribeRequestParams,
-    UpdateTaskMethod, UpdateTaskParams,
+    SubscribeRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, Tool, UnsubscribeRequestMethod,
+    UnsubscribeRequestParams, UpdateTaskMethod, UpdateTaskParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -680,6 +680,13 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CustomRequest,
         _context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
+        // As the framework ends a subscription, by what the answer to its beginning had.
+        let id = request.params.as_ref().and_then(|params| params.get("subscriptionId")?.as_str());
+        if let (UnsubscribeRequestMethod::VALUE, Some(id), true) =
+            (request.method.as_str(), id, self.0.project.is_some())
+        {
+            return self.unwatch(id).map(|()| CustomResult(serde_json::json!({})));
+        }
         Err(match request.method.as_str() {
             SetLevelRequestMethod::VALUE => ErrorData::invalid_params(logs::LEVELS, None),
             method @ (CallToolRequestMethod::VALUE

@@ -122,7 +122,8 @@ impl ScriptLaunch {
         }
         let fields = fields(arguments);
         let arguments = Value::Object(arguments.clone()).to_string();
-        let (variable, stdin) = match arguments.len() > ARGUMENT_BYTES {
+        let most = project.settings.argument_bytes.min(ARGUMENT_BYTES);
+        let (variable, stdin) = match arguments.len() > most {
             true => (String::new(), arguments.into_bytes()),
             false => (arguments, Vec::new()),
         };

@@ -22,6 +22,36 @@ const MOST_OUTPUT: u64 = 64 << 20;
 const MOST_LINES: u64 = 10_000;
 /// Longest text of a result in bytes; scripts shorten others.
 const TEXT_BYTES: u64 = 100 << 10;
+/// Time in seconds for `exit` after `shutdown`, and the longest of it and of idleness.
+const SHUTDOWN_SECONDS: u64 = 5;
+const MOST_SECONDS: u64 = 86_400;
+/// Requests without the remote token in a minute, after which the answers wait.
+const TOKEN_FAILURES: usize = 10;
+/// Time in seconds between two looks at files where the kernel tells of no changes.
+const POLL_SECONDS: u64 = 2;
+/// Longest arguments in bytes that are a variable, and the least that an operator may ask for.
+const ARGUMENT_BYTES: u64 = 32 << 10;
+/// Levels of log messages (RFC 5424).
+const LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+/// Variables of the framework that change nothing here, each with the reason.
+const WITHOUT_EFFECT: [(&str, &str); 12] = [
+    ("MCPBASH_REGISTRY_DIR", NO_REGISTRY),
+    ("MCPBASH_REGISTRY_MAX_BYTES", NO_REGISTRY),
+    ("MCPBASH_REGISTRY_REFRESH_PATH", NO_REGISTRY),
+    ("MCPBASH_STATIC_REGISTRY", NO_REGISTRY),
+    ("MCPBASH_ENABLE_LIVE_PROGRESS", LIVE),
+    ("MCPBASH_PROGRESS_FLUSH_INTERVAL", LIVE),
+    ("MCPBASH_ORPHAN_CHECK_INTERVAL", "cells end with the server, and the server with its input"),
+    ("MCPBASH_MAX_MANUAL_REGISTRY_BYTES", "a file of metadata has 1M at most"),
+    ("MCPBASH_CORRUPTION_WINDOW", NO_CORRUPTION),
+    ("MCPBASH_CORRUPTION_THRESHOLD", NO_CORRUPTION),
+    ("MCPBASH_FORCE_MINIMAL", "there is no minimal mode: JSON needs no other program"),
+    ("MCPBASH_DEFAULT_SUBSCRIBE_TIMEOUT", "a subscription lasts until it is ended"),
+];
+const NO_REGISTRY: &str = "lists are kept in memory, and follow the project";
+const LIVE: &str = "progress and messages are sent while a script runs";
+const NO_CORRUPTION: &str = "no script has the server's output";
 
 /// Settings of a server of one project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +80,19 @@ pub struct ProjectSettings {
     pub env: BTreeMap<String, String>,
     /// Secret that each request shows.
     pub token: Option<RemoteToken>,
+    /// Requests without it in a minute, after which the answers wait.
+    pub token_failures: usize,
+    /// Least level of the messages that a client gets which has set none.
+    pub log_level: &'static str,
+    /// Time in seconds that a client has for `exit` after `shutdown`.
+    pub shutdown_seconds: u64,
+    /// Time in seconds without a request after which the server of one client ends; 0 if it does not.
+    pub idle_seconds: u64,
+    /// Time in seconds between two looks at files where the kernel tells of no changes; 0 if no file is watched for
+    /// clients.
+    pub poll_seconds: u64,
+    /// Longest arguments in bytes that are a variable; longer ones are a file.
+    pub argument_bytes: usize,
     /// Values beyond their bounds, which were not taken as they are.
     pub told: Vec<String>,
 }
@@ -88,6 +131,12 @@ impl Default for ProjectSettings {
             downloads: FetchBounds::default(),
             env: BTreeMap::new(),
             token: None,
+            token_failures: TOKEN_FAILURES,
+            log_level: "info",
+            shutdown_seconds: SHUTDOWN_SECONDS,
+            idle_seconds: 0,
+            poll_seconds: POLL_SECONDS,
+            argument_bytes: usize::try_from(ARGUMENT_BYTES).unwrap_or(usize::MAX),
             told: Vec::new(),
         }
     }
@@ -159,6 +208,7 @@ impl ProjectSettings {
         of.number("MCPBASH_MAX_TEXT_BYTES", &mut self.text_bytes, (1024, 1 << 20))?;
         self.read_bounds(&mut of)?;
         self.read_downloads(&mut of)?;
+        self.read_serving(&mut of)?;
         let (mode, names) =
             (of.text("MCPBASH_TOOL_ENV_MODE"), of.text("MCPBASH_TOOL_ENV_ALLOWLIST"));
         self.env = environment(&get, mode, names)?;
@@ -177,6 +227,40 @@ impl ProjectSettings {
         of.number("MCPBASH_MAX_PROGRESS_PER_MIN", &mut stream.progress, (1, MOST_LINES))?;
         of.number("MCPBASH_MAX_LOGS_PER_MIN", &mut stream.messages, (1, MOST_LINES))?;
         of.number("MCPBASH_MAX_RESOURCE_BYTES", &mut self.resource_bytes, (1024, MOST_OUTPUT))
+    }
+
+    /// Reads how clients are served.
+    fn read_serving<G: Fn(&str) -> Option<String>>(
+        &mut self,
+        of: &mut Variables<'_, G>,
+    ) -> Result<(), SettingError> {
+        let failures = "MCPBASH_REMOTE_TOKEN_MAX_FAILURES_PER_MIN";
+        of.number(failures, &mut self.token_failures, (1, MOST_LINES))?;
+        of.number("MCPBASH_SHUTDOWN_TIMEOUT", &mut self.shutdown_seconds, (1, MOST_SECONDS))?;
+        of.number("MCPBASH_IDLE_TIMEOUT", &mut self.idle_seconds, (0, MOST_SECONDS))?;
+        if of.text("MCPBASH_IDLE_TIMEOUT_ENABLED").is_some()
+            && !of.has("MCPBASH_IDLE_TIMEOUT_ENABLED")
+        {
+            self.idle_seconds = 0;
+        }
+        let polls = "MCPBASH_RESOURCES_POLL_INTERVAL_SECS";
+        of.number(polls, &mut self.poll_seconds, (0, MOST_SECONDS))?;
+        let spill = "MCPBASH_ENV_PAYLOAD_THRESHOLD";
+        of.number(spill, &mut self.argument_bytes, (1024, ARGUMENT_BYTES))?;
+        for name in ["MCPBASH_LOG_LEVEL_DEFAULT", "MCPBASH_LOG_LEVEL"] {
+            if let Some(word) = of.text(name) {
+                self.log_level = level(&word.trim().to_lowercase()).ok_or_else(|| {
+                    let message = format!("expected one of {}", LEVELS.join(", "));
+                    SettingError { name, message }
+                })?;
+            }
+        }
+        for (name, why) in WITHOUT_EFFECT {
+            if of.text(name).is_some() {
+                of.told.push(format!("{name} has no effect: {why}"));
+            }
+        }
+        Ok(())
     }
 
     /// Reads hosts and bounds of downloads. A host that is for one kind of them is refused to the other.
@@ -233,6 +317,15 @@ impl ProjectSettings {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the level of a word; the framework takes yes and no for two of them.
+fn level(word: &str) -> Option<&'static str> {
+    match word {
+        "true" | "1" => Some("debug"),
+        "false" | "0" => Some("info"),
+        word => LEVELS.into_iter().find(|level| *level == word),
     }
 }
 
@@ -414,6 +507,31 @@ mod tests {
         assert_eq!((set.workers, set.stream.output, set.stream.messages), (3, 2048, 1));
         assert_eq!((set.resource_bytes, set.downloads.file_bytes), (64 << 20, 64 << 20));
         assert_eq!(set.told.len(), 2, "{:?}", set.told);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told_and_a_level_is_one_of_eight() {
+        let told = of(&[("MCPBASH_STATIC_REGISTRY", "1")]).map(|it| it.told);
+        let why = format!("MCPBASH_STATIC_REGISTRY has no effect: {NO_REGISTRY}");
+        assert_eq!(told, Ok(vec![why]));
+        let level = |set: &[(&str, &str)]| of(set).map(|it| it.log_level);
+        assert_eq!(level(&[("MCPBASH_LOG_LEVEL_DEFAULT", "Error")]), Ok("error"));
+        let both = [("MCPBASH_LOG_LEVEL", "true"), ("MCPBASH_LOG_LEVEL_DEFAULT", "error")];
+        assert_eq!(level(&both), Ok("debug"));
+        assert!(level(&[("MCPBASH_LOG_LEVEL", "loud")]).is_err());
+        let idle = |set: &[(&str, &str)]| of(set).map(|it| it.idle_seconds);
+        assert_eq!(idle(&[("MCPBASH_IDLE_TIMEOUT", "60")]), Ok(60));
+        let off = [("MCPBASH_IDLE_TIMEOUT", "60"), ("MCPBASH_IDLE_TIMEOUT_ENABLED", "false")];
+        assert_eq!(idle(&off), Ok(0));
+        let set = of(&[
+            ("MCPBASH_SHUTDOWN_TIMEOUT", "1"),
+            ("MCPBASH_REMOTE_TOKEN_MAX_FAILURES_PER_MIN", "3"),
+            ("MCPBASH_RESOURCES_POLL_INTERVAL_SECS", "0"),
+            ("MCPBASH_ENV_PAYLOAD_THRESHOLD", "65536"),
+        ]);
+        let set = set.expect("settings");
+        assert_eq!((set.shutdown_seconds, set.token_failures, set.poll_seconds), (1, 3, 0));
+        assert_eq!((set.argument_bytes, set.told.len()), (32 << 10, 1));
     }
 
     #[test]

@@ -235,32 +235,82 @@ fn a_server_that_was_shut_ends_without_exit_and_batches_are_taken_where_they_are
 }
 
 #[test]
+fn a_server_whose_client_asks_nothing_for_its_time_ends_and_work_is_no_idleness() {
+    let held = project(&[("tools/s/s.sh", "sleep 2.5; echo slept\n")]);
+    let mut server = Server::of(command(&held, &[("MCPBASH_IDLE_TIMEOUT", "1")]));
+    assert_eq!(server.result("s", json!({}))["content"][0]["text"], "slept\n");
+    let end = std::time::Instant::now() + patience();
+    // Its input stays open.
+    let code = loop {
+        if let Some(status) = server.child.try_wait().expect("ours") {
+            break status.code();
+        }
+        assert!(std::time::Instant::now() < end, "it did not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(code, Some(0));
+    let mut server = Server::of(command(&held, &[]));
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(server.result("s", json!({}))["content"][0]["text"], "slept\n");
+}
+
+#[test]
+fn variables_of_the_framework_name_the_project_and_the_level_of_messages() {
+    let script = "source \"$MCP_SDK/tool-sdk.sh\"\nmcp_log_info x said\nmcp_log_error x failed\n";
+    let held = project(&[("tools/l/l.sh", script)]);
+    let root = held.path().to_str().expect("UTF-8");
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--toolchains", "none"]);
+    command.envs([("MCPBASH_PROJECT_ROOT", root), ("MCPBASH_LOG_LEVEL", "error")]);
+    command.env("MCPBASH_TOOLS_DIR", held.path().join("tools"));
+    let mut server = Server::of(command);
+    let id = server.call("l", json!({}));
+    let lines = crate::transcript::until(&mut server, id, |_| None);
+    let said: Vec<&Value> = lines.iter().map(|line| &line["params"]["data"]).collect();
+    assert_eq!(said, [&json!("failed"), &Value::Null]);
+    // Other tools than were meant are not served.
+    let mut command = self::command(&held, &[("MCPBASH_TOOLS_DIR", "/usr/bin")]);
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{error}");
+    let why = "MCPBASH_TOOLS_DIR: the folder is tools/ of the project, and no other";
+    assert!(error.contains(why), "{error}");
+}
+
+/// Requests whose answers are transcripts: each list, a prompt, a resource, and what nobody knows.
+pub(crate) fn questions(meta: &Value) -> Vec<(&'static str, Value)> {
+    let lists = ["tools/list", "resources/list", "resources/templates/list", "prompts/list"];
+    let lists = lists.map(|method| (method, json!({"limit": 2, "_meta": meta})));
+    let get = json!({"name": "greeting", "arguments": {"name": "Ada"}, "_meta": meta});
+    let read = json!({"uri": "file://./resources/note.txt", "_meta": meta});
+    let nothing = ("nothing", json!({"_meta": meta}));
+    [&lists[..], &[("prompts/get", get), ("resources/read", read), nothing]].concat()
+}
+
+/// Takes out of answers what depends on the place of the project's files.
+pub(crate) fn without_places(mut lines: Vec<Value>) -> Vec<Value> {
+    for line in &mut lines {
+        // The hash in a cursor depends on the place of the project's files alone, and its length does not.
+        if let Some(cursor) = line.pointer_mut("/result/nextCursor") {
+            *cursor = json!("…");
+        }
+        line["id"] = json!("…");
+    }
+    lines
+}
+
+#[test]
 fn lists_are_as_their_transcripts_in_both_eras() {
     let held = tempfile::tempdir().expect("a directory");
     crate::copied(held.path()).expect("a copy");
     let mut server = Server::of(command(&held, &[]));
     for (name, meta) in [("lists-2025-11-25", json!({})), ("lists-2026-07-28", modern(json!({})))] {
         let mut lines = Vec::new();
-        for method in ["tools/list", "resources/list", "resources/templates/list", "prompts/list"] {
-            let id = server.request(method, json!({"limit": 2, "_meta": meta}));
-            lines.extend(crate::transcript::until(&mut server, id, |_| None));
-        }
-        let get = json!({"name": "greeting", "arguments": {"name": "Ada"}, "_meta": meta});
-        let read = json!({"uri": "file://./resources/note.txt", "_meta": meta});
-        for (method, params) in
-            [("prompts/get", get), ("resources/read", read), ("nothing", json!({"_meta": meta}))]
-        {
+        for (method, params) in questions(&meta) {
             let id = server.request(method, params);
             lines.extend(crate::transcript::until(&mut server, id, |_| None));
         }
-        for line in &mut lines {
-            // The hash in a cursor depends on the place of the project's files alone, and its length does not.
-            if let Some(cursor) = line.pointer_mut("/result/nextCursor") {
-                *cursor = json!("…");
-            }
-            line["id"] = json!("…");
-        }
-        compare(name, &lines);
+        compare(name, &without_places(lines));
     }
 }
 

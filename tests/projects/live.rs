@@ -28,7 +28,8 @@ fn progress_and_messages_come_while_a_script_runs_and_before_its_result() {
     let said = |meta| call("live", json!({"of": "said"}), meta);
     let id = server.request("tools/call", said(json!({})));
     let mut lines = until(&mut server, id, |_| None);
-    let level = server.request("logging/setLevel", json!({"level": "info"}));
+    // Without a level of its own a client gets `info` and what is above it.
+    let level = server.request("logging/setLevel", json!({"level": "error"}));
     server.answer(level);
     let id = server.request("tools/call", said(json!({"progressToken": "to\"ken"})));
     lines.extend(until(&mut server, id, |_| None));

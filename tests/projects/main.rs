@@ -5,11 +5,15 @@
 )]
 
 mod author;
+#[path = "../http/client.rs"]
+#[expect(dead_code, reason = "the tests of HTTP use more of it")]
+mod client;
 mod examples;
 mod hooks;
 mod hostile;
 mod lists;
 mod live;
+mod over_http;
 mod pages;
 #[path = "../support/server.rs"]
 mod server;
@@ -338,18 +342,23 @@ fn messages_of_a_script_come_before_its_answer_from_the_level_that_was_set() {
     let line = |server: &Server| {
         server.lines.recv_timeout(server::patience::patience()).expect("a line in time")
     };
-    let id = server.call("basics-sdk", json!({"of": "log"}));
-    let quiet = line(&server);
-    let failed = json!({"code": -32602, "message": "\u{e9}"});
-    assert_eq!((&quiet["id"], &quiet["error"]), (&json!(id), &failed));
-    let id = server.request("logging/setLevel", json!({"level": "info"}));
-    assert_eq!(line(&server)["id"], id);
     let text = json!({"level": "info", "logger": "one", "data": "\u{e9} \"x\"\n"});
     let fields = json!({"level": "notice", "data": {"a": 1}});
-    let id = server.call("basics-sdk", json!({"of": "log"}));
-    let [first, second, last] = [(); 3].map(|()| line(&server));
-    assert_eq!((&first["params"], &second["params"]), (&text, &fields));
-    assert_eq!(last["id"], id);
+    let failed = json!({"code": -32602, "message": "\u{e9}"});
+    for (level, heard) in
+        [(None, vec![&text, &fields]), (Some("notice"), vec![&fields]), (Some("error"), vec![])]
+    {
+        if let Some(level) = level {
+            let id = server.request("logging/setLevel", json!({ "level": level }));
+            assert_eq!(line(&server)["id"], id);
+        }
+        let id = server.call("basics-sdk", json!({"of": "log"}));
+        for message in heard {
+            assert_eq!(&line(&server)["params"], message, "{level:?}");
+        }
+        let last = line(&server);
+        assert_eq!((&last["id"], &last["error"]), (&json!(id), &failed), "{level:?}");
+    }
 }
 
 /// The content of a resource, or the error of its reading.

@@ -1,6 +1,6 @@
 //! Transcripts: every line that a client gets, compared with a file. `UPDATE_SNAPSHOTS=1` writes the file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(crate) fn until(
 }
 
 /// Removes what differs from run to run.
-fn plain(mut line: Value) -> Value {
+pub(crate) fn plain(mut line: Value) -> Value {
     if let Some(meta) = line.pointer_mut("/result/_meta").and_then(Value::as_object_mut) {
         meta.retain(|key, _| !key.starts_with("cofferdam/") && !key.starts_with("io."));
     }
@@ -53,10 +53,20 @@ fn plain(mut line: Value) -> Value {
     line
 }
 
+fn place(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects/transcripts");
+    folder.join(format!("{name}.jsonl"))
+}
+
+/// The lines of a transcript.
+pub(crate) fn transcript(name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(place(name)).expect("a transcript");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
 /// Compares lines with `tests/projects/transcripts/NAME.jsonl`.
 pub(crate) fn compare(name: &str, lines: &[Value]) {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects/transcripts");
-    let place = place.join(format!("{name}.jsonl"));
+    let place = place(name);
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&place, text).expect("written");

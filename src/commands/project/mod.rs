@@ -201,6 +201,7 @@ pub(in crate::commands) fn with_hooks(
     let mut settings = settings(keys)?;
     settings.has_hooks |= has_hooks;
     let directory = Path::new(directory);
+    check_folders(directory, |name| std::env::var(name).ok())?;
     let mut project = read(directory)?;
     let mut lists = None;
     let at_start = |hook: &&&str| [REGISTER, ENV].contains(hook);
@@ -230,6 +231,37 @@ pub(in crate::commands) fn with_hooks(
     })?;
     project.settings = settings;
     Ok(ServedProject { project, lists })
+}
+
+/// Variables by which the framework finds the folders of a project elsewhere, with their usual names.
+const FOLDERS: [(&str, &str); 6] = [
+    ("MCPBASH_TOOLS_DIR", "tools"),
+    ("MCPBASH_RESOURCES_DIR", "resources"),
+    ("MCPBASH_PROMPTS_DIR", "prompts"),
+    ("MCPBASH_SERVER_DIR", "server.d"),
+    ("MCPBASH_PROVIDERS_DIR", "providers"),
+    ("MCPBASH_UI_DIR", "ui"),
+];
+
+/// Checks that no variable names another folder: a cell has the project's directory at one place, and what is kept from
+/// scripts there goes by these names.
+///
+/// # Errors
+/// One that does. Without it, other tools would be served than the operator meant.
+fn check_folders(directory: &Path, get: impl Fn(&str) -> Option<String>) -> Result<(), CliError> {
+    for (name, folder) in FOLDERS {
+        let Some(named) = get(name).filter(|named| !named.is_empty()) else { continue };
+        let usual = directory.join(folder);
+        let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+        let is_usual = Path::new(&named) == Path::new(folder)
+            || whole(Path::new(&named)).is_some_and(|named| whole(&usual) == Some(named));
+        if !is_usual {
+            let why = format!("{name}: the folder is {folder}/ of the project, and no other");
+            return Err(CliError::new(why)
+                .with_hint(format!("rename `{}` to {folder}, or unset {name}", plain(&named))));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the operator's settings of projects: variables of the framework over the server's file.
@@ -333,4 +365,27 @@ fn text(project: &Project) -> String {
     let mistakes =
         project.mistakes.iter().map(|mistake| format!("{}\n", plain(&mistake.to_string())));
     rows.text() + &mistakes.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_another_name_ends_the_start_and_its_own_does_not() {
+        let held = tempfile::tempdir().expect("a directory");
+        let place = held.path().join("tools");
+        std::fs::create_dir(&place).expect("made");
+        let check = |value: &str| {
+            let get = |name: &str| (name == "MCPBASH_TOOLS_DIR").then(|| value.to_owned());
+            check_folders(held.path(), get).map_err(|error| error.message)
+        };
+        for usual in ["", "tools", "./tools", &place.display().to_string()] {
+            assert_eq!(check(usual), Ok(()), "{usual}");
+        }
+        for other in ["other", "/", &held.path().join("others").display().to_string()] {
+            let why = check(other).expect_err(other);
+            assert!(why.starts_with("MCPBASH_TOOLS_DIR: the folder is tools/"), "{why}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::bounds::{Growing, Hold, SharedBounds, Unread};
 use super::lifecycle::{Lifecycle, Step};
-use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
+use super::{Dialect, Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
 use model::outcome::in_words;
 use service::fair::Share;
@@ -109,6 +109,7 @@ pub(super) struct Reading {
     /// request with its id, so these are not taken again.
     pub taken_back: HashSet<RequestId>,
     pub lifecycle: Lifecycle,
+    pub dialect: Dialect,
     /// Bounds for the sake of other connections.
     pub shared: Option<SharedBounds>,
     /// Part of the memory that the line holds which is being taken.
@@ -143,6 +144,11 @@ impl Reading {
             let line = tokio::select! {
                 biased;
                 line = &mut line, if !ends.are_ending() => line,
+                () = self.idle() => {
+                    tracing::info!("the client was idle for its time");
+                    ends.stop.cancel();
+                    return Duration::ZERO;
+                }
                 () = ends.ending() => {
                     read_on += 1;
                     if read_on > READ_ON {
@@ -171,6 +177,21 @@ impl Reading {
             }
         }
         if ends.are_ending() { STOP_GRACE } else { EOF_GRACE }
+    }
+
+    /// Waits until nothing was asked for a time, if there is one. An open request is work, however long it lasts.
+    async fn idle(&self) {
+        let Some(most) = self.dialect.idle else { return std::future::pending().await };
+        let mut open = self.open.subscribe();
+        loop {
+            if open.wait_for(HashMap::is_empty).await.is_err() {
+                return std::future::pending().await;
+            }
+            tokio::select! {
+                () = sleep(most) => return,
+                _ = open.changed() => {}
+            }
+        }
     }
 
     /// Logs that no more can be read. A client of many decides itself how often that is, so it is no warning.
@@ -267,8 +288,9 @@ impl Reading {
             Step::Exit => self.ends.stop.cancel(),
             Step::Shut => {
                 let stop = self.ends.stop.clone();
+                let grace = self.dialect.shut_grace.unwrap_or(SHUT_GRACE);
                 tokio::spawn(async move {
-                    sleep(SHUT_GRACE).await;
+                    sleep(grace).await;
                     stop.cancel();
                 });
             }

@@ -217,7 +217,9 @@ impl<B: Backend> Server<B> {
                 Some(ScriptEvent::Log(_) | ScriptEvent::Progress { .. })
                     if tasks::is_answered(context) => {}
                 Some(ScriptEvent::Log(message)) => {
-                    self.0.logs.tell_script(context, message).await;
+                    let project = self.0.project.as_ref().map(|project| project.last());
+                    let usual = project.map_or("info", |project| project.settings.log_level);
+                    self.0.logs.tell_script(context, message, usual).await;
                 }
                 Some(ScriptEvent::Progress { progress, total, message }) => {
                     let Some(token) = token.clone() else { continue };
