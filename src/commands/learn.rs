@@ -18,7 +18,9 @@ use super::last_lines::LastLines;
 use super::launch;
 use super::learn_network::NetworkRefusals;
 use super::missing_paths::{Looker, MissingPaths, quoted};
-use super::run_arguments::{CallArguments, RunArguments, check};
+use super::project::LearnedTool;
+use super::run_arguments::{CallArguments, RunArguments, RunRequest, check};
+use super::wiring::Settings;
 use super::{exit, host_programs, kernel_probe, run, start, wiring};
 use link::Link;
 use model::accounts;
@@ -36,6 +38,7 @@ use supervisor::ScopeWish;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  \
     cofferdam profile learn --rw . -- make test > learned.toml\n\n\
+    For a tool of a script project: cofferdam project learn NAME.\n\n\
     The command's own output goes to standard error. What is printed grants nothing: each `why`\n\
     is blank, and a file with a blank `why` is refused, until someone has written the reason.\n\n\
     Seen are refused system calls, paths that the host has and the cell has not, and hosts with\n\
@@ -53,7 +56,15 @@ pub struct LearnArguments {
 pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let run = RunArguments { call: typed.call.clone(), ..RunArguments::default() };
     let request = check(&run, accounts::home().as_deref())?;
-    let mut settings = wiring::load(config)?;
+    of_request(request, wiring::load(config)?, None)
+}
+
+/// Makes the call of a request, or that of a project's tool, and prints what it was refused.
+pub(super) fn of_request(
+    request: RunRequest,
+    mut settings: Settings,
+    tool: Option<LearnedTool>,
+) -> Result<u8, CliError> {
     let named = settings.loaded.profiles.get(&request.profile);
     let class = named.map(|profile| profile.egress.class).unwrap_or_default();
     if kernel_probe::can_have_a_network() {
@@ -62,24 +73,26 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
         settings = settings.adding(&ProfileAdditions { network, ..ProfileAdditions::default() });
     }
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
-    let settings = settings.scoped(ScopeWish::Never);
+    let sdk = tool.as_ref().map(LearnedTool::name);
+    let settings = settings.with_script_sdk(sdk.as_ref())?.scoped(ScopeWish::Never);
+    let argv = request.call.argv.words().to_vec();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
     // Looked up now: once confined, this process sees no path of the host.
-    let program = typed.call.argv.first().and_then(|word| on_host(word, &profile));
+    let program = argv.first().and_then(|word| on_host(word, &profile));
     let programs = host_programs::found(&profile, &[]);
     let looker = Looker::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, looker.record())?;
     if std::io::stderr().is_terminal() {
-        let (program, profile) = (typed.call.argv.join(" "), &profile.name);
+        let (program, profile) = (sdk.unwrap_or_else(|| argv.join(" ")), &profile.name);
         let program = plain(&program);
         eprintln!(
             "cofferdam: runs `{program}` under profile `{profile}`; what it is refused is shown at its end"
         );
     }
     start::conducted(socket, |socket| {
-        conduct(grant, profile, HostFacts { program, looker, programs, class }, socket)
+        conduct(grant, profile, HostFacts { program, looker, programs, class }, (socket, tool))
     })
 }
 
@@ -125,7 +138,7 @@ async fn conduct(
     grant: Grant,
     profile: Profile,
     host: HostFacts,
-    socket: OwnedFd,
+    (socket, mut tool): (OwnedFd, Option<LearnedTool>),
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -134,12 +147,24 @@ async fn conduct(
     // Both streams go to standard error: standard output is for the TOML alone.
     let told = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
     let (mut stdout, mut stderr) = (told(), LastLines::new(told()));
-    let input = tokio::io::stdin();
-    let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
+    let (ended, taken_back) = match &mut tool {
+        None => {
+            let input = tokio::io::stdin();
+            run::follow(running, input, None, &mut stdout, &mut stderr).await?
+        }
+        Some(tool) => {
+            let input = std::io::Cursor::new(tool.input());
+            run::follow(running, input, None, tool, &mut stderr).await?
+        }
+    };
     let HostFacts { program, looker, programs, class } = host;
     let mut learned = Refusals::new(&ended.denials, &profile);
     learned.network = NetworkRefusals::new(ended.network.as_ref(), class);
     let text = stderr.text();
+    let ended_as = match &mut tool {
+        None => end_text(&ended.outcome),
+        Some(tool) => tool.end_text(&ended.outcome, &text),
+    };
     let stderr = StreamReport { bytes: 0, text, cut: Cut::Whole };
     learned.absent = programs.remark(&ended.outcome, &stderr);
     let answer = looker
@@ -161,7 +186,7 @@ async fn conduct(
         | Outcome::Timeout
         | Outcome::Limit(_) => 0,
     };
-    eprintln!("cofferdam: {}", end_text(&ended.outcome));
+    eprintln!("cofferdam: {ended_as}");
     print_out(&learned.toml())?;
     Ok(code)
 }

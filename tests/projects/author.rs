@@ -126,3 +126,54 @@ fn nothing_that_is_there_is_touched_and_a_mistake_is_told() -> std::io::Result<(
     assert_ne!(code, Some(0), "{text}");
     Ok(())
 }
+
+/// A script that asks for what no shipped profile gives, and says what became of it.
+const ASKS: &str = "#!/bin/bash\n\
+    source \"$MCP_SDK/tool-sdk.sh\"\n\
+    sync\n\
+    [[ -e $(mcp_args_get .file) ]] && said=found || said=absent\n\
+    mcp_result_success \"$(mcp_json_obj said \"$said\")\"\n";
+
+#[test]
+fn what_a_tool_was_refused_is_a_profile_with_which_it_has_it() -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let held = tempfile::tempdir()?;
+    let place = held.path().join("p");
+    let directory = place.to_str().unwrap_or_default();
+    assert_eq!(told(&["new", directory])?.1, Some(0));
+    // Nothing is asked for: what is around the script meets no refusal of its own.
+    let (text, code, error) = told(&["learn", "hello", "--dir", directory, "--args", "{}"])?;
+    assert_eq!(text, "# Nothing that profile `bash` could grant was refused.\n", "{error}");
+    assert!(code == Some(0) && error.starts_with("cofferdam: the tool answered: "), "{error}");
+    std::fs::write(place.join("tools/hello/tool.sh"), ASKS)?;
+    let outside = tempfile::Builder::new().prefix("cofferdam-learn").tempdir_in("/var/tmp")?;
+    std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o755))?;
+    let file = outside.path().join("data.txt");
+    std::fs::write(&file, "data\n")?;
+    let args = serde_json::json!({ "file": file }).to_string();
+    let learn = ["learn", "hello", "--dir", directory, "--args", &args];
+    let (learned, code, error) = told(&learn)?;
+    assert_eq!(code, Some(0), "{learned}{error}");
+    assert!(error.contains("the tool answered: ") && error.contains("absent"), "{error}");
+    let path = format!("[[path]]\nhost = {file:?}\nwhy = \"\"\n");
+    assert!(learned.contains(&path), "{learned}");
+    assert!(learned.contains("names = [\"sync\"]\nwhy = \"\"\n"), "{learned}");
+    // It grants nothing as it is, and what was asked for once its reasons are written.
+    let configuration = held.path().join("configuration");
+    let profiles = configuration.join("sandbox-profiles");
+    std::fs::create_dir_all(&profiles)?;
+    let configured = configuration.to_str().unwrap_or_default();
+    let again = [&["--config", configured][..], &["--profile", "bash-learned"]].concat();
+    let run = || told(&[&learn[..], &again].concat());
+    std::fs::write(profiles.join("learned.toml"), &learned)?;
+    let (_, code, error) = run()?;
+    assert!(code == Some(125) && error.contains("`why` is blank"), "{error}");
+    let reasoned = learned.replace("why = \"\"", "why = \"this test asks for it\"");
+    std::fs::write(profiles.join("learned.toml"), reasoned)?;
+    let (text, code, error) = run()?;
+    assert_eq!(text, "# Nothing that profile `bash-learned` could grant was refused.\n", "{error}");
+    assert!(code == Some(0) && error.contains("found"), "{error}");
+    let (_, code, error) = told(&["learn", "none", "--dir", directory])?;
+    assert_eq!((code, error.as_str()), (Some(125), "cofferdam: learn: there is no tool `none`\n"));
+    Ok(())
+}

@@ -66,7 +66,7 @@ fn tell(said: &[u8]) {
 }
 
 /// Makes a word that no hook knows.
-fn mark() -> std::io::Result<String> {
+pub(super) fn mark() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -3,6 +3,7 @@
 mod create;
 mod doctor;
 mod hooks;
+mod learn;
 mod repair;
 mod run_tool;
 
@@ -13,6 +14,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use create::{NewArguments, ScaffoldArguments};
+use learn::LearnToolArguments;
+pub(in crate::commands) use learn::LearnedTool;
 use run_tool::RunToolArguments;
 
 use crate::commands::error::{CliError, print_out};
@@ -38,6 +41,8 @@ enum ProjectCommand {
     Scaffold(ScaffoldArguments),
     /// Call one tool as a client would, and print its result
     RunTool(RunToolArguments),
+    /// Call one tool and print what it was refused, as a profile to complete
+    Learn(LearnToolArguments),
     /// Read a project, list its entries and each mistake with its place
     Validate(ValidateArguments),
     /// Tell what a project has, lacks and may do
@@ -82,6 +87,7 @@ pub fn main(typed: &ProjectArguments, config: Option<&Path>) -> Result<u8, CliEr
         ProjectCommand::New(typed) => create::new(typed).map(|()| 0),
         ProjectCommand::Scaffold(typed) => create::scaffold(typed).map(|()| 0),
         ProjectCommand::RunTool(typed) => run_tool::main(typed, config),
+        ProjectCommand::Learn(typed) => learn::main(typed, config),
         ProjectCommand::Validate(typed) => validate(typed),
         ProjectCommand::Doctor(typed) => doctor::main(typed, config),
         ProjectCommand::Registry(typed) => {

@@ -56,12 +56,7 @@ pub(super) struct RunToolArguments {
 
 /// Calls the tool; 1 if it failed.
 pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let arguments: Value = serde_json::from_str(&typed.args)
-        .map_err(|error| CliError::new(format!("--args: not valid JSON: {error}")))?;
-    if !arguments.is_object() {
-        return Err(CliError::new("--args: is not a JSON object")
-            .with_hint("write an object, such as '{\"name\": \"Ada\"}'"));
-    }
+    let arguments = arguments(&typed.args)?;
     if typed.dry_run || typed.print_env {
         return shown(typed, &arguments, config);
     }
@@ -92,10 +87,24 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
     Ok(u8::from(is_error))
 }
 
+/// Reads the arguments of a tool.
+///
+/// # Errors
+/// A text that is not a JSON object.
+pub(super) fn arguments(typed: &str) -> Result<Map<String, Value>, CliError> {
+    let arguments: Value = serde_json::from_str(typed)
+        .map_err(|error| CliError::new(format!("--args: not valid JSON: {error}")))?;
+    match arguments {
+        Value::Object(arguments) => Ok(arguments),
+        _ => Err(CliError::new("--args: is not a JSON object")
+            .with_hint("write an object, such as '{\"name\": \"Ada\"}'")),
+    }
+}
+
 /// Tells what a call would be, without one.
 fn shown(
     typed: &RunToolArguments,
-    arguments: &Value,
+    arguments: &Map<String, Value>,
     config: Option<&Path>,
 ) -> Result<u8, CliError> {
     let mut project = super::read(&typed.dir)?;
@@ -104,12 +113,10 @@ fn shown(
     let tool = project.tools.iter().find(|tool| tool.name == typed.name).ok_or_else(unknown)?;
     let required = tool.input_schema.get("required").and_then(Value::as_array);
     let mut required = required.into_iter().flatten().filter_map(Value::as_str);
-    if let Some(missing) = required.find(|name| arguments.get(name).is_none()) {
+    if let Some(missing) = required.find(|name| arguments.get(*name).is_none()) {
         return Err(CliError::new(format!("run-tool: argument `{}` is required", plain(missing))));
     }
-    let none = Map::new();
-    let given = arguments.as_object().unwrap_or(&none);
-    let launch = ScriptLaunch::new(&project, tool, given, &none, "none".to_owned())
+    let launch = ScriptLaunch::new(&project, tool, arguments, &Map::new(), "none".to_owned())
         .map_err(|error| CliError::new(format!("run-tool: {error}")))?;
     let variables = launch.env.iter().map(|(name, value)| format!("{name}={}\n", plain(value)));
     print_out(&match typed.print_env {

@@ -1,0 +1,170 @@
+//! Learns what a tool of a project needs beyond its profile: the tool is called once, as `profile learn` runs a command.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Map, Value};
+use tokio::io::AsyncWrite;
+
+use crate::commands::error::CliError;
+use crate::commands::format::plain;
+use crate::commands::run_arguments::{CallArguments, RunArguments, check};
+use crate::commands::{learn, serve, wiring};
+use model::accounts;
+use model::outcome::{Outcome, in_words};
+use model::units::Time;
+use project::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  cofferdam project learn hello --args '{\"name\": \"Ada\"}' > learned.toml\n\n\
+    The tool is called once, as under `project run-tool`, without downloads and without a client. What it\n\
+    prints is what `cofferdam profile learn` prints: a profile that extends the tool's own, in which each\n\
+    `why` is blank. It grants nothing until someone has written the reasons, and it is in the configuration.\n\n\
+    Exit codes: 0 when the tool could be called, however it ended; else as `cofferdam run`"
+)]
+pub(super) struct LearnToolArguments {
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Arguments as a JSON object
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    args: String,
+    /// The project's directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Grant the project for writing
+    #[arg(long)]
+    rw: bool,
+    /// Grant a host path read-only, at CELL or else at /mnt/NAME
+    #[arg(long, value_name = "HOST[:CELL]")]
+    ro: Vec<String>,
+    /// The profile to learn beyond, in place of the tool's own
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+}
+
+/// Calls the tool, and prints what it was refused.
+pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let arguments = super::run_tool::arguments(&typed.args)?;
+    let settings = wiring::load(config)?;
+    let unreadable = || CliError::new("learn: the directory's path is not UTF-8");
+    let directory = typed.dir.to_str().ok_or_else(unreadable)?;
+    let keys = &settings.loaded.config.project;
+    let project = super::with_hooks(directory, false, (config, keys))?.project;
+    let project = if typed.rw { project.written_by_scripts() } else { project };
+    let unknown = || CliError::new(format!("learn: there is no tool `{}`", plain(&typed.name)));
+    let tool = project.tool(&typed.name).ok_or_else(unknown)?.clone();
+    let bad = |why: String| CliError::new(format!("learn: {why}"));
+    let mark = super::hooks::mark().map_err(|error| bad(in_words(&error)))?;
+    let launch = ScriptLaunch::new(&project, &tool, &arguments, &Map::new(), mark);
+    let mut launch = launch.map_err(|error| bad(error.to_string()))?;
+    // The server downloads for scripts, and there is none.
+    launch.env.remove("COFFERDAM_DOWNLOADS");
+    let is_writable = typed.rw && !launch.is_read_only;
+    let request = check(&run(typed, directory, is_writable, &launch), accounts::home().as_deref());
+    let mut request = request?;
+    if is_writable {
+        request.mounts.extend(serve::kept(&format!("{directory}:rw"))?);
+    }
+    let stream = launch.stream();
+    learn::of_request(request, settings, Some(LearnedTool { tool, launch, stream }))
+}
+
+/// Makes the call of `cofferdam run` that a call of the tool is.
+fn run(
+    typed: &LearnToolArguments,
+    directory: &str,
+    is_writable: bool,
+    launch: &ScriptLaunch,
+) -> RunArguments {
+    let profile = typed.profile.clone().or_else(|| launch.profile.clone());
+    let granted = vec![format!("{directory}:/workspace")];
+    let (rw, own) = if is_writable { (granted, Vec::new()) } else { (Vec::new(), granted) };
+    let call = CallArguments {
+        profile: profile.unwrap_or_else(|| "bash".to_owned()),
+        ro: [own, typed.ro.clone()].concat(),
+        rw,
+        env: launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        cwd: None,
+        timeout: Some(Time(Duration::from_secs(launch.seconds))),
+        argv: ["bash", "-c", &launch.script].map(str::to_owned).to_vec(),
+    };
+    RunArguments { call, ..RunArguments::default() }
+}
+
+/// A tool that is called to learn of it, with the reader of its output.
+#[derive(Debug)]
+pub(in crate::commands) struct LearnedTool {
+    tool: ScriptTool,
+    launch: ScriptLaunch,
+    stream: ScriptStream,
+}
+
+impl LearnedTool {
+    /// Returns the name of the tool, for a terminal.
+    pub(in crate::commands) fn name(&self) -> String {
+        plain(&self.tool.name)
+    }
+
+    /// Returns what the script reads.
+    pub(in crate::commands) fn input(&self) -> Vec<u8> {
+        self.launch.stdin.clone()
+    }
+
+    /// Tells how the call ended, in the words of its result.
+    pub(in crate::commands) fn end_text(&mut self, outcome: &Outcome, stderr: &str) -> String {
+        let end = match outcome {
+            Outcome::Exited { .. } => ScriptEnd::Exited,
+            Outcome::Timeout => ScriptEnd::TimedOut,
+            Outcome::Cancelled => ScriptEnd::Cancelled,
+            Outcome::Signaled { signal } => ScriptEnd::Stopped(format!("signal {signal}")),
+            Outcome::Limit(kind) => ScriptEnd::Stopped(format!("{} limit", kind.name())),
+            Outcome::Failed(failure) => ScriptEnd::Stopped(failure.to_string()),
+        };
+        let output = ScriptOutput {
+            end,
+            report: self.stream.take_report(),
+            stderr: stderr.as_bytes().to_vec(),
+            stderr_bytes: 0,
+        };
+        match Project::result(&self.tool, &self.launch, &output) {
+            Ok(result) if result.get("isError") == Some(&Value::Bool(true)) => {
+                format!("the tool failed: {}", text(&result))
+            }
+            Ok(result) => format!("the tool answered: {}", text(&result)),
+            Err(error) => format!("the tool failed: {}", plain(&error.message)),
+        }
+    }
+}
+
+/// Returns the text of a result.
+fn text(result: &Value) -> String {
+    let parts = result.get("content").and_then(Value::as_array).into_iter().flatten();
+    let texts = parts.filter_map(|part| part.get("text")?.as_str());
+    plain(texts.collect::<Vec<_>>().join("\n").trim_end())
+}
+
+impl AsyncWrite for LearnedTool {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        // Progress, messages and questions have no client.
+        drop(self.stream.push(bytes, Instant::now()));
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
