@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use rmcp::model::{ResourceUpdatedNotificationParam, SubscriptionFilter};
 use rmcp::service::{ServiceError, SubscriptionContext, SubscriptionSink};
@@ -16,6 +17,8 @@ use crate::server::{Server, Shared};
 use project::WatchableResource;
 use service::Backend;
 
+/// Time between two tellings of one client at least: a client reads a list anew each time.
+const APART: Duration = Duration::from_millis(500);
 /// Files of a project that one client hears of.
 const FILES: usize = 64;
 
@@ -88,6 +91,20 @@ enum Ear {
 }
 
 impl Ear {
+    /// Tells a client, and waits until it may be told again; false once it cannot be told anything more.
+    async fn tell_all(&self, changes: Vec<Change>) -> bool {
+        let is_any = !changes.is_empty();
+        for change in changes {
+            if !self.tell(change).await {
+                return false;
+            }
+        }
+        if is_any {
+            tokio::time::sleep(APART).await;
+        }
+        true
+    }
+
     /// Tells a client; false once it cannot be told anything more.
     async fn tell(&self, change: Change) -> bool {
         let told = match self {
@@ -181,10 +198,8 @@ impl<B: Backend> Server<B> {
         let task = tokio::spawn(async move {
             while signals.next().await {
                 let Some(changes) = due(&server, &mut signals, &mut told) else { return };
-                for change in changes {
-                    if !ear.tell(change).await {
-                        return;
-                    }
+                if !ear.tell_all(changes).await {
+                    return;
                 }
             }
         });
@@ -220,6 +235,9 @@ impl<B: Backend> Server<B> {
                 return Some(Err(ErrorData::invalid_params(why, None)));
             }
         };
+        if project.last().settings.poll_seconds == 0 {
+            return Some(Err(ErrorData::internal_error(NotWatched::Off.to_string(), None)));
+        }
         let subscriptions = &self.0.subscriptions;
         if subscriptions.files().contains_key(asked) {
             return Some(Ok(()));
@@ -260,10 +278,8 @@ impl<B: Backend> Server<B> {
             // What changed while files were looked for is told too.
             let mut changes = self.lists_due(&mut signals, &mut told);
             changes.extend(files_due(&mut files));
-            for change in changes {
-                if !ear.tell(change).await {
-                    return;
-                }
+            if !ear.tell_all(changes).await {
+                return;
             }
             if !signals.next().await {
                 // No change can come any more; the stream lasts until its client closes it.

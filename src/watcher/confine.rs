@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use model::profile::condition::{Op, Test, Verdict, Width};
 use nix::errno::Errno;
 use nix::libc;
+use rlimit::Resource;
 use syscalls::Sysno;
 
 use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
@@ -15,6 +16,16 @@ use sys::process::{self, Dumpable};
 
 /// Steps of priority by which it gives way to others: a storm of changes costs calls little.
 const NICE: i32 = 10;
+
+/// Bytes of its private memory. The longest report with the lists that it is made of and those before it takes less.
+pub(crate) const DATA_BYTES: u64 = 1 << 30;
+/// Bounds of the process (getrlimit(2)): memory, open files, and no bytes of a file or of a core dump.
+const LIMITS: [(Resource, u64); 4] = [
+    (Resource::DATA, DATA_BYTES),
+    (Resource::NOFILE, 64),
+    (Resource::FSIZE, 0),
+    (Resource::CORE, 0),
+];
 
 /// Its system calls: the link, files beneath the project, watches, memory, time. `socket`, `clone`, `execve`, `kill` and
 /// all that writes to files are absent on purpose. What `openat2` asks for is behind a pointer: Landlock holds it.
@@ -90,6 +101,7 @@ pub fn program() -> Result<Vec<Instruction>, Errno> {
 /// The errno of the step that failed; the process must not go on then.
 pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     process::give_way(NICE)?;
+    bound()?;
     process::set_dumpable(Dumpable::No)?;
     // Emptying the bounding set takes a capability, which only root has here.
     if nix::unistd::geteuid().is_root() {
@@ -103,6 +115,16 @@ pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
         landlock::reads(abi, directory)?.restrict()?;
     }
     bpf::load(&program()?)
+}
+
+/// Sets its bounds, or keeps lower ones that the operator started with.
+fn bound() -> Result<(), Errno> {
+    for (resource, most) in LIMITS {
+        let (_, hard) = rlimit::getrlimit(resource).map_err(|error| cell::errno_of(&error))?;
+        let most = most.min(hard);
+        rlimit::setrlimit(resource, most, most).map_err(|error| cell::errno_of(&error))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -158,8 +180,15 @@ mod tests {
             Side::Child => process::exit_now(0),
             Side::Parent(child) => process::wait(&child.pidfd),
         };
+        // Addresses count, and not what is written to.
+        let taken = |bytes: u64| {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Errno::ENOMEM)
+        };
         vec![
             opened(Path::new("file"), OFlags::RDONLY),
+            taken(DATA_BYTES / 2),
+            taken(DATA_BYTES * 2),
             project.folder(".").map(drop).map_err(|error| cell::errno_of(&error)),
             opened(&own.join("file"), OFlags::WRONLY),
             opened(&other.join("file"), OFlags::RDONLY),
@@ -184,13 +213,13 @@ mod tests {
         let project = ProjectDirectory::open(own.path()).expect("a directory");
         let tried = || attempts(&project, own.path(), other.path());
         // Unconfined, each of them works.
-        assert_eq!(in_child(tried), [0; 10]);
+        assert_eq!(in_child(tried), [0; 12]);
         write();
         let confined = in_child(|| match confine(project.as_fd()) {
             Ok(()) => tried(),
             Err(errno) => vec![Err(errno)],
         });
-        let (no, walled) = (libc::EPERM, libc::EACCES);
-        assert_eq!(confined, [0, 0, walled, walled, walled, no, no, no, no, no]);
+        let (no, walled, full) = (libc::EPERM, libc::EACCES, libc::ENOMEM);
+        assert_eq!(confined, [0, 0, full, 0, walled, walled, walled, no, no, no, no, no]);
     }
 }

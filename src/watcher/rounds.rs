@@ -23,9 +23,14 @@ use crate::watches::{Touched, Watches};
 const QUIET: Duration = Duration::from_millis(100);
 /// Time after which a round begins though changes go on.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Rest after a round, in times of its length: however much changes, four fifths of a processor are left alone.
+/// Rest after a round or a look at notices, in times of its length: however much changes, four fifths of a processor are
+/// left alone.
 const REST: u32 = 4;
-/// Time between rounds where nothing tells of changes.
+/// Time between two rounds at least, however short they are.
+const APART: Duration = Duration::from_millis(250);
+/// Time between two looks at notices at least: files that are in no list can change for ever.
+const UNHEARD: Duration = Duration::from_millis(50);
+/// Time between rounds where nothing tells of changes, and where the operator has files not watched for clients.
 const POLLED: Duration = Duration::from_secs(2);
 /// Bytes of the longest order.
 const ORDER_BYTES: usize = 8 << 20;
@@ -53,6 +58,8 @@ pub(crate) struct Rounds {
     files: BTreeMap<String, Content>,
     notices: Notices,
     watches: Watches,
+    /// True if folders are watched for files that no order names any more.
+    is_stale: bool,
     /// Bytes of an order that is not whole yet.
     incoming: Vec<u8>,
 }
@@ -79,8 +86,8 @@ impl Rounds {
     pub(crate) fn new(spec: WatcherSpec, notices: Notices) -> Self {
         let WatcherSpec { directory, lists, known } = spec;
         let (files, watches) = Default::default();
-        let (unread, incoming) = (None, Vec::new());
-        Self { directory, lists, known, unread, files, notices, watches, incoming }
+        let (unread, is_stale, incoming) = (None, false, Vec::new());
+        Self { directory, lists, known, unread, files, notices, watches, is_stale, incoming }
     }
 
     /// Watches until the link ends.
@@ -97,28 +104,31 @@ impl Rounds {
         // Of changes since main has read it.
         let now = Instant::now();
         let mut pending = Some(Pending { touched: Touched::ALL, first: now, due: now });
-        let mut rested = now;
+        let (mut rested, mut heard) = (now, now);
         loop {
+            let listens = pending.is_none() && Instant::now() >= heard;
             let due = match (&pending, &self.notices) {
                 (Some(changes), _) => Some(changes.due),
-                (None, Notices::None(_)) => Some(rested + POLLED),
-                (None, Notices::Queue(_)) => None,
+                (None, Notices::None(_)) => Some(rested + self.polled()),
+                (None, Notices::Queue(_)) => (!listens).then_some(heard),
             };
-            // While changes are pending their notices are left where they are: the kernel joins equal ones.
-            self.wait(link, due, pending.is_none())?;
+            // While changes are pending, or were looked for just now, notices are left where they are: the kernel joins
+            // equal ones.
+            self.wait(link, due, listens)?;
+            if pending.is_none() && self.is_stale {
+                // Lifts them, and reads no list.
+                let (touched, first) = (Touched::default(), Instant::now());
+                pending = Some(Pending { touched, first, due: rested });
+                continue;
+            }
             let now = Instant::now();
             let is_due = due.is_none_or(|due| now >= due);
             // An order came.
-            if pending.is_some() && !is_due {
+            if !listens && !is_due {
                 continue;
             }
-            let (seen, is_polled) = match &self.notices {
-                Notices::Queue(queue) => {
-                    (self.watches.take(queue, |path| leads(&self.files, path)), false)
-                }
-                Notices::None(_) if is_due => (Touched::ALL, true),
-                Notices::None(_) => (Touched::default(), true),
-            };
+            let (seen, is_polled) = self.seen(is_due);
+            heard = rest(now, UNHEARD);
             pending = match pending {
                 None if !seen.is_any() => None,
                 None => {
@@ -134,8 +144,27 @@ impl Rounds {
             };
             if let Some(changes) = pending.take_if(|changes| is_due && changes.due <= now) {
                 self.round(link, changes.touched)?;
-                rested = Instant::now() + now.elapsed() * REST;
+                rested = rest(now, APART);
             }
+        }
+    }
+
+    /// Returns the time between rounds where nothing tells of changes.
+    fn polled(&self) -> Duration {
+        match self.known.settings.poll_seconds {
+            0 => POLLED,
+            seconds => Duration::from_secs(seconds),
+        }
+    }
+
+    /// Returns what may have changed, and true if nothing told of it.
+    fn seen(&self, is_due: bool) -> (Touched, bool) {
+        match &self.notices {
+            Notices::Queue(queue) => {
+                (self.watches.take(queue, |path| leads(&self.files, path)), false)
+            }
+            Notices::None(_) if is_due => (Touched::ALL, true),
+            Notices::None(_) => (Touched::default(), true),
         }
     }
 
@@ -195,7 +224,8 @@ impl Rounds {
             }
         }
         self.files.extend(new.iter().map(|path| (path.clone(), Content::Absent)));
-        self.lay(link)?;
+        self.is_stale |= !before.is_empty();
+        self.lead(link, &new)?;
         for path in new {
             let content = Content::of(&self.directory, &path);
             self.files.insert(path, content);
@@ -205,8 +235,20 @@ impl Rounds {
 
     /// Lays the watches anew. Where the kernel takes no more, changes are looked for from then on.
     fn lay(&mut self, link: &OwnedFd) -> Result<(), Ended> {
+        self.is_stale = false;
         let Notices::Queue(queue) = &self.notices else { return Ok(()) };
         let laid = self.watches.lay(queue, &self.directory, self.files.keys());
+        self.laid(link, laid)
+    }
+
+    /// Adds watches for these files. Orders come as often as clients like, and the tree is not read for one.
+    fn lead(&mut self, link: &OwnedFd, files: &[String]) -> Result<(), Ended> {
+        let Notices::Queue(queue) = &self.notices else { return Ok(()) };
+        let laid = self.watches.lead(queue, &self.directory, files);
+        self.laid(link, laid)
+    }
+
+    fn laid(&mut self, link: &OwnedFd, laid: Result<(), String>) -> Result<(), Ended> {
         let Err(why) = laid else { return Ok(()) };
         tell(link, &WatchReport::Polled(why.clone()))?;
         self.notices = Notices::None(why);
@@ -261,6 +303,11 @@ impl Rounds {
         };
         tell(link, &report)
     }
+}
+
+/// Returns the end of the rest after what began at `begun` and is done now.
+fn rest(begun: Instant, least: Duration) -> Instant {
+    Instant::now() + (begun.elapsed() * REST).max(least)
 }
 
 /// Returns true for a file that is watched, and for a folder on the way to one.
@@ -376,6 +423,40 @@ mod tests {
         fs::rename(held.path().join("tools/a/two\nlines.sh"), held.path().join("tools/a/two.sh"))
             .expect("renamed");
         assert_eq!(tools(report(&mut link)), ["a", "two"]);
+    }
+
+    #[test]
+    fn reports_are_apart_however_often_the_lists_change() {
+        let held = project();
+        let begun = Instant::now();
+        let mut link = watched(&held, Notices::Queue(queue()));
+        for number in 0..6 {
+            put(&held, &format!("tools/a/n{number}.sh"), "");
+            assert!(tools(report(&mut link)).contains(&format!("n{number}")));
+        }
+        // From before the first round: a busy machine makes it longer only.
+        assert!(begun.elapsed() >= APART * 6, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn orders_add_watches_and_the_next_round_lifts_others() {
+        let held = project();
+        for folder in ["one", "two"] {
+            fs::create_dir(held.path().join(folder)).expect("made");
+            put(&held, &format!("{folder}/f"), "");
+        }
+        let mut link = watched(&held, Notices::Queue(queue()));
+        let mut order = |number: u64, file: &str| {
+            let order = WatchOrder { number, files: vec![file.to_owned()] };
+            let frame = framed(&order).expect("it is short");
+            std::io::Write::write_all(&mut link, &frame).expect("sent");
+            assert_eq!(report(&mut link), WatchReport::Ordered(number));
+        };
+        order(1, "one/f");
+        order(2, "two/f");
+        put(&held, "one/f", "new");
+        put(&held, "two/f", "new");
+        assert_eq!(report(&mut link), WatchReport::Updated(vec!["two/f".to_owned()]));
     }
 
     #[test]

@@ -74,13 +74,8 @@ impl Watches {
         for (path, is_listed) in all.chain(others.into_iter().map(|path| (path, false))) {
             // One that has gone meanwhile was told of in the folder above.
             let Ok(folder) = directory.folder(&path) else { continue };
-            match watch(queue, &folder) {
-                Ok(number) => drop(laid.insert(number, Folder { path, is_listed })),
-                Err(Errno::NOENT | Errno::ACCESS) => {}
-                Err(Errno::NOSPC) => {
-                    return Err("the user has no more watches (fs.inotify.max_user_watches)".into());
-                }
-                Err(errno) => return Err(std::io::Error::from(errno).to_string()),
+            if let Some(number) = watch(queue, &folder)? {
+                laid.insert(number, Folder { path, is_listed });
             }
         }
         for number in self.folders.keys().filter(|number| !laid.contains_key(number)) {
@@ -91,6 +86,32 @@ impl Watches {
             }
         }
         self.folders = laid;
+        Ok(())
+    }
+
+    /// Lays watches on the folders that lead to `files`, and keeps all others.
+    ///
+    /// # Errors
+    /// As of [`Watches::lay`].
+    pub(crate) fn lead(
+        &mut self,
+        queue: &OwnedFd,
+        directory: &ProjectDirectory,
+        files: &[String],
+    ) -> Result<(), String> {
+        let known: BTreeSet<&String> = self.folders.values().map(|folder| &folder.path).collect();
+        let leading = files.iter().flat_map(|file| parents(file).map(str::to_owned));
+        let new: BTreeSet<String> = leading.filter(|folder| !known.contains(folder)).collect();
+        for path in new {
+            // Those of files that are watched no more are lifted in the next round.
+            if self.folders.len() >= 2 * FOLDERS {
+                return Err(format!("more than {FOLDERS} folders are watched"));
+            }
+            let Ok(folder) = directory.folder(&path) else { continue };
+            if let Some(number) = watch(queue, &folder)? {
+                self.folders.entry(number).or_insert(Folder { path, is_listed: false });
+            }
+        }
         Ok(())
     }
 
@@ -131,9 +152,20 @@ impl Watches {
     }
 }
 
-/// Watches a folder that is held. By its descriptor: a path could lead elsewhere by then.
-fn watch(queue: &OwnedFd, folder: &OwnedFd) -> Result<i32, Errno> {
-    rustix::process::fchdir(folder)?;
+/// Watches a folder that is held; `None` if it is gone. By its descriptor: a path could lead elsewhere by then.
+fn watch(queue: &OwnedFd, folder: &OwnedFd) -> Result<Option<i32>, String> {
+    match rustix::process::fchdir(folder).and_then(|()| watch_here(queue)) {
+        Ok(number) => Ok(Some(number)),
+        Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
+        Err(Errno::NOSPC) => {
+            Err("the user has no more watches (fs.inotify.max_user_watches)".to_owned())
+        }
+        Err(errno) => Err(std::io::Error::from(errno).to_string()),
+    }
+}
+
+/// Watches the directory of the process.
+fn watch_here(queue: &OwnedFd) -> Result<i32, Errno> {
     let changes = WatchFlags::CREATE
         | WatchFlags::DELETE
         | WatchFlags::MOVED_FROM

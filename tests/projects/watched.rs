@@ -52,8 +52,8 @@ fn next(server: &Server) -> Value {
 
 /// Notifications up to the one of a prompt that is added now: whatever was to come before it has come.
 fn until_marked(held: &tempfile::TempDir, server: &Server, mark: &str) -> Vec<Value> {
-    // A mark of its own: in one round with what is waited for, it would be seen beside it.
-    std::thread::sleep(Duration::from_millis(400));
+    // A mark of its own: told together with what is waited for, it could be the first.
+    std::thread::sleep(Duration::from_millis(1200));
     write(held, &format!("prompts/{mark}.txt"), "");
     let mut before = Vec::new();
     loop {
@@ -202,6 +202,26 @@ fn a_resource_that_was_subscribed_to_is_told_of_when_its_content_changes() {
     assert_eq!(ask(&mut server, "resources/unsubscribe", data), Value::Null);
     write(&held, "data/in/d.txt", "three");
     assert_eq!(until_marked(&held, &server, "fifth"), Vec::<Value>::new());
+}
+
+#[test]
+fn a_subscription_has_an_id_that_ends_it() {
+    let held = project(&[("resources/r.txt", "one")]);
+    let mut server = serving(&held, "");
+    let uri = "file://./resources/r.txt";
+    let ask = |server: &mut Server, method: &str, params: Value| {
+        let id = server.request(method, params);
+        server.answer(id)["result"].clone()
+    };
+    let id = ask(&mut server, "resources/subscribe", json!({ "uri": uri }));
+    assert_eq!(id, json!({ "subscriptionId": uri }));
+    write(&held, "resources/r.txt", "two");
+    assert_eq!(next(&server)["method"], UPDATED);
+    assert_eq!(ask(&mut server, "resources/unsubscribe", id), json!({}));
+    write(&held, "resources/r.txt", "three");
+    assert_eq!(until_marked(&held, &server, "first"), Vec::<Value>::new());
+    let id = server.request("resources/unsubscribe", json!({"subscriptionId": "none"}));
+    assert_ne!(server.answer(id)["error"], Value::Null);
 }
 
 #[test]
@@ -356,6 +376,58 @@ fn watcher(server: &Server) -> u32 {
     found.first().and_then(|pid| pid.parse().ok()).expect("a process")
 }
 
+/// A line of a file of /proc.
+fn field(text: &str, name: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn the_process_that_watches_rests_while_files_of_no_list_change() {
+    let held = project(&[("log.txt", "")]);
+    let server = serving(&held, "");
+    write(&held, "prompts/p.txt", "");
+    assert_eq!(next(&server)["method"], PROMPTS);
+    let pid = watcher(&server);
+    // Times that it went to sleep: one that was taken off its processor is not counted.
+    let slept = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+        field(&status, "voluntary_ctxt_switches").parse::<u128>().expect("a number")
+    };
+    let (begun, before) = (Instant::now(), slept());
+    let mut changes = 0;
+    while begun.elapsed() < Duration::from_secs(2) {
+        write(&held, "log.txt", "more");
+        changes += 1;
+    }
+    let looks = begun.elapsed().as_millis() / 50 + 1;
+    let slept = slept() - before;
+    assert!(slept > 0, "it looks at notices");
+    assert!(slept <= 3 * looks, "it slept {slept} times in {changes} changes, {looks} looks");
+    // It goes on to see what counts.
+    write(&held, "prompts/q.txt", "");
+    assert_eq!(next(&server)["method"], PROMPTS);
+}
+
+#[test]
+fn a_client_is_told_at_most_twice_a_second() {
+    let held = project(&[]);
+    let begun = Instant::now();
+    let server = serving(&held, "");
+    let mut told = 0;
+    let mut number = 0;
+    while told < 6 {
+        write(&held, &format!("prompts/p{number}.txt"), "");
+        number += 1;
+        // Apart, so that each could be told by itself.
+        std::thread::sleep(Duration::from_millis(150));
+        told += server.lines.try_iter().filter(|line| line["method"] == PROMPTS).count();
+        assert!(begun.elapsed() < patience(), "{told} of {number} were told");
+    }
+    // From before the first: a busy machine makes it longer only.
+    assert!(begun.elapsed() >= Duration::from_millis(500) * 5, "{:?}", begun.elapsed());
+}
+
 #[test]
 fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the_server() {
     let held = project(&[]);
@@ -368,15 +440,21 @@ fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the
     assert_eq!(next(&server)["method"], PROMPTS);
     let pid = watcher(&server);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
-        line.unwrap_or_default().trim().to_owned()
-    };
+    let field = |name: &str| field(&status, name);
     for capabilities in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         assert_eq!(field(capabilities), "0000000000000000", "{capabilities}");
     }
     let walls = ["NoNewPrivs", "Seccomp", "Threads"].map(field);
     assert_eq!(walls, ["1", "2", "1"]);
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("a process");
+    let limit = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        let both = line.unwrap_or_default().split_whitespace().take(2);
+        both.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (name, most) in [("data size", "1073741824"), ("open files", "64"), ("file size", "0")] {
+        assert_eq!(limit(&format!("Max {name}")), [most, most], "{name}");
+    }
     if nix::unistd::geteuid().is_root() {
         assert_eq!(field("CapBnd"), "0000000000000000");
         let environment = fs::read(format!("/proc/{pid}/environ")).expect("root reads it");
