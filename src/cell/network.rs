@@ -21,7 +21,9 @@ use sys::{Result, net};
 /// Address of the gateway's resolver, as cells have it in resolv.conf.
 pub const RESOLVERS: [&str; 2] = ["10.0.2.3", "fd00::3"];
 
-/// Index of `eth0`: that of loopback is 1, and nothing else is in a new namespace.
+/// Name of the cell's end of the link.
+pub const LINK: &str = "eth0";
+/// Index of it: that of loopback is 1, and nothing else is in a new namespace.
 const NEAR: u32 = 2;
 /// Index of `out`, where the packet socket is.
 const FAR: u32 = 3;
@@ -114,12 +116,17 @@ impl Default for NetworkPlan {
 }
 
 /// Makes one end of the pair, with name, size and address.
-fn end(index: u32, name: &[u8], mac: [u8; 6]) -> Vec<u8> {
+fn end(index: u32, name: &str, mac: [u8; 6]) -> Vec<u8> {
     const ADDRESS: u16 = 1;
     const NAME: u16 = 3;
     const LARGEST: u16 = 4;
+    const SENDING_QUEUES: u16 = 31;
+    const RECEIVING_QUEUES: u16 = 32;
     let mut body = link(index, NO_ARP, NO_ARP);
-    attribute(&mut body, NAME, name);
+    attribute(&mut body, NAME, &[name.as_bytes(), b"\0"].concat());
+    // One of each: by default there is one for each processor, and each is an object of sysfs.
+    attribute(&mut body, SENDING_QUEUES, &1_u32.to_ne_bytes());
+    attribute(&mut body, RECEIVING_QUEUES, &1_u32.to_ne_bytes());
     attribute(&mut body, LARGEST, &MTU.to_ne_bytes());
     attribute(&mut body, ADDRESS, &mac);
     body
@@ -130,8 +137,8 @@ fn pair() -> Vec<u8> {
     const INFO_KIND: u16 = 1;
     const INFO_DATA: u16 = 2;
     const PEER: u16 = 1;
-    let (mut body, mut info, mut peer) = (end(NEAR, b"eth0\0", NEAR_MAC), Vec::new(), Vec::new());
-    attribute(&mut peer, PEER, &end(FAR, b"out\0", FAR_MAC));
+    let (mut body, mut info, mut peer) = (end(NEAR, LINK, NEAR_MAC), Vec::new(), Vec::new());
+    attribute(&mut peer, PEER, &end(FAR, "out", FAR_MAC));
     attribute(&mut info, INFO_KIND, b"veth\0");
     attribute(&mut info, INFO_DATA, &peer);
     attribute(&mut body, LINK_INFO, &info);
