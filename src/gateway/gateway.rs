@@ -288,7 +288,8 @@ impl Gateway<'_> {
     fn turn(&mut self) -> Result<(), Errno> {
         let ready = self.ready()?;
         self.kill_late();
-        // All of them before any packet: a call was begun before its first packet was sent.
+        // All of them before any packet: in a session a call is begun before its first packet is sent. In a new cell it may be
+        // begun after it, which waits.
         while self.frame()? {}
         self.send_pending();
         for source in ready {

@@ -14,6 +14,13 @@ mod proc;
 mod programs;
 mod reach;
 mod seccomp;
+#[path = "../support/server.rs"]
+#[allow(
+    dead_code,
+    clippy::indexing_slicing,
+    reason = "each test program uses its part of what they share; a missing field of an answer fails the test"
+)]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 mod terminal;

@@ -7,9 +7,13 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::server::Server;
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Live, Need, Told, claim, equal, holds, mode, patience,
+    CALLS, Caller, Check, Claim, Failed, For, Live, Need, Told, children, claim, equal, holds,
+    kill, mode, patience, proc_file,
 };
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_socket_or_fifo_below_a_profile_path_leads_to_nobody", nobody).needs(&[Need::Python]),
@@ -22,6 +26,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("where_mounts_lie_below_init_keeps_sockets_out", below)
         .only(For::Root)
         .needs(&[Need::Python, Need::Unshare]),
+    claim("what_a_call_did_not_send_is_known_without_the_gateway", silent),
 ];
 
 /// A directory with a profile `tools` that shows it at `/tools`.
@@ -290,4 +295,28 @@ print(tried(lambda: socket.socket(socket.AF_UNIX).connect('/tmp/own')))
     let told = Told::of(command, patience())?;
     equal(&told.stderr, told.stdout.as_str(), "mounted\nEPERM\nEPERM\nok\n")?;
     equal("met", host.met(), [0; 3])
+}
+
+fn silent(caller: &Caller) -> Check {
+    let words = ["serve", "--tools", "exec", "--egress", "192.0.2.1:9"];
+    let mut server = Server::of(caller.cofferdam(&words));
+    let network = |server: &mut Server, command: &str| {
+        let result = server.result("bash_exec", json!({ "command": command }));
+        (result["isError"].clone(), result["structuredContent"]["network"].clone())
+    };
+    equal("before", network(&mut server, "true"), (json!(false), Value::Null))?;
+    let is_gateway = |pid: &u32| {
+        proc_file(*pid, "cmdline").is_ok_and(|name| name.starts_with(b"cofferdam-gateway"))
+    };
+    let gateways: Vec<u32> = children(server.child.id()).into_iter().filter(is_gateway).collect();
+    let [gateway] = gateways.as_slice() else { return Err(format!("{gateways:?}").into()) };
+    kill(*gateway, Signal::SIGSTOP)?;
+    let nothing = network(&mut server, "true");
+    // The control: the gateway is asked about what was sent, and does not answer.
+    let some = network(&mut server, "echo x >/dev/udp/192.0.2.1/9");
+    kill(*gateway, Signal::SIGCONT)?;
+    equal("nothing was sent", nothing, (json!(false), Value::Null))?;
+    let unknown = json!({ "connections": 0, "sent": 0, "received": 0, "incomplete": true });
+    equal("something was sent", some, (json!(false), unknown))?;
+    equal("code", server.close(), Some(0))
 }

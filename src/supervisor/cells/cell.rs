@@ -19,6 +19,7 @@ use nix::unistd::{pipe2, write};
 
 use super::bare;
 use super::crawl::CrawlWatch;
+use super::link_counters::LinkCounters;
 use super::streams::{Prestarted, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
@@ -114,6 +115,8 @@ pub(crate) struct NetworkHandover {
     lifeline: Option<OwnedFd>,
     packets: Option<OwnedFd>,
     seed: [u8; 16],
+    /// Counters of its link, until the loop has them.
+    pub links: Option<LinkCounters>,
 }
 
 impl NetworkHandover {
@@ -232,6 +235,7 @@ impl Maker<'_> {
                 lifeline: lifeline.map(|(ours, _)| ours),
                 packets: None,
                 seed: seed(design)?,
+                links: None,
             },
             private,
             domain,
@@ -286,14 +290,14 @@ impl Maker<'_> {
         design: &Design,
         payload: i32,
         probes: Probes,
-    ) -> Result<Receipt, UnfitCell> {
+    ) -> Result<MeasuredCell, UnfitCell> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         if let Ground::Bare(_) = &design.ground {
             // If the host runs out of memory, programs go before their init, which ends the rest.
             first_to_go(&process)?;
         }
-        Ok(Receipt {
+        let receipt = Receipt {
             profile: profile.name.to_string(),
             tier: profile.tier,
             measured: measure::payload(&process, design, self.operator)?,
@@ -313,8 +317,19 @@ impl Maker<'_> {
                 },
                 egress: EgressReceipt::of(&profile.egress),
             },
-        })
+        };
+        // Without them the gateway is asked about each call.
+        let links = design.network.as_ref().and_then(|_| LinkCounters::open(&process).ok());
+        Ok(MeasuredCell { receipt, links })
     }
+}
+
+/// What was seen of a cell from outside.
+#[derive(Debug)]
+pub(crate) struct MeasuredCell {
+    pub receipt: Receipt,
+    /// Counters of its link, in cells with egress.
+    pub links: Option<LinkCounters>,
 }
 
 /// Has the kernel end a process before all others where the host's memory runs out.

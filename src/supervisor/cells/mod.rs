@@ -2,7 +2,7 @@
 //!
 //! `cell` clones and measures, `pooled_cell` and `pool` keep those that wait for a job, `prestart` has a
 //! program wait there for its input, `handover` sends a job, `running` follows it to its end, `crawl` ends it where its
-//! memory no longer holds its programs.
+//! memory no longer holds its programs, `link_counters` tell if it has sent anything.
 
 pub(crate) mod attachments;
 pub(crate) mod bare;
@@ -13,6 +13,7 @@ pub(crate) mod dying;
 pub(crate) mod exit;
 pub(crate) mod handover;
 pub(crate) mod key;
+pub(crate) mod link_counters;
 mod phases;
 pub(crate) mod pool;
 pub(crate) mod pooled_cell;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::cell::CellSocket;
-use super::cell::{Cell, Maker};
+use super::cell::{Cell, Maker, MeasuredCell};
 use super::exit::LINGER;
 use super::key::KeyId;
 use super::queued_job::PrestartFit;
@@ -114,8 +114,9 @@ impl PooledCell {
                     return self.fail(Failure::Setup { step, errno: raw(errno) });
                 }
                 match maker.measure(design, pid, probes) {
-                    Ok(receipt) => {
+                    Ok(MeasuredCell { receipt, links }) => {
                         self.receipt = Some(self.cell.told_in(receipt));
+                        self.cell.network.links = links;
                         self.measured = Some(Instant::now());
                         self.stage = PooledStage::Sealing;
                         PoolEvent::None

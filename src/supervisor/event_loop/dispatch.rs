@@ -210,7 +210,7 @@ impl Supervisor {
     fn hand_over(&mut self, place: usize, slot: Slot) {
         let Some(ready) = self.queue.remove(place) else { return };
         let call = ready.start.call;
-        let Some(mut pooled) = self.pool.take(slot) else {
+        let Some(pooled) = self.pool.take(slot) else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
         let (key, measured) = (pooled.key, pooled.measured.unwrap_or(pooled.born));
@@ -223,13 +223,7 @@ impl Supervisor {
             (true, None) => PoolHit::Warm,
             (false, _) => PoolHit::Cold,
         };
-        let fits = ready.fits;
-        // Before the job: what its program sends counts for it.
-        if let Err(failure) = self.begin_network(slot, call, ready.start.only.clone()) {
-            pooled.end();
-            self.pool.put(slot, pooled);
-            return self.end(call, Ended::failed(failure));
-        }
+        let (fits, only) = (ready.fits, ready.start.only.clone());
         // Killed and collected where it stands: its slot is free again.
         let (Some((cell, mut receipt)), Some(design)) = (pooled.offer(), self.keys.design(key))
         else {
@@ -245,6 +239,11 @@ impl Supervisor {
                 self.pool.called(key, fits, Instant::now());
                 self.pool.got(got);
                 self.tell(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)));
+                // After the job, which need not wait for it: until then the gateway reads no packet of the cell, whose first
+                // call this is.
+                if let Err(failure) = self.begin_network(slot, call, only) {
+                    self.stop(call, Outcome::Failed(failure));
+                }
             }
             Err(refused) => {
                 let (errno, ready, cell) = *refused;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 
+use crate::cells::link_counters::LinkCounters;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
@@ -52,6 +53,8 @@ pub(crate) struct GatewayLink {
     pub(super) next: u64,
     /// Cells that it serves, by the number of their slot.
     pub(super) cells: BTreeMap<u16, CellKey>,
+    /// Counters of their links, by the number of their slot too.
+    pub(super) links: BTreeMap<u16, LinkCounters>,
     /// Calls and their cells, the last ones to begin, with the number of connections told of each: one closes after
     /// its call has ended.
     begun: VecDeque<(CallId, CellKey, u32)>,
@@ -94,6 +97,7 @@ impl GatewayLink {
             state: GatewayState::Starting(link, Instant::now() + START_TIME),
             next: 0,
             cells: BTreeMap::new(),
+            links: BTreeMap::new(),
             begun: VecDeque::new(),
             connections: Vec::new(),
             unlisted: BTreeMap::new(),
@@ -220,6 +224,9 @@ impl GatewayLink {
     /// Asks for the tally of a call that has ended. Returns the end if nothing is to be waited for.
     pub(super) fn ask(&mut self, call: CallId, mut ended: Ended) -> Option<Ended> {
         let Some(cell) = self.calls.remove(&call) else { return Some(ended) };
+        if self.has_nothing_to_tell(cell) {
+            return Some(ended);
+        }
         if self.send(&ToGateway::Ask { cell, call }, &[]).is_err() {
             ended.network = Some(self.unknown(cell));
             return Some(ended);
@@ -227,6 +234,16 @@ impl GatewayLink {
         let deadline = Instant::now() + TALLY_TIME;
         self.asked.insert(call, Asked { cell, ended, deadline });
         None
+    }
+
+    /// Returns true if the cell has a network that works, and has sent nothing by it since it was made. Its processes have
+    /// ended, or belong to the shell of a session: what they send counts for the next call.
+    fn has_nothing_to_tell(&self, cell: CellKey) -> bool {
+        let is_up = matches!(self.state, GatewayState::Up(_)) && !self.failed.contains_key(&cell);
+        let of_cell = |(slot, _): &(&u16, &CellKey)| u32::from(**slot) == cell.slot;
+        let open = self.cells.iter().find(of_cell).filter(|(_, open)| **open == cell);
+        let links = open.and_then(|(slot, _)| self.links.get(slot));
+        is_up && links.is_some_and(LinkCounters::is_silent)
     }
 
     /// Returns the tally of a call about which the gateway says nothing.
@@ -271,6 +288,7 @@ impl GatewayLink {
 
     /// Forgets the cell of a slot. Returns its key.
     pub(super) fn forget(&mut self, slot: Slot) -> Option<CellKey> {
+        drop(self.links.remove(&slot.number()));
         let cell = self.cells.remove(&slot.number())?;
         self.failed.remove(&cell);
         self.unlisted.remove(&cell);

@@ -202,6 +202,10 @@ impl Supervisor {
 
     /// Gives the gateway the network that a new cell has reported.
     fn with_network(&mut self, slot: Slot, pooled: &mut PooledCell, event: PoolEvent) -> PoolEvent {
+        if let (Some(links), Some(gateway)) = (pooled.cell.network.links.take(), &mut self.gateway)
+        {
+            gateway.links.insert(slot.number(), links);
+        }
         let Some(ends) = pooled.cell.network.take_whole() else { return event };
         match self.open_network(slot, pooled.key, &ends) {
             Ok(()) => event,
