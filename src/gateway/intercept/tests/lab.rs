@@ -12,6 +12,7 @@ use model::egress::{
     EgressRule, HostPattern, HttpRule, Protocols, SecretForm, SecretSource, SecretUse,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::client::EchMode;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -247,12 +248,25 @@ impl Lab {
         self.connector(&["http/1.1"]).connect(name, stream).await.expect("a handshake")
     }
 
-    fn connector(&self, alpn: &[&str]) -> TlsConnector {
+    fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from(self.authority.clone())).expect("a root");
+        roots
+    }
+
+    /// Makes TLS for HTTP/1.1 that offers Encrypted Client Hello.
+    pub(super) fn connector_with_ech(&self, mode: EchMode) -> TlsConnector {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_ech(mode).expect("TLS 1.3");
+        let mut config = config.with_root_certificates(self.roots()).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        TlsConnector::from(Arc::new(config))
+    }
+
+    fn connector(&self, alpn: &[&str]) -> TlsConnector {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let config = config.with_safe_default_protocol_versions().expect("versions");
-        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        let mut config = config.with_root_certificates(self.roots()).with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|it| it.as_bytes().to_vec()).collect();
         TlsConnector::from(Arc::new(config))
     }
