@@ -10,7 +10,7 @@ use super::corpus::{Attack, Class, Company, Network};
 use super::judge::{
     self, AttackVerdict, ControlResult, Isolation, Memory, OuterFilter, Seen, Target,
 };
-use super::launch::{Bench, PRIVATE, Ran};
+use super::launch::{Bench, PRIVATE, Ran, RunEnd};
 use super::resources;
 use super::stage::Stage;
 
@@ -161,7 +161,7 @@ fn tried(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<Attack
         (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
         (None, None, _) => judge::shown_to(is_root, probe, control(bench, probe)?),
     };
-    let seen = seen(bench, probe, |stage| {
+    let (seen, _) = seen(bench, probe, |stage| {
         if let Some(first) = &probe.first {
             bench.inside(probe, first, stage)?;
         }
@@ -172,24 +172,37 @@ fn tried(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<Attack
 }
 
 fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
-    let seen = seen(bench, probe, |stage| {
+    let (seen, unseen) = seen(bench, probe, |stage| {
         if let Some(first) = &probe.first {
             bench.without(probe, first, stage)?;
         }
         bench.without(probe, probe.control_run.as_ref().unwrap_or(&probe.run), stage)
     })?;
-    Ok(judge::shown(probe, &seen, bench.outer))
+    Ok(match unseen {
+        Some(part) => {
+            let story = seen.ran.story();
+            ControlResult::Failed(format!("without a sandbox no server has seen `{part}`: {story}"))
+        }
+        None => judge::shown(probe, &seen, bench.outer),
+    })
 }
 
-/// Runs the attack once on a stage of its own.
+/// Runs the attack once on a stage of its own. Returns also what no server of the lab has seen of what it wants them to.
 fn seen(
     bench: &Bench,
     probe: &Attack,
     run: impl Fn(&Stage) -> std::io::Result<Ran>,
-) -> std::io::Result<Seen> {
+) -> std::io::Result<(Seen, Option<String>)> {
     let mut stage = Stage::new(probe, &bench.helper)?;
     let ran = run(&stage)?;
     let hits = stage.hits(probe, &ran);
+    let is_short =
+        probe.network == Network::Lab && ran.end == RunEnd::Own && !stage.is_recorded_whole();
+    let unseen = stage.unseen(probe).map(str::to_owned);
     stage.clear()?;
-    Ok(Seen { ran, hits })
+    if is_short {
+        let why = format!("the servers did not end by themselves: {}", ran.story());
+        return Err(std::io::Error::other(why));
+    }
+    Ok((Seen { ran, hits }, unseen))
 }

@@ -8,17 +8,22 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::wait;
+use nix::unistd::pipe2;
 use sys::mount::{attach, attribute, new_filesystem, pivot_here};
 use sys::rtnetlink::{self, RouteRequests, attribute, link};
 
@@ -50,12 +55,16 @@ const FAR: [(Ipv4Addr, u8); 5] = [
 /// Ports of TCP on which each far address answers, and of UDP.
 const PORTS: [u16; 5] = [25, 53, 80, 81, 443];
 const DATAGRAM_PORTS: [u16; 2] = [53, 80];
+/// Port on which nobody answers.
+const CLOSED_PORT: u16 = 9;
 /// Port on which the near namespace answers.
 const OWN_PORT: u16 = 8_080;
 /// Bytes of a connection that are looked at.
 const LOOKED_AT: usize = 4_096;
-/// Time in which a client says more.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// Last line of a record: all that anybody sent stands before it.
+pub(crate) const WHOLE: &str = "whole";
+/// First byte of TLS (RFC 8446, 5.1: a handshake).
+const HANDSHAKE: u8 = 0x16;
 
 /// The record of who came and what was read: a line each.
 #[derive(Debug, Clone)]
@@ -66,12 +75,14 @@ impl Visits {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A line that is lost is an attack that is not seen: it ends the lab, which is no verdict.
         if writeln!(file, "{line}").is_err() {
-            std::process::exit(1);
+            lost();
         }
     }
 }
 
-/// Runs a command in the near namespace, and records in a file who came to the servers. Needs a caller with one thread.
+/// Runs a command in the near namespace, and records in a file who came to the servers. Returns the command's exit code
+/// once all processes that it made have ended and the servers have read what they sent; the record is [`WHOLE`] then.
+/// Needs a caller with one thread.
 ///
 /// # Errors
 /// A namespace, link or server that cannot be made: the kernel may have no veth.
@@ -84,31 +95,65 @@ pub fn run(record: &Path, words: &[String]) -> io::Result<i32> {
     let (made, near) = mpsc::channel();
     let (linked, far) = mpsc::channel();
     let (ready, served) = mpsc::channel();
-    let servers = visits.clone();
+    let (over, closing) = pipe2(OFlag::O_CLOEXEC)?;
+    let mut here = Servers { visits: visits.clone(), over: Arc::new(over), threads: Vec::new() };
+    let mut there =
+        Servers { over: Arc::clone(&here.over), visits: visits.clone(), threads: Vec::new() };
     thread::spawn(move || {
-        let outcome = far_side(&made, &far, servers);
+        let outcome = far_side(&made, &far, &mut there).map(|()| there.threads);
         ready.send(outcome).unwrap_or_default();
     });
     let gone = |_| io::Error::other("the servers have ended");
     join(&near.recv().map_err(gone)??)?;
     linked.send(()).map_err(|_| io::Error::other("the servers have ended"))?;
-    served.recv().map_err(gone)??;
-    answer_streams(TcpListener::bind((NEAR_ADDRESS, OWN_PORT))?, visits);
+    let far_threads = served.recv().map_err(gone)??;
+    here.answer_streams(TcpListener::bind((NEAR_ADDRESS, OWN_PORT))?)?;
     let mut command = Command::new(program);
     if !nix::unistd::geteuid().is_root() {
         command.env("COFFERDAM_CONFIG", CONFIG);
     }
+    // What the command leaves, a gateway that is ending among it, comes to this process, which waits for it.
+    set_child_subreaper(true)?;
+    pass_by()?;
     let status = command.args(rest).status()?;
-    thread::sleep(WRITING_DOWN);
+    await_all()?;
+    pass_by()?;
+    drop(closing);
+    for thread in here.threads.into_iter().chain(far_threads) {
+        thread.join().map_err(|_| io::Error::other("a server has panicked"))?;
+    }
+    visits.note(WHOLE);
     use std::os::unix::process::ExitStatusExt;
     Ok(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1))
+}
+
+/// Goes the way to each address of the far side and back, without a visit. After it no datagram waits for the answer of
+/// ARP, and what was sent before has come.
+fn pass_by() -> io::Result<()> {
+    for (address, _) in FAR {
+        match TcpStream::connect((address, CLOSED_PORT)) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Ok(_) => return Err(io::Error::other("somebody answers on a closed port")),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits for every process below this one: then nobody is left who could send anything.
+fn await_all() -> io::Result<()> {
+    loop {
+        match wait() {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(Errno::ECHILD) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 const NEAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// An empty configuration, where an ordinary user runs this.
 const CONFIG: &str = "/cofferdam-lab";
-/// Time for the servers to write down who came last.
-const WRITING_DOWN: Duration = Duration::from_millis(150);
 
 /// Enters the near namespace, with a resolver that is the lab's.
 fn enter() -> io::Result<()> {
@@ -204,7 +249,7 @@ fn addressed(addresses: &[(Ipv4Addr, u8)]) -> io::Result<()> {
 fn far_side(
     made: &mpsc::Sender<io::Result<File>>,
     linked: &mpsc::Receiver<()>,
-    visits: Visits,
+    servers: &mut Servers,
 ) -> io::Result<()> {
     let entered = unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
     let namespace = entered.and_then(|()| File::open("/proc/thread-self/ns/net"));
@@ -213,32 +258,104 @@ fn far_side(
     sys::net::loopback_up()?;
     addressed(&FAR)?;
     for port in PORTS {
-        answer_streams(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?, visits.clone());
+        servers.answer_streams(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?)?;
     }
     for port in DATAGRAM_PORTS {
         for (address, _) in FAR {
-            answer_datagrams(UdpSocket::bind((address, port))?, visits.clone());
+            servers.answer_datagrams(UdpSocket::bind((address, port))?)?;
         }
     }
     Ok(())
 }
 
-/// Answers each connection with a word, as HTTP/1 would.
-fn answer_streams(listener: TcpListener, visits: Visits) {
-    thread::spawn(move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let visits = visits.clone();
-            thread::spawn(move || answer_stream(stream, &visits));
-        }
-    });
+/// The servers of a namespace, a thread each.
+struct Servers {
+    visits: Visits,
+    /// End of a pipe that hangs up once nobody is left who could send anything. The servers then take what has come, and end.
+    over: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-fn answer_stream(mut stream: TcpStream, visits: &Visits) {
-    let Ok(own) = stream.local_addr() else { return };
-    visits.note(&format!("tcp {own}"));
-    if stream.set_read_timeout(Some(PATIENCE)).is_err() {
-        return;
+impl Servers {
+    /// Answers each connection with a word, as HTTP/1 would.
+    fn answer_streams(&mut self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let (visits, over) = (self.visits.clone(), Arc::clone(&self.over));
+        self.threads.push(thread::spawn(move || {
+            let mut connections = Vec::new();
+            let mut is_over = false;
+            while !is_over {
+                is_over = wait_for(listener.as_fd(), &over);
+                while let Some((stream, _)) = came(listener.accept()) {
+                    let visits = visits.clone();
+                    connections.push(thread::spawn(move || answer_stream(stream, &visits)));
+                }
+            }
+            connections
+                .into_iter()
+                .for_each(|connection| connection.join().unwrap_or_else(|_| lost()));
+        }));
+        Ok(())
     }
+
+    /// Answers questions for addresses.
+    fn answer_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let own = socket.local_addr()?;
+        let (visits, over) = (self.visits.clone(), Arc::clone(&self.over));
+        self.threads.push(thread::spawn(move || {
+            let asked = AtomicUsize::new(0);
+            let mut buffer = [0; LOOKED_AT];
+            let mut is_over = false;
+            while !is_over {
+                is_over = wait_for(socket.as_fd(), &over);
+                while let Some((length, from)) = came(socket.recv_from(&mut buffer)) {
+                    let question = buffer.get(..length).unwrap_or_default();
+                    match question_name(question).filter(|_| own.ip() == RESOLVER) {
+                        Some(name) => {
+                            visits.note(&format!("dns {name}"));
+                            let address = address_of(&name, &asked);
+                            answer_question(&socket, from, question, address);
+                        }
+                        None => visits.note(&format!("udp {own}")),
+                    }
+                }
+            }
+        }));
+        Ok(())
+    }
+}
+
+/// Ends the lab: a visit that is lost is an attack that is not seen.
+fn lost() -> ! {
+    std::process::exit(1);
+}
+
+/// Waits until something may have come, or nothing more will. Returns true in the second case.
+fn wait_for(socket: BorrowedFd<'_>, over: &OwnedFd) -> bool {
+    let fds = [socket, over.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    let mut fds = fds;
+    match poll(&mut fds, PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(_) => lost(),
+    }
+    let [_, over] = fds;
+    over.any().unwrap_or(false)
+}
+
+/// Returns what has come, if anything has.
+fn came<T>(result: io::Result<T>) -> Option<T> {
+    match result {
+        Ok(came) => Some(came),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(_) => lost(),
+    }
+}
+
+/// Answers a connection once it has a request or TLS, and reads it to its end.
+fn answer_stream(mut stream: TcpStream, visits: &Visits) {
+    let Ok(own) = stream.local_addr() else { lost() };
+    visits.note(&format!("tcp {own}"));
     let mut seen = Vec::new();
     let mut part = [0; 1_024];
     let mut answered = false;
@@ -246,9 +363,13 @@ fn answer_stream(mut stream: TcpStream, visits: &Visits) {
         let part = part.get(..length).unwrap_or_default();
         visits.note(&format!("data {own} {}", printable(part)));
         seen.extend_from_slice(part);
-        if !answered && seen.windows(4).any(|four| four == b"\r\n\r\n") {
+        let is_request = seen.windows(4).any(|four| four == b"\r\n\r\n");
+        if !answered && (is_request || seen.first() == Some(&HANDSHAKE)) {
             answered = true;
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+            let answer: &[u8] = match is_request {
+                true => b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n",
+                false => b"hello\n",
+            };
             // Whoever asked may be gone.
             stream.write_all(answer).unwrap_or_default();
         }
@@ -262,26 +383,6 @@ fn answer_stream(mut stream: TcpStream, visits: &Visits) {
 fn printable(bytes: &[u8]) -> String {
     let shown = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { ' ' };
     bytes.iter().map(shown).collect()
-}
-
-fn answer_datagrams(socket: UdpSocket, visits: Visits) {
-    thread::spawn(move || {
-        let asked = AtomicUsize::new(0);
-        let mut buffer = [0; LOOKED_AT];
-        while let (Ok(own), Ok((length, from))) =
-            (socket.local_addr(), socket.recv_from(&mut buffer))
-        {
-            let question = buffer.get(..length).unwrap_or_default();
-            match question_name(question).filter(|_| own.ip() == RESOLVER) {
-                Some(name) => {
-                    visits.note(&format!("dns {name}"));
-                    let address = address_of(&name, &asked);
-                    answer_question(&socket, from, question, address);
-                }
-                None => visits.note(&format!("udp {own}")),
-            }
-        }
-    });
 }
 
 /// Returns the address of a name. That of `turn.lab` is another at its second question, which is an attack: a name that is

@@ -43,9 +43,15 @@ impl RunPlace {
     }
 }
 
-/// What a line says first in a cell with egress: that its network works, by a host that a rule has.
-const HELLO: &str = "exec 3<>/dev/tcp/web.lab/80; printf 'GET / HTTP/1.1\\r\\nHost: web.lab\\r\\n\\r\\n' >&3; \
+/// What a line says first in a cell with egress: that its network works, by a host that a rule has. Connections that are
+/// refused later do not end the shell.
+const HELLO: &str = "trap '' PIPE; exec 3<>/dev/tcp/web.lab/80; printf 'GET / HTTP/1.1\\r\\nHost: web.lab\\r\\n\\r\\n' >&3; \
     timeout 5 grep -m1 -o hello <&3; exec 3>&-";
+
+/// What a line says before TLS: that the same server is reached by it, for the name that a rule has.
+const HELLO_TLS: &str = "trap '' PIPE; exec 3<>/dev/tcp/web.lab/443; printf '\\x16\\x03\\x01\\x00\\x3f\\x01\\x00\\x00\\x3b\\x03\\x03\
+    tls-for-web.lab-tls-for-web.lab-\\x00\\x00\\x02\\x13\\x01\\x01\\x00\\x00\\x10\\x00\\x00\\x00\\x0c\\x00\\x0a\
+    \\x00\\x00\\x07web.lab' >&3; timeout 5 grep -a -m1 -o hello <&3; exec 3>&-";
 
 /// The stage of one run.
 #[derive(Debug)]
@@ -196,6 +202,9 @@ impl Stage {
         if names("{hello}") {
             words.insert("{hello}", HELLO.to_owned());
         }
+        if names("{hello_tls}") {
+            words.insert("{hello_tls}", HELLO_TLS.to_owned());
+        }
         if names("{unlisted}") {
             words.insert("{unlisted}", unlisted());
         }
@@ -241,10 +250,27 @@ impl Stage {
         &self.record
     }
 
+    fn recorded(&self) -> String {
+        // Without a lab there is none.
+        std::fs::read_to_string(&self.record).unwrap_or_default()
+    }
+
+    /// Returns true if the lab has ended by itself, so that its record has all that came.
+    pub(crate) fn is_recorded_whole(&self) -> bool {
+        self.recorded().lines().last() == Some(super::lab::WHOLE)
+    }
+
+    /// Returns a part of [`Attack::unreached`] that no server has seen. That a control reached them is only known of what
+    /// they saw, whatever it prints.
+    pub(crate) fn unseen<'a>(&self, probe: &'a Attack) -> Option<&'a str> {
+        let record = self.recorded();
+        let is_unseen = |part: &&String| !record.lines().any(|line| line.contains(part.as_str()));
+        probe.unreached.iter().find(is_unseen).map(String::as_str)
+    }
+
     /// Returns the first line of that file by which an attack has worked.
     fn reached(&self, probe: &Attack) -> Option<String> {
-        // Without a lab, or without a visit, there is none.
-        let record = std::fs::read_to_string(&self.record).unwrap_or_default();
+        let record = self.recorded();
         let is_hit = |line: &&str| probe.unreached.iter().any(|part| line.contains(part.as_str()));
         record.lines().find(is_hit).map(str::to_owned)
     }
