@@ -114,6 +114,24 @@ STORIES = [
         ],
     },
     {
+        "name": "large-build",
+        "serve": ["--memory", "256M"],
+        "before": "python3 -c 'print(\"int a[]={\" + \",\".join(map(str, range(3000000))) + \"};\")' > large.c && "
+        "echo 'int main(void) { return 0; }' > small.c",
+        "steps": [
+            # Beside a small one, which is not kept from ending well by the large one.
+            step("make -k -j2 large.o small.o", "emory", timeout=90),
+            step("make small && ./small && echo built", "built"),
+        ],
+    },
+    {
+        "name": "terminal",
+        "steps": [
+            step("python3 -c 'import os; print(os.isatty(0), os.get_terminal_size().columns)'", "True 80", tty=True),
+            step("echo 'x = 1' > a.py && python3 -m pdb -c 'p 6 * 7' -c quit a.py", "42", tty=True),
+        ],
+    },
+    {
         "name": "installers-without-a-network",
         "before": "npm init -y > /dev/null",
         "steps": [
