@@ -34,6 +34,7 @@ use crate::form::is_form;
 use crate::health::{self, HealthWord};
 use crate::limits::{ListenerLimits, OPERATORS_CONNECTIONS};
 use crate::respond::{Charged, Refusal, harden};
+use mcp::charge::Charge;
 use mcp::lines::Ends;
 use model::call::Correlation;
 use policy::Principal;
@@ -174,6 +175,10 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         parts.extensions.insert(door);
         if parts.uri.path() == RUN {
             parts.extensions.insert(held.room.clone());
+        }
+        // A task goes on after its answer. Of a session, the head of a request may be kept for longer than its call.
+        if parts.uri.path() == MCP && is_stateless(&parts.headers) {
+            parts.extensions.insert(Charge::new(held.room.clone()));
         }
         let request = Request::from_parts(parts, Body::from(held.bytes.clone()));
         let token = (!is_stream).then(|| self.busy.token());

@@ -10,6 +10,7 @@
 mod admission;
 pub mod arguments;
 mod changes;
+pub mod charge;
 pub mod commands;
 mod correlation;
 pub mod exec;

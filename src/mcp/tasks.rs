@@ -27,6 +27,7 @@ use tracing::Instrument;
 pub use self::lasting::Lasting;
 pub(crate) use self::lasting::{answered, is_answered};
 use self::table::Table;
+use crate::charge::Charge;
 use crate::lines::SharedBounds;
 use crate::tools::Context;
 
@@ -58,7 +59,15 @@ impl Tasks {
         // The request ends with its answer, and the call goes on.
         let request = std::mem::replace(&mut context.ct, lasting.cancel.clone());
         context.extensions.insert(lasting.clone());
-        let mut work = tokio::spawn(run(context).in_current_span());
+        let charge = Charge::of(&context);
+        let run = run(context);
+        let charged = async move {
+            let done = run.await;
+            // The arguments are gone by now, and not before.
+            drop(charge);
+            done
+        };
+        let mut work = tokio::spawn(charged.in_current_span());
         let mut patience = std::pin::pin!(sleep(patience));
         let mut is_cancelled = false;
         loop {

@@ -131,6 +131,29 @@ fn a_cancelled_task_ends_its_command_and_keeps_the_shell() {
 }
 
 #[test]
+fn a_task_has_the_memory_of_its_request_until_it_ends() {
+    let server = server(&["--tools", "exec"]);
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let large = |token: &str| {
+        let arguments = json!({ "command": "sleep 200", "timeout": 250 });
+        let mut body = knowing(modern_call("bash_exec", arguments));
+        body["params"]["_meta"]["pad"] = json!("x".repeat(12 << 20));
+        send(&server, Some(token), &modern("bash_exec"), &body)
+    };
+    let tasks: Vec<Value> =
+        (0..2).map(|_| large(&alice).message()["result"]["taskId"].clone()).collect();
+    assert!(tasks.iter().all(Value::is_string), "{tasks:?}");
+    let refused = large(&alice);
+    assert_eq!(refused.status, 503, "half of 64 MiB is a client's: {refused:?}");
+    assert_eq!(large(&bob).message()["result"]["resultType"], "task", "another finds room");
+    let first = tasks[0].as_str().expect("an id");
+    ask(&server, &alice, "tasks/cancel", first);
+    assert_eq!(ended(&server, &alice, first)["status"], "cancelled");
+    let taken = large(&alice);
+    assert_eq!(taken.message()["result"]["resultType"], "task", "{taken:?}");
+}
+
+#[test]
 fn the_task_of_one_token_is_unknown_to_another() {
     let server = server(&[]);
     let (alice, bob) = (bearer(ALICE), bearer(BOB));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientRequest, JsonRpcMessage, JsonRpcRequest, RequestId};
+use rmcp::model::{ClientRequest, GetExtensions, JsonRpcMessage, JsonRpcRequest, RequestId};
 use rmcp::service::RxJsonRpcMessage;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::bounds::{Growing, Hold, SharedBounds, Unread};
 use super::lifecycle::{Lifecycle, Step};
 use super::{Dialect, Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
+use crate::charge::Charge;
 use crate::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
 use model::outcome::in_words;
 use service::fair::Share;
@@ -220,7 +221,7 @@ impl Reading {
         }
     }
 
-    async fn deliver(&mut self, message: RxJsonRpcMessage<RoleServer>) -> io::Result<()> {
+    async fn deliver(&mut self, mut message: RxJsonRpcMessage<RoleServer>) -> io::Result<()> {
         if !self.gate.admits(&message) {
             return Ok(());
         }
@@ -246,6 +247,9 @@ impl Reading {
                 }
                 self.taken_back.insert(id);
             }
+        }
+        if let (JsonRpcMessage::Request(request), Some(line)) = (&mut message, &self.held) {
+            request.request.extensions_mut().insert(Charge::new(Arc::clone(line)));
         }
         self.to_service.send(message).await.map_err(|_| closed())
     }
