@@ -41,8 +41,21 @@ struct Open {
     all: BTreeMap<u64, Use>,
 }
 
+/// Ground to keep a connection that serves no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Keep {
+    /// Nothing ends with it.
+    Freely,
+    /// Its client would miss what ends with it: it makes room after others.
+    Rather,
+    /// It makes no room.
+    Always,
+}
+
+/// Tells the ground to keep a connection, whenever another needs its place.
+type Kept = Box<dyn Fn() -> Keep + Send + Sync>;
+
 /// Use of one connection.
-#[derive(Debug)]
 struct Use {
     /// Address that it came from; none of a Unix socket.
     sender: Option<IpAddr>,
@@ -53,6 +66,14 @@ struct Use {
     /// Time of its beginning, or of its last answer.
     since: Instant,
     close: CancellationToken,
+    /// What it has besides requests; none of HTTP, where nothing ends with a connection but its requests.
+    kept: Option<Kept>,
+}
+
+impl std::fmt::Debug for Use {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Use").field("serving", &self.serving).finish_non_exhaustive()
+    }
 }
 
 /// Place of a connection, until this is dropped.
@@ -73,7 +94,8 @@ impl Connections {
     }
 
     /// Takes a place. Where there is none, a connection that is not being served makes room: of the address that has
-    /// most of those, one that never had a request, and the one idle for longest. Returns `None` only if all of them are being served.
+    /// most of those, one that never had a request, and the one idle for longest. Returns `None` only if all of them are
+    /// being served, or have something that goes on without a request.
     pub(crate) fn place(self: &Arc<Self>, peer: Peer) -> Option<Place> {
         let mut open = self.open();
         if open.all.len() >= self.most {
@@ -84,7 +106,8 @@ impl Connections {
         open.next += 1;
         let sender = peer.sender();
         let since = Instant::now();
-        let now = Use { sender, serving: 0, is_used: false, since, close: close.clone() };
+        let close_it = close.clone();
+        let now = Use { sender, serving: 0, is_used: false, since, close: close_it, kept: None };
         open.all.insert(id, now);
         Some(Place { connections: Arc::clone(self), id, close })
     }
@@ -100,14 +123,18 @@ impl Connections {
 
 impl Open {
     fn least_missed(&self) -> Option<u64> {
-        let idle = || self.all.iter().filter(|(_, one)| one.serving == 0);
+        let keep = |one: &Use| one.kept.as_ref().map_or(Keep::Freely, |kept| kept());
+        let idle = self.all.iter().filter(|(_, one)| one.serving == 0);
+        let idle = idle.map(|(id, one)| (*id, one, keep(one)));
+        let idle: Vec<_> = idle.filter(|(.., keep)| *keep < Keep::Always).collect();
         let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
-        for (_, one) in idle() {
+        for (_, one, _) in &idle {
             *counts.entry(one.sender).or_default() += 1;
         }
-        let count = |one: &Use| counts.get(&one.sender).copied();
-        let order = |one: &Use| (Reverse(count(one)), one.is_used, one.since);
-        idle().min_by_key(|(_, one)| order(one)).map(|(id, _)| *id)
+        let order = |(_, one, keep): &(u64, &Use, Keep)| {
+            (Reverse(counts.get(&one.sender).copied()), *keep, one.is_used, one.since)
+        };
+        idle.iter().min_by_key(|one| order(one)).map(|(id, ..)| *id)
     }
 }
 
@@ -115,6 +142,13 @@ impl Place {
     /// Resolves when another connection needs the place.
     pub(crate) fn given_away(&self) -> WaitForCancellationFuture<'_> {
         self.close.cancelled()
+    }
+
+    /// Has `kept` asked before the connection makes room. It must not use the table of connections.
+    pub(crate) fn kept_by(&self, kept: impl Fn() -> Keep + Send + Sync + 'static) {
+        if let Some(one) = self.connections.open().all.get_mut(&self.id) {
+            one.kept = Some(Box::new(kept));
+        }
     }
 
     /// Returns what notes the requests of this connection.
@@ -262,6 +296,26 @@ mod tests {
         let silent: Vec<Place> = (0..20).map(|_| place()).collect();
         assert!(!session.close.is_cancelled(), "idle for longest, and in use");
         assert_eq!(silent.iter().filter(|place| !place.close.is_cancelled()).count(), 1);
+    }
+
+    #[test]
+    fn what_goes_on_without_a_request_keeps_its_connection_or_keeps_it_longer() {
+        let connections = Arc::new(Connections::new(3));
+        let place = || connections.place(from([127, 0, 0, 1]));
+        let all = [place().expect("room"), place().expect("room"), place().expect("room")];
+        all.iter().for_each(|one| drop(one.own().serves()));
+        all[0].kept_by(|| Keep::Always);
+        all[1].kept_by(|| Keep::Rather);
+        let went = || all.iter().map(|one| one.close.is_cancelled()).collect::<Vec<_>>();
+        let fourth = place().expect("the third makes room");
+        assert_eq!(went(), [false, false, true], "it was idle for the shortest time");
+        fourth.kept_by(|| Keep::Always);
+        let fifth = place().expect("the second makes room");
+        assert_eq!(went(), [false, true, true]);
+        fifth.kept_by(|| Keep::Always);
+        assert!(place().is_none(), "all go on");
+        fifth.kept_by(|| Keep::Freely);
+        assert!(place().is_some());
     }
 
     #[test]

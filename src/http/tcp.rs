@@ -17,16 +17,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Peer;
-use crate::connections::{Connections, OwnConnection, Place, Serving};
+use crate::connections::{Connections, Keep, OwnConnection, Place, Serving};
 use crate::throttle::LogThrottle;
 use mcp::lines::{Ends, QUIET, SharedBounds};
 use mcp::serve::{self, Offer};
 use policy::Principal;
 use service::Executor;
 use service::fair::FairShare;
+use service::session::SessionUse;
 
 /// Connections at once. One more closes one for which nothing runs.
 const CONNECTIONS: usize = 16;
+/// Time after its last command in which a shell keeps its connection: that of an unused session over HTTP.
+const SHELL_KEPT: Duration = Duration::from_secs(300);
 /// Bytes of all lines that are being read or served, with what reading takes.
 const ROOM: usize = 64 << 20;
 /// Time for the first byte, and then for the first request.
@@ -100,7 +103,7 @@ pub async fn serve(
             continue;
         }
         let Some(place) = server.connections.place(Peer::Address(from)) else {
-            server.warn("a connection was refused: calls of all that there may be are running");
+            server.warn("a connection was refused: all that there may be have something that runs, or a shell in use");
             continue;
         };
         number += 1;
@@ -121,6 +124,16 @@ fn admits(allowed: &[IpNet], from: SocketAddr) -> bool {
 fn serving(own: &OwnConnection, begun: &CancellationToken) -> Serving {
     begun.cancel();
     own.serves()
+}
+
+/// Decides if a connection that waits for no answer is kept for what ends with it: jobs, and shells with their state.
+fn keep(sessions: SessionUse) -> Keep {
+    match sessions {
+        SessionUse::Running => Keep::Always,
+        SessionUse::Idle(time) if time < SHELL_KEPT => Keep::Always,
+        SessionUse::Idle(_) => Keep::Rather,
+        SessionUse::None => Keep::Freely,
+    }
 }
 
 impl LineServer {
@@ -150,6 +163,8 @@ impl LineServer {
         stream.set_write_timeout(Some(UNREAD));
         let (reader, writer) = tokio::io::split(Box::pin(stream));
         let backend = self.executor.scope(Principal::named(CLIENT));
+        let session_use = backend.session_use();
+        place.kept_by(move || keep(session_use()));
         let ends = self.ends.of_a_connection(QUIET);
         let (at, begun) = (place.own(), CancellationToken::new());
         let noted = begun.clone();
@@ -178,6 +193,14 @@ impl LineServer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_keeps_a_connection_and_a_shell_does_for_a_time() {
+        let idle = |seconds| keep(SessionUse::Idle(Duration::from_secs(seconds)));
+        assert_eq!(keep(SessionUse::Running), Keep::Always);
+        assert_eq!((idle(0), idle(299), idle(300)), (Keep::Always, Keep::Always, Keep::Rather));
+        assert_eq!(keep(SessionUse::None), Keep::Freely);
+    }
 
     #[test]
     fn an_address_is_admitted_by_the_list_and_by_an_empty_one() {

@@ -21,9 +21,20 @@ struct Lines {
 
 impl Lines {
     fn start(arguments: &[&str], config_json: Option<&str>) -> Self {
+        Self::configured("", arguments, config_json)
+    }
+
+    fn configured(toml: &str, arguments: &[&str], config_json: Option<&str>) -> Self {
         let home = tempfile::tempdir().expect("a home");
+        std::fs::write(home.path().join("cofferdam.toml"), format!("schema = 1\n{toml}"))
+            .expect("written");
         let mut command = Command::new(PROGRAM);
-        command.arg("serve").args(arguments).env("HOME", home.path()).env_remove("XDG_CONFIG_HOME");
+        command
+            .arg("--config")
+            .arg(home.path())
+            .arg("serve")
+            .args(arguments)
+            .env("HOME", home.path());
         if let Some(text) = config_json {
             let file = home.path().join("config.json");
             std::fs::write(&file, text).expect("written");
@@ -181,6 +192,74 @@ fn connections_whose_calls_run_are_not_closed_for_others() {
         }
         assert!(Instant::now() < end, "a client that left makes room");
     }
+}
+
+#[test]
+fn a_job_and_a_shell_in_use_keep_their_connections() {
+    let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
+    let ping = json!({"jsonrpc": "2.0", "id": 3, "method": "ping"});
+    // The first ones, so that they are idle for longest.
+    let (mut job, mut shell) = (Session::open(&server), Session::open(&server));
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "bash",
+        "arguments": {"command": "sleep 200", "session": "long", "background": true}}});
+    let begun = job.ask(&call);
+    assert_eq!(begun["result"]["structuredContent"]["outcome"], "running", "{begun}");
+    assert_eq!(shell.bash(2, "x=kept; echo up"), json!("up\n"));
+    let mut others: Vec<Session> = (0..40).map(|_| Session::open(&server)).collect();
+    assert!(others.last_mut().expect("one").ask(&ping)["result"].is_object());
+    let closed = others.iter_mut().filter_map(|one| {
+        let stream = one.0.get_mut();
+        stream.set_nonblocking(true).expect("a mode");
+        matches!(stream.read(&mut [0]), Ok(0)).then_some(())
+    });
+    assert!(closed.count() >= 20, "they make room, as nothing ends with them");
+    let jobs = json!({"jsonrpc": "2.0", "id": 4, "method": "tools/call",
+                      "params": {"name": "bash_jobs", "arguments": {}}});
+    let list = job.ask(&jobs)["result"]["structuredContent"]["jobs"].clone();
+    assert_eq!((&list[0]["job"], &list[0]["outcome"]), (&json!("c1"), &json!("running")), "{list}");
+    assert_eq!(shell.bash(5, "echo $x"), json!("kept\n"));
+}
+
+#[test]
+fn a_task_has_the_memory_of_its_line_until_it_ends() {
+    let server = Lines::configured(
+        "[sessions]\nyield = \"1s\"\n",
+        &["--tcp", "127.0.0.1:0", "--tools", "exec"],
+        None,
+    );
+    let mut session = Session(BufReader::new(server.connect()));
+    let call = |id: u32, pad: usize| {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities":
+                { "extensions": { "io.modelcontextprotocol/tasks": {} } },
+            "pad": "x".repeat(pad),
+        });
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params":
+            {"name": "bash_exec", "arguments": {"command": "sleep 200", "timeout": 250}, "_meta": meta}})
+    };
+    let about = |id: u32, method: &str, task: &Value| {
+        let mut message = call(id, 0);
+        message["method"] = json!(method);
+        message["params"]["taskId"] = task.clone();
+        message
+    };
+    let large = 12 << 20;
+    let tasks: Vec<Value> =
+        (1..=2).map(|id| session.ask(&call(id, large))["result"]["taskId"].clone()).collect();
+    assert!(tasks.iter().all(Value::is_string), "{tasks:?}");
+    let refused = session.ask(&call(3, large));
+    let why = refused["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("too many large messages"), "{why}");
+    assert!(session.ask(&call(4, 0))["result"]["taskId"].is_string(), "a small one is taken");
+    session.ask(&about(5, "tasks/cancel", &tasks[0]));
+    let end = Instant::now() + patience();
+    while session.ask(&about(6, "tasks/get", &tasks[0]))["result"]["status"] == "working" {
+        assert!(Instant::now() < end, "it ends");
+    }
+    let taken = session.ask(&call(7, large));
+    assert!(taken["result"]["taskId"].is_string(), "{taken}");
 }
 
 #[test]

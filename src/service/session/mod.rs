@@ -136,6 +136,17 @@ pub struct Reply {
     pub clamped: bool,
 }
 
+/// Use of a client's sessions, all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionUse {
+    /// There is no session.
+    None,
+    /// No command runs in any, for so long.
+    Idle(Duration),
+    /// A command runs, whether a call waits for it or not.
+    Running,
+}
+
 /// A session in which no command runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnusedSession {
@@ -312,6 +323,16 @@ impl Sessions {
         let mut unused: Vec<_> = unused.collect();
         unused.sort_by_key(|one| Reverse(one.unused));
         unused
+    }
+
+    /// Returns the use of all.
+    pub(crate) fn usage(&self) -> SessionUse {
+        let table = self.table();
+        if table.named.values().any(|named| !named.running().is_empty()) {
+            return SessionUse::Running;
+        }
+        let idle = table.named.values().map(|named| named.last_used().elapsed()).min();
+        idle.map_or(SessionUse::None, SessionUse::Idle)
     }
 
     /// Notes why sessions will have ended, if they end now; nothing more of those that will not.
