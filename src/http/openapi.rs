@@ -146,10 +146,6 @@ impl Described {
         if self.path == "/health" {
             statuses.extend([("207", "degraded: calls are taken"), ("503", "unhealthy")]);
         }
-        // The body of a tool that is not offered is the tool's own.
-        if self.path == "/tools/{name}/execute" {
-            statuses.push(("403", "not for this client, or not offered"));
-        }
         for (status, description) in statuses {
             let mut content = served.clone();
             if let (Some(_), Some(content)) = (&self.form, content.as_object_mut()) {

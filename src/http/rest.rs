@@ -121,8 +121,15 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     }
     let result = answer.get("result").cloned().unwrap_or_default();
     let shown = result.get("structuredContent").unwrap_or(&result);
-    let status = if is_listed { StatusCode::OK } else { StatusCode::FORBIDDEN };
-    Ok(json_response(status, shown))
+    if is_listed { Ok(json_response(StatusCode::OK, shown)) } else { Err(not_offered(shown)) }
+}
+
+/// Makes the refusal of a tool that exists and is not offered, with what the tool itself says about that.
+fn not_offered(said: &Value) -> Refusal {
+    let text = |name: &str| said.get(name).and_then(Value::as_str);
+    let hint = text("hint").map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    let message = text("error").unwrap_or("this tool is not offered").to_owned() + &hint;
+    Refusal::new(StatusCode::FORBIDDEN, "denied", message)
 }
 
 /// Name of a tool in the path of a request. One that no tool can have is answered as any unknown one.

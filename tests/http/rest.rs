@@ -56,7 +56,10 @@ fn tools_are_listed_and_called_by_name_within_their_rate() {
             "{odd}"
         );
     }
-    assert_eq!(execute("bash_exec", "{\"command\": \"id\"}").status, 403, "its group is not shown");
+    let hidden = execute("bash_exec", "{\"command\": \"id\"}");
+    let (said, message) = (hidden.message(), "`bash_exec` is switched off; hint: ");
+    assert_eq!((hidden.status, &said["error"]), (403, &json!("denied")), "{hidden:?}");
+    assert!(said["message"].as_str().is_some_and(|it| it.starts_with(message)), "{said}");
     assert_eq!(execute("calculate", "[]").status, 400);
     let statuses: Vec<u16> =
         (0..12).map(|_| execute("calculate", "{\"expression\": \"1\"}").status).collect();
