@@ -1,5 +1,6 @@
 //! Conditions of containers and distributions, made here: told apart by doctor, never a weaker run.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::support::{CALLS, Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
@@ -28,6 +29,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
     claim("nobody_of_a_user_namespace_is_not_taken_for_the_hosts_root", nobody).needs(MAPPED),
     claim("root_of_a_user_namespace_grants_directories_as_its_user", inner_grant).needs(MAPPED),
+    claim("to_root_of_a_user_namespace_init_shows_numbers_of_descriptors_only", inits_files)
+        .needs(MAPPED),
     claim("root_without_capabilities_is_told_to_be_an_ordinary_user", bare_root).needs(MAPPED),
     claim("a_read_only_run_is_told_to_root_with_the_way_out", fixed_run).needs(TOOLS),
     claim("a_kernel_that_lacks_a_namespace_is_told_by_its_name", no_cgroup_namespace)
@@ -219,20 +222,47 @@ fn nobody(caller: &Caller) -> Check {
     equal("a cell runs", (told.code, told.said()), (0, "65534\n1000"))
 }
 
-/// As root of a rootless container: what it grants would have to be mounted with other ids, which is the host's to allow.
-fn inner_grant(caller: &Caller) -> Check {
-    use std::os::unix::fs::MetadataExt;
+/// Returns a directory of a container's root, and that root's id on the host.
+fn of_inner_root(caller: &Caller) -> Result<(PathBuf, u32), crate::support::Failed> {
     let directory = caller.directory("granted")?;
     let owner = if caller.who == Who::Root { 100_000 } else { caller.uid() };
     if caller.who == Who::Root {
         std::os::unix::fs::chown(&directory, Some(owner), Some(owner))?;
     }
+    Ok((directory, owner))
+}
+
+/// As root of a rootless container: what it grants would have to be mounted with other ids, which is the host's to allow.
+fn inner_grant(caller: &Caller) -> Check {
+    use std::os::unix::fs::MetadataExt;
+    let (directory, owner) = of_inner_root(caller)?;
     let (binary, place) = (caller.binary(), directory.display());
     let line = format!("id -u; exec {} run --rw {place} -- touch made", binary.display());
     let told = Told::of(contained(caller, 0, &line)?, patience())?;
     equal("the cell writes", (told.code, told.said()), (0, "0"))?;
     let made = std::fs::metadata(directory.join("made"))?;
     equal("as the one who granted it", made.uid(), owner)
+}
+
+/// The entries of a non-dumpable process in /proc belong to the root of the namespace in which its program was started. A
+/// cell with that root's id passes their modes, and what the kernel asks for tracing stays refused.
+fn inits_files(caller: &Caller) -> Check {
+    const LOOK: &str = "ls /proc/1/fd >/dev/null && echo listed; readlink /proc/$$/fd/0 >/dev/null && echo own; \
+        for d in /proc/1/fd/* /proc/1/cwd /proc/1/root /proc/1/exe /proc/1/ns/*; do readlink $d; done 2>/dev/null; \
+        for d in /proc/1/fd/* /proc/1/{environ,maps,mem,auxv,pagemap}; do { exec 3<$d; } 2>/dev/null && echo open $d; done; \
+        for f in syscall stack personality; do head -c 1 /proc/1/$f 2>/dev/null && echo read $f; done; \
+        for f in mem clear_refs oom_score_adj coredump_filter sched autogroup timerslack_ns; do \
+        { exec 3>/proc/1/$f; } 2>/dev/null && echo written $f; done; :";
+    let (directory, _) = of_inner_root(caller)?;
+    let script = directory.join("look");
+    std::fs::write(&script, LOOK)?;
+    let (binary, place) = (caller.binary(), directory.display());
+    let line = format!("exec {} run --rw {place} -- bash look", binary.display());
+    let told = Told::of(contained(caller, 0, &line)?, patience())?;
+    equal("init's descriptors are counted", (told.code, told.said()), (0, "listed\nown"))?;
+    // Elsewhere they are not.
+    let told = caller.bash("ls /proc/1/fd >/dev/null && echo listed")?;
+    holds("another's", &told, told.code != 0 && told.stderr.contains("Permission denied"))
 }
 
 /// As with `--cap-drop=ALL` and without `--user`.
