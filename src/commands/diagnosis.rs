@@ -88,8 +88,8 @@ pub fn report(config_directory: Option<&Path>) -> Result<Report, CliError> {
         Ok(socket) => try_cells(socket, trials, &own, rule, hints.surroundings)?,
         // Its reason is in the layers above where a probe has found it.
         Err(error) => {
-            let layers =
-                vec![LayerCheck { remedy: error.hint, ..broken(SUPERVISOR, error.message) }];
+            let remedy = error.hint.as_deref().map(in_report);
+            let layers = vec![LayerCheck { remedy, ..broken(SUPERVISOR, error.message) }];
             CellTrials { layers, was_measured: false }
         }
     };
@@ -294,6 +294,11 @@ fn broken(name: &str, how: impl Into<String>) -> LayerCheck {
     LayerCheck { name: name.to_owned(), state: LayerState::Missing, how: how.into(), remedy: None }
 }
 
+/// Adapts an error's text to the report that it names as the place of the remedy.
+fn in_report(text: &str) -> String {
+    text.replace("`cofferdam doctor` has the remedy", "the lines above have the remedy")
+}
+
 fn refused(name: &str, failure: &Failure) -> LayerCheck {
     let remedy = match failure {
         Failure::NotFound { program } => {
@@ -314,7 +319,7 @@ fn refused(name: &str, failure: &Failure) -> LayerCheck {
     LayerCheck {
         name: name.to_owned(),
         state: LayerState::Missing,
-        how: failure.to_string(),
+        how: in_report(&failure.to_string()),
         remedy,
     }
 }

@@ -383,6 +383,8 @@ fn answering(caller: &Caller, answers: &str) -> Result<String, crate::support::F
 
 fn told_first(command: Command, name: &str, remedy: &str) -> Check {
     let (code, verdict, missing) = report(command)?;
+    let circular = missing.iter().find(|(_, remedy)| remedy.contains("`cofferdam doctor`"));
+    equal("doctor names no other report", circular, None)?;
     equal("doctor", (code, verdict.as_str()), (1, "cannot_run"))?;
     equal("the layer", missing.first(), Some(&(name.to_owned(), remedy.to_owned())))
 }

@@ -36,7 +36,8 @@ pub(crate) fn usable(profile: &Profile, landlock_abi: u32, gateway: bool) -> Res
     let needed = profile.requires.landlock_abi.max(least);
     if landlock_abi < needed {
         return refuse(format!(
-            "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}"
+            "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}; `cofferdam doctor` \
+             has the remedy"
         ));
     }
     if profile.egress.class.has_egress() && !(gateway && profile.tier == Tier::Full) {
