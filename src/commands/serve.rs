@@ -317,12 +317,8 @@ fn read_project(
     settings: &Settings,
 ) -> Result<Option<ServedProject>, CliError> {
     let Some(asked) = &typed.project else { return Ok(None) };
-    let directory = asked.strip_suffix(":rw").unwrap_or(asked);
     let keys = &settings.loaded.config.project;
-    let mut served = project::with_hooks(directory, typed.project_hooks, (config, keys))?;
-    if asked.ends_with(":rw") {
-        served.project = served.project.written_by_scripts();
-    }
+    let served = project::with_hooks(granted_as(asked), typed.project_hooks, (config, keys))?;
     for told in &served.project.settings.told {
         tracing::warn!(what = plain(told), "config.clamped");
     }
@@ -330,6 +326,14 @@ fn read_project(
         tracing::warn!("project: {}", plain(&mistake.to_string()));
     }
     Ok(Some(served))
+}
+
+/// Returns the directory of a project, and what scripts may do with it.
+fn granted_as(asked: &str) -> (&str, Access) {
+    match asked.strip_suffix(":rw") {
+        Some(directory) => (directory, Access::ReadWrite),
+        None => (asked, Access::ReadOnly),
+    }
 }
 
 /// Returns the tools that are offered, and how their project is watched; a project learns where its cells have what is
@@ -351,9 +355,13 @@ fn offer(
         CliError::new(format!("{ROOTS}: `{}` is granted to no cell", root.display()))
     })?;
     let asked = typed.project.as_deref().unwrap_or_default();
-    let directory = Path::new(asked.strip_suffix(":rw").unwrap_or(asked));
-    let directory = ProjectDirectory::open(directory)
-        .map_err(|error| CliError::new(format!("project {}: {error}", directory.display())))?;
+    let (directory, access) = granted_as(asked);
+    let opened = ProjectDirectory::open(Path::new(directory))
+        .map_err(|error| CliError::new(format!("project {directory}: {error}")))?;
+    let directory = match access {
+        Access::ReadOnly => opened,
+        Access::ReadWrite | Access::Unguarded | Access::Cache => opened.written_by_scripts(),
+    };
     let watcher = WatcherSpec { directory, lists, known: project.clone() };
     let project = Arc::new(CurrentProject::new(project));
     let offer = match typed.tools {

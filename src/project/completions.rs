@@ -96,7 +96,7 @@ pub(crate) fn read(
 ) -> Result<Vec<ScriptCompletion>, ProjectMistake> {
     let mut found: Vec<ScriptCompletion> = Vec::new();
     for entry in entries.unwrap_or_default() {
-        let file = entry.file(tree, ".")?;
+        let Some(file) = entry.present(tree, ".", mistakes)? else { continue };
         let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
         let name = fields.text("name").unwrap_or_default();
         if found.iter().any(|one| one.name == name) {

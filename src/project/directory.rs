@@ -26,6 +26,8 @@ pub struct ProjectDirectory {
     root: OwnedFd,
     /// Last component of its path.
     name: String,
+    /// True if scripts may write to it.
+    is_written: bool,
 }
 
 impl ProjectDirectory {
@@ -39,7 +41,13 @@ impl ProjectDirectory {
         let root = open(&place, flags, Mode::empty());
         let root = root.map_err(|errno| ProjectError::Open(errno.into()))?;
         let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Self { root, name: name.unwrap_or_default() })
+        Ok(Self { root, name: name.unwrap_or_default(), is_written: false })
+    }
+
+    /// Says that scripts may write to it: what they leave where nothing is kept ([`KEPT`]) costs no more than itself.
+    #[must_use]
+    pub fn written_by_scripts(self) -> Self {
+        Self { is_written: true, ..self }
     }
 
     /// Reads the project, with the lists that its `register.sh` made.
@@ -51,7 +59,10 @@ impl ProjectDirectory {
     }
 
     pub(crate) fn tree(&self) -> Result<Tree, ProjectError> {
-        Tree::of(self.folder(".").map_err(ProjectError::Open)?, self.name.clone())
+        let root = self.folder(".").map_err(ProjectError::Open)?;
+        let mut tree = Tree::of(root, self.name.clone())?;
+        tree.is_written = self.is_written;
+        Ok(tree)
     }
 
     /// Returns the user and the group that own it.

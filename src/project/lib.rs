@@ -30,6 +30,7 @@ mod tree;
 mod ui;
 mod watching;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -139,18 +140,7 @@ impl Project {
     /// # Errors
     /// A directory that cannot be used, or a mistake after which a list would be another than the author's.
     pub fn read(directory: &Path) -> Result<Self, ProjectError> {
-        Self::registering(directory, None)
-    }
-
-    /// Reads a project with the lists that its `register.sh` made.
-    ///
-    /// # Errors
-    /// As of [`Project::read`].
-    pub fn registering(
-        directory: &Path,
-        lists: Option<Map<String, Value>>,
-    ) -> Result<Self, ProjectError> {
-        ProjectDirectory::open(directory)?.read(lists)
+        ProjectDirectory::open(directory)?.read(None)
     }
 
     /// Reads the project of a directory that is held.
@@ -165,14 +155,22 @@ impl Project {
                 Some(entries) => tools::registered(tree, entries, &mut mistakes)?,
                 None => tools::discovered(tree, &mut mistakes)?,
             },
-            resources: match &register.resources {
-                Some(entries) => resources::registered(tree, entries, &mut mistakes)?,
-                None => resources::discovered(tree, &mut mistakes)?,
-            },
-            templates: resources::templates(tree, register.templates.as_deref(), &mut mistakes)?,
             prompts: match &register.prompts {
                 Some(entries) => prompts::registered(tree, entries, &mut mistakes)?,
                 None => prompts::discovered(tree, &mut mistakes)?,
+            },
+            // Behind all others, which they leave no room of the project's bounds where scripts write them.
+            resources: match &register.resources {
+                Some(entries) => resources::registered(tree, entries, &mut mistakes)?,
+                None => {
+                    let found = resources::discovered(tree, &mut mistakes);
+                    costing_itself(tree, found, &mut mistakes)?
+                }
+            },
+            templates: {
+                let entries = register.templates.as_deref();
+                let found = resources::templates(tree, entries, &mut mistakes);
+                costing_itself(tree, found, &mut mistakes)?
             },
             completions: Vec::new(),
             providers: providers(tree),
@@ -187,10 +185,7 @@ impl Project {
         };
         project.embed_icons(tree, &mut mistakes);
         ui::link(&mut project.tools, &pages);
-        let is_new =
-            |page: &ScriptResource| project.resources.iter().all(|one| one.uri != page.uri);
-        let pages: Vec<ScriptResource> = pages.into_iter().filter(is_new).collect();
-        project.resources.extend(pages);
+        project.add_pages(pages, register.resources.is_some(), &mut mistakes);
         project.completions = completions::read(
             tree,
             register.completions.as_deref(),
@@ -202,6 +197,26 @@ impl Project {
         project.mistakes = mistakes;
         project.hash = project.hashed();
         Ok(project)
+    }
+
+    /// Adds the pages of tools. A file of `resources` takes no page's address: that folder is not kept from scripts
+    /// ([`KEPT`]), and a page is the user's view of its tool. An entry of `register.json` does, as its author means it.
+    fn add_pages(
+        &mut self,
+        pages: Vec<ScriptResource>,
+        is_registered: bool,
+        mistakes: &mut Vec<ProjectMistake>,
+    ) {
+        let addresses: BTreeSet<&String> = pages.iter().map(|page| &page.uri).collect();
+        let is_page = |one: &ScriptResource| addresses.contains(&one.uri);
+        if !is_registered {
+            for one in self.resources.extract_if(.., |one| is_page(one)) {
+                let why = format!("is left out: `{}` is a page", one.uri);
+                mistakes.push(ProjectMistake::new(&format!("resources/{}", one.path), why));
+            }
+        }
+        let taken: BTreeSet<String> = self.resources.iter().map(|one| one.uri.clone()).collect();
+        self.resources.extend(pages.into_iter().filter(|page| !taken.contains(&page.uri)));
     }
 
     /// Takes out what scripts could change where they may write to the project: a script runs from folders alone that are
@@ -257,6 +272,22 @@ impl Project {
 fn known_hooks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static str>, D::Error> {
     let named = Vec::<String>::deserialize(deserializer)?;
     Ok(HOOKS.into_iter().filter(|hook| named.iter().any(|name| name == hook)).collect())
+}
+
+/// Has a list of `resources` that cannot be read cost itself alone where scripts may write to that folder: what one of them
+/// leaves there takes no other list, and no later start.
+fn costing_itself<T>(
+    tree: &Tree,
+    found: Result<Vec<T>, ProjectMistake>,
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Result<Vec<T>, ProjectMistake> {
+    match found {
+        Err(mistake) if tree.is_written && mistake.file.starts_with("resources") => {
+            mistakes.push(mistake);
+            Ok(Vec::new())
+        }
+        found => found,
+    }
 }
 
 /// Finds the providers that a project has. One that cannot be used is told where it is asked for.

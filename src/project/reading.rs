@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::Project;
 use crate::launch::ScriptLaunch;
-use crate::resources::provider;
+use crate::resources::{ScriptResource, provider};
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::ui::PageSource;
 
@@ -43,8 +43,10 @@ pub enum ResourceContent {
 impl Project {
     /// Finds what a client asks for by URI or by name: a resource, or an address that a template describes.
     pub fn resource(&self, asked: &str) -> Option<AskedResource> {
-        let mut resources = self.resources.iter();
-        if let Some(one) = resources.find(|one| one.uri == asked || one.name == asked) {
+        let by = |is: &dyn Fn(&ScriptResource) -> bool| self.resources.iter().find(|one| is(one));
+        // A name that is the address of another resource leads nobody to itself.
+        let found = by(&|one| one.uri == asked).or_else(|| by(&|one| one.name == asked));
+        if let Some(one) = found {
             let (file, html) = match &one.page {
                 Some(PageSource::File(file)) => (file.clone(), None),
                 Some(PageSource::Made(html)) => (String::new(), Some(html.clone())),

@@ -32,6 +32,26 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Finds the file as [`Entry::file`] does. Where scripts may write, one that cannot be used costs its own entry: a script
+    /// may have taken it away, and takes no list with it.
+    ///
+    /// # Errors
+    /// As of [`Entry::file`], where scripts do not write.
+    pub(crate) fn present(
+        &self,
+        tree: &Tree,
+        folder: &str,
+        mistakes: &mut Vec<ProjectMistake>,
+    ) -> Result<Option<FoundFile>, ProjectMistake> {
+        match self.file(tree, folder) {
+            Err(mistake) if tree.is_written => {
+                mistakes.push(mistake);
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
+    }
+
     /// Finds the file that an entry names, below `folder`.
     ///
     /// # Errors

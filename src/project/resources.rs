@@ -79,7 +79,7 @@ pub(crate) fn registered(
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
     let mut resources = Vec::new();
     for entry in entries {
-        let file = entry.file(tree, FOLDER)?;
+        let Some(file) = entry.present(tree, FOLDER, mistakes)? else { continue };
         let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
         resources.push(resource(&file, &mut fields));
     }

@@ -333,3 +333,65 @@ fn a_report_of_the_watcher_is_read_into_no_more_values_than_are_of_use() {
     }
     crate::WatchReport::read(b"\xff").expect_err("no text");
 }
+
+#[test]
+fn what_a_script_leaves_in_resources_costs_no_other_list_and_no_start() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/a/tool.sh", "", 0o755)?;
+    write(root, "prompts/p.txt", "", 0o644)?;
+    write(root, "resources/r.txt", "", 0o644)?;
+    let written = || ProjectDirectory::open(root)?.written_by_scripts().read(None);
+    let lists =
+        |project: &Project| (project.tools.len(), project.prompts.len(), project.resources.len());
+    assert_eq!(lists(&written()?), (1, 1, 1));
+    // A name with a line break, and one name twice: a project of an author's alone is not read with them.
+    for (path, why) in [("a\nb", "a name with a line break"), ("x/r.txt", "is named `r`")] {
+        let place = format!("resources/{path}");
+        write(root, &place, "", 0o644)?;
+        assert!(matches!(Project::read(root), Err(ProjectError::Mistake(_))), "{path}");
+        let project = written()?;
+        assert_eq!(lists(&project), (1, 1, 0), "{path}");
+        assert!(mistakes(&project).iter().any(|told| told.contains(why)), "{path}");
+        std::fs::remove_file(root.join(place))?;
+    }
+    // A file that the register lists was taken away.
+    let entries = r#"[{"name":"r","path":"r.txt"},{"name":"gone","path":"gone.txt"}]"#;
+    let register = format!(
+        r#"{{"version":1,"resources":{entries},"completions":[{{"name":"c","path":"gone.sh"}}]}}"#
+    );
+    write(root, "server.d/register.json", &register, 0o644)?;
+    assert!(matches!(Project::read(root), Err(ProjectError::Mistake(_))));
+    let project = written()?;
+    assert_eq!((lists(&project), mistakes(&project).len()), ((1, 1, 1), 2));
+    // What is not theirs to write leaves no list to be trusted, as ever.
+    write(root, "server.d/register.json", "{", 0o644)?;
+    assert!(matches!(written(), Err(ProjectError::Mistake(_))));
+    Ok(())
+}
+
+#[test]
+fn no_resource_takes_the_place_of_a_tools_page() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "server.d/server.meta.json", r#"{"name":"s"}"#, 0o644)?;
+    write(root, "tools/a/tool.sh", "", 0o755)?;
+    write(root, "tools/a/ui/index.html", "<p>own</p>", 0o644)?;
+    let page = |project: &Project| project.resource("ui://s/a").map(|it| (it.provider, it.file));
+    let own = Some(("ui".to_owned(), "tools/a/ui/index.html".to_owned()));
+    assert_eq!(page(&Project::read(root)?), own);
+    // By its address, and by a name that is the address.
+    for meta in
+        [r#"{"uri":"ui://s/a","provider":"file"}"#, r#"{"uri":"echo://x","name":"ui://s/a"}"#]
+    {
+        write(root, "resources/a.txt", "", 0o644)?;
+        write(root, "resources/a.txt.meta.json", meta, 0o644)?;
+        assert_eq!(page(&Project::read(root)?), own, "{meta}");
+    }
+    // The author's register means it.
+    let entry = r#"{"name":"a","path":"a.txt","uri":"ui://s/a","provider":"file"}"#;
+    let register = format!(r#"{{"version":1,"resources":[{entry}]}}"#);
+    write(root, "server.d/register.json", &register, 0o644)?;
+    assert_eq!(page(&Project::read(root)?), Some(("file".to_owned(), String::new())));
+    Ok(())
+}

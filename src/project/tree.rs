@@ -46,6 +46,8 @@ pub(crate) struct Tree {
     folders: RefCell<BTreeSet<String>>,
     /// Last component of its path.
     pub(crate) name: String,
+    /// True if scripts may write to it.
+    pub(crate) is_written: bool,
 }
 
 /// A regular file of a project.
@@ -91,6 +93,7 @@ impl Tree {
             values: Cell::new(ALL_VALUES),
             folders: RefCell::default(),
             name,
+            is_written: false,
         })
     }
 

@@ -434,8 +434,8 @@ mod tests {
             put(&held, &format!("tools/a/n{number}.sh"), "");
             assert!(tools(report(&mut link)).contains(&format!("n{number}")));
         }
-        // From before the first round: a busy machine makes it longer only.
-        assert!(begun.elapsed() >= APART * 6, "{:?}", begun.elapsed());
+        // The first change may be in the first round; a busy machine makes it longer only.
+        assert!(begun.elapsed() >= APART * 5, "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::commands::format::plain;
 use crate::commands::run_arguments::{CallArguments, RunArguments, check};
 use crate::commands::{learn, serve, wiring};
 use model::accounts;
+use model::job::Access;
 use model::outcome::{Outcome, in_words};
 use model::units::Time;
 use project::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
@@ -55,8 +56,8 @@ pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<
     let unreadable = || CliError::new("learn: the directory's path is not UTF-8");
     let directory = typed.dir.to_str().ok_or_else(unreadable)?;
     let keys = &settings.loaded.config.project;
-    let project = super::with_hooks(directory, false, (config, keys))?.project;
-    let project = if typed.rw { project.written_by_scripts() } else { project };
+    let access = if typed.rw { Access::ReadWrite } else { Access::ReadOnly };
+    let project = super::with_hooks((directory, access), false, (config, keys))?.project;
     let unknown = || CliError::new(format!("learn: there is no tool `{}`", plain(&typed.name)));
     let tool = project.tool(&typed.name).ok_or_else(unknown)?.clone();
     let bad = |why: String| CliError::new(format!("learn: {why}"));

@@ -22,8 +22,12 @@ use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, plain, pretty};
 use config::projects::ProjectKeys;
 use model::call::Env;
+use model::job::Access;
 use project::hooks::{ENV, POLICY, REGISTER};
-use project::{CompletionOf, FetchBounds, Project, ProjectError, ProjectSettings, StreamLimits};
+use project::{
+    CompletionOf, FetchBounds, Project, ProjectDirectory, ProjectError, ProjectSettings,
+    StreamLimits,
+};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -173,11 +177,18 @@ fn registry(project: &Project) -> Value {
 /// # Errors
 /// The reason why it cannot be used.
 pub(in crate::commands) fn read(directory: &Path) -> Result<Project, CliError> {
-    read_with(directory, None)
+    read_with((directory, Access::ReadOnly), None)
 }
 
-fn read_with(directory: &Path, lists: Option<Map<String, Value>>) -> Result<Project, CliError> {
-    Project::registering(directory, lists).map_err(|error| {
+fn read_with(
+    (directory, access): (&Path, Access),
+    lists: Option<Map<String, Value>>,
+) -> Result<Project, CliError> {
+    let opened = ProjectDirectory::open(directory).map(|opened| match access {
+        Access::ReadOnly => opened,
+        Access::ReadWrite | Access::Unguarded | Access::Cache => opened.written_by_scripts(),
+    });
+    opened.and_then(|opened| opened.read(lists)).map_err(|error| {
         let told = CliError::new(format!("project {}: {error}", directory.display()));
         match error {
             ProjectError::WritableByOthers => told.with_hint("chmod o-w, or copy the project"),
@@ -200,7 +211,7 @@ pub(in crate::commands) struct ServedProject {
 /// # Errors
 /// A project or a setting that cannot be used, or a hook that failed.
 pub(in crate::commands) fn with_hooks(
-    directory: &str,
+    (directory, access): (&str, Access),
     has_hooks: bool,
     (config, keys): (Option<&Path>, &ProjectKeys),
 ) -> Result<ServedProject, CliError> {
@@ -208,14 +219,14 @@ pub(in crate::commands) fn with_hooks(
     settings.has_hooks |= has_hooks;
     let directory = Path::new(directory);
     check_folders(directory, |name| std::env::var(name).ok())?;
-    let mut project = read(directory)?;
+    let mut project = read_with((directory, access), None)?;
     let mut lists = None;
     let at_start = |hook: &&&str| [REGISTER, ENV].contains(hook);
     let to_run: Vec<&str> = project.hooks.iter().filter(at_start).copied().collect();
     if settings.has_hooks && !to_run.is_empty() {
         let results = hooks::run(directory, &to_run, config)?;
         lists = results.register;
-        project = read_with(directory, lists.clone())?;
+        project = read_with((directory, access), lists.clone())?;
         // The operator's word counts more than the project's.
         let named = std::mem::take(&mut settings.env);
         settings.env = results.env;
@@ -236,6 +247,10 @@ pub(in crate::commands) fn with_hooks(
             .with_hint("it is of server.d/env.sh, or of MCPBASH_TOOL_ENV_ALLOWLIST")
     })?;
     project.settings = settings;
+    let project = match access {
+        Access::ReadOnly => project,
+        Access::ReadWrite | Access::Unguarded | Access::Cache => project.written_by_scripts(),
+    };
     Ok(ServedProject { project, lists })
 }
 
@@ -259,8 +274,9 @@ fn check_folders(directory: &Path, get: impl Fn(&str) -> Option<String>) -> Resu
         let Some(named) = get(name).filter(|named| !named.is_empty()) else { continue };
         let usual = directory.join(folder);
         let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
-        let is_usual = Path::new(&named) == Path::new(folder)
-            || whole(Path::new(&named)).is_some_and(|named| whole(&usual) == Some(named));
+        let mut places = [directory.join(&named), PathBuf::from(&named)].into_iter();
+        let is_usual =
+            places.any(|place| whole(&place).is_some_and(|it| whole(&usual) == Some(it)));
         if !is_usual {
             let why = format!("{name}: the folder is {folder}/ of the project, and no other");
             return Err(CliError::new(why)

@@ -1,6 +1,6 @@
 //! The project as it is now: lists that the process beside the front end keeps current, and files that clients hear of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,6 +17,9 @@ use project::{
 
 /// Time that an order has to be obeyed.
 const OBEYED: Duration = Duration::from_secs(5);
+
+/// New mistakes of a project that are told one by one, each time that it is read.
+const TOLD: usize = 20;
 
 /// A project that is served, and its changes.
 #[derive(Debug)]
@@ -192,9 +195,12 @@ impl CurrentProject {
         let before = self.last();
         let project = project.following(&before);
         let changes = project.listed_changes(&before);
-        let is_new = |mistake: &&ProjectMistake| !before.mistakes.contains(mistake);
-        for mistake in project.mistakes.iter().filter(is_new) {
+        let (new, more) = new_mistakes(&before.mistakes, &project.mistakes);
+        for mistake in new {
             tracing::warn!("project: {}", plain(&mistake.to_string()));
+        }
+        if more > 0 {
+            tracing::warn!("project: and {more} more mistakes (cofferdam project validate)");
         }
         tracing::info!(tools = project.tools.len(), ?changes, "project.read");
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -277,9 +283,49 @@ impl Drop for HeldFile {
     }
 }
 
+/// Returns the first mistakes that were not there before, and the count of the others. A script can write to `resources`
+/// and make as many as a project has entries, as often as it is read.
+fn new_mistakes<'m>(
+    before: &[ProjectMistake],
+    now: &'m [ProjectMistake],
+) -> (Vec<&'m ProjectMistake>, usize) {
+    let key = |one: &'m ProjectMistake| (&one.file, &one.message);
+    let known: BTreeSet<(&String, &String)> =
+        before.iter().map(|one| (&one.file, &one.message)).collect();
+    let mut new: Vec<&ProjectMistake> =
+        now.iter().filter(|one| !known.contains(&key(one))).collect();
+    let more = new.len().saturating_sub(TOLD);
+    new.truncate(TOLD);
+    (new, more)
+}
+
 /// Makes a text fit for the operator's terminal.
 fn plain(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_mistakes_are_told_once_and_the_first_of_many() {
+        let mistakes = |from: usize, to: usize| -> Vec<ProjectMistake> {
+            let one = |number: usize| ProjectMistake {
+                file: format!("resources/r{number}"),
+                message: "is a symbolic link, and none is followed".to_owned(),
+            };
+            (from..to).map(one).collect()
+        };
+        let count = |before: &[ProjectMistake], now: &[ProjectMistake]| {
+            let (new, more) = new_mistakes(before, now);
+            (new.len(), more)
+        };
+        assert_eq!(count(&mistakes(0, 5), &mistakes(0, 5)), (0, 0));
+        assert_eq!(count(&mistakes(0, 5), &mistakes(2, 7)), (2, 0));
+        // As many as a project has entries: each compared with each is 400 million comparisons.
+        assert_eq!(count(&mistakes(0, 20_000), &mistakes(20_000, 40_000)), (TOLD, 20_000 - TOLD));
+    }
 }
