@@ -265,6 +265,10 @@ async fn answered(router: Router, request: hyper::Request<Body>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     fn from(address: [u8; 4]) -> Peer {
@@ -296,6 +300,37 @@ mod tests {
         let silent: Vec<Place> = (0..20).map(|_| place()).collect();
         assert!(!session.close.is_cancelled(), "idle for longest, and in use");
         assert_eq!(silent.iter().filter(|place| !place.close.is_cancelled()).count(), 1);
+    }
+
+    /// Asks for a large answer and reads none of it but so many bytes each 20 s, `times` times. Returns when the
+    /// connection ended.
+    async fn ended_after(bytes: usize, times: usize) -> Duration {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let router = Router::new().route("/", axum::routing::get(|| async { vec![b'x'; 1 << 20] }));
+        let place = Arc::new(Connections::new(1)).place(from([127, 0, 0, 1])).expect("room");
+        let bounds = (ListenerLimits::default(), CancellationToken::new());
+        let begun = tokio::time::Instant::now();
+        let served = connection(server, None, from([127, 0, 0, 1]), router, place, bounds);
+        let served = tokio::spawn(served);
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
+        for _ in 0..times {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            client.read_exact(&mut vec![0; bytes]).await.expect("it is open");
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(900), served).await;
+        ended.expect("it is given up").expect("no panic");
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_read_is_given_up_in_its_time_and_one_that_is_goes_on() {
+        let time = ListenerLimits::default().write_time;
+        let near =
+            |took: Duration, wanted: Duration| took.abs_diff(wanted) < Duration::from_secs(2);
+        let unread = ended_after(0, 0).await;
+        assert!(near(unread, time), "{unread:?}");
+        let slow = ended_after(600, 6).await;
+        assert!(near(slow, Duration::from_secs(120) + time), "{slow:?}");
     }
 
     #[test]

@@ -265,7 +265,9 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
     response
 }
 
-/// Refuses what two readers could take for two different requests: a length beside another way to end a body.
+/// Refuses what two readers could take for two different requests: more than one way to end a body. A length beside a
+/// coding does not get here: hyper leaves that length out, and closes the connection behind the request (RFC 9112,
+/// section 6.1).
 fn unambiguous(headers: &HeaderMap) -> Result<(), Refusal> {
     let count = |name| headers.get_all(name).iter().count();
     let lengths = count(header::CONTENT_LENGTH);

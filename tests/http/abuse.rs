@@ -116,8 +116,17 @@ fn calls_of_one_client_leave_turns_and_places_for_another() {
             connection
         })
         .collect();
-    // Until the queue has them: the last one is refused, or waits.
-    std::thread::sleep(Duration::from_secs(2));
+    // Until the queue has as many as it takes of one client: half of its places, or more.
+    let figure = |name: &str| {
+        let figures = server.ask("GET", "/metrics", &[("authorization", &bob)], "");
+        let value = figures.body.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+        value.unwrap_or(0.0_f64)
+    };
+    let end = Instant::now() + patience();
+    while figure("cofferdam_pending ") < figure("cofferdam_places ") / 2.5 {
+        assert!(Instant::now() < end, "{} wait", figure("cofferdam_pending "));
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let begun = Instant::now();
     for _ in 0..3 {
         let answer = ask(&server, &bob, "bash_exec", json!({"command": "echo mine"}));
@@ -238,7 +247,7 @@ fn requests_that_two_readers_take_for_different_ones_are_refused() {
 }
 
 #[test]
-fn an_answer_that_nobody_reads_is_given_up_and_others_are_served() {
+fn clients_that_read_no_answer_keep_nobody_out() {
     let server = Server::start(&["--tools", "exec,shell"]);
     let headers = modern("bash_exec");
     let mut headers: Vec<(&str, &str)> =

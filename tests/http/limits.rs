@@ -1,6 +1,7 @@
 //! Bounds: what is too large, too slow, too many or unclear, while others are served.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -35,10 +36,22 @@ fn what_is_too_large_is_refused_unread() {
 #[test]
 fn a_body_whose_length_is_unclear_is_refused() {
     let server = Server::start(&[]);
-    let smuggled = "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let smuggled = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    // A request that is served whatever its body is, so that only the form of that can be refused.
+    let told = |head: &str| {
+        let mut connection = server.connect();
+        let first = format!("GET /tools HTTP/1.1\r\nhost: localhost\r\n{head}\r\n0\r\n\r\n");
+        connection.send(&(first + smuggled));
+        let mut all = String::new();
+        connection.0.read_to_string(&mut all).map(|_| ()).unwrap_or_default();
+        all
+    };
+    for clear in ["content-length: 5\r\n", "transfer-encoding: chunked\r\n"] {
+        let all = told(clear);
+        let both = all.matches("HTTP/1.1 200 ").count() == 2 && all.contains("healthy");
+        assert!(both, "two requests behind each other: {clear:?}: {all}");
+    }
     for unclear in [
-        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
-        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
         "content-length: 5\r\ncontent-length: 6\r\n",
         "transfer-encoding: identity, chunked\r\n",
         "transfer-encoding: chunked, identity\r\n",
@@ -49,39 +62,54 @@ fn a_body_whose_length_is_unclear_is_refused() {
         "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
         " folded: 1\r\n",
     ] {
-        let mut connection = server.connect();
-        let head =
-            format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{unclear}\r\n0\r\n\r\n{smuggled}");
-        connection.send(&head);
-        let mut all = String::new();
-        connection.0.read_to_string(&mut all).map(|_| ()).unwrap_or_default();
+        let all = told(unclear);
         let answers: Vec<&str> = all.split("HTTP/1.1 ").skip(1).collect();
-        // One answer at most, which serves nothing; what follows is not taken for a request.
-        assert!(answers.len() <= 1 && !all.contains("healthy"), "{unclear:?}: {all}");
-        assert!(answers.iter().all(|answer| answer.starts_with('4')), "{unclear:?}: {all}");
+        // One answer, which serves nothing; what follows is not taken for a request.
+        assert!(answers.len() == 1 && !all.contains("healthy"), "{unclear:?}: {all}");
+        assert!(answers.iter().all(|answer| answer.starts_with("400")), "{unclear:?}: {all}");
+    }
+    // Of both, the coding alone counts, and nothing is taken behind such a request (RFC 9112, section 6.1).
+    for both in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "content-length: 60\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 60\r\n",
+    ] {
+        let all = told(both);
+        let count = all.matches("HTTP/1.1 ").count();
+        assert!(count == 1 && !all.contains("healthy"), "{both:?}: {count} answers");
     }
 }
 
 #[test]
 fn slow_heads_are_cut_off_while_others_are_served() {
     let server = Server::start(&[]);
-    let slow: Vec<_> = (0..200)
+    let mut slow: Vec<TcpStream> = (0..200)
         .map(|_| {
-            let mut connection = server.connect();
-            connection.send("POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-a: ");
-            connection
+            let mut stream = TcpStream::connect(&server.at).expect("it listens");
+            stream.set_nonblocking(true).expect("a mode");
+            let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-a: ";
+            stream.write_all(head.as_bytes()).expect("there is room");
+            stream
         })
         .collect();
-    for _ in 0..20 {
-        assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
-    }
+    let end = Instant::now() + Duration::from_secs(10) + patience();
     let begun = Instant::now();
-    for mut connection in slow {
-        let mut all = Vec::new();
-        // An answer 408 or none: the connection ends.
-        connection.0.read_to_end(&mut all).map(|_| ()).unwrap_or_default();
+    // They go on, a byte at a time, until each is closed: no byte gives them more time.
+    while !slow.is_empty() {
+        assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
+        slow.retain_mut(|stream| {
+            let is_open = match stream.read(&mut [0; 1024]) {
+                Ok(length) => length > 0,
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+            };
+            is_open && stream.write_all(b"y").is_ok()
+        });
+        let is_early = begun.elapsed() < Duration::from_secs(5);
+        assert!(!is_early || slow.len() == 200, "{} are open: they have some time", slow.len());
+        assert!(Instant::now() < end, "{} are open", slow.len());
+        std::thread::sleep(Duration::from_millis(200));
     }
-    assert!(begun.elapsed() < Duration::from_secs(10) + patience(), "they were cut off");
 }
 
 #[test]
