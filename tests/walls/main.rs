@@ -17,6 +17,7 @@ mod seccomp;
 #[path = "../support/server.rs"]
 #[allow(
     dead_code,
+    clippy::duplicate_mod,
     clippy::indexing_slicing,
     reason = "each test program uses its part of what they share; a missing field of an answer fails the test"
 )]

@@ -302,7 +302,8 @@ fn silent(caller: &Caller) -> Check {
     let mut server = Server::of(caller.cofferdam(&words));
     let network = |server: &mut Server, command: &str| {
         let result = server.result("bash_exec", json!({ "command": command }));
-        (result["isError"].clone(), result["structuredContent"]["network"].clone())
+        let at = |place| result.pointer(place).cloned().unwrap_or_default();
+        (at("/isError"), at("/structuredContent/network"))
     };
     equal("before", network(&mut server, "true"), (json!(false), Value::Null))?;
     let is_gateway = |pid: &u32| {
