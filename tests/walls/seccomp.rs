@@ -357,8 +357,12 @@ for n in range(0, 501):
     tried_ += 1
 print(tried_, call(272, 0x10000000), flush=True)"
     );
-    let told = caller.json(&["--timeout", "80s"], &["/usr/bin/python3", "-c", &script])?;
-    equal("all were tried and the filter holds", text(&told, "stdout"), "501 EPERM\n")?;
+    // Five hundred processes of Python: a call that holds one up would take its second, one that holds up init all of it.
+    let most = format!("{}s", soon(80).as_secs().min(600));
+    let told = caller.json(&["--timeout", &most], &["/usr/bin/python3", "-c", &script])?;
+    let ended = told.get("outcome").map(Value::to_string).unwrap_or_default();
+    let found = (text(&told, "stdout"), ended.contains("timeout"));
+    equal("all were tried and the filter holds", found, ("501 EPERM\n", false))?;
     equal("the end", told.get("exit_code"), Some(&json!(0)))?;
     let after = caller.bash("echo next")?;
     equal("the next call", after.said(), "next")
@@ -396,10 +400,10 @@ if os.fork() == 0:
 os.wait()
 print(os.read(r, 9).decode())"
     );
-    let command = caller.run_command(&["--timeout", "20s"], &["/usr/bin/python3", "-c", &script]);
+    // One that is not answered waits until the call ends, and prints nothing.
+    let command = caller.run_command(&["--timeout", "60s"], &["/usr/bin/python3", "-c", &script]);
     let told = Told::of(command, patience())?;
-    equal("an orphan of the cell", told.said(), "EPERM")?;
-    holds("at once", told.took, told.took < soon(10))
+    equal("an orphan of the cell", (told.code, told.said()), (0, "EPERM"))
 }
 
 fn bc_only(caller: &Caller) -> Check {
