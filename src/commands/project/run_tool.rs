@@ -94,11 +94,11 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
 pub(super) fn arguments(typed: &str) -> Result<Map<String, Value>, CliError> {
     let arguments: Value = serde_json::from_str(typed)
         .map_err(|error| CliError::new(format!("--args: not valid JSON: {error}")))?;
-    match arguments {
-        Value::Object(arguments) => Ok(arguments),
-        _ => Err(CliError::new("--args: is not a JSON object")
-            .with_hint("write an object, such as '{\"name\": \"Ada\"}'")),
+    if let Value::Object(arguments) = arguments {
+        return Ok(arguments);
     }
+    Err(CliError::new("--args: is not a JSON object")
+        .with_hint("write an object, such as '{\"name\": \"Ada\"}'"))
 }
 
 /// Tells what a call would be, without one.
