@@ -70,7 +70,9 @@ pub(crate) fn pages(
 
 /// Returns true if a folder has a page or its metadata.
 fn is_page(tree: &Tree, folder: &str) -> bool {
-    tree.has(&format!("{folder}/index.html")) || tree.has(&format!("{folder}/{META}"))
+    // Most tools have no such folder.
+    tree.has(folder)
+        && (tree.has(&format!("{folder}/index.html")) || tree.has(&format!("{folder}/{META}")))
 }
 
 fn page(
