@@ -10,7 +10,7 @@ use super::own_ids::OwnIdFacts;
 use super::probe::{self, Hints};
 use super::surroundings::Surroundings;
 use super::toolchains::FoundToolchains;
-use super::{grant_trial, kernel_probe, memory_hold, reach, start, wiring};
+use super::{grant_trial, http_probe, kernel_probe, memory_hold, reach, start, wiring};
 use config::server::ScopeRule;
 use link::Link;
 use model::accounts;
@@ -120,6 +120,7 @@ fn host_layers(
     let mut layers = probe::namespace_layers(found, hints);
     layers.push(probe::landlock_layer());
     layers.extend(kernel_probe::listener_layer(hints.surroundings));
+    layers.extend(http_probe::layer(hints.surroundings));
     layers.push(kernel_probe::network_layer(hints.surroundings));
     layers.push(probe::groups_layer());
     layers.extend(probe::open_files_layer());

@@ -27,6 +27,7 @@ mod git_identity;
 mod grant_lookup;
 mod grant_trial;
 mod host_programs;
+mod http_probe;
 pub mod kernel_probe;
 mod keys;
 mod last_lines;
