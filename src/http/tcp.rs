@@ -24,7 +24,7 @@ use mcp::serve::{self, Offer};
 use policy::Principal;
 use service::Executor;
 use service::fair::FairShare;
-use service::session::SessionUse;
+use service::session::SessionActivity;
 
 /// Connections at once. One more closes one for which nothing runs.
 const CONNECTIONS: usize = 16;
@@ -127,12 +127,12 @@ fn serving(own: &OwnConnection, begun: &CancellationToken) -> Serving {
 }
 
 /// Decides if a connection that waits for no answer is kept for what ends with it: jobs, and shells with their state.
-fn keep(sessions: SessionUse) -> Keep {
+fn keep(sessions: SessionActivity) -> Keep {
     match sessions {
-        SessionUse::Running => Keep::Always,
-        SessionUse::Idle(time) if time < SHELL_KEPT => Keep::Always,
-        SessionUse::Idle(_) => Keep::Rather,
-        SessionUse::None => Keep::Freely,
+        SessionActivity::Running => Keep::Always,
+        SessionActivity::Idle(time) if time < SHELL_KEPT => Keep::Always,
+        SessionActivity::Idle(_) => Keep::Rather,
+        SessionActivity::None => Keep::Freely,
     }
 }
 
@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn a_job_keeps_a_connection_and_a_shell_does_for_a_time() {
-        let idle = |seconds| keep(SessionUse::Idle(Duration::from_secs(seconds)));
-        assert_eq!(keep(SessionUse::Running), Keep::Always);
+        let idle = |seconds| keep(SessionActivity::Idle(Duration::from_secs(seconds)));
+        assert_eq!(keep(SessionActivity::Running), Keep::Always);
         assert_eq!((idle(0), idle(299), idle(300)), (Keep::Always, Keep::Always, Keep::Rather));
-        assert_eq!(keep(SessionUse::None), Keep::Freely);
+        assert_eq!(keep(SessionActivity::None), Keep::Freely);
     }
 
     #[test]

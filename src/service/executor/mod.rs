@@ -35,7 +35,7 @@ use crate::report::{
 };
 use crate::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
-use crate::session::SessionUse;
+use crate::session::SessionActivity;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::{Shared, Workbench};
 use crate::{Backend, CallReport, Caller};
@@ -264,9 +264,9 @@ impl Drop for Scope {
 
 impl Scope {
     /// Returns what tells the use of the client's sessions; there is none once the scope is gone.
-    pub fn session_use(&self) -> impl Fn() -> SessionUse + Send + Sync + 'static + use<> {
+    pub fn session_use(&self) -> impl Fn() -> SessionActivity + Send + Sync + 'static + use<> {
         let sessions = Arc::downgrade(&self.workbench.sessions);
-        move || sessions.upgrade().map_or(SessionUse::None, |sessions| sessions.usage())
+        move || sessions.upgrade().map_or(SessionActivity::None, |sessions| sessions.usage())
     }
 
     /// Describes a refused call, with the grant that would allow it to `bash`.

@@ -138,7 +138,7 @@ pub struct Reply {
 
 /// Use of a client's sessions, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionUse {
+pub enum SessionActivity {
     /// There is no session.
     None,
     /// No command runs in any, for so long.
@@ -326,13 +326,13 @@ impl Sessions {
     }
 
     /// Returns the use of all.
-    pub(crate) fn usage(&self) -> SessionUse {
+    pub(crate) fn usage(&self) -> SessionActivity {
         let table = self.table();
         if table.named.values().any(|named| !named.running().is_empty()) {
-            return SessionUse::Running;
+            return SessionActivity::Running;
         }
         let idle = table.named.values().map(|named| named.last_used().elapsed()).min();
-        idle.map_or(SessionUse::None, SessionUse::Idle)
+        idle.map_or(SessionActivity::None, SessionActivity::Idle)
     }
 
     /// Notes why sessions will have ended, if they end now; nothing more of those that will not.
