@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use sys::fork::fork;
 use sys::process::{self, Side};
-use sys::socket::{PacketWait, receive, send_now};
+use sys::socket::{PacketWait, receive, receive_into, send_now};
 
 use crate::connector::Connector;
 use crate::intercept::Prepared;
@@ -350,8 +350,9 @@ impl Gateway<'_> {
     /// Reads a frame of the supervisor. An error ends the gateway: one that cannot be read leaves cells whose state
     /// nobody knows. Returns false once there are no more.
     fn frame(&mut self) -> Result<bool, Errno> {
-        let mut buffer = vec![0; FRAME_BYTES];
-        let mut received = match receive(self.link, &mut buffer, PacketWait::No) {
+        // Not zeroed: this is asked at each turn, and there is hardly ever a frame.
+        let mut buffer = Vec::with_capacity(FRAME_BYTES);
+        let mut received = match receive_into(self.link, &mut buffer, PacketWait::No) {
             Ok(received) => received,
             Err(Errno::EAGAIN) => return Ok(false),
             Err(errno) => return Err(errno),
@@ -359,7 +360,7 @@ impl Gateway<'_> {
         if received.bytes == 0 {
             return Err(Errno::EPIPE);
         }
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        let bytes = buffer.as_slice();
         let frame = decode::<ToGateway>(bytes).map_err(|_| Errno::EPROTO)?;
         match frame {
             ToGateway::Open { cell, profile, seed } => {
@@ -521,16 +522,16 @@ impl Gateway<'_> {
         else {
             return false;
         };
-        let mut buffer = vec![0; FRAME_BYTES];
-        let received = match receive(&*link, &mut buffer, PacketWait::No) {
-            Ok(received) if received.bytes > 0 => received,
+        let mut buffer = Vec::with_capacity(FRAME_BYTES);
+        match receive_into(&*link, &mut buffer, PacketWait::No) {
+            Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return false,
             Ok(_) | Err(_) => {
                 *open = false;
                 return false;
             }
-        };
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        }
+        let bytes = buffer.as_slice();
         match decode::<FromGateway>(bytes) {
             Ok(FromGateway::Connection { cell, .. }) if cell == key => {
                 // For the log alone, which does without where the link is full, and is told how many.

@@ -26,7 +26,7 @@ use model::egress::frames::{
 };
 use model::egress::{Connection, ConnectionEnd, Egress, Only, Protocol};
 use nix::errno::Errno;
-use sys::socket::{PacketWait, receive, send_bytes};
+use sys::socket::{PacketWait, receive_into, send_bytes};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -219,12 +219,12 @@ impl Worker {
 
     /// Reads a frame of the gateway.
     fn frame(&self) -> Result<Frame, Errno> {
-        let mut buffer = vec![0; FRAME_BYTES];
-        let received = receive(self.gateway.get_ref(), &mut buffer, PacketWait::No)?;
+        let mut buffer = Vec::with_capacity(FRAME_BYTES);
+        let received = receive_into(self.gateway.get_ref(), &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
             return Ok(Frame::End);
         }
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        let bytes = buffer.as_slice();
         match decode::<ToGateway>(bytes) {
             Ok(ToGateway::Begin { cell, call, only }) if cell == self.cell => {
                 self.begin(Begun { call, only });
