@@ -127,12 +127,12 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
         if !is_open {
             self.check(&context).await?;
         }
-        let subscribed = match &request {
-            ClientRequest::SubscribeRequest(asked) if self.is_project => {
-                Some(asked.params.uri.clone())
-            }
-            _ => None,
-        };
+        let mut subscribed = None;
+        if self.is_project
+            && let ClientRequest::SubscribeRequest(asked) = &request
+        {
+            subscribed = Some(asked.params.uri.clone());
+        }
         let result = self.inner.handle_request(request, context).await?;
         // The framework gives each subscription an id, by which it is ended; ours is the address.
         Ok(match subscribed {
