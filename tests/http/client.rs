@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-#[path = "../support/patience.rs"]
-mod patience;
-pub use patience::patience;
+pub use crate::patience::patience;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
 /// A token that is long enough.

@@ -12,6 +12,8 @@ mod isolation;
 mod limits;
 mod load;
 mod operator;
+#[path = "../support/patience.rs"]
+mod patience;
 mod proxied;
 mod reach;
 mod rest;

@@ -27,7 +27,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use server::Server;
+use server::{Server, patience};
 
 /// Copies the project beside this file, with modes that do not depend on the umask of a checkout.
 fn copied(to: &Path) -> std::io::Result<()> {
