@@ -81,7 +81,8 @@ impl Visits {
 }
 
 /// Runs a command in the near namespace, and records in a file who came to the servers. Returns the command's exit code
-/// once all processes that it made have ended and the servers have read what they sent; the record then ends with the line `whole`.
+/// once all processes that it made have ended and the servers have read what they sent; the record then ends with the
+/// line `whole`.
 /// Needs a caller with one thread.
 ///
 /// # Errors
