@@ -50,10 +50,10 @@ silent = socket.create_server(("10.9.0.2", 81))
 drop = struct.pack("HBBI", 6, 0, 0, 0)
 held = ctypes.create_string_buffer(drop)
 silent.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 1, ctypes.addressof(held)))
-# A port that loses a third of what is sent to it (SKF_AD_RANDOM): TCP sends it again.
+# A port that loses a quarter of what is sent to it (SKF_AD_RANDOM): TCP sends it again.
 lossy = http.server.ThreadingHTTPServer(("10.9.0.2", 83), Page)
 lossy.place = "10.9.0.2 83"
-lose = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0xFFFFF038, 0x35, 1, 0, 0x55555555, 6, 0, 0, 0xFFFF, 6, 0, 0, 0)
+lose = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0xFFFFF038, 0x35, 1, 0, 0x40000000, 6, 0, 0, 0, 6, 0, 0, 0xFFFF)
 losing = ctypes.create_string_buffer(lose)
 lossy.socket.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 4, ctypes.addressof(losing)))
 threading.Thread(target=lossy.serve_forever, daemon=True).start()
