@@ -313,6 +313,7 @@ fn plain_name(name: &Name) -> Option<String> {
     if name.is_root() || !name.iter().all(plain) {
         return None;
     }
-    let text = name.to_ascii().to_ascii_lowercase();
-    Some(text.strip_suffix('.').unwrap_or(&text).to_owned())
+    // Put together here: a name's own text has a backslash before a label's first hyphen.
+    let labels: Option<Vec<_>> = name.iter().map(|label| std::str::from_utf8(label).ok()).collect();
+    Some(labels?.join(".").to_ascii_lowercase())
 }
