@@ -14,7 +14,7 @@ const CONNECTS: Duration = Duration::from_secs(2);
 pub(super) fn layer(surroundings: Surroundings) -> Option<LayerCheck> {
     let (what, error) = trial().err()?;
     let errno = error.raw_os_error().unwrap_or_default();
-    // A filter answers with the first two, or as a kernel without the call.
+    // Take these for a filter: it refuses, or answers as a kernel without the call.
     let is_filter = [libc::EPERM, libc::EACCES, libc::ENOSYS].contains(&errno);
     let remedy = match is_filter {
         true => surroundings.remedy(),
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use sys::bpf::{self, Instruction};
 
-    /// A filter that answers one call with EPERM.
+    /// Makes a filter that answers one call with EPERM.
     fn refusing(call: libc::c_long) -> [Instruction; 4] {
         let call = u32::try_from(call).expect("a number of a call");
         [
@@ -64,7 +64,7 @@ mod tests {
             (libc::SYS_listen, "no socket can listen"),
             (libc::SYS_accept4, "a connection cannot be taken"),
         ] {
-            // A filter is its thread's own.
+            // Load it in a thread of its own, whose alone it is.
             let filtered = std::thread::spawn(move || {
                 bpf::load(&refusing(call)).expect("it loads");
                 layer(Surroundings::Docker)

@@ -134,7 +134,7 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
             subscribed = Some(asked.params.uri.clone());
         }
         let result = self.inner.handle_request(request, context).await?;
-        // The framework gives each subscription an id, by which it is ended; ours is the address.
+        // Answer with an id, by which the framework ends a subscription: the address serves.
         Ok(match subscribed {
             Some(uri) => ServerResult::CustomResult(CustomResult(json!({ "subscriptionId": uri }))),
             None => result,

@@ -161,10 +161,10 @@ impl PendingCalls {
         Ok(())
     }
 
-    /// Records which FIFOs of waiting writers have a reader now. To be called before any caller gets a file: with the
-    /// first line that is written the reader may leave.
+    /// Records which FIFOs of waiting writers have a reader now. Call it before any caller gets a file: with the first
+    /// line that is written the reader may leave.
     pub(crate) fn notice_readers(&mut self) {
-        // A reader that comes in the middle of a look is missed by the writers looked at before: look again.
+        // Look again after each find: writers looked at before a reader came have missed it.
         while self.look_for_readers() {}
     }
 

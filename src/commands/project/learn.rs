@@ -1,7 +1,7 @@
 //! Learns what a tool of a project needs beyond its profile: the tool is called once, as `profile learn` runs a command.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 use tokio::io::AsyncWrite;
 
+use super::run_tool::ToolArguments;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use crate::commands::run_arguments::{CallArguments, RunArguments, check};
@@ -30,17 +31,8 @@ use project::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, Scri
     Exit codes: 0 when the tool could be called, however it ended; else as `cofferdam run`"
 )]
 pub(super) struct LearnToolArguments {
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Arguments as a JSON object
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    args: String,
-    /// The project's directory
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-    /// Grant the project for writing
-    #[arg(long)]
-    rw: bool,
+    #[command(flatten)]
+    tool: ToolArguments,
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
     ro: Vec<String>,
@@ -51,22 +43,23 @@ pub(super) struct LearnToolArguments {
 
 /// Calls the tool, and prints what it was refused.
 pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let arguments = super::run_tool::arguments(&typed.args)?;
+    let arguments = super::run_tool::arguments(&typed.tool.args)?;
     let settings = wiring::load(config)?;
     let unreadable = || CliError::new("learn: the directory's path is not UTF-8");
-    let directory = typed.dir.to_str().ok_or_else(unreadable)?;
+    let directory = typed.tool.dir.to_str().ok_or_else(unreadable)?;
     let keys = &settings.loaded.config.project;
-    let access = if typed.rw { Access::ReadWrite } else { Access::ReadOnly };
+    let access = if typed.tool.rw { Access::ReadWrite } else { Access::ReadOnly };
     let project = super::with_hooks((directory, access), false, (config, keys))?.project;
-    let unknown = || CliError::new(format!("learn: there is no tool `{}`", plain(&typed.name)));
-    let tool = project.tool(&typed.name).ok_or_else(unknown)?.clone();
+    let unknown =
+        || CliError::new(format!("learn: there is no tool `{}`", plain(&typed.tool.name)));
+    let tool = project.tool(&typed.tool.name).ok_or_else(unknown)?.clone();
     let bad = |why: String| CliError::new(format!("learn: {why}"));
     let mark = super::hooks::mark().map_err(|error| bad(in_words(&error)))?;
     let launch = ScriptLaunch::new(&project, &tool, &arguments, &Map::new(), mark);
     let mut launch = launch.map_err(|error| bad(error.to_string()))?;
-    // The server downloads for scripts, and there is none.
+    // Leave downloads out: the server makes them, and there is none.
     launch.env.remove("COFFERDAM_DOWNLOADS");
-    let is_writable = typed.rw && !launch.is_read_only;
+    let is_writable = typed.tool.rw && !launch.is_read_only;
     let request = check(&run(typed, directory, is_writable, &launch), accounts::home().as_deref());
     let mut request = request?;
     if is_writable {
@@ -98,7 +91,7 @@ fn run(
     RunArguments { call, ..RunArguments::default() }
 }
 
-/// A tool that is called to learn of it, with the reader of its output.
+/// Calls a tool to learn of it, and reads its output.
 #[derive(Debug)]
 pub(in crate::commands) struct LearnedTool {
     tool: ScriptTool,
@@ -156,7 +149,7 @@ impl AsyncWrite for LearnedTool {
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // Progress, messages and questions have no client.
+        // Drop progress, messages and questions: there is no client.
         drop(self.stream.push(bytes, Instant::now()));
         Poll::Ready(Ok(bytes.len()))
     }

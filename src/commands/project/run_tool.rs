@@ -16,6 +16,22 @@ use project::ScriptLaunch;
 /// Version of MCP that is spoken.
 const VERSION: &str = "2025-06-18";
 
+/// Names a tool of a project, and how it is called.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ToolArguments {
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// Arguments as a JSON object
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    pub(super) args: String,
+    /// The project's directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) dir: PathBuf,
+    /// Grant the project for writing
+    #[arg(long)]
+    pub(super) rw: bool,
+}
+
 /// As typed.
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -23,17 +39,8 @@ const VERSION: &str = "2025-06-18";
     Exit codes: 0 the tool succeeded; 1 it failed; 125 it could not be called"
 )]
 pub(super) struct RunToolArguments {
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Arguments as a JSON object
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    args: String,
-    /// The project's directory
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-    /// Grant the project for writing
-    #[arg(long)]
-    rw: bool,
+    #[command(flatten)]
+    tool: ToolArguments,
     /// Run the project's hooks, its policy among them
     #[arg(long)]
     project_hooks: bool,
@@ -56,7 +63,7 @@ pub(super) struct RunToolArguments {
 
 /// Calls the tool; 1 if it failed.
 pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let arguments = arguments(&typed.args)?;
+    let arguments = arguments(&typed.tool.args)?;
     if typed.dry_run || typed.print_env {
         return shown(typed, &arguments, config);
     }
@@ -70,7 +77,7 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
         }),
     )?;
     server.tell("notifications/initialized")?;
-    let call = json!({ "name": typed.name, "arguments": arguments });
+    let call = json!({ "name": typed.tool.name, "arguments": arguments });
     let result = server.ask("tools/call", &call)?;
     server.end()?;
     let is_error = result.get("isError") == Some(&Value::Bool(true));
@@ -107,10 +114,12 @@ fn shown(
     arguments: &Map<String, Value>,
     config: Option<&Path>,
 ) -> Result<u8, CliError> {
-    let mut project = super::read(&typed.dir)?;
+    let mut project = super::read(&typed.tool.dir)?;
     project.settings = super::settings(&wiring::load(config)?.loaded.config.project)?;
-    let unknown = || CliError::new(format!("run-tool: there is no tool `{}`", plain(&typed.name)));
-    let tool = project.tools.iter().find(|tool| tool.name == typed.name).ok_or_else(unknown)?;
+    let unknown =
+        || CliError::new(format!("run-tool: there is no tool `{}`", plain(&typed.tool.name)));
+    let tool =
+        project.tools.iter().find(|tool| tool.name == typed.tool.name).ok_or_else(unknown)?;
     let required = tool.input_schema.get("required").and_then(Value::as_array);
     let mut required = required.into_iter().flatten().filter_map(Value::as_str);
     if let Some(missing) = required.find(|name| arguments.get(*name).is_none()) {
@@ -136,8 +145,8 @@ struct Server {
 
 impl Server {
     fn start(typed: &RunToolArguments, config: Option<&Path>) -> Result<Self, CliError> {
-        let mut project = typed.dir.clone().into_os_string();
-        if typed.rw {
+        let mut project = typed.tool.dir.clone().into_os_string();
+        if typed.tool.rw {
             project.push(":rw");
         }
         let program = std::env::current_exe().map_err(|error| broken(&error))?;

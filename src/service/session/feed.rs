@@ -250,7 +250,7 @@ mod tests {
         );
         assert_eq!(read(&mut receiver).await, 11);
         drop(receiver);
-        // A process that another test starts has the reading end too, until it executes its program.
+        // Try until nobody reads: a process that another test starts has this end too, until it executes its program.
         let fed = loop {
             let fed = feed.give(b"third", Eof::No, SHORT).await;
             if fed.rest.is_some() {
