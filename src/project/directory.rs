@@ -96,18 +96,24 @@ impl ProjectDirectory {
         Ok(openat2(&self.root, path, flags, Mode::empty(), resolve)?)
     }
 
-    /// Returns the folders in which a change can change a list, up to so many.
+    /// Visits the project's own directory (`.`), then each folder in which a change can change a list. A folder is visited
+    /// before the folders in it are looked for: whoever watches it by then misses none that comes later.
     ///
     /// # Errors
-    /// A directory that can no longer be used.
-    pub fn listed_folders(&self, most: usize) -> Result<Vec<String>, ProjectError> {
-        let tree = self.tree()?;
-        let folders = LISTED.iter().filter(|folder| tree.is_folder(folder));
-        let mut found = Vec::new();
-        for folder in folders {
-            found.extend(tree.all_folders(folder, most.saturating_sub(found.len())));
+    /// That of the first visit that failed.
+    pub fn visit_listed_folders<E>(
+        &self,
+        mut visit: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        visit(".")?;
+        // A directory that can no longer be used has no lists.
+        let Ok(tree) = self.tree() else { return Ok(()) };
+        for folder in LISTED {
+            if tree.is_folder(folder) {
+                tree.visit_folders(folder, &mut visit)?;
+            }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Returns true for an entry of the directory itself in which a list begins.
@@ -119,5 +125,32 @@ impl ProjectDirectory {
 impl AsFd for ProjectDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_comes_while_the_one_above_is_visited_is_visited_too() {
+        let held = tempfile::tempdir().expect("a directory");
+        let directory = ProjectDirectory::open(held.path()).expect("a project");
+        let mut visited = Vec::new();
+        let visit = |path: &str| -> Result<(), Infallible> {
+            visited.push(path.to_owned());
+            let new = match path {
+                "." => "tools",
+                "tools" => "tools/a",
+                _ => return Ok(()),
+            };
+            fs::create_dir(held.path().join(new)).expect("made");
+            Ok(())
+        };
+        directory.visit_listed_folders(visit).unwrap_or_else(|never| match never {});
+        assert_eq!(visited, [".", "tools", "tools/a"]);
     }
 }

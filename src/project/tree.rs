@@ -103,23 +103,26 @@ impl Tree {
         openat2(&self.root, path, flags, Mode::empty(), resolve)
     }
 
-    /// Lists a folder and the folders below it, without hidden ones, up to so many.
-    pub(crate) fn all_folders(&self, folder: &str, most: usize) -> Vec<String> {
-        let mut found = Vec::new();
+    /// Visits a folder and the folders below it, without hidden ones, each before the folders in it are looked for.
+    ///
+    /// # Errors
+    /// That of the first visit that failed.
+    pub(crate) fn visit_folders<E>(
+        &self,
+        folder: &str,
+        mut visit: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut open = vec![(folder.to_owned(), 0)];
         while let Some((at, depth)) = open.pop() {
-            if found.len() >= most {
-                break;
-            }
+            visit(&at)?;
             // Mistakes are told by who reads the lists.
             for path in self.folders(&at, &mut Vec::new()).unwrap_or_default() {
                 if depth < DEPTH {
                     open.push((path, depth + 1));
                 }
             }
-            found.push(at);
         }
-        found
+        Ok(())
     }
 
     /// Returns true unless there is surely no entry of this name.

@@ -60,23 +60,28 @@ impl Watches {
         directory: &ProjectDirectory,
         files: impl Iterator<Item = &'f String>,
     ) -> Result<(), String> {
-        let listed = directory.listed_folders(FOLDERS).unwrap_or_default();
-        if listed.len() >= FOLDERS {
-            return Err(format!("the project has more than {FOLDERS} folders"));
-        }
-        let listed: BTreeSet<String> = listed.into_iter().collect();
+        let mut laid = BTreeMap::new();
+        let mut lay = |path: &str, is_listed: bool| {
+            // One that has gone meanwhile was told of in the folder above.
+            let Ok(folder) = directory.folder(path) else { return Ok(()) };
+            if let Some(number) = watch(queue, &folder)? {
+                laid.insert(number, Folder { path: path.to_owned(), is_listed });
+            }
+            Ok(())
+        };
+        let mut listed = BTreeSet::new();
+        directory.visit_listed_folders(|path| {
+            listed.insert(path.to_owned());
+            if listed.len() > FOLDERS {
+                return Err(format!("the project has more than {FOLDERS} folders"));
+            }
+            lay(path, path != ".")
+        })?;
         let leading = files.flat_map(|file| parents(file).map(str::to_owned));
         let others: BTreeSet<String> =
             leading.filter(|folder| !listed.contains(folder)).take(FOLDERS).collect();
-        let mut laid = BTreeMap::new();
-        let all = std::iter::once((".".to_owned(), false));
-        let all = all.chain(listed.into_iter().map(|path| (path, true)));
-        for (path, is_listed) in all.chain(others.into_iter().map(|path| (path, false))) {
-            // One that has gone meanwhile was told of in the folder above.
-            let Ok(folder) = directory.folder(&path) else { continue };
-            if let Some(number) = watch(queue, &folder)? {
-                laid.insert(number, Folder { path, is_listed });
-            }
+        for path in &others {
+            lay(path, false)?;
         }
         for number in self.folders.keys().filter(|number| !laid.contains_key(number)) {
             match remove_watch(queue, *number) {
