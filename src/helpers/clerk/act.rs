@@ -3,11 +3,12 @@
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
+use crate::errno::Errno;
 use crate::file::{self, MOST, Over};
 use crate::path::{self, Missing, WorkspacePath};
 use crate::replace::{self, Regular};
 use crate::reply::{Done, No};
-use crate::{lines, list};
+use crate::{lines, list, sys};
 
 /// Bytes of a view, and of the region that an edit changed.
 const VIEWED: usize = 256 << 10;
@@ -76,7 +77,7 @@ fn create(path: &[u8], mode: &[u8], over: &[u8]) -> Result<Done, No> {
         b"new" => Over::Nothing,
         _ => return Err(No::Words),
     };
-    let bytes = file::input()?;
+    let bytes = input()?;
     let place = path::find(path, Missing::Made)?;
     let before = replace::put(&place, &bytes, mode, over)?;
     Ok(changed(before.as_ref()).fact("size", bytes.len()))
@@ -92,7 +93,7 @@ fn changed(before: Option<&file::Stat>) -> Done {
 
 /// Replaces the first `length` bytes of standard input, which must be in the file once, by the rest.
 fn replace(path: &[u8], length: usize) -> Result<Done, No> {
-    let given = file::input()?;
+    let given = input()?;
     let (old, new) = given.split_at_checked(length).ok_or(No::Words)?;
     let (place, text) = opened(path)?;
     let mut found = lines::places(&text, old);
@@ -123,7 +124,7 @@ fn told(text: &[u8], old: &[u8]) -> No {
 
 /// Inserts standard input as lines after line `after`; 0 is before the first.
 fn insert(path: &[u8], after: usize) -> Result<Done, No> {
-    let mut given = file::input()?;
+    let mut given = input()?;
     let (place, text) = opened(path)?;
     let count = lines::count(&text);
     if after > count {
@@ -212,4 +213,23 @@ fn dos(text: &[u8]) -> Vec<u8> {
         before = *byte;
     }
     ended
+}
+
+/// Reads standard input to its end, which is at [`MOST`] bytes.
+fn input() -> Result<Vec<u8>, No> {
+    let mut bytes = Vec::new();
+    let mut room = alloc::vec![0; 64 << 10];
+    loop {
+        match sys::read(0, &mut room) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) if bytes.len() + count <= MOST => {
+                bytes.extend_from_slice(room.get(..count).unwrap_or_default());
+            }
+            Ok(count) => {
+                return Err(No::Large(u64::try_from(bytes.len() + count).unwrap_or(u64::MAX)));
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(No::Errno("reading what was sent", errno)),
+        }
+    }
 }

@@ -4,7 +4,6 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
-use crate::reply::No;
 use crate::sys::{self, number};
 
 /// Numbers of calls that the helper of the self-test does not make.
@@ -17,6 +16,7 @@ mod more {
     pub const READLINKAT: usize = 267;
     pub const GETRANDOM: usize = 318;
     pub const STATX: usize = 332;
+    pub const FACCESSAT: usize = 269;
     /// fcntl.h of this architecture.
     pub const O_DIRECTORY: usize = 0o200_000;
     pub const O_NOFOLLOW: usize = 0o400_000;
@@ -31,6 +31,7 @@ mod more {
     pub const READLINKAT: usize = 78;
     pub const GETRANDOM: usize = 278;
     pub const STATX: usize = 291;
+    pub const FACCESSAT: usize = 48;
     /// fcntl.h of this architecture.
     pub const O_DIRECTORY: usize = 0o40_000;
     pub const O_NOFOLLOW: usize = 0o100_000;
@@ -42,6 +43,10 @@ pub const O_PATH: usize = 0o10_000_000;
 pub const O_WRONLY: usize = 1;
 const O_CREAT: usize = 0o100;
 const O_EXCL: usize = 0o200;
+const O_TRUNC: usize = 0o1000;
+const O_APPEND: usize = 0o2000;
+/// Permission to write (access(2)).
+const W_OK: usize = 2;
 const O_NOCTTY: usize = 0o400;
 /// No open of the clerk waits: not for a FIFO's other end, not for a device.
 const O_NONBLOCK: usize = 0o4_000;
@@ -100,7 +105,7 @@ impl Stat {
 
 /// Returns a name as the kernel takes it: EINVAL where it has a NUL.
 fn c_name(name: &[u8]) -> Result<CString, Errno> {
-    CString::new(name).map_err(|_| Errno(22))
+    CString::new(name).map_err(|_| Errno::INVAL)
 }
 
 /// Opens the directory that everything is in.
@@ -128,6 +133,51 @@ pub fn create(directory: &OpenFile, name: &[u8]) -> Result<OpenFile, Errno> {
     sys::call(number::OPENAT, &given).map(OpenFile)
 }
 
+/// Opens a file by its path for reading, never through a symbolic link at its end, and never waiting.
+pub fn read(path: &[u8]) -> Result<OpenFile, Errno> {
+    open_from(NOWHERE, path, 0)
+}
+
+/// Opens a file by its path for writing behind what is there, as [`read`] does.
+pub fn append(path: &[u8]) -> Result<OpenFile, Errno> {
+    open_from(NOWHERE, path, O_WRONLY | O_APPEND)
+}
+
+/// Makes a file by its path, or empties the one that is there.
+pub fn replace(path: &[u8]) -> Result<OpenFile, Errno> {
+    let path = c_name(path)?;
+    let flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    let given = [NOWHERE, sys::address(path.as_bytes_with_nul()), flags, 0o600];
+    sys::call(number::OPENAT, &given).map(OpenFile)
+}
+
+/// Makes a file by its path with these bytes.
+pub fn write(path: &[u8], bytes: &[u8]) -> Result<(), Errno> {
+    write_all(replace(path)?.0, bytes)
+}
+
+/// Returns true for a file that this program may write to (faccessat(2)).
+pub fn is_writable(path: &[u8]) -> Result<bool, Errno> {
+    let path = c_name(path)?;
+    let given = [NOWHERE, sys::address(path.as_bytes_with_nul()), W_OK];
+    Ok(sys::call(more::FACCESSAT, &given).is_ok())
+}
+
+/// Returns true for a file of this kind ([`Stat::kind`]) that is no symbolic link.
+pub fn is(path: &[u8], kind: &str) -> bool {
+    open_from(NOWHERE, path, O_PATH).and_then(|file| stat(&file)).is_ok_and(|stat| stat.is(kind))
+}
+
+/// Renames a file by its path, over whatever has the new one.
+pub fn rename_over(from: &[u8], to: &[u8]) -> Result<(), Errno> {
+    rename(NOWHERE, from, to, Over::Any)
+}
+
+/// Removes a file by its path.
+pub fn remove_path(path: &[u8]) -> Result<(), Errno> {
+    unlink(NOWHERE, path)
+}
+
 pub fn make_directory(directory: &OpenFile, name: &[u8]) -> Result<(), Errno> {
     let name = c_name(name)?;
     let given = [directory.0, sys::address(name.as_bytes_with_nul()), 0o755];
@@ -135,8 +185,12 @@ pub fn make_directory(directory: &OpenFile, name: &[u8]) -> Result<(), Errno> {
 }
 
 pub fn remove(directory: &OpenFile, name: &[u8]) -> Result<(), Errno> {
+    unlink(directory.0, name)
+}
+
+fn unlink(directory: usize, name: &[u8]) -> Result<(), Errno> {
     let name = c_name(name)?;
-    let given = [directory.0, sys::address(name.as_bytes_with_nul()), 0];
+    let given = [directory, sys::address(name.as_bytes_with_nul()), 0];
     sys::call(number::UNLINKAT, &given).map(drop)
 }
 
@@ -149,15 +203,20 @@ pub enum Over {
     Any,
 }
 
-/// Renames by renameat2(2) within one directory.
-pub fn rename(directory: &OpenFile, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
+/// Renames within one directory.
+pub fn rename_in(directory: &OpenFile, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
+    rename(directory.0, from, to, over)
+}
+
+/// Renames by renameat2(2).
+fn rename(directory: usize, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
     let (from, to) = (c_name(from)?, c_name(to)?);
     let (from, to) = (from.as_bytes_with_nul(), to.as_bytes_with_nul());
     let flags = match over {
         Over::Nothing => 1,
         Over::Any => 0,
     };
-    let given = [directory.0, sys::address(from), directory.0, sys::address(to), flags];
+    let given = [directory, sys::address(from), directory, sys::address(to), flags];
     sys::call(more::RENAMEAT2, &given).map(drop)
 }
 
@@ -223,7 +282,7 @@ pub fn read_at(file: &OpenFile, offset: u64, most: usize) -> Result<Vec<u8>, Err
         match sys::call(more::PREAD64, &given) {
             Ok(0) => break,
             Ok(count) => filled += count,
-            Err(Errno(4)) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }
@@ -231,21 +290,15 @@ pub fn read_at(file: &OpenFile, offset: u64, most: usize) -> Result<Vec<u8>, Err
     Ok(bytes)
 }
 
-/// Reads standard input to its end, which is at [`MOST`] bytes.
-pub fn input() -> Result<Vec<u8>, No> {
-    let mut bytes = Vec::new();
-    let mut room = alloc::vec![0; 64 << 10];
-    loop {
-        match sys::read(0, &mut room) {
-            Ok(0) => return Ok(bytes),
-            Ok(count) if bytes.len() + count <= MOST => {
-                bytes.extend_from_slice(room.get(..count).unwrap_or_default());
-            }
-            Ok(count) => {
-                return Err(No::Large(u64::try_from(bytes.len() + count).unwrap_or(u64::MAX)));
-            }
-            Err(Errno(4)) => {}
-            Err(errno) => return Err(No::Errno("reading what was sent", errno)),
+/// Writes all bytes (write(2)).
+pub fn write_all(descriptor: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match sys::write(descriptor, rest) {
+            Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
         }
     }
+    Ok(())
 }

@@ -13,7 +13,6 @@ use crate::reply::No;
 const ROOT: &[u8] = b"/workspace";
 /// As the kernel has it (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-const ENOENT: Errno = Errno(2);
 
 /// A place in the workspace.
 #[derive(Debug)]
@@ -150,7 +149,7 @@ fn look(directory: &OpenFile, name: &[u8]) -> Result<Option<(OpenFile, Stat)>, N
             let stat = file::stat(&entry).map_err(|errno| No::Errno("looking at it", errno))?;
             Ok(Some((entry, stat)))
         }
-        Err(errno) if errno == ENOENT => Ok(None),
+        Err(errno) if errno == Errno::NOENT => Ok(None),
         Err(errno) => Err(No::Errno("opening", errno)),
     }
 }

@@ -7,9 +7,10 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
+use crate::file::write_all;
 use crate::file::{self, MOST, O_WRONLY, OpenFile, Over, Stat};
 use crate::path::WorkspacePath;
-use crate::reply::{No, write_all};
+use crate::reply::No;
 
 /// ETXTBSY: a program that runs can be replaced, though not written to.
 const BUSY: Errno = Errno(26);
@@ -83,7 +84,7 @@ fn named(place: &WorkspacePath, bytes: &[u8], mode: u16, over: Over) -> Result<(
         .and_then(|()| file::sync(&file))
         .map_err(|errno| No::Errno("writing", errno));
     let done =
-        filled.and_then(|()| match file::rename(&place.directory, beside, &place.name, over) {
+        filled.and_then(|()| match file::rename_in(&place.directory, beside, &place.name, over) {
             Ok(()) => Ok(()),
             Err(errno) if errno == EXISTS => Err(No::Exists),
             Err(errno) => Err(No::Errno("taking the name", errno)),
@@ -103,7 +104,7 @@ fn may_write(place: &WorkspacePath) -> Result<(), No> {
             is_file(&stat)
         }
         Err(errno) if errno == BUSY => Ok(()),
-        Err(Errno(2)) => Err(No::Changed),
+        Err(Errno::NOENT) => Err(No::Changed),
         Err(errno) => Err(No::Errno("opening it for writing", errno)),
     }
 }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::fmt::{Display, Write};
 
 use crate::errno::Errno;
+use crate::file::write_all;
 use crate::sys;
 
 /// First line of every answer.
@@ -112,17 +113,4 @@ fn put(head: &mut String, facts: &[(&'static str, String)]) {
         // Writing to a text does not fail.
         writeln!(head, "{name} {value}").unwrap_or_default();
     }
-}
-
-/// Writes all bytes (write(2)).
-pub fn write_all(descriptor: usize, bytes: &[u8]) -> sys::Result<()> {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        match sys::write(descriptor, rest) {
-            Ok(count) => rest = rest.get(count..).unwrap_or_default(),
-            Err(Errno(4)) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }

@@ -6,9 +6,16 @@ use core::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub usize);
 
+#[allow(dead_code, reason = "each program names some of them")]
 impl Errno {
     pub const AGAIN: Self = Self(11);
     pub const NOSYS: Self = Self(38);
+
+    pub const NOENT: Self = Self(2);
+    pub const INTR: Self = Self(4);
+    pub const NOEXEC: Self = Self(8);
+    pub const INVAL: Self = Self(22);
+    pub const PIPE: Self = Self(32);
 
     fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == self.0).map(|(_, name)| *name)
