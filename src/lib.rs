@@ -68,7 +68,8 @@
 //! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
 //! system calls; no result of one is dropped.
 //!
-//! [`project`]: a folder of scripts, read into a list of tools, resources and prompts.
+//! [`project`]: a folder of scripts, read into a list of tools, resources and prompts. In its cell the runner
+//! (`src/helpers/runner/`) stands around a script: files, questions and downloads, and the report at the end.
 //! *Architecture Invariant:* it runs nothing, and follows no link.
 //!
 //! [`watcher`]: the process that reads a served project again when it changes, and tells the front end.

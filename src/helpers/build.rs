@@ -9,10 +9,12 @@ use std::process::Command;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=probe");
     println!("cargo::rerun-if-changed=clerk");
+    println!("cargo::rerun-if-changed=runner");
     // Set for these alone, here; as examples of the package they are ordinary programs.
     println!("cargo::rustc-check-cfg=cfg(freestanding)");
     freestanding("probe")?;
-    freestanding("clerk")
+    freestanding("clerk")?;
+    freestanding("runner")
 }
 
 /// Compiles the program in this directory.

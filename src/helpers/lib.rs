@@ -6,3 +6,6 @@ pub const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-pro
 
 /// `cofferdam-clerk`, which reads and writes files in cells; made from `clerk/`.
 pub const CLERK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-clerk"));
+
+/// `cofferdam-runner`, which stands around the scripts of a project in cells; made from `runner/`.
+pub const RUNNER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-runner"));

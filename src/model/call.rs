@@ -25,6 +25,8 @@ pub const ARGV_BYTES: usize = 128 << 10;
 pub const PATH_BYTES: usize = 4095;
 /// The program that reads and writes files in a cell that can hold a shell.
 pub const CLERK: &str = "/.cofferdam/clerk";
+/// The program that stands around the scripts of a project, in cells that have some.
+pub const RUNNER: &str = "/.cofferdam/runner";
 /// The longest time any call may be given.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 

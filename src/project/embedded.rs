@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::launch::ROOT;
 use crate::reading::{ResourceContent, content};
 
-/// Reads the files that the shell around a script printed, as blocks of a result's content. The list ends
+/// Reads the files that `lib/embed.sh` printed behind a script, as blocks of a result's content. The list ends
 /// where something else stands.
 pub(crate) fn blocks(mut printed: &[u8]) -> Vec<Value> {
     let mut blocks = Vec::new();

@@ -11,8 +11,6 @@ use serde_json::{Map, Value, json};
 use crate::launch::ScriptLaunch;
 use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
 
-/// Steps of a download.
-const FETCH: &str = include_str!("sdk/fetch.sh");
 /// Length of the longest address in bytes: a request is one line of a pipe.
 const ADDRESS_BYTES: usize = 2048;
 /// Length of the longest name of a branch, tag or commit, and of the longest path in a repository.
@@ -152,6 +150,9 @@ impl From<FetchError> for ScriptError {
 }
 
 impl FetchRequest {
+    /// Script for bash that fetches; its variables say what.
+    pub const SCRIPT: &str = include_str!("sdk/fetch.sh");
+
     /// Reads the address of a resource: `https://HOST/PATH`, or `git+https://HOST/REPOSITORY#REF:PATH`.
     ///
     /// # Errors
@@ -271,7 +272,7 @@ impl FetchRequest {
             .map(|(name, value)| (name.to_owned(), value)),
         );
         let most = if self.git.is_some() { self.file_bytes } else { self.bytes };
-        ScriptLaunch::alone(FETCH, env, self.seconds + GRACE, mark, most)
+        ScriptLaunch::alone(env, self.seconds + GRACE, mark, most)
     }
 
     /// Takes what was fetched out of the output of its cell. `refused` says what the gateway refused.

@@ -1,6 +1,8 @@
-//! One call of a tool: the text that a shell in the cell runs around the script, and what it reports at the end.
+//! One call of a script: the words of the program that stands around it in the cell (`src/helpers/runner/`), and what that
+//! program reports at the end.
 //!
-//! Nothing of the caller is in that text. Arguments travel as values of the environment or as standard input.
+//! Nothing of the caller is in those words but the URI of a resource. Arguments travel as values of the environment or as
+//! standard input.
 
 use std::collections::BTreeMap;
 
@@ -34,29 +36,24 @@ const META_BYTES: usize = 16 << 10;
 /// Time limit in seconds of the hook that decides about calls.
 const POLICY_SECONDS: u64 = 5;
 
-/// Files of a cell that scripts source, below `/etc/cofferdam`.
+/// Files of a cell that scripts source, and scripts that the runner calls, below `/etc/cofferdam`.
 pub const SDK: &[(&str, &str)] = &[
     ("sdk/tool-sdk.sh", include_str!("sdk/tool-sdk.sh")),
     ("sdk/ui-sdk.sh", include_str!("sdk/ui-sdk.sh")),
     ("sdk/page.html", include_str!("ui/page.html")),
     ("lib/path.sh", include_str!("sdk/path.sh")),
+    ("lib/embed.sh", include_str!("sdk/embed.sh")),
+    ("lib/policy.sh", include_str!("sdk/policy.sh")),
+    ("lib/provider.sh", include_str!("sdk/provider.sh")),
 ];
-/// Steps around the script.
-const AROUND: &str = include_str!("sdk/around.sh");
-/// Function that prints the files beside a result.
-const EMBED: &str = include_str!("sdk/embed.sh");
-/// Function that asks the project's hook about a call.
-const POLICY: &str = include_str!("sdk/policy.sh");
-/// Output of that function for a call that is allowed.
+/// Output of `lib/policy.sh` for a call that is allowed.
 const ALLOWED: &[u8] = b"allow";
-/// Function that reads a resource.
-const PROVIDER: &str = include_str!("sdk/provider.sh");
 
 /// Words, input and variables of one call of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptLaunch {
-    /// Script for bash.
-    pub script: String,
+    /// Words of the runner; none for a script of ours, which has none around it.
+    pub words: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub stdin: Vec<u8>,
     /// Time limit in seconds.
@@ -88,7 +85,7 @@ pub enum Unlaunched {
     LongArguments,
 }
 
-/// Report of the shell around a script.
+/// Report of the program around a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShellReport<'o> {
     /// Output of the script.
@@ -135,12 +132,9 @@ impl ScriptLaunch {
             ("MCP_TOOL_META_JSON", &meta),
             (FIELDS, &fields),
         ]));
-        let run = if tool.is_executable { "program" } else { "bash" };
-        let given = if stdin.is_empty() { String::new() } else { stdin.len().to_string() };
+        let words = runner(kind(tool.is_executable), Some(&format!("{ROOT}/tools/{}", tool.path)));
         // A schema can be longer than the environment has room for.
-        let metadata = quoted(&metadata(tool).to_string());
-        let more = [("PROGRAM", "$MCP_TOOL_PATH"), ("ARGUMENTS", &given), ("METADATA", &metadata)];
-        let script = format!("{EMBED}{}", script(&mark, run, &more));
+        let stdin = input(&mark, &metadata(tool).to_string(), &stdin);
         let profile = profile(tool);
         let (seconds, idle) = (seconds(project, tool), idle(project, tool));
         let (egress, is_read_only) = (egress(tool), is_read_only(tool));
@@ -149,7 +143,7 @@ impl ScriptLaunch {
         let downloads = has_network.then(|| downloads(project, &mut env)).flatten();
         let limits = project.settings.stream;
         Ok(Self {
-            script,
+            words,
             env,
             stdin,
             seconds,
@@ -166,14 +160,13 @@ impl ScriptLaunch {
 
     /// Makes a call of a script of ours that has nothing of the project.
     pub(crate) fn alone(
-        script: &str,
         env: BTreeMap<String, String>,
         seconds: u64,
         mark: String,
         most: u64,
     ) -> Self {
         Self {
-            script: script.to_owned(),
+            words: Vec::new(),
             env,
             stdin: Vec::new(),
             seconds,
@@ -224,12 +217,10 @@ impl ScriptLaunch {
     pub fn policy(project: &Project, tool: &ScriptTool, mark: String) -> Self {
         let mut env = variables(project);
         env.extend(named(&[("MCP_TOOL_NAME", &tool.name)]));
-        let metadata = quoted(&metadata(tool).to_string());
-        let script = format!("{POLICY}{}", script(&mark, "policy", &[("METADATA", &metadata)]));
         Self {
-            script,
+            words: runner("policy", None),
             env,
-            stdin: Vec::new(),
+            stdin: input(&mark, &metadata(tool).to_string(), &[]),
             seconds: POLICY_SECONDS,
             idle: None,
             profile: None,
@@ -270,12 +261,12 @@ impl ScriptLaunch {
             ("COFFERDAM_PROVIDER", &asked.provider),
             ("COFFERDAM_PAGE", &asked.file),
         ]));
-        let script = format!("{PROVIDER}{}", script(&mark, "provider", &[]));
+        let words = runner("provider", Some(&asked.uri));
         let downloads = downloads(project, &mut env);
         Self {
-            script,
+            words,
             env,
-            stdin: Vec::new(),
+            stdin: input(&mark, "", &[]),
             seconds: project.settings.default_seconds,
             idle: None,
             profile: None,
@@ -308,21 +299,19 @@ impl ScriptLaunch {
         let path = format!("{ROOT}/{}", completion.path);
         let mut env = variables(project);
         env.extend(named(&[
-            ("COFFERDAM_PATH", &path),
             ("MCP_COMPLETION_NAME", &completion.name),
             ("MCP_COMPLETION_ARGS_JSON", &arguments),
             ("MCP_COMPLETION_LIMIT", &request.limit.to_string()),
             ("MCP_COMPLETION_OFFSET", &request.offset.to_string()),
             ("MCP_COMPLETION_ARGS_HASH", &request.hash()),
         ]));
-        let run = if completion.is_executable { "program" } else { "bash" };
-        let script = script(&mark, run, &[("PROGRAM", "$COFFERDAM_PATH")]);
+        let words = runner(kind(completion.is_executable), Some(&path));
         let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
         let downloads = downloads(project, &mut env);
         Ok(Self {
-            script,
+            words,
             env,
-            stdin: Vec::new(),
+            stdin: input(&mark, "", &[]),
             seconds,
             idle: None,
             profile: None,
@@ -368,7 +357,7 @@ impl ScriptLaunch {
         ScriptStream::new(&self.mark, self.limits)
     }
 
-    /// Takes the report of the shell apart; `None` if the shell was ended before it.
+    /// Takes the report apart; `None` if the cell was ended before it.
     pub(crate) fn report<'o>(&self, report: &'o [u8]) -> Option<ShellReport<'o>> {
         let rest = report.strip_prefix(self.mark.as_bytes())?.strip_prefix(b" ")?;
         let end = rest.iter().position(|byte| *byte == b'\n')?;
@@ -493,17 +482,18 @@ fn metadata(tool: &ScriptTool) -> Value {
     })
 }
 
-/// Quotes a text as one word of a shell.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+/// Returns how the runner starts a script.
+fn kind(is_executable: bool) -> &'static str {
+    if is_executable { "program" } else { "bash" }
 }
 
-/// Puts the script together; the values of `more` are words of a shell.
-fn script(mark: &str, run: &str, more: &[(&str, &str)]) -> String {
-    let more =
-        more.iter().map(|(name, value)| format!("COFFERDAM_{name}={value} ")).collect::<String>();
-    format!(
-        "COFFERDAM_MARK={mark} COFFERDAM_RUN={run} COFFERDAM_ARGUMENTS= COFFERDAM_METADATA= {more}\
-         COFFERDAM_FILES={FILES}\n{AROUND}"
-    )
+/// Returns the runner's words.
+fn runner(kind: &str, of: Option<&str>) -> Vec<String> {
+    std::iter::once(kind).chain(of).map(str::to_owned).collect()
+}
+
+/// Returns the runner's input up to what the server says later.
+fn input(mark: &str, metadata: &str, arguments: &[u8]) -> Vec<u8> {
+    let head = format!("{mark} {} {}\n", metadata.len(), arguments.len());
+    [head.as_bytes(), metadata.as_bytes(), arguments].concat()
 }

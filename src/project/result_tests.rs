@@ -176,13 +176,18 @@ fn nothing_of_the_caller_is_in_the_script() {
     };
     let launch = |given, meta| ScriptLaunch::new(&project(), &tool, given, meta, "M".to_owned());
     let (with, without) = (launch(&given, &meta).expect("it"), launch(&none, &none).expect("it"));
-    assert_eq!(with.script, without.script);
+    assert_eq!(with.words, without.words);
     assert_eq!(with.env.keys().collect::<Vec<_>>(), without.env.keys().collect::<Vec<_>>());
     assert_eq!(with.env.get("MCP_TOOL_META_JSON").map(String::as_str), Some(r#"{"kept":true}"#));
     let long = Map::from_iter([("a".to_owned(), json!("x".repeat(40_000)))]);
     let with = launch(&long, &none).expect("it");
     assert_eq!(with.env.get("MCP_TOOL_ARGS_JSON").map(String::as_str), Some(""));
-    assert_eq!(with.stdin.len(), 40_000 + r#"{"a":""}"#.len());
+    let arguments = Value::Object(long).to_string();
+    assert_eq!(arguments.len(), 40_000 + r#"{"a":""}"#.len());
+    let text = String::from_utf8(with.stdin).expect("text");
+    let (head, rest) = text.split_once('\n').expect("a head");
+    assert_eq!(head, format!("M {} {}", rest.len() - arguments.len(), arguments.len()));
+    assert!(rest.ends_with(&arguments));
 }
 
 #[test]

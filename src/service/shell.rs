@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, ToolName, seconds};
+use model::call::{
+    Argv, Asked, Call, Cwd, Env, InvalidCall, RUNNER, Script, Stdin, ToolName, seconds,
+};
 use model::job::ProfileName;
 use model::profile::PATH;
 
@@ -52,7 +54,8 @@ pub struct BashArgs {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScriptArgs {
     pub command: String,
-    /// Positional parameters, from `$1` on. They are words of argv and never part of the text.
+    /// Positional parameters, from `$1` on. They are words of argv and never part of the text. For a program there is
+    /// no text, and these are all of argv.
     pub words: Vec<String>,
     pub stdin: Vec<u8>,
     pub cwd: Option<String>,
@@ -81,9 +84,28 @@ pub fn bash(args: BashArgs) -> Result<Call, InvalidCall> {
 /// # Errors
 /// An argument out of its bounds; the error names the field.
 pub fn script(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, InvalidCall> {
+    let script = Script::new("command", args.command.clone())?;
     // By its path: a PATH of the call's is for the script. The last of these is `$0`.
     let mut words = [BASH, "-c", RUN_SCRIPT, "bash"].map(str::to_owned).to_vec();
-    words.extend(args.words);
+    words.extend(args.words.iter().cloned());
+    Ok(Call { script: Some(script), ..program(tool, ScriptArgs { words, ..args })? })
+}
+
+/// Builds the call of a project's script: `args.words` are those of the runner.
+///
+/// # Errors
+/// An argument out of its bounds; the error names the field.
+pub fn runner(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, InvalidCall> {
+    let mut words = vec![RUNNER.to_owned()];
+    words.extend(args.words.iter().cloned());
+    program(tool, ScriptArgs { words, ..args })
+}
+
+/// Builds the call of a program, without a shell.
+///
+/// # Errors
+/// An argument out of its bounds; the error names the field.
+fn program(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, InvalidCall> {
     let profile = args.profile.map(|name| {
         let not_one = InvalidCall::OutOfRange {
             field: "profile",
@@ -94,8 +116,8 @@ pub fn script(tool: impl Into<ToolName>, args: ScriptArgs) -> Result<Call, Inval
     });
     Ok(Call {
         tool: tool.into(),
-        argv: Argv::new(words)?,
-        script: Some(Script::new("command", args.command)?),
+        argv: Argv::new(args.words)?,
+        script: None,
         stdin: Stdin::bytes("stdin", args.stdin)?,
         env: Env::new(args.env.unwrap_or_default())?,
         cwd: args.cwd.map(|path| Cwd::new("cwd", &path)).transpose()?,

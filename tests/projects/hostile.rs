@@ -253,7 +253,7 @@ fn a_hook_sets_no_variable_that_a_cell_refuses_and_none_of_the_shells_around_scr
     ]);
     let mut server = Server::of(command(&held, &["--project-hooks"]));
     let text = called(&mut server, json!({}))["result"]["content"][0]["text"].clone();
-    // They are the hook's own, and not what the shell around the script knows.
+    // They are the hook's own, and not what the runner knows.
     let expected = names.iter().take(6).map(|name| format!("{name}=hook\n")).collect::<String>();
     assert_eq!(text, expected);
 }

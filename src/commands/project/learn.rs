@@ -16,6 +16,7 @@ use crate::commands::format::plain;
 use crate::commands::run_arguments::{CallArguments, RunArguments, check};
 use crate::commands::{learn, serve, wiring};
 use model::accounts;
+use model::call::RUNNER;
 use model::job::Access;
 use model::outcome::{Outcome, in_words};
 use model::units::Time;
@@ -86,7 +87,7 @@ fn run(
         env: launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         cwd: None,
         timeout: Some(Time(Duration::from_secs(launch.seconds))),
-        argv: ["bash", "-c", &launch.script].map(str::to_owned).to_vec(),
+        argv: std::iter::once(RUNNER.to_owned()).chain(launch.words.iter().cloned()).collect(),
     };
     RunArguments { call, ..RunArguments::default() }
 }

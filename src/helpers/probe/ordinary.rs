@@ -10,3 +10,11 @@ pub fn run(answered: impl FnOnce(&[&CStr]) -> u8) -> ExitCode {
     let words: Vec<&CStr> = words.iter().map(CString::as_c_str).collect();
     ExitCode::from(answered(&words))
 }
+
+/// Returns the variables of the environment.
+#[allow(dead_code, reason = "only one of the programs has some for others")]
+pub fn environment() -> impl Iterator<Item = CString> {
+    use std::os::unix::ffi::OsStrExt;
+    std::env::vars_os()
+        .flat_map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()))
+}

@@ -2,6 +2,7 @@
 
 use core::arch::global_asm;
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys;
 
@@ -31,14 +32,28 @@ global_asm!(
 /// The most arguments an attempt has.
 const MOST: usize = 64;
 
-/// Begins with the stack as the kernel made it: the number of arguments, then a pointer to each.
+/// Address of the stack as the kernel made it.
+static STACK: AtomicUsize = AtomicUsize::new(0);
+
+/// Begins with the stack as the kernel made it: the number of arguments, a pointer to each, a zero, then a pointer to
+/// each variable of the environment and another zero.
 extern "C" fn begin(stack: usize) -> ! {
+    STACK.store(stack, Ordering::Relaxed);
     let mut words: [&CStr; MOST] = [c""; MOST];
     let count = sys::word_at(stack).saturating_sub(1).min(MOST);
     for (at, word) in words.iter_mut().enumerate().take(count) {
         *word = sys::text_at(sys::word_at(stack + (at + 2) * size_of::<usize>()));
     }
     sys::exit(crate::answered(words.get(..count).unwrap_or_default()))
+}
+
+/// Returns the variables of the environment.
+#[allow(dead_code, reason = "only one of the programs has some for others")]
+pub fn environment() -> impl Iterator<Item = &'static CStr> {
+    let stack = STACK.load(Ordering::Relaxed);
+    let first = stack + (sys::word_at(stack) + 2) * size_of::<usize>();
+    let addresses = (0_usize..).map(move |at| sys::word_at(first + at * size_of::<usize>()));
+    addresses.take_while(|address| *address != 0).map(sys::text_at)
 }
 
 #[panic_handler]

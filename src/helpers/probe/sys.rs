@@ -188,14 +188,14 @@ pub fn touch(address: usize) {
 /// Returns a word of the stack that the kernel made for the program.
 #[cfg(freestanding)]
 pub fn word_at(address: usize) -> usize {
-    // SAFETY: called for the argument count and vector alone, which execve(2) lays out there.
+    // SAFETY: called for the argument count and the two vectors alone, which execve(2) lays out there.
     unsafe { core::ptr::with_exposed_provenance::<usize>(address).read() }
 }
 
-/// Returns an argument of the program.
+/// Returns an argument of the program or a variable of its environment.
 #[cfg(freestanding)]
 pub fn text_at(address: usize) -> &'static CStr {
-    // SAFETY: execve(2) ends each argument with NUL, and they stay for the life of the program.
+    // SAFETY: execve(2) ends each of them with NUL, and they stay for the life of the program.
     unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(address)) }
 }
 

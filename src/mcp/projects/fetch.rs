@@ -81,7 +81,7 @@ impl<B: Backend> Server<B> {
         let told = Arc::new(Told::silent(launch.stream()));
         let reader: Arc<dyn Reader> = told.clone();
         let args = ScriptArgs {
-            command: launch.script.clone(),
+            command: FetchRequest::SCRIPT.to_owned(),
             env: Some(launch.env.clone()),
             timeout: Some(f64::from(u32::try_from(launch.seconds).unwrap_or(u32::MAX))),
             ..ScriptArgs::default()

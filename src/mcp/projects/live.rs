@@ -118,9 +118,7 @@ impl<B: Backend> Server<B> {
         let launch = if asks { launch.with_questions() } else { launch };
         let (sender, events) = mpsc::channel(WAITING);
         let (input, pieces) = mpsc::channel(8);
-        if !launch.stdin.is_empty() {
-            send(&input, launch.stdin.clone());
-        }
+        send(&input, launch.stdin.clone());
         let told = Arc::new(Told {
             stream: Mutex::new(launch.stream()),
             events: Mutex::new(Some(sender)),
@@ -158,7 +156,7 @@ impl<B: Backend> Server<B> {
         context: &Context,
     ) -> Result<(CallReport, Stop), Refused> {
         let args = ScriptArgs {
-            command: launch.script.clone(),
+            words: launch.words.clone(),
             stdin: launch.stdin.clone(),
             env: Some(launch.env.clone()),
             profile: launch.profile.clone(),

@@ -1,5 +1,5 @@
-# Prints the files that a script named in MCP_TOOL_RESOURCES_FILE: for each a line of JSON, its length, its bytes.
-# Written for cofferdam.
+# Prints the files that a script named in MCP_TOOL_RESOURCES_FILE: for each a line of JSON, its length, its bytes. The runner
+# calls it after the script. Written for cofferdam.
 embeds() {
     local LC_ALL=C path entry size left=524288
     # Two lines for each: the path as bash reads it, and all that was said of it.
@@ -9,7 +9,7 @@ embeds() {
             split("\n")[] | select(. != "") | split("\t") | {path: .[0], mimeType: .[1], uri: .[2]}
           else $json | if type == "array" then .[] else . end | if type == "string" then {path: .} else . end end
         | objects | select(.path | type == "string" and . != "")
-        | (.path | line), ({path, mimeType, uri} | tojson)' <"${COFFERDAM_FILES}resources" |
+        | (.path | line), ({path, mimeType, uri} | tojson)' <"$MCP_TOOL_RESOURCES_FILE" |
         while IFS= read -r path && IFS= read -r entry; do
             printf -v path %b "$path"
             size=$(stat -Lc %s -- "$path" 2>/dev/null)
@@ -24,3 +24,4 @@ embeds() {
             fi
         done
 }
+embeds

@@ -1,5 +1,5 @@
 # Asks the project's policy.sh about one call, and prints "allow" if it says so. Anything else refuses: an exit on the way, a
-# failure, silence. Written for cofferdam.
+# failure, silence. Its answer goes to descriptor 3. Written for cofferdam.
 decides() (
     set -euo pipefail
     source "$MCP_SDK/tool-sdk.sh"
@@ -19,3 +19,4 @@ decides() (
     [[ -n $_MCP_TOOLS_ERROR_MESSAGE ]] || _MCP_TOOLS_ERROR_MESSAGE="Tool '$MCP_TOOL_NAME' blocked by policy"
     mcp_fail "$_MCP_TOOLS_ERROR_CODE" "$_MCP_TOOLS_ERROR_MESSAGE" "$_MCP_TOOLS_ERROR_DATA"
 )
+decides

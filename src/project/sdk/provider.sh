@@ -37,3 +37,5 @@ reads_file() {
     [[ -f $real ]] || return 3
     cat -- "$real"
 }
+
+reads "$1"

@@ -483,7 +483,7 @@ impl Backend for Scope {
         caller: Caller,
     ) -> Result<CallReport, Refused> {
         let (egress, is_read_only) = (args.egress.clone(), args.is_read_only);
-        let mut call = shell::script(format!("{PROJECT_PREFIX}{tool}"), args)?;
+        let mut call = shell::runner(format!("{PROJECT_PREFIX}{tool}"), args)?;
         call.stdin = call.stdin.open();
         if let Some(egress) = egress {
             call.only = Some(self.asked_egress(&call, egress)?);

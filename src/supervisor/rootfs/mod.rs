@@ -3,12 +3,12 @@
 //! `template` puts it together from `detached` mounts, in the places that `placement` gives them;
 //! `protect` finds and covers what the host obeys in a granted directory.
 
-mod clerk;
 pub(crate) mod detached;
 pub(crate) mod error;
 pub(crate) mod granted;
 pub(crate) mod grants;
 pub(crate) mod idmapped;
+mod own_programs;
 mod placement;
 pub(crate) mod program;
 pub mod protect;

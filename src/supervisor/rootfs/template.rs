@@ -26,11 +26,11 @@ use cell::{Clocks, ProcKind, c_path, payload};
 use model::profile::{ProcView, Profile};
 use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
-use super::clerk;
 use super::detached::{
     devices, directories, empty_directory, gather, hidden_here, relative, write_file,
 };
 use super::error::{DuringBuild, STAGE, TemplateError, refused};
+use super::own_programs;
 use super::synthetic;
 
 /// Everything that building templates needs.
@@ -113,9 +113,7 @@ impl TemplateBuilder<'_> {
         skeleton(profile).during("making the root's directories")?;
         let empty = empty_directory().during("making an empty directory")?;
         let mut shown = PlacedMounts::default();
-        if profile.can_hold_a_shell() {
-            shown.readable.push(clerk::place().during("placing the clerk")?.to_owned());
-        }
+        shown.readable.extend(own_programs::place(profile).during("placing cofferdam's programs")?);
         for (path, text) in links {
             link(&path, &text).map_err(|error| refused(&path, &error))?;
         }

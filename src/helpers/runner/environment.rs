@@ -1,0 +1,56 @@
+//! Variables of the environment: those of the runner, and those that it adds for the script.
+
+use alloc::borrow::Cow;
+use alloc::ffi::CString;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+
+/// Bytes of the longest variable that the kernel takes (`MAX_ARG_STRLEN` in execve(2)), with its NUL.
+const LONGEST: usize = 128 << 10;
+
+/// Variables, each as `NAME=VALUE`.
+pub struct Environment {
+    all: Vec<Cow<'static, CStr>>,
+}
+
+impl Environment {
+    /// Returns the variables that the runner was started with.
+    pub fn own() -> Self {
+        #[cfg(freestanding)]
+        let all = crate::start::environment().map(Cow::Borrowed).collect();
+        #[cfg(not(freestanding))]
+        let all = crate::ordinary::environment().map(Cow::Owned).collect();
+        Self { all }
+    }
+
+    /// Sets a variable. An empty value, and one that the kernel would not take, leaves none.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        self.all.retain(|one| value_of(one.to_bytes(), name).is_none());
+        let text = [name, b"=", value].concat();
+        let fits = !value.is_empty() && text.len() < LONGEST;
+        if let (true, Ok(text)) = (fits, CString::new(text)) {
+            self.all.push(Cow::Owned(text));
+        }
+    }
+
+    /// Returns the value of a variable, nothing for one that is not there.
+    pub fn get(&self, name: &[u8]) -> &[u8] {
+        let found = self.all.iter().find_map(|one| value_of(one.to_bytes(), name));
+        found.unwrap_or_default()
+    }
+
+    /// Returns the variables as execve(2) takes them: addresses, with a zero behind the last.
+    pub fn addresses(&self) -> Vec<usize> {
+        addresses(self.all.iter().map(AsRef::as_ref))
+    }
+}
+
+/// Returns texts as execve(2) takes them.
+pub fn addresses<'t>(texts: impl Iterator<Item = &'t CStr>) -> Vec<usize> {
+    let address = |text: &CStr| text.as_ptr().expose_provenance();
+    texts.map(address).chain(core::iter::once(0)).collect()
+}
+
+fn value_of<'o>(one: &'o [u8], name: &[u8]) -> Option<&'o [u8]> {
+    one.strip_prefix(name)?.strip_prefix(b"=")
+}
