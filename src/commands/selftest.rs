@@ -169,6 +169,7 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
     starts(&bench)?;
     bench.memory = bench.held_memory().map_err(broken)?;
     bench.isolation = bench.seen_isolation().map_err(broken)?;
+    bench.pace = bench.measured_pace().map_err(broken)?;
     bench.no_lab = bench.lab_trial().map_err(broken)?;
     remains::adopt().map_err(broken)?;
     stopped_by_signals(&bench.stop).map_err(broken)?;

@@ -46,11 +46,23 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     // As /tmp: what is in it is removed by its owner, who is another where root runs the test.
     std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o1777))?;
     // Placeholders until the sandbox reports them.
-    let (memory, isolation) = (Memory::ControlGroup, Isolation::Shared);
+    let (memory, isolation, pace) = (Memory::ControlGroup, Isolation::Shared, 1);
     let (directory, stop) = (directory.to_owned(), Arc::default());
     let outer = outer_filter()?;
     let no_lab = None;
-    Ok(Bench { target, program, directory, config, helper, memory, isolation, outer, no_lab, stop })
+    Ok(Bench {
+        target,
+        program,
+        directory,
+        config,
+        helper,
+        memory,
+        isolation,
+        outer,
+        no_lab,
+        pace,
+        stop,
+    })
 }
 
 /// Reads if a filter is in force for this process (`Seccomp:` of proc_pid_status(5)), which loads none itself.

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
+use model::profile::calls::{self, CallMeaning};
+
 /// The files, a topic each.
 const FILES: [(&str, &str); 7] = [
     ("files", include_str!("../../tests/escape/files.toml")),
@@ -254,6 +256,16 @@ pub struct Attack {
     pub network: Network,
     /// Parts of a line in the record of the lab's servers that is there if the attack has worked.
     pub unreached: Vec<String>,
+}
+
+impl Attack {
+    /// Returns a call of its lines that only other architectures have.
+    pub(crate) fn missing_call(&self) -> Option<&str> {
+        let lines = [&self.first, &self.control_run].into_iter().flatten().chain([&self.run]);
+        let mut calls =
+            lines.flat_map(|line| line.split(' ')).filter_map(|it| it.strip_prefix('@'));
+        calls.find(|name| calls::lookup(name) == Some(CallMeaning::Elsewhere))
+    }
 }
 
 /// Reads the whole corpus.

@@ -125,6 +125,10 @@ pub fn not_applicable(
     let why = match (wrong, target, &probe.ours) {
         (Some(wrong), _, _) => wrong.to_owned(),
         (None, Target::Other(_), Some(why)) => why.clone(),
+        (None, _, _) if probe.missing_call().is_some() => {
+            let call = probe.missing_call().unwrap_or_default();
+            format!("processors of this kind have no call `{call}`")
+        }
         (None, Target::Lower, _) if probe.lower.not.is_some() => {
             probe.lower.not.clone().unwrap_or_default()
         }

@@ -177,3 +177,20 @@ fn a_known_breach_is_told_as_such_only_where_it_is_to_be_expected() {
     let held = AttackVerdict::Held { unshown: None };
     assert_eq!(known(&probe(), &Target::Own, Memory::BestEffort, held.clone()), held);
 }
+
+#[test]
+fn a_call_of_another_architecture_alone_is_not_applicable() {
+    let of = |run: &str| {
+        let probe = Attack { run: run.to_owned(), ..probe() };
+        not_applicable(&probe, &Target::Own, Isolation::Own, true)
+    };
+    let other = if cfg!(target_arch = "x86_64") { "fstatat" } else { "uselib" };
+    let why = format!("processors of this kind have no call `{other}`");
+    assert_eq!(
+        of(&format!("{{probe}} call @{other} 1")),
+        Some(AttackVerdict::NotApplicable { why })
+    );
+    assert_eq!(of("{probe} call @openat 1"), None);
+    // A mistake of ours: the helper makes no attempt, and that is no verdict.
+    assert_eq!(of("{probe} call @opennat 1"), None);
+}

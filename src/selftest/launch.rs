@@ -22,6 +22,10 @@ const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
 pub const PRIVATE: &str = "private";
 /// How long what removes them may take after the last attack.
 const SWEEPING: Duration = Duration::from_secs(60);
+/// Time of a trivial run within which a machine is fast: the time that attacks have is for such a machine.
+const FAST: Duration = Duration::from_millis(250);
+/// Most times that this time is lengthened.
+const SLOWEST: u32 = 10;
 /// How much of the output is looked at.
 const KEPT: u64 = 64 * 1024;
 
@@ -87,6 +91,8 @@ pub struct Bench {
     pub outer: OuterFilter,
     /// Why the network of attacks on egress cannot be made here, if so.
     pub no_lab: Option<String>,
+    /// Times that a run may be longer than on a fast machine: an emulated one is slow.
+    pub pace: u32,
     /// Set by whoever wants it to end: what runs is ended, nothing more is begun.
     pub stop: Arc<AtomicBool>,
 }
@@ -228,6 +234,19 @@ impl Bench {
         })
     }
 
+    /// Measures how slow this machine is, by a run that does nothing.
+    ///
+    /// # Errors
+    /// The program could not be started.
+    pub fn measured_pace(&self) -> std::io::Result<u32> {
+        let words = self.prefixed(["true"].map(str::to_owned));
+        let Some((program, rest)) = words.split_first() else { return Ok(1) };
+        let began = Instant::now();
+        Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+        let times = began.elapsed().as_millis().div_ceil(FAST.as_millis());
+        Ok(u32::try_from(times).unwrap_or(SLOWEST).clamp(1, SLOWEST))
+    }
+
     /// Returns the mechanism that bounds the memory of a cell here, from the receipt of one.
     ///
     /// # Errors
@@ -310,7 +329,7 @@ impl Bench {
         stdout: &mut File,
         stage: &Stage,
     ) -> std::io::Result<(RunEnd, Option<i32>)> {
-        let deadline = Instant::now() + Duration::from_secs(probe.within);
+        let deadline = Instant::now() + Duration::from_secs(probe.within) * self.pace;
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok((

@@ -11,6 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::libc;
+
 use super::corpus::Attack;
 use super::launch::{Ran, RunEnd};
 use super::remains::{self, Names};
@@ -229,7 +231,10 @@ impl Stage {
 
     /// Returns a line with what its placeholders stand for, and calls (`@name`) by their numbers.
     pub fn filled(&self, line: &str, place: &RunPlace) -> String {
+        // A file without a name, for writing: the number is another on each architecture (open(2)).
+        let nameless = format!("0{:o}", libc::O_TMPFILE | libc::O_WRONLY);
         let mut text = line.replace("{probe}", &place.helper).replace("{tmp}", &place.tmp);
+        text = text.replace("{nameless}", &nameless);
         for (placeholder, word) in &self.words {
             text = text.replace(placeholder, word);
         }
