@@ -12,8 +12,8 @@ use crate::tree::Tree;
 use crate::{Project, ProjectError};
 
 /// Folders whose files make the lists.
-const LISTED: [&str; 7] =
-    ["tools", "resources", "prompts", "completions", "server.d", "ui", "config"];
+const LISTED: [&str; 8] =
+    ["tools", "resources", "prompts", "completions", "providers", "server.d", "ui", "config"];
 
 /// Folders of a project that say what its scripts are and what they do: where scripts may write to the project, these
 /// stay as they are. `resources` is not among them, as scripts write files there for clients.

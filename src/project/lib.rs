@@ -146,9 +146,15 @@ impl Project {
     /// Reads the project of a directory that is held.
     fn in_tree(tree: &Tree, lists: Option<Map<String, Value>>) -> Result<Self, ProjectError> {
         let mut mistakes = Vec::new();
+        if tree.is_removed {
+            let why =
+                "the directory was removed; what is at its place is served after another start";
+            mistakes.push(ProjectMistake::new(".", why));
+        }
         let server = server::identity(tree, &mut mistakes);
         let register = register::read(tree, lists)?;
         let pages = ui::pages(tree, &server.name, &mut mistakes)?;
+        let roots = roots::read(tree, &mut mistakes);
         let mut project = Self {
             server,
             tools: match &register.tools {
@@ -176,7 +182,7 @@ impl Project {
             providers: providers(tree),
             settings: ProjectSettings::default(),
             hooks: hooks(tree)?,
-            roots: roots::read(tree, &mut mistakes),
+            roots,
             has_named_roots: false,
             is_written: false,
             granted: Vec::new(),

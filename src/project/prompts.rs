@@ -130,7 +130,11 @@ pub(crate) fn registered(
 ) -> Result<Vec<ScriptPrompt>, ProjectMistake> {
     let mut prompts = Vec::new();
     for entry in entries {
-        let file = entry.file(tree, FOLDER)?;
+        // Where scripts may write, they may not change the text of a prompt.
+        let file = match tree.is_written {
+            true => entry.file_within(tree, FOLDER)?,
+            false => entry.file(tree, FOLDER)?,
+        };
         let text = tree.text(&file.path)?.unwrap_or_default();
         let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
         prompts.push(prompt(&file, text, &mut fields));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
 use crate::fields::json_object;
-use crate::tree::{FoundFile, Tree};
+use crate::tree::{FoundFile, Tree, leaves};
 
 /// Place of the file.
 pub(crate) const FILE: &str = "server.d/register.json";
@@ -67,7 +67,27 @@ impl Entry {
             return Err(ProjectMistake::new(&self.place, "`path` has a line break"));
         }
         let bad = || ProjectMistake::new(&self.place, format!("`path`: no file {folder}/{path}"));
-        tree.found(&format!("{folder}/{path}"))?.ok_or_else(bad)
+        let found = tree.found(&format!("{folder}/{path}"));
+        // A mistake of the register: no list falls back to what was known of a file before.
+        let found = found.map_err(|mistake| ProjectMistake::new(&self.place, mistake.to_string()));
+        found?.ok_or_else(bad)
+    }
+
+    /// Finds the file as [`Entry::file`] does, in `folder` and nowhere else: scripts may write to other folders.
+    ///
+    /// # Errors
+    /// As of [`Entry::file`], and a path that leads out of the folder.
+    pub(crate) fn file_within(
+        &self,
+        tree: &Tree,
+        folder: &str,
+    ) -> Result<FoundFile, ProjectMistake> {
+        let path = self.object.get("path").and_then(Value::as_str).unwrap_or_default();
+        if leaves(path) {
+            let why = format!("`path` leads out of {folder}");
+            return Err(ProjectMistake::new(&self.place, why));
+        }
+        self.file(tree, folder)
     }
 }
 

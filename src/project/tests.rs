@@ -150,7 +150,7 @@ fn a_register_with_a_mistake_refuses_the_project() -> Tested {
         (r#"{"version":1,"tools":{}}"#, "server.d/register.json: `tools` is no list"),
         (
             r#"{"version":1,"tools":[{"name":"x","path":"../../../bin/sh"}]}"#,
-            "tools/../../../bin/sh: Invalid cross-device link (os error 18)",
+            "server.d/register.json: tools[0]: `path` leads out of tools",
         ),
         (
             r#"{"version":1,"tools":[{"name":"x"}]}"#,
@@ -270,7 +270,7 @@ fn a_folder_that_others_may_write_to_is_left_out_with_what_is_in_it() -> Tested 
     fs::set_permissions(root.join("lib"), fs::Permissions::from_mode(0o775))?;
     assert_eq!(
         Project::read(root).map_err(|error| error.to_string()),
-        Err(format!("./lib: {why}"))
+        Err(format!("server.d/register.json: completions[0]: ./lib: {why}"))
     );
     Ok(())
 }
@@ -393,5 +393,92 @@ fn no_resource_takes_the_place_of_a_tools_page() -> Tested {
     let register = format!(r#"{{"version":1,"resources":[{entry}]}}"#);
     write(root, "server.d/register.json", &register, 0o644)?;
     assert_eq!(page(&Project::read(root)?), Some(("file".to_owned(), String::new())));
+    Ok(())
+}
+
+#[test]
+fn a_register_has_no_script_from_where_others_may_be_written() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/a/tool.sh", "", 0o755)?;
+    write(root, "resources/x.sh", "", 0o755)?;
+    write(root, "prompts/p.txt", "", 0o644)?;
+    let written = || ProjectDirectory::open(root)?.written_by_scripts().read(None);
+    let of = |kind: &str, path: &str| {
+        let entry = format!(r#"{{"version":1,"{kind}":[{{"name":"n","path":"{path}"}}]}}"#);
+        write(root, "server.d/register.json", &entry, 0o644)
+    };
+    let refused = |read: Result<Project, ProjectError>, kind: &str| {
+        let told = read.map(|_| ()).map_err(|error| error.to_string());
+        let why = format!("server.d/register.json: {kind}[0]: `path` leads out of {kind}");
+        assert_eq!(told, Err(why));
+    };
+    for inside in ["a/tool.sh", "./a//tool.sh", "a/../a/tool.sh"] {
+        of("tools", inside)?;
+        assert_eq!((names(&Project::read(root)?), names(&written()?)), (vec!["n"], vec!["n"]));
+    }
+    for outside in ["../resources/x.sh", "a/../../resources/x.sh", "../tools/a/tool.sh"] {
+        of("tools", outside)?;
+        refused(Project::read(root), "tools");
+        refused(written(), "tools");
+    }
+    // A prompt is no script: it may stand elsewhere, unless scripts can write there.
+    of("prompts", "../resources/x.sh")?;
+    assert_eq!(Project::read(root)?.prompts.len(), 1);
+    refused(written(), "prompts");
+    of("prompts", "p.txt")?;
+    assert_eq!(written()?.prompts.len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_page_is_of_no_file_that_scripts_may_write_to() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "tools/a/tool.sh", "", 0o755)?;
+    write(root, "resources/x.html", "", 0o644)?;
+    let meta = r#"{"entrypoint":"../../../resources/x.html"}"#;
+    write(root, "tools/a/ui/ui.meta.json", meta, 0o644)?;
+    let page = |project: Project| project.resources.iter().any(|one| one.name == "a");
+    assert!(page(Project::read(root)?));
+    assert!(!page(ProjectDirectory::open(root)?.written_by_scripts().read(None)?));
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_was_removed_is_told() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path().join("p");
+    write(&root, "tools/a/tool.sh", "", 0o755)?;
+    let directory = ProjectDirectory::open(&root)?;
+    assert_eq!(directory.read(None)?.mistakes, []);
+    fs::remove_dir_all(&root)?;
+    write(&root, "tools/b/tool.sh", "", 0o755)?;
+    let project = directory.read(None)?;
+    assert_eq!(names(&project), Vec::<&str>::new());
+    let told = ".: the directory was removed; what is at its place is served after another start";
+    assert_eq!(mistakes(&project), [told]);
+    Ok(())
+}
+
+#[test]
+fn what_a_script_leaves_in_resources_widens_no_roots() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "config/roots.json", r#"{"roots":[{"path":"./data"}]}"#, 0o644)?;
+    write(root, "data/x", "", 0o644)?;
+    let read = || ProjectDirectory::open(root)?.written_by_scripts().read(None);
+    let roots = read()?.roots;
+    assert_eq!(roots.len(), 1);
+    // As many values as all metadata has.
+    let many = format!("{{\"annotations\":{{\"a\":[{}0]}}}}", "0,".repeat(500_000));
+    for number in 0..3 {
+        write(root, &format!("resources/r{number}.txt"), "", 0o644)?;
+        write(root, &format!("resources/r{number}.txt.meta.json"), &many, 0o644)?;
+    }
+    let project = read()?;
+    let has_no_room = |told: &String| told.contains("more than 1,000,000 values");
+    assert!(mistakes(&project).iter().any(has_no_room), "{:?}", mistakes(&project));
+    assert_eq!(project.roots, roots);
     Ok(())
 }

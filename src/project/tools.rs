@@ -63,7 +63,7 @@ pub(crate) fn discovered(
 /// Takes the tools that `register.json` lists.
 ///
 /// # Errors
-/// A tool without a name, or whose file cannot be used.
+/// A tool without a name, or whose file cannot be used or is none of `tools/`.
 pub(crate) fn registered(
     tree: &Tree,
     entries: &[Entry],
@@ -71,7 +71,7 @@ pub(crate) fn registered(
 ) -> Result<Vec<ScriptTool>, ProjectMistake> {
     let mut tools = Vec::new();
     for entry in entries {
-        let file = entry.file(tree, FOLDER)?;
+        let file = entry.file_within(tree, FOLDER)?;
         let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
         tools.push(tool(&file, &mut fields));
     }

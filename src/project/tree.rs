@@ -32,6 +32,25 @@ const EXECUTABLE: u32 = 0o111;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const WRITABLE_BY_ALL: u32 = 0o002;
 
+/// Returns true for a path that leads out of the folder that it begins in, be it on its way only.
+pub(crate) fn leaves(path: &str) -> bool {
+    let mut depth = 0_usize;
+    path.split('/').any(|part| match part {
+        "" | "." => false,
+        ".." => match depth.checked_sub(1) {
+            Some(above) => {
+                depth = above;
+                false
+            }
+            None => true,
+        },
+        _ => {
+            depth += 1;
+            false
+        }
+    })
+}
+
 /// A project's directory.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -48,6 +67,8 @@ pub(crate) struct Tree {
     pub(crate) name: String,
     /// True if scripts may write to it.
     pub(crate) is_written: bool,
+    /// True if it was removed: nothing comes into it any more.
+    pub(crate) is_removed: bool,
 }
 
 /// A regular file of a project.
@@ -94,6 +115,7 @@ impl Tree {
             folders: RefCell::default(),
             name,
             is_written: false,
+            is_removed: stat.st_nlink == 0,
         })
     }
 

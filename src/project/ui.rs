@@ -9,7 +9,7 @@ use crate::ProjectMistake;
 use crate::fields::{Fields, json_object};
 use crate::resources::ScriptResource;
 use crate::tools::ScriptTool;
-use crate::tree::Tree;
+use crate::tree::{Tree, leaves};
 
 /// MIME type of such a page (MCP Apps).
 pub(crate) const MIME_TYPE: &str = "text/html;profile=mcp-app";
@@ -88,7 +88,9 @@ fn page(
     let description = fields.text("description");
     let (template, config) = (fields.text("template"), fields.object("config").unwrap_or_default());
     let meta = fields.object("meta").unwrap_or_default();
-    let is_file = !entry.contains(['\n', '\0']) && tree.found(&html)?.is_some();
+    // Where scripts may write, they may not change a page.
+    let is_own = !(tree.is_written && leaves(&entry));
+    let is_file = is_own && !entry.contains(['\n', '\0']) && tree.found(&html)?.is_some();
     let source = match template {
         _ if is_file => PageSource::File(html),
         Some(template) if TEMPLATES.contains(&template.as_str()) => {
