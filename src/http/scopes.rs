@@ -58,11 +58,13 @@ impl MakeHandler for Scopes {
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
         let scope = self.executor.scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
+            .of_client(client.name())
     }
 
     fn watcher(&self, client: &Principal) -> Self::Handler {
         let scope = self.executor.watching_scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), Continuity::Requests)
+            .of_client(client.name())
     }
 
     fn secret(&self) -> Option<Arc<RemoteSecret>> {

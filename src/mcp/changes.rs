@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rmcp::model::{ResourceUpdatedNotificationParam, SubscriptionFilter};
 use rmcp::service::{ServiceError, SubscriptionContext, SubscriptionSink};
@@ -14,21 +14,28 @@ use tokio::sync::watch;
 use crate::projects::current::{CurrentProject, HeldFile, NotWatched, Versions};
 use crate::resources::{self, Watching};
 use crate::server::{Server, Shared};
-use project::WatchableResource;
+use project::{WATCHED_FILES, WatchableResource};
 use service::Backend;
 
 /// Time between two tellings of one client at least: a client reads a list anew each time.
 const APART: Duration = Duration::from_millis(500);
-/// Files of a project that one client hears of.
+/// Time before the files of a stream are looked for in which the client may have been told that they are watched. A file
+/// system's clock can be as much behind.
+const EARLIER: Duration = Duration::from_millis(20);
+/// Files of a project that one session hears of, or all streams of one client.
 const FILES: usize = 64;
+/// Files that all sessions of one client hear of: others have room too.
+const CLIENT_FILES: usize = WATCHED_FILES / 4;
 
 /// What one client asked about.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     /// Files by the addresses that were asked for.
     files: Mutex<BTreeMap<String, ToldFile>>,
-    /// Files of this client, those of its open streams with them.
+    /// Number of its files, those of open streams with them.
     count: Arc<AtomicUsize>,
+    /// Number of the files of all sessions of this client.
+    of_client: Arc<AtomicUsize>,
     /// Task that tells of changes.
     telling: Watching,
 }
@@ -38,16 +45,17 @@ pub(crate) struct Subscriptions {
 struct ToldFile {
     held: HeldFile,
     told: u64,
-    _place: Place,
+    /// Among those of its session, and of its client.
+    _places: (Place, Place),
 }
 
-/// A place among the files of one client.
+/// A place among files that are counted.
 #[derive(Debug)]
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn among(count: &Arc<AtomicUsize>) -> Option<Self> {
-        let more = |count: usize| (count < FILES).then_some(count + 1);
+    fn among(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let more = |count: usize| (count < most).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self(Arc::clone(count)))
     }
@@ -242,7 +250,8 @@ impl<B: Backend> Server<B> {
         if subscriptions.files().contains_key(asked) {
             return Some(Ok(()));
         }
-        let file = match told_file(project, &path, &subscriptions.count).await {
+        // The answer says from when on it is watched.
+        let file = match subscriptions.told_file(project, &path, None).await {
             Ok(file) => file,
             Err(why) => return Some(Err(ErrorData::internal_error(why.to_string(), None))),
         };
@@ -257,13 +266,23 @@ impl<B: Backend> Server<B> {
         (was_watched || project.last().watchable(asked).is_some()).then_some(())
     }
 
-    /// Returns the addresses among these that a stream can be about.
+    /// Returns the addresses among these that a stream can be about: of files, as many as there is room for.
     pub(crate) fn watchable<'u>(&self, uris: impl Iterator<Item = &'u String>) -> Vec<String> {
-        let Some(project) = &self.0.project else { return Vec::new() };
-        let Ok(project) = project.trusted() else { return Vec::new() };
-        let is_watched = |uri: &&String| {
-            use WatchableResource::{Constant, File};
-            matches!(project.watchable(uri), Some(File { .. } | Constant { .. }))
+        let Some(current) = &self.0.project else { return Vec::new() };
+        let Ok(project) = current.trusted() else { return Vec::new() };
+        let mut room = match project.settings.poll_seconds {
+            0 => 0,
+            _ => current.room().min(self.0.subscriptions.room()),
+        };
+        let is_watched = |uri: &&String| match project.watchable(uri) {
+            Some(WatchableResource::Constant { .. }) => true,
+            Some(WatchableResource::File { .. }) if room > 0 => {
+                room -= 1;
+                true
+            }
+            Some(WatchableResource::File { .. } | WatchableResource::Unknown { .. }) | None => {
+                false
+            }
         };
         uris.filter(is_watched).take(FILES).cloned().collect()
     }
@@ -291,13 +310,19 @@ impl<B: Backend> Server<B> {
     async fn stream_files(&self, accepted: &SubscriptionFilter) -> BTreeMap<String, ToldFile> {
         let mut files = BTreeMap::new();
         let Some(project) = &self.0.project else { return files };
+        // Its client knows by now that it is told of changes.
+        let since = SystemTime::now() - EARLIER;
         for uri in accepted.resource_subscriptions.iter().flatten() {
             let Some(WatchableResource::File { path, .. }) = project.last().watchable(uri) else {
                 continue;
             };
-            match told_file(project, &path, &self.0.subscriptions.count).await {
+            if files.contains_key(uri) {
+                continue;
+            }
+            match self.0.subscriptions.told_file(project, &path, Some(since)).await {
                 Ok(file) => drop(files.insert(uri.clone(), file)),
-                Err(why) => tracing::debug!(%why, "a resource is not watched"),
+                // There was room when it was accepted.
+                Err(why) => tracing::warn!(%why, "a resource is not watched"),
             }
         }
         files
@@ -305,20 +330,35 @@ impl<B: Backend> Server<B> {
 }
 
 impl Subscriptions {
+    /// Makes those of one of a client's sessions, which have this count of files together.
+    pub(crate) fn of_client(of_client: Arc<AtomicUsize>) -> Self {
+        Self { of_client, ..Self::default() }
+    }
+
+    /// Returns how many more files there can be.
+    fn room(&self) -> usize {
+        let left =
+            |count: &AtomicUsize, most: usize| most.saturating_sub(count.load(Ordering::Relaxed));
+        left(&self.count, FILES).min(left(&self.of_client, CLIENT_FILES))
+    }
+
+    /// Has a file watched for the client, which is told of changes after `since`, or from now on.
+    async fn told_file(
+        &self,
+        project: &Arc<CurrentProject>,
+        path: &str,
+        since: Option<SystemTime>,
+    ) -> Result<ToldFile, NotWatched> {
+        let place = |count, most| Place::among(count, most).ok_or(NotWatched::TooMany);
+        let places = (place(&self.count, FILES)?, place(&self.of_client, CLIENT_FILES)?);
+        let (held, before) = project.hold(path, since).await?;
+        let told = if since.is_some() { before } else { held.version() };
+        Ok(ToldFile { told, held, _places: places })
+    }
+
     fn files(&self) -> MutexGuard<'_, BTreeMap<String, ToldFile>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Has a file watched for one client.
-async fn told_file(
-    project: &Arc<CurrentProject>,
-    path: &str,
-    count: &Arc<AtomicUsize>,
-) -> Result<ToldFile, NotWatched> {
-    let place = Place::among(count).ok_or(NotWatched::TooMany)?;
-    let held = project.hold(path).await?;
-    Ok(ToldFile { told: held.version(), held, _place: place })
 }
 
 /// Returns all that a session is to be told of; `None` once it is gone.

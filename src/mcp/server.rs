@@ -158,6 +158,17 @@ impl<B: Backend> Server<B> {
         }))
     }
 
+    /// Counts the files that this hears of among those of all sessions of a client of this name.
+    #[must_use]
+    pub fn of_client(mut self, name: &str) -> Self {
+        let count = self.0.project.as_ref().map(|project| project.count_of(name));
+        // Nobody shares it before it is served.
+        if let (Some(shared), Some(count)) = (Arc::get_mut(&mut self.0), count) {
+            shared.subscriptions = Subscriptions::of_client(count);
+        }
+        self
+    }
+
     /// Returns the project's tool of this name, with the project as it is now.
     ///
     /// # Errors

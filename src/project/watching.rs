@@ -2,6 +2,8 @@
 //!
 //! The front end takes lists from that process and nothing else: what the operator said stays as it was at the start.
 
+use std::collections::BTreeMap;
+
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +28,7 @@ const REPORT_VALUES: usize = 2_000_000;
 pub enum WatchReport {
     /// The project as it is now.
     Lists(Box<Project>),
-    /// `register.json` cannot be used, for this reason: no list can be trusted.
+    /// `register.json` or the directory cannot be used, for this reason: no list can be trusted.
     Broken(String),
     /// The project cannot be read again, for this reason: the last lists stay.
     Unread(String),
@@ -68,8 +70,9 @@ impl WatchReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchOrder {
     pub number: u64,
-    /// Paths in the project.
-    pub files: Vec<String>,
+    /// By its path in the project, the time in nanoseconds since the epoch from which a change of it counts that came
+    /// before the order.
+    pub files: BTreeMap<String, u64>,
 }
 
 /// Puts the length of a message before it; `None` if it is too long.

@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use project::ProjectDirectory;
 use sha2::{Digest, Sha256};
 
+use crate::watches::parents;
+
 /// Bytes of a file up to which its content is compared, and not its times.
 const COMPARED_BYTES: u64 = 1 << 20;
 
@@ -44,4 +46,20 @@ impl Content {
         let found = file.metadata()?;
         Ok(Self::Long(found.len(), found.mtime(), found.mtime_nsec()))
     }
+}
+
+/// Returns true if a file can have become another since a time in nanoseconds since the epoch, by itself or by a folder on
+/// the way to it. Nobody but the kernel sets what is looked at.
+pub(crate) fn may_have_changed(directory: &ProjectDirectory, path: &str, since: u64) -> bool {
+    let is_later = |found: OwnedFd| match File::from(found).metadata() {
+        Ok(found) => {
+            let (seconds, rest) = (found.ctime(), found.ctime_nsec());
+            let whole = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+            whole >= i128::from(since)
+        }
+        Err(_) => true,
+    };
+    since != u64::MAX
+        && (directory.file(path).is_ok_and(is_later)
+            || parents(path).chain(["."]).any(|at| directory.folder(at).is_ok_and(is_later)))
 }

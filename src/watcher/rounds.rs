@@ -15,7 +15,7 @@ use project::{
 };
 use serde_json::{Map, Value};
 
-use crate::content::Content;
+use crate::content::{self, Content};
 use crate::start::WatcherSpec;
 use crate::watches::{Touched, Watches};
 
@@ -216,21 +216,30 @@ impl Rounds {
     fn obey(&mut self, link: &OwnedFd, order: WatchOrder) -> Result<(), Ended> {
         let mut before = std::mem::take(&mut self.files);
         let mut new = Vec::new();
-        let wanted = order.files.into_iter().filter(|path| path.len() <= PATH_BYTES);
-        for path in wanted.take(WATCHED_FILES) {
+        let wanted = order.files.into_iter().filter(|(path, _)| path.len() <= PATH_BYTES);
+        for (path, since) in wanted.take(WATCHED_FILES) {
             match before.remove(&path) {
                 Some(known) => drop(self.files.insert(path, known)),
-                None => new.push(path),
+                None => new.push((path, since)),
             }
         }
-        self.files.extend(new.iter().map(|path| (path.clone(), Content::Absent)));
+        self.files.extend(new.iter().map(|(path, _)| (path.clone(), Content::Absent)));
         self.is_stale |= !before.is_empty();
-        self.lead(link, &new)?;
-        for path in new {
+        self.lead(link, new.iter().map(|(path, _)| path))?;
+        let mut updated = Vec::new();
+        for (path, since) in new {
             let content = Content::of(&self.directory, &path);
+            if content::may_have_changed(&self.directory, &path, since) {
+                updated.push(path.clone());
+            }
             self.files.insert(path, content);
         }
-        tell(link, &WatchReport::Ordered(order.number))
+        tell(link, &WatchReport::Ordered(order.number))?;
+        self.tell_updated(link, updated)
+    }
+
+    fn tell_updated(&self, link: &OwnedFd, paths: Vec<String>) -> Result<(), Ended> {
+        if paths.is_empty() { Ok(()) } else { tell(link, &WatchReport::Updated(paths)) }
     }
 
     /// Lays the watches anew. Where the kernel takes no more, changes are looked for from then on.
@@ -242,7 +251,11 @@ impl Rounds {
     }
 
     /// Adds watches for these files. Orders come as often as clients like, and the tree is not read for one.
-    fn lead(&mut self, link: &OwnedFd, files: &[String]) -> Result<(), Ended> {
+    fn lead<'f>(
+        &mut self,
+        link: &OwnedFd,
+        files: impl Iterator<Item = &'f String>,
+    ) -> Result<(), Ended> {
         let Notices::Queue(queue) = &self.notices else { return Ok(()) };
         let laid = self.watches.lead(queue, &self.directory, files);
         self.laid(link, laid)
@@ -268,7 +281,7 @@ impl Rounds {
                 *known = content;
             }
         }
-        if updated.is_empty() { Ok(()) } else { tell(link, &WatchReport::Updated(updated)) }
+        self.tell_updated(link, updated)
     }
 
     /// Reads the project, and tells what differs from what was told.
@@ -289,10 +302,11 @@ impl Rounds {
                     ProjectError::Mistake(mistake) if mistake.file.starts_with(DECIDES) => {
                         WatchReport::Broken(why)
                     }
-                    ProjectError::Mistake(_)
-                    | ProjectError::Open(_)
-                    | ProjectError::WritableByOthers
-                    | ProjectError::ForeignOwner => WatchReport::Unread(why),
+                    // Others could put scripts of theirs in the place of those that were read.
+                    ProjectError::WritableByOthers | ProjectError::ForeignOwner => {
+                        WatchReport::Broken(why)
+                    }
+                    ProjectError::Mistake(_) | ProjectError::Open(_) => WatchReport::Unread(why),
                 };
                 if self.unread.as_ref() == Some(&report) {
                     return Ok(());
@@ -387,6 +401,10 @@ mod tests {
         serde_json::from_slice(&text).expect("a report")
     }
 
+    fn order(number: u64, file: &str, since: u64) -> WatchOrder {
+        WatchOrder { number, files: BTreeMap::from([(file.to_owned(), since)]) }
+    }
+
     fn tools(report: WatchReport) -> Vec<String> {
         let WatchReport::Lists(project) = report else { panic!("{report:?}") };
         project.tools.iter().map(|tool| tool.name.clone()).collect()
@@ -398,7 +416,7 @@ mod tests {
         put(&held, "resources/r", "one");
         let mut link = watched(&held, Notices::None("why".to_owned()));
         assert_eq!(report(&mut link), WatchReport::Polled("why".to_owned()));
-        let order = WatchOrder { number: 4, files: vec!["resources/r".to_owned()] };
+        let order = order(4, "resources/r", u64::MAX);
         let frame = framed(&order).expect("it is short");
         std::io::Write::write_all(&mut link, &frame).expect("sent");
         assert_eq!(report(&mut link), WatchReport::Ordered(4));
@@ -447,7 +465,7 @@ mod tests {
         }
         let mut link = watched(&held, Notices::Queue(queue()));
         let mut order = |number: u64, file: &str| {
-            let order = WatchOrder { number, files: vec![file.to_owned()] };
+            let order = order(number, file, u64::MAX);
             let frame = framed(&order).expect("it is short");
             std::io::Write::write_all(&mut link, &frame).expect("sent");
             assert_eq!(report(&mut link), WatchReport::Ordered(number));
@@ -457,6 +475,47 @@ mod tests {
         put(&held, "one/f", "new");
         put(&held, "two/f", "new");
         assert_eq!(report(&mut link), WatchReport::Updated(vec!["two/f".to_owned()]));
+    }
+
+    #[test]
+    fn a_change_that_came_before_the_order_counts_from_the_time_that_it_names() {
+        let held = project();
+        let mut link = watched(&held, Notices::Queue(queue()));
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = u64::try_from(now.expect("a time").as_nanos()).expect("a time");
+        let hour = 3600 * 1_000_000_000;
+        let mut told = |number: u64, file: &str, since: u64| {
+            let frame = framed(&order(number, file, since)).expect("it is short");
+            std::io::Write::write_all(&mut link, &frame).expect("sent");
+            assert_eq!(report(&mut link), WatchReport::Ordered(number));
+            // Each report of a file before the next order's.
+            let frame = framed(&order(number + 1, "absent", u64::MAX)).expect("it is short");
+            std::io::Write::write_all(&mut link, &frame).expect("sent");
+            let next = report(&mut link);
+            match next {
+                WatchReport::Updated(paths) => {
+                    assert_eq!(report(&mut link), WatchReport::Ordered(number + 1));
+                    paths
+                }
+                next => {
+                    assert_eq!(next, WatchReport::Ordered(number + 1));
+                    Vec::new()
+                }
+            }
+        };
+        assert_eq!(told(1, "tools/a/a.sh", now + hour), Vec::<String>::new());
+        assert_eq!(told(3, "tools/a/a.sh", now - hour), ["tools/a/a.sh"]);
+        assert_eq!(told(5, "tools/a/a.sh", u64::MAX), Vec::<String>::new());
+        // One that is gone is known by its folder.
+        fs::remove_file(held.path().join("tools/a/a.sh")).expect("removed");
+        while !matches!(report(&mut link), WatchReport::Lists(_)) {}
+        let mut told = |number: u64, since: u64| {
+            let frame = framed(&order(number, "tools/a/a.sh", since)).expect("it is short");
+            std::io::Write::write_all(&mut link, &frame).expect("sent");
+            assert_eq!(report(&mut link), WatchReport::Ordered(number));
+        };
+        told(7, now - hour);
+        assert_eq!(report(&mut link), WatchReport::Updated(vec!["tools/a/a.sh".to_owned()]));
     }
 
     #[test]
@@ -476,6 +535,36 @@ mod tests {
         );
         fs::set_permissions(&policy, fs::Permissions::from_mode(0o644)).expect("a mode");
         assert!(matches!(report(&mut link), WatchReport::Lists(_)));
+    }
+
+    #[test]
+    fn a_script_that_others_could_have_written_leaves_no_list_to_be_trusted() {
+        let held = project();
+        let mut link = watched(&held, Notices::Queue(queue()));
+        let mode = |path: &str, mode: u32| {
+            let place = held.path().join(path);
+            fs::set_permissions(place, fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        let broken = |report: WatchReport, what: &str| {
+            let is_told = |why: &str| why.contains(what);
+            assert!(matches!(&report, WatchReport::Broken(why) if is_told(why)), "{report:?}");
+        };
+        mode("", 0o757);
+        broken(report(&mut link), "others than its owner may write");
+        mode("", 0o755);
+        assert_eq!(tools(report(&mut link)), ["a"]);
+        let folder = held.path().join("server.d");
+        fs::create_dir(&folder).expect("made");
+        mode("server.d", 0o755);
+        let register = r#"{"version": 1, "tools": [{"name": "r", "path": "a/a.sh"}]}"#;
+        put(&held, "server.d/register.json", register);
+        assert_eq!(tools(report(&mut link)), ["r"]);
+        for path in ["tools/a/a.sh", "tools/a", "tools"] {
+            mode(path, 0o775);
+            broken(report(&mut link), "chmod go-w");
+            mode(path, 0o755);
+            assert_eq!(tools(report(&mut link)), ["r"], "{path}");
+        }
     }
 
     #[test]

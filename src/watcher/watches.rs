@@ -98,14 +98,14 @@ impl Watches {
     ///
     /// # Errors
     /// As of [`Watches::lay`].
-    pub(crate) fn lead(
+    pub(crate) fn lead<'f>(
         &mut self,
         queue: &OwnedFd,
         directory: &ProjectDirectory,
-        files: &[String],
+        files: impl Iterator<Item = &'f String>,
     ) -> Result<(), String> {
         let known: BTreeSet<&String> = self.folders.values().map(|folder| &folder.path).collect();
-        let leading = files.iter().flat_map(|file| parents(file).map(str::to_owned));
+        let leading = files.flat_map(|file| parents(file).map(str::to_owned));
         let new: BTreeSet<String> = leading.filter(|folder| !known.contains(folder)).collect();
         for path in new {
             // Those of files that are watched no more are lifted in the next round.
@@ -184,6 +184,6 @@ fn watch_here(queue: &OwnedFd) -> Result<i32, Errno> {
 }
 
 /// Returns the folders on the way to a file, without the project's own directory.
-fn parents(file: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn parents(file: &str) -> impl Iterator<Item = &str> {
     file.match_indices('/').filter_map(|(at, _)| file.get(..at))
 }

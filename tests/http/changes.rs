@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::{ALICE, Connection, Server, bearer, request, secret};
+use crate::client::{ALICE, Connection, Server, bearer, patience, request, secret};
 
 const OPERATOR: &str = "ops-0123456789abcdef0123456789abcdef00";
 const CAROL: &str = "carol-0123456789abcdef0123456789abcdef";
@@ -87,6 +88,7 @@ fn subscribed(server: &Server, token: &str, wanted: &Value) -> Events {
     let first = events.until(|message| message["method"] == acknowledged);
     assert_eq!(first.len(), 1, "{first:?}");
     assert_eq!(&first[0]["params"]["notifications"], wanted, "{first:?}");
+    assert_eq!(first[0]["params"]["_meta"][SUBSCRIPTION], 9, "{first:?}");
     events
 }
 
@@ -186,12 +188,53 @@ fn clients_of_both_eras_hear_of_changes_of_a_project() {
     let updated = "notifications/resources/updated";
     put(held.path(), "resources/r.txt", "two");
     assert_eq!(session.told(updated), [json!([updated, uri])]);
-    // The stream did not ask about tools.
-    assert_eq!(stream.told(updated), [json!([updated, uri])]);
+    // The stream did not ask about tools, and all that it is told has its number.
+    let told = stream.until(|message| message["method"] == updated);
+    let params = json!({"uri": uri, "_meta": {SUBSCRIPTION: 9}});
+    assert_eq!(told, [json!({"jsonrpc": "2.0", "method": updated, "params": params})]);
     // The same content and another time, and then a change of a list.
     put(held.path(), "resources/r.txt", "two");
     put(held.path(), "tools/b/b.sh", "echo two\n");
     put(held.path(), "resources/s.txt", "one");
     assert_eq!(session.told(RESOURCES), [json!([RESOURCES, null])]);
     assert_eq!(stream.told(RESOURCES), [json!([RESOURCES, null])]);
+}
+
+#[test]
+fn a_client_that_has_many_files_watched_leaves_room_for_others() {
+    let held = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(held.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let template = r#"{"name": "any", "uriTemplate": "file:///workspace/{path}"}"#;
+    put(held.path(), "resources/any.meta.json", template);
+    let server = server(&["--project", held.path().to_str().expect("UTF-8")]);
+    let subscribe = |token: &str, session: &str, number: usize| {
+        let bearer = bearer(token);
+        let of = [("authorization", bearer.as_str()), ("mcp-session-id", session)];
+        let params = json!({"uri": format!("file:///workspace/{number}")});
+        let message =
+            json!({"jsonrpc": "2.0", "id": 3, "method": "resources/subscribe", "params": params});
+        server.mcp(&of, &message).message()["error"]["message"].clone()
+    };
+    let session = |token: &str| server.session(&[("authorization", &bearer(token))]);
+    let sessions: Vec<String> = (0..5).map(|_| session(ALICE)).collect();
+    let refused = "too many files are watched already";
+    // Each session has so many, and all of a client together.
+    for number in 0..256 {
+        let of = &sessions[number / 64];
+        assert_eq!(subscribe(ALICE, of, number), Value::Null, "{number}");
+        if number == 63 {
+            assert_eq!(subscribe(ALICE, of, 1000), refused);
+        }
+    }
+    assert_eq!(subscribe(ALICE, &sessions[4], 1000), refused);
+    let theirs = session(CAROL);
+    assert_eq!(subscribe(CAROL, &theirs, 1000), Value::Null);
+    // What a session held is free once it has ended.
+    let headers = [("authorization", &*bearer(ALICE)), ("mcp-session-id", &*sessions[0])];
+    assert!(server.ask("DELETE", "/mcp", &headers, "").status < 300);
+    let end = Instant::now() + patience();
+    while subscribe(ALICE, &sessions[4], 1000) == refused {
+        assert!(Instant::now() < end, "its files are counted still");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -225,6 +225,74 @@ fn a_subscription_has_an_id_that_ends_it() {
 }
 
 #[test]
+fn a_stream_is_promised_no_more_files_than_are_watched_for_it() {
+    let held = project(&[]);
+    let uris: Vec<String> =
+        (0..66).map(|number| format!("file://./resources/r{number:02}.txt")).collect();
+    for uri in &uris {
+        write(&held, uri.trim_start_matches("file://./"), "");
+    }
+    let listen = |server: &mut Server, uris: &[String]| {
+        let params =
+            json!({"notifications": {"resourceSubscriptions": uris}, "_meta": modern(json!({}))});
+        let id = server.request(LISTEN, params);
+        loop {
+            let line = next(server);
+            if line["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == id {
+                return (id, line["params"]["notifications"]["resourceSubscriptions"].clone());
+            }
+        }
+    };
+    let mut server = serving(&held, "");
+    let (first, accepted) = listen(&mut server, &uris);
+    assert_eq!(accepted, json!(uris[..64]));
+    // The last of them is watched, so the others are as well.
+    write(&held, "resources/r63.txt", "two");
+    while next(&server)["params"]["uri"] != uris[63] {}
+    let one_more = uris[64..65].to_vec();
+    assert_eq!(listen(&mut server, &one_more).1, Value::Null);
+    let cancelled = json!({"requestId": first});
+    server
+        .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}));
+    let end = Instant::now() + patience();
+    while listen(&mut server, &one_more).1 != json!(one_more) {
+        assert!(Instant::now() < end, "its files are counted still");
+    }
+    write(&held, "resources/r64.txt", "two");
+    while next(&server)["params"]["uri"] != uris[64] {}
+    // Nor any where the operator has none watched.
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--toolchains", "none", "--project"]).arg(held.path());
+    command.env("MCPBASH_RESOURCES_POLL_INTERVAL_SECS", "0");
+    assert_eq!(listen(&mut Server::of(command), &uris).1, Value::Null);
+}
+
+#[test]
+fn a_provider_that_is_added_is_asked_and_one_that_is_gone_is_not() {
+    let held = project(&[("resources/page.txt", "")]);
+    write(&held, "resources/page.txt.meta.json", r#"{"uri": "https://example.org/"}"#);
+    let mut server = serving(&held, "");
+    let mut read = || {
+        let id = server.request("resources/read", json!({"uri": "https://example.org/"}));
+        server.answer(id)
+    };
+    // The server would fetch it, and has no host that it may.
+    let refused = read()["error"].clone();
+    assert_ne!(refused, Value::Null);
+    let until = |read: &mut dyn FnMut() -> Value, is: &dyn Fn(&Value) -> bool| {
+        let end = Instant::now() + patience();
+        while !is(&read()) {
+            assert!(Instant::now() < end, "it was not seen: {}", read());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    write(&held, "providers/https.sh", "echo own\n");
+    until(&mut read, &|answer| answer["result"]["contents"][0]["text"] == "own\n");
+    fs::remove_file(held.path().join("providers/https.sh")).expect("removed");
+    until(&mut read, &|answer| answer["error"] == refused);
+}
+
+#[test]
 fn one_client_hears_of_so_many_files() {
     let held = project(&[]);
     for number in 0..65 {

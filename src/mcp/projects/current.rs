@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rmcp::ErrorData;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,6 +28,8 @@ pub struct CurrentProject {
     state: RwLock<State>,
     versions: watch::Sender<Versions>,
     files: Mutex<Files>,
+    /// Counts of the files that are watched for one client, by their names.
+    counts: Mutex<BTreeMap<String, Weak<AtomicUsize>>>,
     /// Files that are to be watched.
     orders: watch::Sender<WatchOrder>,
     /// Number of the last order that is in force; `None` while nothing watches the project.
@@ -57,10 +60,17 @@ struct Files {
     number: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WatchedFile {
     holders: usize,
     version: u64,
+    /// Time in nanoseconds since the epoch from which its changes count.
+    since: u64,
+}
+
+impl WatchedFile {
+    /// One that nobody holds.
+    const NONE: Self = Self { holders: 0, version: 0, since: u64::MAX };
 }
 
 /// Reason why a file is not watched.
@@ -86,6 +96,7 @@ impl CurrentProject {
             state: RwLock::new(State { project: Arc::new(project), broken: None }),
             versions: watch::Sender::default(),
             files: Mutex::default(),
+            counts: Mutex::default(),
             orders: watch::Sender::default(),
             obeyed: watch::Sender::default(),
         }
@@ -230,27 +241,57 @@ impl CurrentProject {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a file watched. Returns once it is.
+    /// Returns how many more files can be watched for clients: none while nothing watches the project.
+    pub(crate) fn room(&self) -> usize {
+        match *self.obeyed.borrow() {
+            Some(_) => WATCHED_FILES.saturating_sub(self.files().all.len()),
+            None => 0,
+        }
+    }
+
+    /// Returns the count of files that the sessions of a client of this name share.
+    pub(crate) fn count_of(&self, client: &str) -> Arc<AtomicUsize> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of clients that have left.
+        counts.retain(|_, count| count.strong_count() > 0);
+        let known = counts.get(client).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let count = Arc::default();
+            counts.insert(client.to_owned(), Arc::downgrade(&count));
+            count
+        })
+    }
+
+    /// Has a file watched. Returns once it is, with its version before that. A change counts that comes after `since`, where
+    /// that is given, and before the file is watched.
     ///
     /// # Errors
     /// Nothing watches the project, or too many files are watched.
-    pub(crate) async fn hold(self: &Arc<Self>, path: &str) -> Result<HeldFile, NotWatched> {
+    pub(crate) async fn hold(
+        self: &Arc<Self>,
+        path: &str,
+        since: Option<SystemTime>,
+    ) -> Result<(HeldFile, u64), NotWatched> {
         let mut obeyed = self.obeyed.subscribe();
         if obeyed.borrow_and_update().is_none() {
             return Err(NotWatched::Off);
         }
-        let (held, number) = {
+        let (held, version, number) = {
             let mut files = self.files();
             if files.all.len() >= WATCHED_FILES && !files.all.contains_key(path) {
                 return Err(NotWatched::TooMany);
             }
-            files.all.entry(path.to_owned()).or_default().holders += 1;
-            (HeldFile { project: Arc::clone(self), path: path.to_owned() }, self.order(&mut files))
+            let file = files.all.entry(path.to_owned()).or_insert(WatchedFile::NONE);
+            file.holders += 1;
+            file.since = file.since.min(since.map_or(u64::MAX, nanoseconds));
+            let version = file.version;
+            let held = HeldFile { project: Arc::clone(self), path: path.to_owned() };
+            (held, version, self.order(&mut files))
         };
         let is_obeyed = |last: &Option<u64>| last.is_none_or(|last| last >= number);
         let last = tokio::time::timeout(OBEYED, obeyed.wait_for(is_obeyed)).await;
         match last {
-            Ok(Ok(last)) if last.is_some() => Ok(held),
+            Ok(Ok(last)) if last.is_some() => Ok((held, version)),
             Ok(_) | Err(_) => Err(NotWatched::Off),
         }
     }
@@ -258,7 +299,7 @@ impl CurrentProject {
     /// Orders that the files that are held are watched; returns the number of the order.
     fn order(&self, files: &mut Files) -> u64 {
         files.number += 1;
-        let all = files.all.keys().cloned().collect();
+        let all = files.all.iter().map(|(path, file)| (path.clone(), file.since)).collect();
         self.orders.send_replace(WatchOrder { number: files.number, files: all });
         files.number
     }
@@ -281,6 +322,12 @@ impl Drop for HeldFile {
             self.project.order(&mut files);
         }
     }
+}
+
+/// Returns a time in nanoseconds since the epoch.
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns the first mistakes that were not there before, and the count of the others. A script can write to `resources`
