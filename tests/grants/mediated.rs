@@ -34,19 +34,25 @@ def some(count): return [one for one in (instance() for _ in range(count)) if is
 "#;
 
 fn most(caller: &Caller) -> Check {
+    // The older call, where the architecture has one (epoll_create(2)).
+    let (older, sizes, refused) = if cfg!(target_arch = "x86_64") {
+        ("call(213, 1), ", "call(213, 0), call(213, -1), ", "EINVAL EINVAL ")
+    } else {
+        ("instance(), ", "", "")
+    };
     let script = format!(
         "{EPOLL}
-have = some(64); print(len(have), instance(), call(213, 1), tried(select.epoll))
+have = some(64); print(len(have), instance(), {older}tried(select.epoll))
 os.close(have.pop()); os.close(have.pop()); print(len(some(3)))
 for one in have: os.close(one)
-print(call(213, 0), call(213, -1), call(291, 1), call(291, 1 << 32))
+print({sizes}call(291, 1), call(291, 1 << 32))
 # As many as one likes, one after the other.
 for _ in range(2000): select.epoll().close()
 print('many')"
     );
     let told = python(caller, &[], &script)?;
-    let expected = "64 EMFILE EMFILE EMFILE\n2\nEINVAL EINVAL EINVAL 3\nmany";
-    equal("counted", (told.said(), told.stderr.as_str()), (expected, ""))?;
+    let expected = format!("64 EMFILE EMFILE EMFILE\n2\n{refused}EINVAL 3\nmany");
+    equal("counted", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))?;
     // The control: outside there is no such figure.
     let more = format!("{CALLS}\n{EPOLL}\nprint(len(some(100)))");
     equal("outside", caller.python_outside(&more)?.said(), "100")

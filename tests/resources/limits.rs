@@ -344,7 +344,8 @@ fn crawl(caller: &Caller) -> Check {
     let held = tempfile::tempdir_in("/var/tmp")?;
     caller.own(held.path())?;
     let path = held.path().display().to_string();
-    let options = ["--memory", "64M", "--timeout", "120s", "--rw", &path];
+    // An emulated machine takes minutes to come near the limit.
+    let options = ["--memory", "64M", "--timeout", "600s", "--rw", &path];
     let told = caller.json(&options, &["python3", "-c", CRAWL])?;
     equal("began", text(&told, "stdout"), "began\n")?;
     equal("ended", ended(&told), ("limit", "memory"))?;

@@ -1,5 +1,7 @@
 //! `run --tty`: a terminal of the cell's own behind the operator's, which is given back as it was.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, holds, patience};
@@ -272,9 +274,11 @@ print(json.dumps({'code': code, 'took': took, 'same': same, 'left': left.decode(
 fn at_line(
     caller: &Caller,
     kind: &str,
+    limit: Duration,
     (after, script): (&str, &str),
 ) -> Result<(Value, f64), Failed> {
-    let command = caller.run_command(&["--timeout", "5s"], &["bash", "-c", script]);
+    let limit = format!("{}s", limit.as_secs());
+    let command = caller.run_command(&["--timeout", &limit], &["bash", "-c", script]);
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let mut python = caller.outside("python3");
@@ -288,32 +292,34 @@ fn at_line(
 }
 
 fn lines(caller: &Caller) -> Check {
+    // Of what has no end by itself, and of what has.
+    let (short, long) = (Duration::from_secs(5), patience() / 2);
     // Asks without end and reads nothing.
     let asks = r"printf '\033[?1000h'; stty raw -echo; while :; do printf '\033[c\033[c\033[c\033[c'; done";
-    let (told, _) = at_line(caller, "writes", ("0", asks))?;
+    let (told, _) = at_line(caller, "writes", short, ("0", asks))?;
     equal("the time limit", field(&told, "code"), &Value::from(124))?;
     holds("it was asked", &told, field(&told, "asked").as_u64() > Some(100))?;
     equal("put back", field(&told, "reset"), &Value::Bool(true))?;
     given_back(&told)?;
     // Asks last, behind much that is not drawn yet.
     let late = r"printf '\033[?1000h'; head -c 1000000 /dev/zero | tr '\0' x; printf '\033[c'";
-    let (told, _) = at_line(caller, "slow", ("0", late))?;
+    let (told, _) = at_line(caller, "slow", long, ("0", late))?;
     equal("its end", field(&told, "code"), &Value::from(0))?;
     equal("put back", field(&told, "reset"), &Value::Bool(true))?;
     given_back(&told)?;
     // The control: the same question is answered where the terminal keeps up.
     let soon =
         r"stty raw -echo; printf '\033[c'; read -rsd c answer; stty sane; [[ $answer = *28 ]]";
-    let (told, _) = at_line(caller, "slow", ("0", soon))?;
+    let (told, _) = at_line(caller, "slow", long, ("0", soon))?;
     equal("answered", field(&told, "code"), &Value::from(0))?;
     given_back(&told)?;
     // One that takes nothing keeps neither the end of the call nor a signal from it.
     let much = r"stty raw -echo; printf '\033[?1000h\033[c'; yes";
-    let (told, took) = at_line(caller, "stuck", ("0", much))?;
+    let (told, took) = at_line(caller, "stuck", short, ("0", much))?;
     equal("the time limit", field(&told, "code"), &Value::from(124))?;
     holds("soon after it", took, took < 20.0)?;
     equal("its attributes", field(&told, "same"), &Value::Bool(true))?;
-    let (told, took) = at_line(caller, "stuck", ("1", much))?;
+    let (told, took) = at_line(caller, "stuck", short, ("1", much))?;
     equal("the signal", field(&told, "code"), &Value::from(143))?;
     holds("soon after it", took, took < 15.0)?;
     equal("its attributes", field(&told, "same"), &Value::Bool(true))

@@ -15,6 +15,11 @@ pub enum CallMeaning {
 
 /// Looks a name up; `None` when no supported architecture has it.
 pub fn lookup(name: &str) -> Option<CallMeaning> {
+    // The kernel's own name on every architecture. The table has the C library's for aarch64.
+    let name = match name {
+        "newfstatat" if cfg!(target_arch = "aarch64") => "fstatat",
+        name => name,
+    };
     if let Ok(call) = name.parse::<syscalls::Sysno>() {
         return u32::try_from(call.id()).ok().map(CallMeaning::Here);
     }
@@ -62,6 +67,12 @@ mod tests {
         let other = if cfg!(target_arch = "x86_64") { "fstatat" } else { "open" };
         assert_eq!(lookup(other), Some(CallMeaning::Elsewhere));
         assert_eq!(number(other), None);
+    }
+
+    #[test]
+    fn the_kernels_name_for_reading_attributes_is_known_everywhere() {
+        let number = number("newfstatat");
+        assert_eq!(number, Some(if cfg!(target_arch = "x86_64") { 262 } else { 79 }));
     }
 
     #[test]
