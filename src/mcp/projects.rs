@@ -361,7 +361,11 @@ fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorD
 /// Returns how a script ended.
 fn end(outcome: &Outcome) -> ScriptEnd {
     match outcome {
-        Outcome::Exited { .. } => ScriptEnd::Exited,
+        Outcome::Exited { code: 0 } => ScriptEnd::Exited,
+        // The script's own code is in the report.
+        Outcome::Exited { code } => ScriptEnd::Stopped(format!(
+            "Tool has ended, and its output was not sent whole (code {code})"
+        )),
         Outcome::Timeout => ScriptEnd::TimedOut,
         Outcome::Cancelled => ScriptEnd::Cancelled,
         Outcome::Signaled { signal } => {

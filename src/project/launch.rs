@@ -1,7 +1,7 @@
 //! One call of a script: the words of the program that stands around it in the cell (`src/helpers/runner/`), and what that
 //! program reports at the end.
 //!
-//! Nothing of the caller is in those words but the URI of a resource. Arguments travel as values of the environment or as
+//! Nothing of the caller is in those words. Arguments travel as values of the environment or as
 //! standard input.
 
 use std::collections::BTreeMap;
@@ -261,7 +261,7 @@ impl ScriptLaunch {
             ("COFFERDAM_PROVIDER", &asked.provider),
             ("COFFERDAM_PAGE", &asked.file),
         ]));
-        let words = runner("provider", Some(&asked.uri));
+        let words = runner("provider", None);
         let downloads = downloads(project, &mut env);
         Self {
             words,

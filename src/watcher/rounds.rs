@@ -492,15 +492,12 @@ mod tests {
             let frame = framed(&order(number + 1, "absent", u64::MAX)).expect("it is short");
             std::io::Write::write_all(&mut link, &frame).expect("sent");
             let next = report(&mut link);
-            match next {
-                WatchReport::Updated(paths) => {
-                    assert_eq!(report(&mut link), WatchReport::Ordered(number + 1));
-                    paths
-                }
-                next => {
-                    assert_eq!(next, WatchReport::Ordered(number + 1));
-                    Vec::new()
-                }
+            if let WatchReport::Updated(paths) = next {
+                assert_eq!(report(&mut link), WatchReport::Ordered(number + 1));
+                paths
+            } else {
+                assert_eq!(next, WatchReport::Ordered(number + 1));
+                Vec::new()
             }
         };
         assert_eq!(told(1, "tools/a/a.sh", now + hour), Vec::<String>::new());

@@ -395,3 +395,65 @@ fn what_a_script_leaves_running_holds_no_end_and_says_nothing_later() {
     let ping = server.request("ping", json!({}));
     assert_eq!(until(&mut server, ping, |_| None).len(), 1);
 }
+
+/// The output of a tool that is a script of Python, with the result it is of.
+fn printed(script: &str) -> (String, Value) {
+    let held = project(&[("tools/x/x.py", script)]);
+    let path = held.path().join("tools/x/x.py");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let mut server = Server::of(command(&held, &[]));
+    let answer = called(&mut server, json!({}));
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+    (text, answer)
+}
+
+#[test]
+fn a_stream_that_does_not_wait_costs_no_output() {
+    let script =
+        "#!/usr/bin/python3\nimport os\nos.set_blocking(203, False)\nprint('x' * 3_000_000)\n";
+    let (text, answer) = printed(script);
+    let sent = text.trim_end().len();
+    assert_eq!((sent, &answer["result"]["isError"]), (3_000_000, &json!(false)));
+}
+
+#[test]
+fn a_script_sees_what_a_shell_around_it_would_leave() {
+    // Descriptor 3 is that of the list itself.
+    let script = "#!/usr/bin/python3\nimport fcntl, os, signal\n\
+        print(*(os.environ.get(name) for name in ('PWD', 'OLDPWD', 'SHLVL')))\n\
+        print(*(fcntl.fcntl(number, fcntl.F_GETFL) & os.O_NONBLOCK for number in (0, 1)))\n\
+        print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, sorted(map(int, os.listdir('/dev/fd'))))\n";
+    let (text, answer) = printed(script);
+    assert_eq!(text, "/workspace /workspace 1\n0 0\nTrue [0, 1, 2, 3, 203]\n", "{answer}");
+}
+
+#[test]
+fn a_script_without_its_interpreter_is_named() {
+    let (_, answer) = printed("#!/usr/bin/absent\n");
+    let text = answer.to_string();
+    assert!(
+        text.contains(
+            "/workspace/tools/x/x.py: there is no such file, or none that its first line names"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_script_at_its_time_limit_has_a_moment_for_its_end() {
+    let tool =
+        "trap 'sleep 0.3; echo done >resources/end; exit' TERM\nwhile :; do sleep 0.1; done\n";
+    let held = project(&[
+        ("tools/x/x.sh", tool),
+        ("tools/x/x.meta.json", r#"{"name": "x", "timeoutSecs": 1}"#),
+        ("resources/r.txt", ""),
+    ]);
+    let place = format!("{}:rw", held.path().display());
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--toolchains", "none", "--project", &place]);
+    let mut server = Server::of(command);
+    let answer = called(&mut server, json!({}));
+    assert!(answer.to_string().contains("timed out"), "{answer}");
+    let left = fs::read_to_string(held.path().join("resources/end"));
+    assert_eq!(left.ok().as_deref(), Some("done\n"), "{answer}");
+}

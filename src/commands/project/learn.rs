@@ -114,7 +114,8 @@ impl LearnedTool {
     /// Tells how the call ended, in the words of its result.
     pub(in crate::commands) fn end_text(&mut self, outcome: &Outcome, stderr: &str) -> String {
         let end = match outcome {
-            Outcome::Exited { .. } => ScriptEnd::Exited,
+            Outcome::Exited { code: 0 } => ScriptEnd::Exited,
+            Outcome::Exited { code } => ScriptEnd::Stopped(format!("no whole output, code {code}")),
             Outcome::Timeout => ScriptEnd::TimedOut,
             Outcome::Cancelled => ScriptEnd::Cancelled,
             Outcome::Signaled { signal } => ScriptEnd::Stopped(format!("signal {signal}")),

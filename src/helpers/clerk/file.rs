@@ -143,6 +143,22 @@ pub fn append(path: &[u8]) -> Result<OpenFile, Errno> {
     open_from(NOWHERE, path, O_WRONLY | O_APPEND)
 }
 
+/// Sets the flags of an open file (F_SETFL of fcntl(2)).
+fn set_flags(file: &OpenFile, flags: usize) -> Result<(), Errno> {
+    const SET_FLAGS: usize = 4;
+    sys::call(number::FCNTL, &[file.0, SET_FLAGS, flags]).map(drop)
+}
+
+/// Has reading wait, as programs expect it of their input.
+pub fn wait_to_read(file: &OpenFile) -> Result<(), Errno> {
+    set_flags(file, 0)
+}
+
+/// Has appending wait, as programs expect it of their output.
+pub fn wait_to_append(file: &OpenFile) -> Result<(), Errno> {
+    set_flags(file, O_APPEND)
+}
+
 /// Makes a file by its path, or empties the one that is there.
 pub fn replace(path: &[u8]) -> Result<OpenFile, Errno> {
     let path = c_name(path)?;
@@ -290,15 +306,26 @@ pub fn read_at(file: &OpenFile, offset: u64, most: usize) -> Result<Vec<u8>, Err
     Ok(bytes)
 }
 
-/// Writes all bytes (write(2)).
+/// Writes all bytes (write(2)). A pipe that was made not to wait, by whoever has its other copies, is waited for.
 pub fn write_all(descriptor: usize, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match sys::write(descriptor, rest) {
             Ok(count) => rest = rest.get(count..).unwrap_or_default(),
             Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => await_room(descriptor)?,
             Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+/// Waits until a descriptor can be written to (ppoll(2)).
+fn await_room(descriptor: usize) -> Result<(), Errno> {
+    const WRITABLE: u64 = 4;
+    let mut one = [u64::try_from(descriptor).unwrap_or(0) | WRITABLE << 32];
+    match sys::call(number::PPOLL, &[sys::place(&mut one), 1, 0, 0, 8]) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }

@@ -57,7 +57,7 @@ impl Listener {
             if has_input {
                 self.read();
             }
-            if self.asks {
+            if self.asks && !has_ended {
                 // A question that cannot be read is asked again by nobody: the script waits its time.
                 ask().unwrap_or_default();
             }
@@ -92,7 +92,7 @@ impl Listener {
         }
     }
 
-    /// Takes a piece of the input. What is left of one that cannot be stored is no line: nothing is taken any more.
+    /// Takes a piece of the input. What is left of a download that cannot be stored is no line: nothing is taken any more.
     fn hear(&mut self, piece: &[u8]) {
         if self.is_open {
             self.is_open = self.take(piece).is_ok();
@@ -128,14 +128,15 @@ impl Listener {
     }
 }
 
-/// Does what a line says; returns what comes behind it.
+/// Does what a line says; returns what comes behind it. A cancellation or an answer that cannot be stored is not told to the
+/// script; others are.
 fn obey(line: &[u8]) -> Result<Said, Errno> {
     if line == b"cancel" {
-        file::write(CANCEL, b"")?;
+        file::write(CANCEL, b"").unwrap_or_default();
     } else if let Some(answer) = line.strip_prefix(b"answer ") {
         let new = with_end(ANSWER);
-        file::write(&new, answer)?;
-        file::rename_over(&new, ANSWER)?;
+        let written = file::write(&new, answer);
+        written.and_then(|()| file::rename_over(&new, ANSWER)).unwrap_or_default();
     } else if let Some(words) = line.strip_prefix(b"download ") {
         let words = core::str::from_utf8(words).map_err(|_| Errno::INVAL)?;
         let mut words = words.split(' ');
@@ -161,6 +162,10 @@ fn ask() -> Result<(), Errno> {
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(errno),
     };
+    // One that is not written yet is looked at again.
+    if text.is_empty() {
+        return Ok(());
+    }
     file::remove_path(QUESTION)?;
     match file::remove_path(ANSWER) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -4,7 +4,7 @@
 //! Its words are the kind of the call and the program with its arguments ([`child::Launch`]). Standard input has, in this
 //! order:
 //!
-//! - `MARK METADATA ARGUMENTS` and a line break: a word that no script knows, and two lengths;
+//! - `MARK METADATA ARGUMENTS` and a line break: a word that begins the report, and two lengths;
 //! - the description of the tool and the arguments of the call, as long as that, each none if its length is 0;
 //! - lines of the server until the script ends ([`listener`]).
 //!
@@ -85,19 +85,22 @@ fn around(words: &[&CStr]) -> Result<(), Errno> {
         environment.set(name, stream);
     }
     places::enter_project()?;
+    // As a shell around the script would leave them.
     environment.set(b"PWD", places::PROJECT);
+    environment.set(b"OLDPWD", places::PROJECT);
+    environment.set(b"SHLVL", b"1");
     file::write_all(1, b"\n")?;
     let code = if launch.is_rejected() {
         files.keep_error(REJECTION)?;
         REJECTED
     } else {
-        let child = launch.start(&environment, Streams::of(&files)?);
-        match child {
+        child::outlive_term()?;
+        match launch.start(&environment, Streams::of(&files)?) {
             Ok(child) => {
                 Listener::new(&environment).wait(&child, input.rest())?;
-                child.code()?
+                child.code(launch.name())?
             }
-            Err(errno) => child::refused(b"its process", errno),
+            Err(errno) => child::refused(launch.name(), errno),
         }
     };
     report::tell(&head.mark, code, &files, &environment)

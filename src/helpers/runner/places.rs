@@ -79,7 +79,7 @@ impl Files {
 
 /// First line of the input.
 pub struct Head {
-    /// Word that no script knows.
+    /// Word that begins the report.
     pub mark: Vec<u8>,
     /// Bytes of the tool's description.
     pub metadata: usize,

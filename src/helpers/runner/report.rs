@@ -26,13 +26,20 @@ pub fn tell(mark: &[u8], code: u8, files: &Files, environment: &Environment) -> 
         child::embed(environment)?;
     }
     write_all(1, &[b"\n", mark, b"\n"].concat())?;
+    // What a process that is left behind writes from now on is not the script's.
+    let mut left = usize::try_from(file::stat(&files.output)?.size).unwrap_or(usize::MAX);
     let mut room = [0; ROOM];
-    loop {
-        match sys::read(files.output.0, &mut room) {
-            Ok(0) => return Ok(()),
-            Ok(count) => write_all(1, room.get(..count).unwrap_or_default())?,
+    while left > 0 {
+        let most = room.len().min(left);
+        match sys::read(files.output.0, room.get_mut(..most).unwrap_or_default()) {
+            Ok(0) => break,
+            Ok(count) => {
+                write_all(1, room.get(..count).unwrap_or_default())?;
+                left -= count;
+            }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }
+    Ok(())
 }

@@ -9,6 +9,8 @@ decides() (
     # The server has asked its own list before; a policy.sh without this function has nothing to add.
     mcp_tools_policy_check() { :; }
     source "$MCPBASH_PROJECT_ROOT/server.d/policy.sh"
+    # The kernel takes no longer variable than 128 KiB.
+    [[ -n ${MCP_TOOL_METADATA_JSON:-} ]] || mcp_fail -32602 "Tool '$MCP_TOOL_NAME' blocked by policy: its description is too long to be judged"
     status=0
     mcp_tools_policy_check "$MCP_TOOL_NAME" "$MCP_TOOL_METADATA_JSON" || status=$?
     if [[ $status == 0 ]]; then

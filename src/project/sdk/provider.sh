@@ -38,4 +38,4 @@ reads_file() {
     cat -- "$real"
 }
 
-reads "$1"
+reads "$MCP_RESOURCE_URI"
