@@ -75,7 +75,7 @@ fn is_held(caller: &Caller, id: &str) -> Check {
         "held" | "known" => true,
         "not_applicable" => {
             let must_run = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
-            // Of x86 alone: on that every attack has its calls.
+            // Take it on other processors than x86, on which every attack has its calls.
             let is_of_x86 = cfg!(not(target_arch = "x86_64")) && text("why").starts_with(NO_CALL);
             OF_THE_OTHER.contains(&text("why")) || is_of_x86 || !must_run
         }

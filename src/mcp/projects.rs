@@ -362,7 +362,7 @@ fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorD
 fn end(outcome: &Outcome) -> ScriptEnd {
     match outcome {
         Outcome::Exited { code: 0 } => ScriptEnd::Exited,
-        // The script's own code is in the report.
+        // Take it for the runner's code: the script's own is in the report.
         Outcome::Exited { code } => ScriptEnd::Stopped(format!(
             "Tool has ended, and its output was not sent whole (code {code})"
         )),

@@ -106,7 +106,7 @@ impl ProjectDirectory {
         mut visit: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         visit(".")?;
-        // A directory that can no longer be used has no lists.
+        // Visit no list of a directory that can no longer be used.
         let Ok(tree) = self.tree() else { return Ok(()) };
         for folder in LISTED {
             if tree.is_folder(folder) {

@@ -130,7 +130,7 @@ pub(crate) fn registered(
 ) -> Result<Vec<ScriptPrompt>, ProjectMistake> {
     let mut prompts = Vec::new();
     for entry in entries {
-        // Where scripts may write, they may not change the text of a prompt.
+        // Keep scripts that may write from changing the text of a prompt.
         let file = match tree.is_written {
             true => entry.file_within(tree, FOLDER)?,
             false => entry.file(tree, FOLDER)?,

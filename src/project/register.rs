@@ -68,7 +68,7 @@ impl Entry {
         }
         let bad = || ProjectMistake::new(&self.place, format!("`path`: no file {folder}/{path}"));
         let found = tree.found(&format!("{folder}/{path}"));
-        // A mistake of the register: no list falls back to what was known of a file before.
+        // Count it as a mistake of the register: no list falls back to what was known of a file before.
         let found = found.map_err(|mistake| ProjectMistake::new(&self.place, mistake.to_string()));
         found?.ok_or_else(bad)
     }

@@ -88,7 +88,7 @@ fn page(
     let description = fields.text("description");
     let (template, config) = (fields.text("template"), fields.object("config").unwrap_or_default());
     let meta = fields.object("meta").unwrap_or_default();
-    // Where scripts may write, they may not change a page.
+    // Keep scripts that may write from changing a page.
     let is_own = !(tree.is_written && leaves(&entry));
     let is_file = is_own && !entry.contains(['\n', '\0']) && tree.found(&html)?.is_some();
     let source = match template {

@@ -231,7 +231,7 @@ impl Stage {
 
     /// Returns a line with what its placeholders stand for, and calls (`@name`) by their numbers.
     pub fn filled(&self, line: &str, place: &RunPlace) -> String {
-        // A file without a name, for writing: the number is another on each architecture (open(2)).
+        // Ask for a file without a name by the number of this architecture (open(2)).
         let nameless = format!("0{:o}", libc::O_TMPFILE | libc::O_WRONLY);
         let mut text = line.replace("{probe}", &place.helper).replace("{tmp}", &place.tmp);
         text = text.replace("{nameless}", &nameless);

@@ -110,7 +110,7 @@ impl<'w> Launch<'w> {
             let environment = environment.addresses();
             match self {
                 Self::Program(path) => match execute(path, &[path], &environment) {
-                    // As shells do with a script that does not name what reads it.
+                    // Do as shells with a script that does not name what reads it.
                     Errno::NOEXEC => Err(execute(BASH, &[c"bash", path], &environment)),
                     errno => Err(errno),
                 },
@@ -162,7 +162,7 @@ impl Child {
         Ok(match low & 0x7f {
             0 => high,
             signal => {
-                // As shells do: of a closed pipe, and of an end that was asked for, nothing is said.
+                // Say nothing of a closed pipe and of an end that was asked for, as shells do.
                 if ![SIGINT, SIGPIPE, SIGTERM].contains(&usize::from(signal)) {
                     let text = alloc::format!(": was ended by signal {signal}\n");
                     say(&[name.to_bytes(), text.as_bytes()].concat());

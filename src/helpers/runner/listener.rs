@@ -58,7 +58,7 @@ impl Listener {
                 self.read();
             }
             if self.asks && !has_ended {
-                // A question that cannot be read is asked again by nobody: the script waits its time.
+                // Leave a question that cannot be read: the script waits its time.
                 ask().unwrap_or_default();
             }
             if has_ended {
@@ -162,7 +162,7 @@ fn ask() -> Result<(), Errno> {
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    // One that is not written yet is looked at again.
+    // Look again at one that is not written yet.
     if text.is_empty() {
         return Ok(());
     }
@@ -171,7 +171,7 @@ fn ask() -> Result<(), Errno> {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
     }
-    // A line each, whatever the script wrote.
+    // Make it one line, whatever the script wrote.
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
     text.truncate(end);
     for byte in text.iter_mut().filter(|byte| **byte == b'\n') {

@@ -9,7 +9,8 @@
 //! - lines of the server until the script ends ([`listener`]).
 //!
 //! Standard output has an empty line, then what the script writes to its stream, and at its end the report ([`report`]).
-//! It ends with 0 once it has reported, with 125 where the files of the call could not be made.
+//! It ends with 0 once it has reported, with 125 where the files of the call could not be made or the report could not be
+//! sent.
 //!
 //! `build.rs` makes it freestanding, like the clerk: a shell in its place took as long as the script's own.
 #![cfg_attr(freestanding, no_std, no_main)]
@@ -85,7 +86,7 @@ fn around(words: &[&CStr]) -> Result<(), Errno> {
         environment.set(name, stream);
     }
     places::enter_project()?;
-    // As a shell around the script would leave them.
+    // Set what a shell around the script would leave.
     environment.set(b"PWD", places::PROJECT);
     environment.set(b"OLDPWD", places::PROJECT);
     environment.set(b"SHLVL", b"1");

@@ -15,7 +15,7 @@ const ERROR_BYTES: usize = 64 << 10;
 
 /// Reports a script that ended with this code.
 pub fn tell(mark: &[u8], code: u8, files: &Files, environment: &Environment) -> Result<(), Errno> {
-    // A script may have put anything in its place.
+    // Expect anything: a script may have put something else in its place.
     let error = file::read(ERROR).and_then(|file| file::read_at(&file, 0, ERROR_BYTES));
     let error = error.unwrap_or_default();
     let lengths = alloc::format!(" {code} {}\n", error.len());
@@ -26,7 +26,7 @@ pub fn tell(mark: &[u8], code: u8, files: &Files, environment: &Environment) -> 
         child::embed(environment)?;
     }
     write_all(1, &[b"\n", mark, b"\n"].concat())?;
-    // What a process that is left behind writes from now on is not the script's.
+    // Leave out what a process that is left behind writes from now on.
     let mut left = usize::try_from(file::stat(&files.output)?.size).unwrap_or(usize::MAX);
     let mut room = [0; ROOM];
     while left > 0 {

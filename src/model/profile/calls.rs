@@ -15,7 +15,7 @@ pub enum CallMeaning {
 
 /// Looks a name up; `None` when no supported architecture has it.
 pub fn lookup(name: &str) -> Option<CallMeaning> {
-    // The kernel's own name on every architecture. The table has the C library's for aarch64.
+    // Take the kernel's own name everywhere: the table has the C library's for aarch64.
     let name = match name {
         "newfstatat" if cfg!(target_arch = "aarch64") => "fstatat",
         name => name,
