@@ -373,19 +373,26 @@ impl Gateway<'_> {
             ToGateway::Begin { cell, call, only } => {
                 self.begin(cell, Begun { call, only }, bytes);
             }
-            ToGateway::Ask { cell, call } => {
-                let passed = self.pass(cell, bytes);
-                if let Some(State::Working { asked, .. }) =
-                    self.cells.get_mut(&cell).map(|cell| &mut cell.state).filter(|_| passed)
-                {
-                    asked.push(call);
-                } else {
-                    self.answer(cell, call);
-                }
-            }
+            ToGateway::Ask { cell, call } => self.ask(cell, call, bytes),
             ToGateway::Close { cell } => self.close(cell),
         }
         Ok(true)
+    }
+
+    /// Asks the worker of a cell for the tally of a call. One that does not take the question has ended, or is ended:
+    /// its last words are then the answer, once they are read.
+    fn ask(&mut self, key: CellKey, call: CallId, frame: &[u8]) {
+        self.heed_first_packet(key);
+        let passed = self.pass(key, frame);
+        match self.cells.get_mut(&key).map(|cell| &mut cell.state) {
+            Some(State::Working { asked, .. }) => {
+                asked.push(call);
+                if !passed {
+                    self.kill(key);
+                }
+            }
+            Some(State::Waiting { .. } | State::Failed) | None => self.answer(key, call),
+        }
     }
 
     /// Tells the tally of a cell without a worker.
@@ -452,6 +459,15 @@ impl Gateway<'_> {
             // A worker that does not read is one that has died, or is about to be found out.
             Some(State::Working { link, .. }) => send_now(link, frame, &[]).is_ok(),
             Some(State::Waiting { .. } | State::Failed) | None => false,
+        }
+    }
+
+    /// Forks the worker of a cell whose first packet has come and not been seen yet.
+    fn heed_first_packet(&mut self, key: CellKey) {
+        if let Some(Cell { state: State::Waiting { packets, .. }, .. }) = self.cells.get(&key)
+            && is_ready(packets)
+        {
+            self.first_packet(key);
         }
     }
 
@@ -619,7 +635,7 @@ impl Gateway<'_> {
             Err(_) => false,
         };
         // The worker may have seen the end of the cell before this loop does.
-        let is_over = lifeline.as_ref().is_none_or(has_hung_up);
+        let is_over = lifeline.as_ref().is_none_or(is_ready);
         // Its last words are still to be read.
         while self.worker_frame(key) {}
         let Some(cell) = self.cells.get_mut(&key) else { return };
@@ -636,6 +652,7 @@ impl Gateway<'_> {
 
     /// Ends the network of a cell that is gone.
     fn close(&mut self, key: CellKey) {
+        self.heed_first_packet(key);
         let Some(cell) = self.cells.get_mut(&key) else { return };
         match &mut cell.state {
             State::Working { link, lifeline, ending, .. } => {
@@ -698,9 +715,10 @@ impl Gateway<'_> {
     }
 }
 
-/// Returns true if the cell of this lifeline has ended. One that cannot be looked at tells nothing.
-fn has_hung_up(lifeline: &OwnedFd) -> bool {
-    let mut waited = [PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
+/// Returns true if there is something to read, or the other end has hung up. A descriptor that cannot be looked at
+/// tells nothing.
+fn is_ready(fd: &OwnedFd) -> bool {
+    let mut waited = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 

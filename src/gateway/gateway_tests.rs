@@ -206,6 +206,59 @@ fn a_worker_that_exits_before_its_cell_has_died_whatever_it_says() {
 }
 
 #[test]
+fn a_call_whose_worker_has_just_ended_is_told_what_it_did() {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, (frames, sockets), init) = gateway_of(&link, &spec, || ());
+    // The order of a call that was quick: the cell ends, its worker leaves its words and ends too, and the supervisor
+    // asks, all before the loop looks.
+    nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
+    let tally = Tally { unlisted: 3, ..Tally::default() };
+    let last = FromGateway::Last { cell: KEY, call: 10, tally: tally.clone() };
+    send_now(&frames, &encode(&last).expect("it fits"), &[]).expect("sent");
+    // Children of other tests hold copies of both.
+    for link in [frames, sockets] {
+        nix::sys::socket::shutdown(link.as_raw_fd(), Shutdown::Both).expect("shut");
+    }
+    let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it has not ended");
+    let ask = encode(&ToGateway::Ask { cell: KEY, call: 10 }).expect("it fits");
+    send_now(&supervisor, &ask, &[]).expect("sent");
+    while gateway.cells.contains_key(&KEY) {
+        gateway.turn().expect("a turn");
+    }
+    let answers = told(&supervisor);
+    let answer = FromGateway::Tally { cell: KEY, call: 10, tally };
+    assert!(answers.contains(&answer), "{answers:?}");
+}
+
+#[test]
+fn a_packet_that_has_come_is_seen_before_its_call_is_told_that_none_has() {
+    for closes in [false, true] {
+        for sends in [false, true] {
+            let (_supervisor, link) = pair().expect("a pair");
+            let spec = spec();
+            let (mut gateway, worker, _theirs) = gateway(&link, &spec);
+            process::signal(&worker, Signal::SIGKILL).expect("sent");
+            let (packets, cell_packets) = pair().expect("a pair");
+            let (lifeline, _init) = pair().expect("a pair");
+            gateway.cells.get_mut(&KEY).expect("the cell").state =
+                State::Waiting { packets, lifeline };
+            if sends {
+                send_now(&cell_packets, b"x", &[]).expect("sent");
+            }
+            match closes {
+                true => gateway.close(KEY),
+                false => gateway.ask(KEY, 9, b"a question"),
+            }
+            let works = gateway.cells.get(&KEY).map(|cell| &cell.state);
+            let works = matches!(works, Some(State::Working { .. }));
+            assert_eq!(works, sends, "{closes}");
+        }
+    }
+}
+
+#[test]
 fn a_worker_that_takes_no_sockets_gets_no_more() {
     let (_supervisor, link) = pair().expect("a pair");
     let spec = spec();
