@@ -9,7 +9,7 @@ use model::egress::frames::{
     CallId, CellKey, FRAME_BYTES, FromGateway, SocketAnswer, SocketRequest, ToGateway, decode,
     encode, encode_tally,
 };
-use model::egress::{Egress, Tally};
+use model::egress::{Egress, Protocol, Tally};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -607,9 +607,13 @@ impl Gateway<'_> {
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         let request = decode::<SocketRequest>(bytes).map_err(|_| Errno::EPROTO)?;
         let only = cell.begun.as_ref().and_then(|begun| begun.only.as_ref());
-        let (answer, socket) = match ending {
-            Ending::No => self.connector.answer(&cell.egress, only, request),
-            Ending::By(_) | Ending::Killed => {
+        let (answer, socket) = match (ending, &request) {
+            // The last datagrams of a cell arrive, as they would without one.
+            (Ending::No, _)
+            | (Ending::By(_), SocketRequest::Destination { protocol: Protocol::Udp, .. }) => {
+                self.connector.answer(&cell.egress, only, request)
+            }
+            (Ending::By(_) | Ending::Killed, _) => {
                 (SocketAnswer::Refused { why: "the cell has ended".to_owned() }, None)
             }
         };

@@ -48,6 +48,9 @@ pub(crate) struct Outgoing {
     pub hops: u8,
     /// Of an echo request.
     pub sequence: u16,
+    /// Tells the worker that it is on its way, until it is dropped.
+    #[expect(dead_code, reason = "counted, and not read")]
+    pub unsent: Arc<()>,
 }
 
 impl Flow {

@@ -51,6 +51,12 @@ const IN_A_ROW: usize = 64;
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Time between two looks at such connections.
 const TICK: Duration = Duration::from_millis(10);
+/// Time for which a question about a call waits for datagrams that the call has sent. Shorter than the supervisor waits.
+const ON_THEIR_WAY: Duration = Duration::from_millis(100);
+/// Time between two looks at those.
+const SHORT_TICK: Duration = Duration::from_millis(1);
+/// Packets that are read before a question is answered or the worker ends, in units of [`IN_A_ROW`].
+const BACKLOG: usize = 64;
 
 /// Everything that a worker is made with.
 #[derive(Debug)]
@@ -91,6 +97,8 @@ impl Parts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frame {
     Read,
+    /// The tally of a call is asked for.
+    Asked(CallId),
     /// The cell is gone.
     Close,
     /// The gateway is gone.
@@ -121,12 +129,15 @@ pub(crate) struct Worker {
     judge: Mutex<Judge>,
     account: Mutex<Account>,
     connecting: Mutex<HashSet<Ends>>,
-    flows: Mutex<HashMap<Flow, mpsc::Sender<Outgoing>>>,
+    /// The way to each flow; none to one that is to end.
+    flows: Mutex<HashMap<Flow, Option<mpsc::Sender<Outgoing>>>>,
     questions: Semaphore,
     sockets: SocketSource,
     resolvers: u8,
     hosts: Arc<Vec<(String, IpAddr)>>,
     requests: CellRequests,
+    /// Held once more by each datagram that the cell has sent and that is not on the network yet.
+    unsent: Arc<()>,
 }
 
 /// Draws the number by which the stack's own are made.
@@ -164,6 +175,7 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
         resolvers: parts.resolvers,
         hosts: parts.hosts,
         requests: parts.requests,
+        unsent: Arc::default(),
     });
     hold(&worker.judge).only = parts.begun.only;
     Arc::clone(&worker).drive(lifeline).await;
@@ -175,7 +187,9 @@ impl Worker {
     async fn drive(self: Arc<Self>, lifeline: AsyncFd<OwnedFd>) {
         let mut next: Option<Duration> = None;
         let mut end: Option<Instant> = None;
-        while end.is_none_or(|end| Instant::now() < end && hold(&self.stack).connections() > 0) {
+        // Calls whose tally was asked for, and the time by which it must be told.
+        let mut asked: Vec<(CallId, Instant)> = Vec::new();
+        while end.is_none_or(|end| Instant::now() < end && self.has_last_words()) {
             let timer = async {
                 match next {
                     Some(time) => tokio::time::sleep(time).await,
@@ -189,14 +203,24 @@ impl Worker {
                     let Ok(mut readable) = readable else { return };
                     match self.frame() {
                         Ok(Frame::Read) => {}
-                        Ok(Frame::Close) => end = end.or_else(last_words),
+                        Ok(Frame::Asked(call)) => {
+                            self.read_backlog();
+                            asked.extend(Instant::now().checked_add(ON_THEIR_WAY).map(|by| (call, by)));
+                        }
+                        Ok(Frame::Close) => {
+                            self.read_backlog();
+                            end = end.or_else(last_words);
+                        }
                         Ok(Frame::End) => return,
                         Err(Errno::EAGAIN) => readable.clear_ready(),
                         Err(_) => return,
                     }
                 }
                 // Nothing is ever written to it.
-                _ = lifeline.readable(), if end.is_none() => end = last_words(),
+                _ = lifeline.readable(), if end.is_none() => {
+                    self.read_backlog();
+                    end = last_words();
+                }
                 readable = self.link.socket.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.read() {
@@ -214,6 +238,45 @@ impl Worker {
                 next = Some(next.map_or(TICK, |next| next.min(TICK)));
             }
             tokio::task::yield_now().await;
+            let waits = self.has_unsent();
+            let now = Instant::now();
+            for (call, _) in asked.extract_if(.., |(_, by)| !waits || *by <= now) {
+                self.tell(call);
+            }
+            if !asked.is_empty() {
+                next = Some(next.map_or(SHORT_TICK, |next| next.min(SHORT_TICK)));
+            }
+        }
+        asked.into_iter().for_each(|(call, _)| self.tell(call));
+        self.end_flows().await;
+    }
+
+    /// Ends the flows, so that each is told to the audit log.
+    async fn end_flows(&self) {
+        hold(&self.flows).values_mut().for_each(|packets| *packets = None);
+        let began = Instant::now();
+        // Each removes itself. One that waits for its turn under a limit is left.
+        while !hold(&self.flows).is_empty() && began.elapsed() < ON_THEIR_WAY {
+            tokio::time::sleep(SHORT_TICK).await;
+        }
+    }
+
+    /// Returns true while something that the cell has sent is not on the network yet.
+    fn has_last_words(&self) -> bool {
+        hold(&self.stack).connections() > 0 || self.has_unsent()
+    }
+
+    fn has_unsent(&self) -> bool {
+        Arc::strong_count(&self.unsent) > 1
+    }
+
+    /// Reads what the cell has sent so far, which belongs to the call that ends, or is its last.
+    fn read_backlog(self: &Arc<Self>) {
+        for _ in 0..BACKLOG {
+            // Whatever cannot be read now shows where packets are waited for.
+            if self.read().is_err() {
+                return;
+            }
         }
     }
 
@@ -229,7 +292,9 @@ impl Worker {
             Ok(ToGateway::Begin { cell, call, only }) if cell == self.cell => {
                 self.begin(Begun { call, only });
             }
-            Ok(ToGateway::Ask { cell, call }) if cell == self.cell => self.tell(call),
+            Ok(ToGateway::Ask { cell, call }) if cell == self.cell => {
+                return Ok(Frame::Asked(call));
+            }
             Ok(ToGateway::Close { cell }) if cell == self.cell => return Ok(Frame::Close),
             Ok(_) | Err(_) => {}
         }
@@ -422,7 +487,8 @@ impl Worker {
             false => payload.chunks(segment.max(1)).collect(),
         };
         for part in parts {
-            let outgoing = Outgoing { payload: part.to_vec(), hops: packet.hops, sequence };
+            let unsent = Arc::clone(&self.unsent);
+            let outgoing = Outgoing { payload: part.to_vec(), hops: packet.hops, sequence, unsent };
             self.outgoing(flow, outgoing);
         }
     }
@@ -431,12 +497,13 @@ impl Worker {
         let mut flows = hold(&self.flows);
         let full = flows.len() >= flows::MOST;
         let sender = match flows.get(&flow) {
-            Some(sender) => sender,
+            Some(Some(sender)) => sender,
+            Some(None) => return,
             None if full => return,
             None => {
                 let (sender, packets) = mpsc::channel(flows::WAITING);
                 tokio::spawn(Arc::clone(self).flow(flow, packets));
-                flows.entry(flow).or_insert(sender)
+                flows.entry(flow).or_default().insert(sender)
             }
         };
         // Dropped where too many wait, as by a network.

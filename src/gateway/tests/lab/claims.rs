@@ -13,6 +13,7 @@ pub(crate) const ALL: &[Claim] = &[
     ("an_upload_and_a_download_arrive_whole", bulk),
     ("a_half_closed_connection_still_carries_the_answer", half_closed),
     ("what_a_program_wrote_before_its_cell_ended_arrives", last_words),
+    ("a_datagram_that_a_cell_sent_last_arrives_and_is_counted", last_datagrams),
     ("names_without_a_rule_are_not_forwarded", names_by_rule),
     ("answers_of_the_host_itself_or_of_a_tenants_private_network_are_dropped", rebinding),
     ("dig_sees_truncation_and_asks_by_tcp", dns_by_tcp),
@@ -162,6 +163,41 @@ fn last_words(lab: &Lab) {
     while !lab.asked().contains("kept 1000000") {
         assert!(std::time::Instant::now() < end, "{}", lab.asked());
         std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+fn last_datagrams(lab: &Lab) {
+    for (closes_first, bytes) in [(true, 123), (false, 124)] {
+        // The packet waits for the call. The cell's end and the question come before anybody looks at it.
+        let cell = lab.waiting_cell(LIST);
+        cell.python(&format!(
+            "socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(bytes({bytes}),('203.0.113.20',9006))"
+        ));
+        cell.begin(1, None);
+        let (ask, close) =
+            (ToGateway::Ask { cell: cell.key, call: 1 }, ToGateway::Close { cell: cell.key });
+        for frame in if closes_first { [close, ask] } else { [ask, close] } {
+            lab.tell(&frame);
+        }
+        let (mut told, mut listed) = (None, None);
+        while told.is_none() || listed.is_none() {
+            match lab.frame() {
+                Some(FromGateway::Tally { cell: of, tally, .. }) if of == cell.key => {
+                    told = Some((tally.connections, tally.sent));
+                }
+                Some(FromGateway::Connection { cell: of, connection, .. }) if of == cell.key => {
+                    listed = Some(connection.sent);
+                }
+                Some(_) => {}
+                None => panic!("no frame: {told:?} {listed:?}"),
+            }
+        }
+        assert_eq!((told, listed), (Some((1, bytes)), Some(bytes)), "{closes_first}");
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while !lab.asked().contains(&format!("datagram {bytes}")) {
+            assert!(std::time::Instant::now() < end, "{}", lab.asked());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
     }
 }
 

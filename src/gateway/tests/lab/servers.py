@@ -161,6 +161,13 @@ def udp_echo(address):
         s.sendto(data, peer)
 
 
+def udp_keep(address):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((address, 9006))
+    while True:
+        asked.write(f"datagram {len(s.recv(65536))}\n")
+
+
 def udp_flood(address):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.bind((address, 12))
@@ -174,7 +181,7 @@ def udp_flood(address):
 
 
 work = [(dns_udp, ()), (listen, ("203.0.113.53", 53, dns_tcp)), (listen, ("10.77.0.10", 80, http)),
-        (listen, ("10.77.0.20", 80, http)), (listen, ("10.77.0.20", 22, banner)), (udp_flood, ("203.0.113.20",))]
+        (listen, ("10.77.0.20", 80, http)), (listen, ("10.77.0.20", 22, banner)), (udp_flood, ("203.0.113.20",)), (udp_keep, ("203.0.113.20",))]
 for address in V4 + V6:
     work.append((udp_echo, (address,)))
     for port, serve in [(80, http), (443, tls), (7, echo), (22, banner), (9000, source), (9001, sink), (9002, mute), (9003, keep), (9004, either), (9005, deaf)]:
