@@ -31,14 +31,14 @@ fn main() {
         not_run(&missing.join(", "));
     }
     let lab = std::sync::Arc::new(world::Lab::build());
-    let trial = |(name, claim): &(&'static str, fn(&world::Lab))| {
+    let trial = |(name, claim): &claims::Claim| {
         let (lab, claim) = (std::sync::Arc::clone(&lab), *claim);
         Trial::test(*name, move || {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| claim(&lab)))
                 .map_err(|_| Failed::without_message())
         })
     };
-    let trials = claims::ALL.iter().map(trial).collect();
+    let trials = claims::all().map(trial).collect();
     let mut arguments = Arguments::from_args();
     // One gateway serves all cells of the lab.
     arguments.test_threads = Some(1);
@@ -50,10 +50,10 @@ fn main() {
 /// Shows every claim as ignored, or as failed where all must run.
 fn not_run(missing: &str) -> ! {
     let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
-    let trial = |(name, _): &(&'static str, fn(&world::Lab))| {
+    let trial = |(name, _): &claims::Claim| {
         let why = format!("{missing} missing");
         Trial::test(*name, move || Err(Failed::from(why))).with_ignored_flag(!must)
     };
-    let trials = claims::ALL.iter().map(trial).collect();
+    let trials = claims::all().map(trial).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

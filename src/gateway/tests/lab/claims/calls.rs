@@ -1,0 +1,116 @@
+//! Claims about calls: when they begin, what counts for them, and their limits.
+
+use model::egress::Only;
+use model::egress::frames::FromGateway;
+
+use super::Claim;
+use crate::world::{LIMITED, LIST, Lab};
+
+pub(super) const ALL: &[Claim] = &[
+    ("no_packet_goes_anywhere_before_a_call_has_begun", before_a_call),
+    ("a_connection_belongs_to_the_call_in_which_it_began", of_its_call),
+    ("limits_end_connections_and_are_told", limits),
+    ("a_tally_counts_connections_bytes_and_denials", tallies),
+];
+
+fn before_a_call(lab: &Lab) {
+    let cell = lab.waiting_cell(LIST);
+    let workers = lab.workers().len();
+    let asked = lab.asked();
+    assert_eq!(cell.connect("203.0.113.20", 7), "timeout");
+    let answer = cell.run("dig +short +timeout=1 +tries=1 early.wild.test");
+    assert!(answer.contains("no servers could be reached"), "{answer}");
+    // Nobody reads its packets, and no name has left. Workers of other cells may have ended.
+    assert!(lab.workers().len() <= workers, "a worker more");
+    assert_eq!(lab.asked(), asked);
+    // Narrowed from its first packet on, also by packets that came before.
+    let only = Only { ports: vec!["22".parse().expect("a port")], ..Only::default() };
+    cell.begin(1, Some(only));
+    assert_eq!(cell.connect("203.0.113.20", 22), "ok");
+    assert_eq!(cell.connect("203.0.113.20", 7), "EHOSTUNREACH");
+}
+
+fn of_its_call(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    // It echoes a word when the file is there, which is during the second call, and ends when it is gone.
+    let go = lab.path("go");
+    let mut program = cell.command("python3");
+    let script = format!(
+        "import os,socket,time\ns=socket.create_connection(('203.0.113.20',7)); s.sendall(b'1'); s.recv(1)\n\
+         open('{go}.ready','w')\nwhile not os.path.exists('{go}'): time.sleep(.02)\n\
+         s.sendall(b'23'); s.recv(2); s.close()"
+    );
+    let mut child = program.args(["-c", &script]).spawn().expect("python");
+    let there = |name: &str| std::path::Path::new(name).exists();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !there(&format!("{go}.ready")) && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let first = cell.tally(1);
+    assert_eq!((first.connections, first.sent, first.session), (1, 1, None));
+    cell.begin(2, None);
+    assert_eq!(cell.connect("203.0.113.20", 22), "ok");
+    std::fs::write(&go, "").expect("written");
+    assert!(child.wait().expect("its end").success());
+    // Told as the first call's, as which it began.
+    let closed = std::iter::from_fn(|| lab.frame()).take(50).find_map(|frame| {
+        let FromGateway::Connection { call, connection, .. } = frame else { return None };
+        (connection.address.port() == 7).then_some((call, connection.sent, connection.received))
+    });
+    assert_eq!(closed, Some((1, 3, 3)));
+    let second = cell.tally(2);
+    assert_eq!((second.connections, second.sent), (1, 0), "{second:?}");
+    let session = second.session.expect("a session");
+    assert_eq!((session.connections, session.sent, session.earlier_sent), (2, 3, 2));
+}
+
+fn limits(lab: &Lab) {
+    let cell = lab.cell(LIMITED);
+    let open = cell.python(
+        "a=[]\nfor _ in range(3):\n try: a.append(socket.create_connection(('203.0.113.20',9002),3))\n except OSError as e: print(name(e))\nprint(len(a))",
+    );
+    assert_eq!(open, "EHOSTUNREACH\n2");
+    let sent = cell.python(
+        "s=socket.create_connection(('203.0.113.20',9001))\n\
+         try:\n for _ in range(100): s.sendall(bytes(100000)); time.sleep(.01)\nexcept OSError as e: print(name(e))",
+    );
+    assert!(["ECONNRESET", "EPIPE"].contains(&sent.as_str()), "{sent}");
+    let tally = cell.tally(1);
+    assert_eq!(tally.sent, 100_000, "{tally:?}");
+    assert!(
+        tally.denied.iter().any(|denied| denied.why.contains("egress_limits.connections")),
+        "{tally:?}"
+    );
+    cell.begin(2, None);
+    let received = cell.python(
+        "s=socket.create_connection(('203.0.113.20',9000))\ns.sendall(b'4000000'.ljust(20))\nn=0\n\
+         try:\n while d:=s.recv(65536): n+=len(d)\nexcept OSError as e: print(name(e))",
+    );
+    assert_eq!(received, "ECONNRESET");
+    assert_eq!(cell.tally(2).received, 300_000);
+}
+
+fn tallies(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    cell.run("curl -sS http://web.test/");
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+    let tally = cell.tally(1);
+    let row = tally.rows.iter().find(|row| row.to == "web.test:80").expect("a row");
+    assert_eq!((row.rule.as_str(), row.connections), ("web", 1));
+    assert!(row.sent > 50 && row.received > 50, "{row:?}");
+    let denied = tally.denied.first().expect("a denial");
+    assert_eq!(
+        (denied.to.as_str(), denied.why.as_str(), denied.count),
+        ("web.test:9000", "no rule", 2)
+    );
+    let grant = "[[egress]] hosts = [\"web.test\"], ports = [9000]";
+    assert_eq!(denied.grant.as_deref(), Some(grant));
+    // A connection that nobody took is none.
+    assert_eq!(cell.connect("203.0.113.20", 9), "ECONNREFUSED");
+    assert_eq!(cell.tally(1).connections, 1);
+    cell.begin(2, None);
+    assert!(cell.tally(2).is_empty());
+    // An answer to a question about a call that never was.
+    assert!(cell.tally(77).incomplete);
+}

@@ -1,0 +1,112 @@
+//! Claims about datagrams and echo requests.
+
+use model::egress::frames::{FromGateway, ToGateway};
+
+use super::Claim;
+use crate::world::{LIST, Lab, SLOW};
+
+pub(super) const ALL: &[Claim] = &[
+    ("datagrams_go_both_ways_and_their_errors_come_back", datagrams),
+    ("a_datagram_that_a_cell_sent_last_arrives_and_is_counted", last_datagrams),
+    ("ping_gets_its_echo_and_traceroute_its_hops", echo),
+    ("a_server_that_floods_a_flow_is_slowed_and_leaves_others_alone", flooded),
+];
+
+fn datagrams(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let udp = |address: &str, port: u16, size: usize| {
+        let family = if address.contains(':') { "socket.AF_INET6" } else { "socket.AF_INET" };
+        cell.python(&format!(
+            "s=socket.socket({family},socket.SOCK_DGRAM)\ns.settimeout(3)\ns.connect(('{address}',{port}))\n\
+             try:\n s.send(b'x'*{size}); print(len(s.recv(65536)))\nexcept socket.timeout: print('timeout')\n\
+             except OSError as e: print(name(e))"
+        ))
+    };
+    assert_eq!(udp("203.0.113.20", 7, 10), "10");
+    assert_eq!(udp("203.0.113.20", 7, 0), "0");
+    assert_eq!(udp("203.0.113.20", 7, 20_000), "20000");
+    assert_eq!(udp("2001:db8::20", 7, 10), "10");
+    assert_eq!(udp("203.0.113.20", 8, 10), "ECONNREFUSED");
+    assert_eq!(udp("2001:db8::20", 8, 10), "ECONNREFUSED");
+    // A rule for TCP alone, and none.
+    cell.run("dig +short web.test");
+    assert_eq!(udp("203.0.113.10", 7, 10), "EHOSTUNREACH");
+    assert_eq!(udp("2001:db8::30", 7, 10), "EACCES");
+    // QUIC, where TCP to the same port is allowed: refused at once, so that clients take TCP.
+    assert_eq!(udp("203.0.113.10", 443, 1_200), "EHOSTUNREACH");
+    assert_eq!(cell.connect("203.0.113.10", 443), "ok");
+    // Another resolver than the gateway's.
+    assert_eq!(udp("203.0.113.53", 53, 30), "EHOSTUNREACH");
+}
+
+fn last_datagrams(lab: &Lab) {
+    for (closes_first, bytes) in [(true, 123), (false, 124)] {
+        // The packet waits for the call. The cell's end and the question come before anybody looks at it.
+        let cell = lab.waiting_cell(LIST);
+        cell.python(&format!(
+            "socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(bytes({bytes}),('203.0.113.20',9006))"
+        ));
+        cell.begin(1, None);
+        let (ask, close) =
+            (ToGateway::Ask { cell: cell.key, call: 1 }, ToGateway::Close { cell: cell.key });
+        for frame in if closes_first { [close, ask] } else { [ask, close] } {
+            lab.tell(&frame);
+        }
+        let (mut told, mut listed) = (None, None);
+        while told.is_none() || listed.is_none() {
+            match lab.frame() {
+                Some(FromGateway::Tally { cell: of, tally, .. }) if of == cell.key => {
+                    told = Some((tally.connections, tally.sent));
+                }
+                Some(FromGateway::Connection { cell: of, connection, .. }) if of == cell.key => {
+                    listed = Some(connection.sent);
+                }
+                Some(_) => {}
+                None => panic!("no frame: {told:?} {listed:?}"),
+            }
+        }
+        assert_eq!((told, listed), (Some((1, bytes)), Some(bytes)), "{closes_first}");
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while !lab.asked().contains(&format!("datagram {bytes}")) {
+            assert!(std::time::Instant::now() < end, "{}", lab.asked());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+fn echo(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let ping = cell.run("ping -c 2 -i 0.2 -W 2 203.0.113.20");
+    assert!(ping.contains("2 received"), "{ping}");
+    let ping = cell.run("ping -c 1 -W 2 2001:db8::20");
+    assert!(ping.contains("1 received"), "{ping}");
+    let ping = cell.run("ping -c 1 -W 2 203.0.113.10");
+    assert!(ping.contains("Packet filtered"), "{ping}");
+    let hop = cell.run("ping -c 1 -W 2 -t 1 198.51.100.20");
+    assert!(hop.contains("203.0.113.10") && hop.contains("Time to live exceeded"), "{hop}");
+    let far = cell.run("ping -c 1 -W 2 198.51.100.14");
+    assert!(far.contains("Destination Host Unreachable"), "{far}");
+    let hops = cell.run("traceroute -n -q 1 -w 1 -m 3 198.51.100.20");
+    assert!(hops.contains(" 1  203.0.113.10"), "{hops}");
+}
+
+fn flooded(lab: &Lab) {
+    // It sends as fast as it can for two seconds; the rate of the profile is 20 KB a second.
+    let cell = lab.cell(SLOW);
+    let count = cell.python(
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(1,8,1<<22); s.connect(('203.0.113.20',12)); s.send(b'x')\n\
+         s.settimeout(1); n=0\n\
+         try:\n  while True: n+=len(s.recv(99))\n\
+         except socket.timeout: print(n)",
+    );
+    let received: u64 = count.parse().expect("a number");
+    assert!((1_000..200_000).contains(&received), "{received}");
+    // While it lasts, frames of the gateway and other connections have their turn.
+    let cell = lab.cell(LIST);
+    let slowest = cell.python(
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(('203.0.113.20',12)); t=socket.create_connection(('203.0.113.20',7))\n\
+         s.send(b'x'); time.sleep(.2); worst=0\n\
+         for _ in range(20): a=time.time(); t.sendall(b'x'); t.recv(1); worst=max(worst,time.time()-a); time.sleep(.02)\nprint(worst<1)",
+    );
+    assert_eq!(slowest, "True");
+}

@@ -1,0 +1,29 @@
+//! What the gateway claims, each shown with real programs.
+
+mod calls;
+mod connections;
+mod datagrams;
+mod names;
+mod processes;
+mod requests;
+mod rules;
+
+use super::world::Lab;
+
+/// A claim's name, and what shows it.
+pub(crate) type Claim = (&'static str, fn(&Lab));
+
+/// Returns every claim, by topic.
+pub(crate) fn all() -> impl Iterator<Item = &'static Claim> {
+    [
+        connections::ALL,
+        datagrams::ALL,
+        names::ALL,
+        rules::ALL,
+        requests::ALL,
+        calls::ALL,
+        processes::ALL,
+    ]
+    .into_iter()
+    .flatten()
+}

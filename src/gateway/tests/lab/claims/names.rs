@@ -1,0 +1,156 @@
+//! Claims about names: which are asked for, and that an address belongs to its name.
+
+use super::Claim;
+use crate::world::{LIST, Lab};
+
+pub(super) const ALL: &[Claim] = &[
+    ("names_without_a_rule_are_not_forwarded", names_by_rule),
+    ("answers_of_the_host_itself_or_of_a_tenants_private_network_are_dropped", rebinding),
+    ("dig_sees_truncation_and_asks_by_tcp", dns_by_tcp),
+    ("questions_in_disguise_are_not_forwarded", disguised),
+    ("an_address_of_a_named_host_is_reached_only_by_its_name", pinned),
+    ("the_server_name_must_be_one_that_was_resolved", server_name),
+    ("the_host_of_a_request_must_be_one_that_was_resolved", host_header),
+];
+
+fn names_by_rule(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let answer = cell.run("dig +noall +comments +answer secret-data.other.test");
+    assert!(answer.contains("NXDOMAIN") && answer.contains("EDE: 18"), "{answer}");
+    assert!(answer.contains("secret-data.other.test"), "{answer}");
+    assert!(cell.run("dig +short web.test").contains("203.0.113.10"));
+    assert_eq!(cell.run("dig +short known.test"), "");
+    let answer = cell.run("dig +noall +comments HTTPS web.test");
+    assert!(answer.contains("NOERROR") && answer.contains("ANSWER: 0"), "{answer}");
+    assert!(cell.run("dig +noall +comments localhost").contains("NXDOMAIN"));
+    let asked = lab.asked();
+    assert!(asked.contains("web.test 1"), "{asked}");
+    assert!(!asked.contains("secret-data") && !asked.contains("web.test 65"), "{asked}");
+    // The letters' case could carry data.
+    cell.run("dig +short wEb.tEsT");
+    assert!(!lab.asked().contains("wEb"), "{}", lab.asked());
+    let denied = cell.tally(1).denied;
+    let told = denied.iter().find(|denied| denied.to == "secret-data.other.test");
+    assert!(told.is_some_and(|told| told.grant.is_some()), "{denied:?}");
+}
+
+fn rebinding(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    for name in ["loop.test", "host.test", "tenant.wild.test"] {
+        assert_eq!(cell.run(&format!("dig +short {name} A")), "", "{name}");
+        assert_eq!(cell.run(&format!("dig +short {name} AAAA")), "", "{name}");
+    }
+    assert_eq!(cell.run("dig +short mixed.test"), "203.0.113.10\n");
+    assert_eq!(cell.run("dig +short inside.test"), "10.77.0.10\n");
+    assert_eq!(cell.run("curl -sS http://inside.test/"), "hello inside.test 0\n");
+    // A network that a rule has may be told for a tenant's name, and is reached on that rule's ports alone.
+    assert_eq!(cell.run("dig +short lab.wild.test"), "10.77.0.20\n");
+    assert_eq!(cell.connect("10.77.0.20", 22), "ok");
+    assert_eq!(cell.connect("10.77.0.20", 80), "EHOSTUNREACH");
+    let refused = cell.run("curl -sS http://lab.wild.test/");
+    assert!(!refused.contains("hello"), "{refused}");
+}
+
+fn dns_by_tcp(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let answer = cell.run("dig +noall +answer +ignore +bufsize=512 big.test TXT");
+    assert_eq!(answer, "");
+    let answer = cell.run("dig +noall +answer +tcp big.test TXT");
+    assert_eq!(answer.lines().count(), 20, "{answer}");
+    let answer = cell.run("dig +noall +answer +tcp @fd00::3 web.test AAAA");
+    assert!(answer.contains("2001:db8::10"), "{answer}");
+}
+
+fn disguised(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let asked = |what: &str, message: &str| {
+        let answer = cell.python(&format!(
+            "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(2)\n\
+             q=lambda n,t=1,c=1: b''.join(bytes([len(l)])+l for l in n)+b'\\0'+struct.pack('>HH',t,c)\n\
+             h=lambda n=1,f=0x100: struct.pack('>6H',7,f,n,0,0,0)\n\
+             s.sendto({message},('10.0.2.3',53))\n\
+             try: print(s.recv(999)[3]&15)\nexcept OSError as e: print('none')"
+        ));
+        (what.to_owned(), answer)
+    };
+    // The control: a name that a rule has.
+    assert_eq!(asked("plain", "h()+q([b'd4ta',b'wild',b'test'])").1, "3");
+    assert!(lab.asked().contains("d4ta.wild.test"), "{}", lab.asked());
+    let expected = [
+        // Two questions, of which the second would go along.
+        ("two questions", "h(2)+q([b'web',b'test'])+q([b's3cret',b'evil'])", "1"),
+        ("an update", "h(1,0x2800)+q([b's3cret',b'wild',b'test'])", "4"),
+        ("class chaos", "h()+q([b's3cret',b'wild',b'test'],1,3)", "4"),
+        ("a transfer", "h()+q([b's3cret',b'wild',b'test'],252)", "4"),
+        // A dot within a label: `s3cret.wild.test` as one label, or with a rule's name behind it.
+        ("a dot in a label", "h()+q([b's3cret.wild',b'test'])", "3"),
+        ("a zero in a label", "h()+q([b's3cret\\0',b'wild',b'test'])", "3"),
+        ("a name around a rule's", "h()+q([b'web',b'test',b's3cret',b'evil'])", "3"),
+        ("an answer", "h(1,0x8180)+q([b's3cret',b'wild',b'test'])", "none"),
+        ("a pointer to itself", "h()+b'\\xc0\\x0c\\0\\1\\0\\1'", "none"),
+        ("half a question", "h()+b'\\6s3cret'", "none"),
+    ];
+    for (what, message, code) in expected {
+        assert_eq!(asked(what, message), (what.to_owned(), code.to_owned()));
+    }
+    assert!(!lab.asked().contains("s3cret"), "{}", lab.asked());
+}
+
+fn pinned(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    // Another name of the same address, which no rule has.
+    assert_eq!(cell.connect("203.0.113.10", 80), "EHOSTUNREACH");
+    assert!(cell.run("dig +short web.test").contains("203.0.113.10"));
+    assert_eq!(cell.connect("203.0.113.10", 80), "ok");
+    // Not on a port that the rule does not have.
+    assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
+}
+
+fn server_name(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let tls = |name: &str| {
+        cell.python(&format!(
+            "socket.getaddrinfo('web.test',443)\nc=ssl._create_unverified_context()\n\
+             s=socket.create_connection(('203.0.113.10',443))\ntry:\n \
+             t=c.wrap_socket(s,server_hostname={name}); t.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); print(t.recv(15).decode())\n\
+             except OSError as e: print(name(e))"
+        ))
+    };
+    assert_eq!(tls("'web.test'"), "HTTP/1.1 200 OK");
+    assert_eq!(tls("'other.test'"), "ECONNRESET");
+    assert_eq!(tls("None"), "ECONNRESET");
+    let hello = "c=ssl._create_unverified_context()\ni,o=ssl.MemoryBIO(),ssl.MemoryBIO()\n\
+        b=c.wrap_bio(i,o,server_hostname='NAME')\ntry: b.do_handshake()\nexcept ssl.SSLWantReadError: pass\n\
+        h=o.read()[5:]\n";
+    let split = |name: &str| {
+        cell.python(&format!(
+            "socket.getaddrinfo('web.test',443)\n{}\
+             s=socket.create_connection(('203.0.113.10',443)); s.setsockopt(6,1,1)\ntry:\n \
+             [(s.sendall(b'\\x16\\x03\\x01'+struct.pack('>H',len(h[k:k+20]))+h[k:k+20]),time.sleep(.002)) for k in range(0,len(h),20)]\n \
+             print(s.recv(1)[0])\nexcept OSError as e: print(name(e))",
+            hello.replace("NAME", name)
+        ))
+    };
+    // A name over many records and segments is read whole: the server answers with a handshake.
+    assert_eq!(split("web.test"), "22");
+    assert_eq!(split("other.test"), "ECONNRESET");
+}
+
+fn host_header(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let to = "http://web.test/";
+    assert_eq!(cell.run(&format!("curl -sS -H Host:web.test {to}")), "hello web.test 0\n");
+    let refused = cell.run(&format!("curl -sS -H Host:other.test {to}"));
+    assert!(refused.contains("reset"), "{refused}");
+    let none = cell.run(&format!("curl -sS -H Host: {to}"));
+    assert!(none.contains("reset"), "{none}");
+    let prior = cell.run(&format!("curl -sS --http2-prior-knowledge {to}"));
+    assert!(!prior.contains("hello"), "{prior}");
+    // A second request on one connection names another host: the server never sees it.
+    let second = cell.python(
+        "s=socket.create_connection(('web.test',80))\n\
+         s.sendall(b'POST / HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: 3\\r\\n\\r\\nabcGET / HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n')\n\
+         d=b''\ntry:\n while x:=s.recv(999): d+=x\nexcept OSError as e: d+=name(e).encode()\nprint(b'hello other' in d)",
+    );
+    assert_eq!(second, "False");
+}
