@@ -11,6 +11,7 @@
 
 #![deny(unreachable_pub)]
 
+mod cells;
 mod confine;
 mod connector;
 #[doc(hidden)]
