@@ -1,6 +1,6 @@
 //! The gateway: the network of cells, in processes of its own.
 //!
-//! [`start`] clones the gateway from main; `gateway` keeps the cells that have a network and forks a worker at a cell's
+//! [`start`] clones the gateway from main; `gateway` is its loop over the `cells` that have a network, and forks a worker at a cell's
 //! first packet; `worker` is a TCP/IP stack in user mode with the judge, the resolver and the relays of one cell.
 //! `connector` judges what workers ask for and makes their sockets, and `routes` knows the host's own addresses.
 //! [`intercept`] judges requests one by one and puts in secrets. `confine` has the walls around all three. [`host`]

@@ -1,0 +1,343 @@
+//! What the server answers to each request and notification of MCP.
+
+use crate::logs::{self};
+use crate::pages::{self, Page, Paged};
+use crate::resources;
+use crate::tasks::{self};
+use crate::tools::Context;
+use crate::{projects, reply};
+use rmcp::model::{
+    CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CancelTaskMethod,
+    CancelTaskParams, CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString,
+    CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse,
+    GetTaskMethod, GetTaskParams, GetTaskResult, InitializeRequestParams, InitializeResult,
+    JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestMethod,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID,
+    UnsubscribeRequestMethod, UnsubscribeRequestParams, UpdateTaskMethod, UpdateTaskParams,
+};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use service::Backend;
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+use tracing::Instrument;
+
+use super::{SERVER_INFO_KEY, Server};
+
+impl<B: Backend> ServerHandler for Server<B> {
+    #[expect(
+        deprecated,
+        reason = "the newest revision drops logging; clients of those before it have it"
+    )]
+    fn get_info(&self) -> ServerConfig {
+        // The operator can switch tools, and what they answer for.
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
+        let capabilities = capabilities.enable_tool_list_changed();
+        let mut capabilities = match resources::listed(&self.0.backend).is_empty() {
+            true => capabilities.build(),
+            false => {
+                let capabilities = capabilities.enable_resources().enable_resources_subscribe();
+                capabilities.enable_resources_list_changed().enable_completions().build()
+            }
+        };
+        // Its lists can be filled while it is served.
+        if self.0.project.is_some() {
+            let resources = capabilities.resources.get_or_insert_default();
+            (resources.subscribe, resources.list_changed) = (Some(true), Some(true));
+            capabilities.prompts.get_or_insert_default().list_changed = Some(true);
+            capabilities.completions.get_or_insert_default();
+        }
+        if self.0.tasks.is_some() {
+            let extensions = capabilities.extensions.get_or_insert_default();
+            extensions.insert(TASKS_EXTENSION_ID.to_owned(), JsonObject::new());
+        }
+        ServerConfig::new(capabilities)
+            .with_server_info(self.implementation())
+            .with_instructions(self.instructions())
+            // Version for an `initialize` that asks for an unknown revision.
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    /// Opens a session, which an older revision has, once. Of tasks it is not told: what that revision calls so is
+    /// another thing.
+    async fn initialize(
+        &self,
+        mut request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let mut told = self.negotiate_initialize(&request)?;
+        if self.0.continuity.is_session() && self.0.is_open.swap(true, Ordering::AcqRel) {
+            return Err(ErrorData::invalid_request("the session is open already", None));
+        }
+        // What was agreed on holds, whatever revision the client named.
+        request.protocol_version = told.protocol_version.clone();
+        context.peer.set_peer_info(request);
+        if let Some(extensions) = &mut told.capabilities.extensions {
+            extensions.remove(TASKS_EXTENSION_ID);
+        }
+        told.capabilities.extensions.take_if(|extensions| extensions.is_empty());
+        Ok(told)
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks::<GetTaskMethod>(&context)?.get(&request.task_id)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks::<UpdateTaskMethod>(&context)?.update(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks::<CancelTaskMethod>(&context)?.cancel(&request.task_id)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.begin_telling(context.peer);
+    }
+
+    async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {
+        self.forget_roots().await;
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let cursor = request.and_then(|request| request.cursor);
+        let Some(project) = &self.project()? else {
+            // The list is one page, so no cursor was ever given out.
+            return match cursor {
+                Some(_) => Err(ErrorData::invalid_params("invalid cursor", None)),
+                None => Ok(ListToolsResult::with_all_items(self.own_tools())),
+            };
+        };
+        let (scripts, others) = (self.scripts(project).collect::<Vec<_>>(), self.own_tools());
+        let total = scripts.len() + others.len();
+        let list = Paged { collection: "tools", hash: &project.hash, total };
+        let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(&context))?;
+        // Only what is on the page is described.
+        let scripts = scripts.into_iter().map(|tool| Cow::Owned(projects::described(tool)));
+        let all = scripts.chain(others.iter().map(Cow::Borrowed));
+        let items = all.skip(range.start).take(range.len()).map(Cow::into_owned).collect();
+        let mut result = ListToolsResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, Some(meta));
+        Ok(result)
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let project = self.project()?;
+        let prompts = project.iter().flat_map(|project| &project.prompts);
+        let prompts = prompts.map(projects::prompt).collect();
+        let (items, next, meta) =
+            Self::page(project.as_deref(), "prompts", prompts, request, &context)?;
+        let mut result = ListPromptsResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, meta);
+        Ok(result)
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let project = self.project()?;
+        let mut prompts = project.iter().flat_map(|project| &project.prompts);
+        match prompts.find(|prompt| prompt.name == request.name) {
+            Some(prompt) => projects::rendered(prompt, &request.arguments.unwrap_or_default()),
+            None => Err(ErrorData::invalid_params("Prompt not found", None)),
+        }
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let built_in = resources::listed(&self.0.backend);
+        let project = self.project()?;
+        let own = project.iter().flat_map(|it| &it.resources);
+        let own = own.filter(|one| !resources::is_taken(&self.0.backend, &one.uri));
+        let all = own.map(projects::resource).chain(built_in).collect();
+        let (items, next, meta) =
+            Self::page(project.as_deref(), "resources", all, request, &context)?;
+        let mut result = ListResourcesResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, meta);
+        Ok(result)
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let project = self.project()?;
+        let own = project.iter().flat_map(|it| &it.templates).map(projects::template);
+        let all = own.chain(resources::templates(&self.0.backend)).collect();
+        let (items, next, meta) =
+            Self::page(project.as_deref(), "resourceTemplates", all, request, &context)?;
+        let mut result = ListResourceTemplatesResult::with_all_items(items);
+        (result.next_cursor, result.meta) = (next, meta);
+        Ok(result)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        // Which one is not named: it can be the name of anything.
+        let span = tracing::error_span!("read", id = %context.id);
+        let read = async {
+            tracing::debug!("a resource is read");
+            let script = match resources::is_taken(&self.0.backend, &request.uri) {
+                true => None,
+                false => self.read_script(&request.uri, &context).await,
+            };
+            let done = match script {
+                Some(done) => done,
+                None => self.read(&request.uri, &context).await,
+            };
+            done.map(ReadResourceResponse::from)
+        };
+        read.instrument(span).await
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.watch(&request.uri, context.peer).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.unwatch(&request.uri)
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        Some(self.accepted(requested))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        self.follow(&context).await;
+        Ok(())
+    }
+
+    #[expect(
+        deprecated,
+        reason = "the newest revision drops it; clients of those before it have it"
+    )]
+    async fn set_level(
+        &self,
+        request: rmcp::model::SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.logs.set(request.level);
+        Ok(())
+    }
+
+    /// Answers a request that rmcp cannot parse: an unknown method, or invalid parameters of a
+    /// known one.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        // As the framework ends a subscription, by what the answer to its beginning had.
+        let id = request.params.as_ref().and_then(|params| params.get("subscriptionId")?.as_str());
+        if let (UnsubscribeRequestMethod::VALUE, Some(id), true) =
+            (request.method.as_str(), id, self.0.project.is_some())
+        {
+            return self.unwatch(id).map(|()| CustomResult(serde_json::json!({})));
+        }
+        Err(match request.method.as_str() {
+            SetLevelRequestMethod::VALUE => ErrorData::invalid_params(logs::LEVELS, None),
+            method @ (CallToolRequestMethod::VALUE
+            | ReadResourceRequestMethod::VALUE
+            | CompleteRequestMethod::VALUE
+            | GetTaskMethod::VALUE
+            | UpdateTaskMethod::VALUE
+            | CancelTaskMethod::VALUE) => {
+                let message = format!("{method}: the parameters have another form");
+                ErrorData::invalid_params(message, None)
+            }
+            method => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method.to_owned(), None),
+        })
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        match self.complete_script(&request, &context).await {
+            Some(done) => done,
+            None => self.completions(&request, &context).await,
+        }
+    }
+
+    async fn call_tool(
+        &self,
+        mut request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if let Some((project, tool)) = self.project_script(&request.name)? {
+            return self.call_script(project, tool, request, context).await;
+        }
+        if let Some(name) = self.of_class(&request.name) {
+            request.name = name.into();
+        }
+        // A tool that is disabled gets its own error, different from that of an unknown tool.
+        let (backend, name) = (&self.0.backend, &*request.name);
+        let known = self.built_in(name).is_some() || self.declared(name).is_some();
+        if !known && (self.0.tools.is_empty() || backend.withheld(name).is_none()) {
+            return Err(self.unknown_tool(name));
+        }
+        let tool = request.name.clone();
+        // Enabled at every level, so that a warning names its call too.
+        let span = tracing::error_span!("call", id = %context.id, %tool);
+        let modern = tasks::is_modern(&context);
+        let server = self.clone();
+        let call = async move |context: Context| {
+            let mut result = match server.logged(request, &tool, &context).await {
+                Ok(result) => result,
+                Err(refused) => reply::refused(&refused, &tool),
+            };
+            if modern && let Ok(info) = serde_json::to_value(server.implementation()) {
+                result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
+            }
+            Ok(result)
+        };
+        self.run_call(context, call).instrument(span).await
+    }
+}
