@@ -142,20 +142,13 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     }
     // Before the mounts cover it, and before Landlock, which allows it by a rule of its own.
     let procfs = init::procfs(design, shared).at(Step::Proc)?;
-    // Beside the mounts, as both take the kernel long.
-    let network = begin_network(entry, procfs.as_ref())?;
     // After ids; before Landlock, which forbids mount(2). Needs CAP_SYS_RESOURCE in this user
     // namespace, and a procfs that has all its entries yet.
     proc::mount(&root.mounts, shared)?;
     // Before the mounts cover what it shows.
     let links = proc::limit(&root.mounts, slot).at(Step::Facts)?;
     mounts::enter(&root.mounts, slot)?;
-    // Before anything that would hold the maker: its calls are those of a process with capabilities.
-    finish_network(network)?;
-    if buffers::are_unheld(&design.profile, shared.memory) {
-        let proc = procfs.as_ref().unwrap_or(&shared.proc);
-        buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
-    }
+    prepare_network(entry, procfs.as_ref())?;
     limits::shared(&design.profile.limits, others).at(Step::Limits)?;
     // After every step that needs the supervisor's descriptors; the others close at exec.
     let hidden = design.hidden.as_fd();
@@ -180,42 +173,25 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     Ok(Prepared { ruleset, procfs, links, domain: None })
 }
 
-/// Begins the cell's network: its loopback at once, and a link to the gateway in a process that it returns. Needs
-/// CAP_NET_ADMIN and CAP_NET_RAW in the new network namespace.
-fn begin_network(
-    entry: &CellSpec<'_>,
-    procfs: Option<&OwnedFd>,
-) -> Result<Option<process::Child>, StepFailed> {
-    let CellSpec { design, shared, control, .. } = *entry;
+/// Brings the cell's loopback up, and bounds its connections unless a cgroup counts their memory. Needs
+/// CAP_NET_ADMIN in the new network namespace.
+fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
+    let CellSpec { design, shared, .. } = *entry;
     if design.profile.egress.class.has_loopback() {
         net::loopback_up().at(Step::Loopback)?;
     }
-    let Some(network) = &design.network else { return Ok(None) };
-    // A procfs that is not shared, as with the limits of its user namespace.
+    // By a procfs that is not shared, as with the limits of its user namespace.
     let proc = procfs.unwrap_or(&shared.proc);
-    match process::clone3(0, None).at(Step::Fork)? {
-        process::Side::Parent(child) => Ok(Some(child)),
-        process::Side::Child => {
-            let told = match network.make(proc, shared.proc_kind).at(Step::Egress) {
-                // In flight it stays open. Here no copy is left, which would see what the gateway sees; and the last
-                // one takes 10 ms to close.
-                Ok(packets) => report::send(control, &FromInit::Network, &[packets.as_fd()]),
-                Err(failed) => {
-                    report::send(control, &FromInit::from(failed), &[]).and(Err(Errno::ECANCELED))
-                }
-            };
-            process::exit_now(i32::from(told.is_err()))
-        }
+    if let Some(network) = &design.network {
+        let packets = network.make(proc, shared.proc_kind).at(Step::Egress)?;
+        // In flight it stays open. Here no copy is left, which would see what the gateway sees; and the last
+        // one takes 10 ms to close.
+        report::send(entry.control, &FromInit::Network, &[packets.as_fd()]).at(Step::Link)?;
     }
-}
-
-/// Waits until the link to the gateway is made. One that could not be made has been reported.
-fn finish_network(maker: Option<process::Child>) -> Result<(), StepFailed> {
-    let Some(maker) = maker else { return Ok(()) };
-    match process::wait(maker.pidfd).at(Step::Egress)? {
-        true => Ok(()),
-        false => Err(StepFailed { step: Step::Egress, errno: Errno::ECANCELED }),
+    if buffers::are_unheld(&design.profile, shared.memory) {
+        buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
     }
+    Ok(())
 }
 
 pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {

@@ -336,7 +336,7 @@ mod tests {
         let bound = || bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0));
         let forked = || match sys::fork::fork()? {
             Side::Child => process::exit_now(0),
-            Side::Parent(child) => process::wait(&child.pidfd).map(drop),
+            Side::Parent(child) => process::wait(&child.pidfd),
         };
         let opened = || {
             let flags = nix::fcntl::OFlag::O_RDONLY;

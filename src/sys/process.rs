@@ -230,12 +230,12 @@ pub struct Collected {
     pub well: bool,
 }
 
-/// Waits for the child of a pidfd to end, and reaps it. Returns true if it exited with code 0.
-pub fn wait(pidfd: impl AsFd) -> Result<bool> {
+/// Waits for the child of a pidfd to end, and reaps it: for a child that has just been killed.
+pub fn wait(pidfd: impl AsFd) -> Result<()> {
     loop {
         match wait_for(&pidfd, libc::WEXITED) {
             Err(Errno::EINTR) => {}
-            result => return result.map(|ended| ended.is_some_and(|child| child.well)),
+            result => return result.map(drop),
         }
     }
 }

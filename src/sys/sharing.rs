@@ -125,7 +125,7 @@ mod tests {
                 let mut answer = [0; 2];
                 assert_eq!(nix::unistd::read(&reader, &mut answer)?, 1);
                 assert_eq!(answer, [1, 0]);
-                process::wait(&child.pidfd).map(drop)
+                process::wait(&child.pidfd)
             }
         }
     }

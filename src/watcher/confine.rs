@@ -178,7 +178,7 @@ mod tests {
         };
         let forked = || match sys::fork::fork()? {
             Side::Child => process::exit_now(0),
-            Side::Parent(child) => process::wait(&child.pidfd).map(drop),
+            Side::Parent(child) => process::wait(&child.pidfd),
         };
         // Addresses count, and not what is written to.
         let taken = |bytes: u64| {

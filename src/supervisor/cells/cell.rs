@@ -87,7 +87,7 @@ impl Drop for Cell {
             // in its control group and its slot. Killed, it ends in a moment.
             Ok(()) => match process::wait(&self.child.pidfd) {
                 // ECHILD: collected with those of all cells, in the tier without pid namespaces.
-                Ok(_) | Err(Errno::ECHILD) => {}
+                Ok(()) | Err(Errno::ECHILD) => {}
                 Err(errno) => tracing::error!(%errno, "a killed cell could not be collected"),
             },
             // Collected already.
