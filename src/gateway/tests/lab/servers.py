@@ -61,22 +61,30 @@ def dns_tcp(c):
 
 def http(c):
     data = b""
-    while b"\r\n\r\n" not in data:
-        more = c.recv(65536)
-        if not more:
+    while True:
+        while b"\r\n\r\n" not in data:
+            more = c.recv(65536)
+            if not more:
+                return
+            data += more
+        head, rest = data.split(b"\r\n\r\n", 1)
+        host = [l.split(b":", 1)[1].strip() for l in head.split(b"\r\n") if l.lower().startswith(b"host:")]
+        length = [int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length:")]
+        size = length[0] if length else 0
+        left = size - len(rest)
+        while left > 0:
+            left -= len(c.recv(min(left, 65536)))
+        said = [l.split(b":", 1)[1].strip() for l in head.split(b"\r\n") if l.lower().startswith(b"authorization:")]
+        body = b"hello " + b",".join(host) + b" " + str(size).encode() + b"".join(b" " + s for s in said) + b"\n"
+        if said and said[0] == b"Bearer ghp_Real/Value+42":
+            body += b"welcome\n"
+        # A connection for more than one request, where the path asks for it.
+        keep = head.split(b" ")[1] == b"/keep"
+        close = b"" if keep else b"Connection: close\r\n"
+        c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n" % (len(body), close) + body)
+        if not keep:
             return
-        data += more
-    head, rest = data.split(b"\r\n\r\n", 1)
-    host = [l.split(b":", 1)[1].strip() for l in head.split(b"\r\n") if l.lower().startswith(b"host:")]
-    length = [int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length:")]
-    left = (length[0] if length else 0) - len(rest)
-    while left > 0:
-        left -= len(c.recv(min(left, 65536)))
-    said = [l.split(b":", 1)[1].strip() for l in head.split(b"\r\n") if l.lower().startswith(b"authorization:")]
-    body = b"hello " + b",".join(host) + b" " + str(length[0] if length else 0).encode() + b"".join(b" " + s for s in said) + b"\n"
-    if said and said[0] == b"Bearer ghp_Real/Value+42":
-        body += b"welcome\n"
-    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        data = rest[size:]
 
 
 def echo(c):
