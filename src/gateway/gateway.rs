@@ -30,6 +30,8 @@ const CLOSERS: usize = 8;
 /// Most frames that wait for room on the link: a failure and a few tallies of each cell.
 const PENDING: usize = 4 * CELLS;
 
+/// Most questions that a worker may leave unanswered.
+const ASKED: usize = 16;
 /// Requests of one worker that are answered in a row, before others have their turn.
 const REQUESTS: usize = 16;
 /// Time in which the worker of a cell that is gone must have ended; it is killed then. Longer than what it takes by
@@ -187,13 +189,22 @@ impl Gateway<'_> {
     /// its last words are then the answer, once they are read.
     fn ask(&mut self, key: CellKey, call: CallId, frame: &[u8]) {
         self.heed_first_packet(key);
-        let passed = self.pass(key, frame);
+        if !self.pass(key, frame) {
+            // It may have left its last words, which are then the answer.
+            while self.worker_frame(key) {}
+            let last = self.ended.of(key, call).map(<[u8]>::to_vec);
+            if let Some(last) = last {
+                return self.tell(&last);
+            }
+            self.kill(key);
+        }
         match self.cells.get_mut(&key).map(|cell| &mut cell.state) {
             Some(State::Working { asked, .. }) => {
-                asked.push(call);
-                if !passed {
-                    self.kill(key);
+                // The supervisor has given up on questions that long ago.
+                if asked.len() >= ASKED {
+                    asked.remove(0);
                 }
+                asked.push(call);
             }
             Some(State::Waiting { .. } | State::Failed) | None => self.answer(key, call),
         }
@@ -369,8 +380,14 @@ impl Gateway<'_> {
                     self.tell(&frame);
                 }
             }
-            Ok(FromGateway::Last { cell, call, tally }) if cell == key => {
+            Ok(FromGateway::Last { cell, call, mut tally }) if cell == key => {
+                let is_asked = asked.contains(&call);
+                asked.retain(|asked| *asked != call);
+                tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
                 if let Ok(frame) = encode_tally(cell, call, tally) {
+                    if is_asked {
+                        self.tell(&frame);
+                    }
                     self.ended.keep(key, frame);
                 }
             }
@@ -412,14 +429,14 @@ impl Gateway<'_> {
         let request = decode::<SocketRequest>(bytes).map_err(|_| Errno::EPROTO)?;
         let only = cell.begun.as_ref().and_then(|begun| begun.only.as_ref());
         let (answer, socket) = match (ending, &request) {
+            (Ending::Killed, _)
+            | (
+                Ending::By(_),
+                SocketRequest::Destination { protocol: Protocol::Tcp, .. }
+                | SocketRequest::Resolver { .. },
+            ) => (SocketAnswer::Failed { errno: sys::raw(Errno::ETIMEDOUT) }, None),
             // The last datagrams of a cell arrive, as they would without one.
-            (Ending::No, _)
-            | (Ending::By(_), SocketRequest::Destination { protocol: Protocol::Udp, .. }) => {
-                self.connector.answer(&cell.egress, only, request)
-            }
-            (Ending::By(_) | Ending::Killed, _) => {
-                (SocketAnswer::Refused { why: "the cell has ended".to_owned() }, None)
-            }
+            (Ending::No | Ending::By(_), _) => self.connector.answer(&cell.egress, only, request),
         };
         sockets.waiting = Some((encode(&answer).map_err(|_| Errno::EPROTO)?, socket));
         Ok(sockets.send_waiting())

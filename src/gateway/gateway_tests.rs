@@ -153,23 +153,27 @@ fn a_worker_that_ignores_the_end_of_its_cell_gets_nothing_more_and_is_killed() {
     let spec = spec();
     let sleep = || std::thread::sleep(Duration::from_secs(60));
     let (mut gateway, worker, (_frames, sockets), _init) = gateway_of(&link, &spec, sleep);
-    let asks = |gateway: &mut Gateway<'_>| {
-        let ask = SocketRequest::Own { addresses: vec![[127, 0, 0, 1].into()] };
+    let asks = |gateway: &mut Gateway<'_>, protocol| {
+        let to = "203.0.113.7:80".parse().expect("an address");
+        let ask = SocketRequest::Destination { protocol, to };
         send_now(&sockets, &encode(&ask).expect("it fits"), &[]).expect("sent");
         gateway.serve_sockets(KEY);
         let mut buffer = [0; 4_096];
         let received = receive(&sockets, &mut buffer, PacketWait::No).expect("an answer");
         decode::<SocketAnswer>(buffer.get(..received.bytes).expect("read")).expect("an answer")
     };
-    // The control: before its end it is answered, and the loop waits for no time.
-    assert_eq!(asks(&mut gateway), SocketAnswer::Own { own: vec![true] });
+    // The control: before its end each is judged (the cell has no rule), and the loop waits for no time.
+    let is_judged = |answer: &SocketAnswer| matches!(answer, SocketAnswer::Refused { .. });
+    assert!(is_judged(&asks(&mut gateway, Protocol::Tcp)));
     assert_eq!(gateway.patience(), PollTimeout::NONE);
     let close = encode(&ToGateway::Close { cell: KEY }).expect("it fits");
     send_now(&supervisor, &close, &[]).expect("sent");
     gateway.turn().expect("a turn");
     let Some(Ending::By(by)) = ending(&gateway) else { panic!("{:?}", gateway.cells) };
-    let ended = SocketAnswer::Refused { why: "the cell has ended".to_owned() };
-    assert_eq!(asks(&mut gateway), ended);
+    let ended = SocketAnswer::Failed { errno: sys::raw(Errno::ETIMEDOUT) };
+    assert_eq!(asks(&mut gateway, Protocol::Tcp), ended);
+    // The last datagrams are judged as ever.
+    assert!(is_judged(&asks(&mut gateway, Protocol::Udp)));
     // Another word of its end gives no more time.
     gateway.close(KEY);
     assert_eq!(ending(&gateway), Some(Ending::By(by)));

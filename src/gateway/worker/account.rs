@@ -101,9 +101,10 @@ impl Account {
         tally
     }
 
-    /// Counts a connection of which the audit log gets no line.
-    pub(crate) fn left_out(&mut self) {
-        self.unlisted = self.unlisted.saturating_add(1);
+    /// Counts connections of which the audit log gets no line.
+    pub(crate) fn left_out(&mut self, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.unlisted = self.unlisted.saturating_add(count);
     }
 
     /// Checks that one more connection may be open, and that the call and its session have bytes left. A call that is

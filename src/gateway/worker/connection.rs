@@ -42,6 +42,8 @@ enum Spoken {
 /// The packet that opens a connection.
 #[derive(Debug)]
 pub(crate) struct Opening {
+    /// The call that ran when it came.
+    pub call: CallId,
     pub ends: Ends,
     /// The IP packet.
     pub syn: Vec<u8>,
@@ -61,7 +63,7 @@ impl Worker {
     /// Judges, connects, answers and relays.
     pub(crate) async fn connection(self: Arc<Self>, opening: Opening) {
         let ends = opening.ends;
-        let (to, since, call) = (ends.remote, Instant::now(), self.call());
+        let (to, since, call) = (ends.remote, Instant::now(), opening.call);
         let decision = hold(&self.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
         let allowed = match decision {
             Decision::Allowed(allowed) => allowed,
@@ -76,7 +78,17 @@ impl Worker {
         if let Err(refusal) = room {
             return self.refused(&opening, call, None, refusal);
         }
-        let Some(verdict) = self.connected(&opening, &allowed, &mut told).await else { return };
+        let mut over = self.over.clone();
+        let verdict = tokio::select! {
+            biased;
+            verdict = self.connected(&opening, &allowed, &mut told) => verdict,
+            // The cell is gone, and the server has had its time: what it was sent stays sent.
+            _ = over.changed() => Some(match hold(&self.connecting).contains(&ends) {
+                true => ConnectionEnd::Timeout,
+                false => ConnectionEnd::Relayed,
+            }),
+        };
+        let Some(verdict) = verdict else { return };
         self.closed(Protocol::Tcp, to, told, verdict);
     }
 
@@ -245,12 +257,11 @@ impl Worker {
 
     /// Moves bytes both ways until both are closed, or a limit is reached.
     async fn relayed(&self, cell: &CellStream, host: &TcpStream, told: &mut Told) -> ConnectionEnd {
-        let entry = told.entry.clone();
-        let (mut sent, mut received) = (0, 0);
+        let Told { entry, sent, received, .. } = told;
         let both = async {
             tokio::try_join!(
-                self.to_host(cell, host, &entry, &mut sent),
-                self.to_cell(cell, host, &entry, &mut received)
+                self.to_host(cell, host, entry, sent),
+                self.to_cell(cell, host, entry, received)
             )
         };
         let result = tokio::select! {
@@ -259,7 +270,6 @@ impl Worker {
             // Either direction may be waiting for the server alone.
             () = cell.reset() => Err(Broken::Reset),
         };
-        (told.sent, told.received) = (sent, received);
         match result {
             Ok(_) => ConnectionEnd::Relayed,
             Err(Broken::Limit) => {

@@ -23,6 +23,7 @@ use super::judge::{Allowed, Decision};
 use super::packet::{self, MTU, Undelivered};
 use super::sockets::NoSocket;
 use super::stack::{self, hold};
+use super::unsent::OnItsWay;
 
 /// Most flows of a cell.
 pub(crate) const MOST: usize = 256;
@@ -30,8 +31,9 @@ pub(crate) const MOST: usize = 256;
 const IDLE: Duration = Duration::from_secs(60);
 /// Packets and errors that are taken in a row, before others of the cell have their turn.
 const IN_A_ROW: usize = 32;
-/// Packets that wait for a flow; more are dropped, as by a network.
-pub(crate) const WAITING: usize = 32;
+/// Packets that wait for a flow, as many as the kernel makes of one that a program sends in segments (udp(7),
+/// UDP_SEGMENT); more are dropped, as by a network.
+pub(crate) const WAITING: usize = 128;
 
 /// A flow: of UDP with both ports, or of echo requests with their identifier as the cell's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,9 +50,8 @@ pub(crate) struct Outgoing {
     pub hops: u8,
     /// Of an echo request.
     pub sequence: u16,
-    /// Tells the worker that it is on its way, until it is dropped.
-    #[expect(dead_code, reason = "counted, and not read")]
-    pub unsent: Arc<()>,
+    #[expect(dead_code, reason = "it counts until it is dropped")]
+    pub on_its_way: OnItsWay,
 }
 
 impl Flow {
@@ -77,9 +78,14 @@ impl Flow {
 
 impl Worker {
     /// Judges a flow, and carries it until it is idle.
-    pub(crate) async fn flow(self: Arc<Self>, flow: Flow, mut packets: mpsc::Receiver<Outgoing>) {
+    pub(crate) async fn flow(
+        self: Arc<Self>,
+        flow: Flow,
+        call: CallId,
+        mut packets: mpsc::Receiver<Outgoing>,
+    ) {
         let since = Instant::now();
-        if let Some((socket, entry)) = self.opened(&flow, &mut packets).await {
+        if let Some((socket, entry)) = self.opened(&flow, call, &mut packets).await {
             let mut carried = Carried { flow, socket, entry, sent: 0, received: 0, hops: 0 };
             let verdict = self.carried(&mut carried, &mut packets).await;
             let call = carried.entry.call;
@@ -105,9 +111,10 @@ impl Worker {
     async fn opened(
         &self,
         flow: &Flow,
+        call: CallId,
         packets: &mut mpsc::Receiver<Outgoing>,
     ) -> Option<(AsyncFd<OwnedFd>, Entry)> {
-        let (to, call) = (flow.remote, self.call());
+        let to = flow.remote;
         let decision = hold(&self.judge).decide(flow.protocol(), to.ip(), flow.port());
         let opened = match decision {
             Decision::Allowed(allowed) => self.allowed(flow, call, &allowed).await,

@@ -14,6 +14,7 @@ pub(crate) mod packet;
 pub(crate) mod requests;
 pub(crate) mod sockets;
 pub(crate) mod stack;
+pub(crate) mod unsent;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -29,8 +30,9 @@ use nix::errno::Errno;
 use sys::socket::{PacketWait, receive_into, send_bytes};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+use crate::cells::is_ready;
 use crate::intercept::CellRequests;
 use account::Account;
 use connection::Opening;
@@ -39,6 +41,7 @@ use judge::{Judge, Refusal};
 use packet::{Body, Packet, RESOLVER};
 use sockets::SocketSource;
 use stack::{CellStream, Ends, Link, Reuse, Stack, hold};
+use unsent::Unsent;
 
 /// Most connections on their way. The cell sends the first segment of any more again.
 const CONNECTING: usize = 512;
@@ -51,12 +54,16 @@ const IN_A_ROW: usize = 64;
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Time between two looks at such connections.
 const TICK: Duration = Duration::from_millis(10);
-/// Time for which a question about a call waits for datagrams that the call has sent. Shorter than the supervisor waits.
-const ON_THEIR_WAY: Duration = Duration::from_millis(100);
-/// Time between two looks at those.
+/// Time for which the tally of a call waits for what the call has sent, and for room on the link to the gateway. Shorter
+/// than the supervisor waits.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+/// Time between two looks at it.
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// Packets that are read before a question is answered or the worker ends, in units of [`IN_A_ROW`].
-const BACKLOG: usize = 64;
+/// Packets that are read in a row where the tasks that they begin must run before the next: the runtime polls some
+/// sixty tasks in a turn.
+const FEW: usize = 32;
+/// Units of [`FEW`] in which all is read that can have come: the packet socket holds some 280 small packets.
+const UNITS: usize = 10;
 
 /// Everything that a worker is made with.
 #[derive(Debug)]
@@ -136,8 +143,10 @@ pub(crate) struct Worker {
     resolvers: u8,
     hosts: Arc<Vec<(String, IpAddr)>>,
     requests: CellRequests,
-    /// Held once more by each datagram that the cell has sent and that is not on the network yet.
-    unsent: Arc<()>,
+    /// Datagrams on their way.
+    unsent: Unsent,
+    /// Changes once connections are to end, as the cell is gone and its last words are over.
+    over: watch::Receiver<()>,
 }
 
 /// Draws the number by which the stack's own are made.
@@ -160,6 +169,7 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
     let lifeline = waited(parts.lifeline)?;
     let link = Arc::new(Link { socket: waited(parts.packets)?, mac: Mutex::default() });
     let sockets = stack::waited(parts.sockets, Interest::READABLE.add(Interest::WRITABLE))?;
+    let (running, over) = watch::channel(());
     let worker = Arc::new(Worker {
         cell: parts.cell,
         stack: Arc::new(Mutex::new(Stack::new(Arc::clone(&link), seed))),
@@ -175,11 +185,13 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
         resolvers: parts.resolvers,
         hosts: parts.hosts,
         requests: parts.requests,
-        unsent: Arc::default(),
+        unsent: Unsent::default(),
+        over,
     });
     hold(&worker.judge).only = parts.begun.only;
     Arc::clone(&worker).drive(lifeline).await;
-    worker.last_tally();
+    worker.end_all(running).await;
+    worker.last_tally().await;
     Ok(())
 }
 
@@ -187,8 +199,6 @@ impl Worker {
     async fn drive(self: Arc<Self>, lifeline: AsyncFd<OwnedFd>) {
         let mut next: Option<Duration> = None;
         let mut end: Option<Instant> = None;
-        // Calls whose tally was asked for, and the time by which it must be told.
-        let mut asked: Vec<(CallId, Instant)> = Vec::new();
         while end.is_none_or(|end| Instant::now() < end && self.has_last_words()) {
             let timer = async {
                 match next {
@@ -203,12 +213,16 @@ impl Worker {
                     let Ok(mut readable) = readable else { return };
                     match self.frame() {
                         Ok(Frame::Read) => {}
+                        // In the order of the frames: the next call begins after the tally of the one before.
                         Ok(Frame::Asked(call)) => {
-                            self.read_backlog();
-                            asked.extend(Instant::now().checked_add(ON_THEIR_WAY).map(|by| (call, by)));
+                            let whole = self.settle().await;
+                            if end.is_some() || is_ready(lifeline.get_ref()) {
+                                self.end_flows().await;
+                            }
+                            self.tell(call, whole).await;
                         }
                         Ok(Frame::Close) => {
-                            self.read_backlog();
+                            self.settle().await;
                             end = end.or_else(last_words);
                         }
                         Ok(Frame::End) => return,
@@ -218,12 +232,12 @@ impl Worker {
                 }
                 // Nothing is ever written to it.
                 _ = lifeline.readable(), if end.is_none() => {
-                    self.read_backlog();
+                    self.settle().await;
                     end = last_words();
                 }
                 readable = self.link.socket.readable() => {
                     let Ok(mut readable) = readable else { return };
-                    match self.read() {
+                    match self.read(IN_A_ROW) {
                         Ok(()) => {}
                         Err(Errno::EAGAIN) => readable.clear_ready(),
                         // The link went down with the cell's namespace.
@@ -238,46 +252,54 @@ impl Worker {
                 next = Some(next.map_or(TICK, |next| next.min(TICK)));
             }
             tokio::task::yield_now().await;
-            let waits = self.has_unsent();
-            let now = Instant::now();
-            for (call, _) in asked.extract_if(.., |(_, by)| !waits || *by <= now) {
-                self.tell(call);
-            }
-            if !asked.is_empty() {
-                next = Some(next.map_or(SHORT_TICK, |next| next.min(SHORT_TICK)));
-            }
-        }
-        asked.into_iter().for_each(|(call, _)| self.tell(call));
-        self.end_flows().await;
-    }
-
-    /// Ends the flows, so that each is told to the audit log.
-    async fn end_flows(&self) {
-        hold(&self.flows).values_mut().for_each(|packets| *packets = None);
-        let began = Instant::now();
-        // Each removes itself. One that waits for its turn under a limit is left.
-        while !hold(&self.flows).is_empty() && began.elapsed() < ON_THEIR_WAY {
-            tokio::time::sleep(SHORT_TICK).await;
         }
     }
 
     /// Returns true while something that the cell has sent is not on the network yet.
     fn has_last_words(&self) -> bool {
-        hold(&self.stack).connections() > 0 || self.has_unsent()
+        hold(&self.stack).connections() > 0 || !self.unsent.is_empty()
     }
 
-    fn has_unsent(&self) -> bool {
-        Arc::strong_count(&self.unsent) > 1
-    }
-
-    /// Reads what the cell has sent so far, which belongs to the call that ends, or is its last.
-    fn read_backlog(self: &Arc<Self>) {
-        for _ in 0..BACKLOG {
+    /// Reads what the cell has sent so far, has it judged, and waits for its datagrams to be on the network: it belongs
+    /// to the call that ends, or is the cell's last. Returns false if not all was in time.
+    async fn settle(self: &Arc<Self>) -> bool {
+        let began = Instant::now();
+        for _ in 0..UNITS {
             // Whatever cannot be read now shows where packets are waited for.
-            if self.read().is_err() {
-                return;
+            let is_all = self.read(FEW).is_err();
+            // The first turn may be one of tasks that were there before.
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+            while !self.unsent.is_empty() && began.elapsed() < ON_ITS_WAY {
+                hold(&self.stack).turn();
+                tokio::time::sleep(SHORT_TICK).await;
+            }
+            if is_all || began.elapsed() >= ON_ITS_WAY {
+                return is_all && self.unsent.is_empty();
             }
         }
+        true
+    }
+
+    /// Ends the flows of a cell that is gone, so that each is told to the audit log.
+    async fn end_flows(&self) {
+        hold(&self.flows).values_mut().for_each(|packets| *packets = None);
+        let began = Instant::now();
+        // Each removes itself, but for one that waits for its turn under a limit.
+        while !hold(&self.flows).is_empty() && began.elapsed() < ON_ITS_WAY {
+            tokio::time::sleep(SHORT_TICK).await;
+        }
+    }
+
+    /// Ends what is left of a cell that is gone, so that each connection is told to the audit log, or counted.
+    async fn end_all(&self, running: watch::Sender<()>) {
+        self.end_flows().await;
+        drop(running);
+        // The runtime polls all that was woken before it waits for time to pass.
+        tokio::time::sleep(SHORT_TICK).await;
+        let flows = hold(&self.flows).len();
+        hold(&self.account).left_out(flows);
     }
 
     /// Reads a frame of the gateway.
@@ -306,21 +328,23 @@ impl Worker {
         hold(&self.account).begin(begun.call);
     }
 
-    /// Sends the tally of a call. The supervisor waits for it, so it is the one frame that is not dropped.
-    fn tell(&self, call: CallId) {
-        let tally = hold(&self.account).tally(call);
+    /// Sends the tally of a call, for which the supervisor waits.
+    async fn tell(&self, call: CallId, is_whole: bool) {
+        let mut tally = hold(&self.account).tally(call);
+        tally.incomplete |= !is_whole;
         if let Ok(frame) = encode_tally(self.cell, call, tally) {
-            // A link that is full of audit lines is one that nobody reads: the supervisor goes on without.
-            send_bytes(self.gateway.get_ref(), &frame).unwrap_or_default();
+            self.send(&frame).await;
         }
     }
 
     /// Leaves the tally with the gateway, which may be asked for it when this process has ended.
-    fn last_tally(&self) {
-        let mut account = hold(&self.account);
-        let call = account.call();
-        let (cell, mut tally) = (self.cell, account.tally(call));
-        drop(account);
+    async fn last_tally(&self) {
+        let (cell, call, mut tally) = {
+            let mut account = hold(&self.account);
+            let call = account.call();
+            (self.cell, call, account.tally(call))
+        };
+        tally.incomplete |= !self.unsent.is_empty();
         // Halved until it fits, as `encode_tally` does.
         while !tally.rows.is_empty() || !tally.denied.is_empty() {
             match encode(&FromGateway::Last { cell, call, tally: tally.clone() }) {
@@ -329,7 +353,18 @@ impl Worker {
             }
         }
         if let Ok(frame) = encode(&FromGateway::Last { cell, call, tally }) {
-            send_bytes(self.gateway.get_ref(), &frame).unwrap_or_default();
+            self.send(&frame).await;
+        }
+    }
+
+    /// Sends a frame that is not dropped where the link is full: lines of the audit log may fill it.
+    async fn send(&self, frame: &[u8]) {
+        let began = Instant::now();
+        // Any other error is the gateway's end, which reading tells.
+        while send_bytes(self.gateway.get_ref(), frame) == Err(Errno::EAGAIN)
+            && began.elapsed() < ON_ITS_WAY
+        {
+            tokio::time::sleep(SHORT_TICK).await;
         }
     }
 
@@ -344,7 +379,7 @@ impl Worker {
         let frame = encode(&FromGateway::Connection { cell: self.cell, call, connection });
         let sent = frame.is_ok_and(|frame| send_bytes(self.gateway.get_ref(), &frame).is_ok());
         if !sent {
-            hold(&self.account).left_out();
+            hold(&self.account).left_out(1);
         }
     }
 
@@ -379,10 +414,10 @@ impl Worker {
         hold(&self.connecting).remove(ends);
     }
 
-    /// Reads packets of the cell.
-    fn read(self: &Arc<Self>) -> Result<(), Errno> {
+    /// Reads packets of the cell, so many at most.
+    fn read(self: &Arc<Self>, most: usize) -> Result<(), Errno> {
         let mut stack = hold(&self.stack);
-        for _ in 0..IN_A_ROW {
+        for _ in 0..most {
             let length = stack.read()?;
             let Some(packet) = packet::parse(stack.frame(length)) else { continue };
             *hold(&self.link.mac) = packet.mac;
@@ -435,7 +470,7 @@ impl Worker {
             return;
         }
         drop(connecting);
-        let opening = Opening { ends, syn: ip.to_vec(), packet };
+        let opening = Opening { call: self.call(), ends, syn: ip.to_vec(), packet };
         let worker = Arc::clone(self);
         if RESOLVER.contains(&ends.remote.ip()) && ends.remote.port() == dns::PORT {
             tokio::spawn(worker.resolver(opening));
@@ -487,9 +522,10 @@ impl Worker {
             false => payload.chunks(segment.max(1)).collect(),
         };
         for part in parts {
-            let unsent = Arc::clone(&self.unsent);
-            let outgoing = Outgoing { payload: part.to_vec(), hops: packet.hops, sequence, unsent };
-            self.outgoing(flow, outgoing);
+            // Dropped where too many wait, as by a network.
+            let Some(on_its_way) = self.unsent.add(part.len()) else { return };
+            let (payload, hops) = (part.to_vec(), packet.hops);
+            self.outgoing(flow, Outgoing { payload, hops, sequence, on_its_way });
         }
     }
 
@@ -502,11 +538,11 @@ impl Worker {
             None if full => return,
             None => {
                 let (sender, packets) = mpsc::channel(flows::WAITING);
-                tokio::spawn(Arc::clone(self).flow(flow, packets));
+                tokio::spawn(Arc::clone(self).flow(flow, self.call(), packets));
                 flows.entry(flow).or_default().insert(sender)
             }
         };
-        // Dropped where too many wait, as by a network.
+        // Dropped where too many wait for this one.
         sender.try_send(outgoing).unwrap_or_default();
     }
 }

@@ -49,11 +49,13 @@ impl Worker {
             rule: told.entry.rule.clone(),
         };
         let intercepted = self.requests.intercepted(to.port(), &named);
+        let mut over = self.over.clone();
         let served = tokio::select! {
             biased;
             served = self.requests.cell.serve(intercepted, stream, host, Arc::new(events)) => served,
             // The server may never answer.
             () = reset => Ok(()),
+            _ = over.changed() => Ok(()),
         };
         told.sent = counts.sent.load(Ordering::Relaxed);
         told.received = counts.received.load(Ordering::Relaxed);

@@ -20,7 +20,7 @@ pub struct Tally {
     pub denied: Vec<Denied>,
     /// Destinations, allowed and denied, that have no row.
     pub more: u64,
-    /// True if the gateway did not answer in time: the numbers are too low.
+    /// True if the gateway did not answer in time, or what the call had sent was still on its way: the numbers are too low.
     pub incomplete: bool,
     /// In a session, from its second call on, what all its calls did.
     pub session: Option<SessionUse>,

@@ -1,5 +1,8 @@
 //! Claims about connections of TCP: what they carry, how they end, and what hostile ends can do.
 
+use model::egress::ConnectionEnd;
+use model::egress::frames::FromGateway;
+
 use super::Claim;
 use crate::world::{LIST, Lab};
 
@@ -9,6 +12,7 @@ pub(super) const ALL: &[Claim] = &[
     ("an_upload_and_a_download_arrive_whole", bulk),
     ("a_half_closed_connection_still_carries_the_answer", half_closed),
     ("what_a_program_wrote_before_its_cell_ended_arrives", last_words),
+    ("a_connection_that_its_server_never_closes_is_listed", never_closed),
     ("a_server_that_speaks_first_is_relayed_but_not_where_tls_is_expected", server_first),
     ("a_connection_with_the_ends_of_one_that_was_reset_is_another", same_ends),
     ("a_program_that_is_gone_leaves_no_connection_of_the_host", left_half_open),
@@ -145,4 +149,24 @@ fn hostile_windows(lab: &Lab) {
     // One that was open before is served. More cannot be opened while 512 are on their way.
     assert_eq!(slow, "still");
     assert_eq!(lab.cell(LIST).connect("203.0.113.20", 7), "ok");
+}
+
+fn never_closed(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    cell.python(
+        "s=socket.create_connection(('203.0.113.20',9005)); s.sendall(b'12345'); time.sleep(.2)",
+    );
+    let key = cell.key;
+    drop(cell);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(8);
+    while std::time::Instant::now() < end {
+        match lab.frame() {
+            Some(FromGateway::Connection { cell, connection, .. }) if cell == key => {
+                assert_eq!((connection.sent, connection.end), (5, ConnectionEnd::Relayed));
+                return;
+            }
+            Some(_) | None => {}
+        }
+    }
+    panic!("no line");
 }

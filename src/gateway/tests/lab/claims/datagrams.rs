@@ -8,6 +8,7 @@ use crate::world::{LIST, Lab, SLOW};
 pub(super) const ALL: &[Claim] = &[
     ("datagrams_go_both_ways_and_their_errors_come_back", datagrams),
     ("a_datagram_that_a_cell_sent_last_arrives_and_is_counted", last_datagrams),
+    ("all_datagrams_that_a_cell_sent_last_arrive_or_are_told_to_be_missing", last_burst),
     ("ping_gets_its_echo_and_traceroute_its_hops", echo),
     ("a_server_that_floods_a_flow_is_slowed_and_leaves_others_alone", flooded),
 ];
@@ -109,4 +110,26 @@ fn flooded(lab: &Lab) {
          for _ in range(20): a=time.time(); t.sendall(b'x'); t.recv(1); worst=max(worst,time.time()-a); time.sleep(.02)\nprint(worst<1)",
     );
     assert_eq!(slowest, "True");
+}
+
+fn last_burst(lab: &Lab) {
+    for (profile, whole) in [(LIST, true), (SLOW, false)] {
+        let cell = lab.waiting_cell(profile);
+        cell.python(
+            "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+             for i in range(100): s.sendto(bytes(325),('203.0.113.20',9006))",
+        );
+        cell.begin(1, None);
+        // The next call begins right after the first is asked about, which must not take its tally away.
+        lab.tell(&ToGateway::Ask { cell: cell.key, call: 1 });
+        cell.begin(2, None);
+        let tally = cell.tally(1);
+        let sent = if whole { 32_500 } else { tally.sent };
+        assert_eq!(
+            (tally.connections, tally.sent, tally.incomplete),
+            (1, sent, !whole),
+            "{tally:?}"
+        );
+        assert!(tally.sent >= 20_000, "{tally:?}");
+    }
 }
