@@ -30,8 +30,10 @@ const CLOSERS: usize = 8;
 /// Most frames that wait for room on the link: a failure and a few tallies of each cell.
 const PENDING: usize = 4 * CELLS;
 
-/// Most questions that a worker may leave unanswered.
-const ASKED: usize = 16;
+/// Most questions that a worker may leave unanswered: more than a session has jobs.
+const ASKED: usize = 64;
+/// Most frames that are read of a worker that takes no question: some more than its link holds.
+const FRAMES: usize = 1_024;
 /// Requests of one worker that are answered in a row, before others have their turn.
 const REQUESTS: usize = 16;
 /// Time in which the worker of a cell that is gone must have ended; it is killed then. Longer than what it takes by
@@ -189,9 +191,19 @@ impl Gateway<'_> {
     /// its last words are then the answer, once they are read.
     fn ask(&mut self, key: CellKey, call: CallId, frame: &[u8]) {
         self.heed_first_packet(key);
+        if let Some(State::Working { asked, .. }) = self.cells.get(&key).map(|cell| &cell.state)
+            && asked.len() >= ASKED
+        {
+            return self.tell_incomplete(key, call);
+        }
         if !self.pass(key, frame) {
-            // It may have left its last words, which are then the answer.
-            while self.worker_frame(key) {}
+            // It may have left its last words, which are then the answer. More than its link holds would be a worker that
+            // does not end.
+            for _ in 0..FRAMES {
+                if !self.worker_frame(key) {
+                    break;
+                }
+            }
             let last = self.ended.of(key, call).map(<[u8]>::to_vec);
             if let Some(last) = last {
                 return self.tell(&last);
@@ -199,14 +211,16 @@ impl Gateway<'_> {
             self.kill(key);
         }
         match self.cells.get_mut(&key).map(|cell| &mut cell.state) {
-            Some(State::Working { asked, .. }) => {
-                // The supervisor has given up on questions that long ago.
-                if asked.len() >= ASKED {
-                    asked.remove(0);
-                }
-                asked.push(call);
-            }
+            Some(State::Working { asked, .. }) => asked.push(call),
             Some(State::Waiting { .. } | State::Failed) | None => self.answer(key, call),
+        }
+    }
+
+    /// Tells that what a call did is not known.
+    fn tell_incomplete(&mut self, cell: CellKey, call: CallId) {
+        let tally = Tally { incomplete: true, ..Tally::default() };
+        if let Ok(frame) = encode_tally(cell, call, tally) {
+            self.tell(&frame);
         }
     }
 
@@ -216,10 +230,11 @@ impl Gateway<'_> {
             return self.tell(&frame);
         }
         let known = self.cells.get(&cell);
-        let failed = known.is_none_or(|cell| matches!(cell.state, State::Failed));
+        if known.is_none_or(|cell| matches!(cell.state, State::Failed)) {
+            return self.tell_incomplete(cell, call);
+        }
         // A cell that never sent has nothing to tell.
-        let tally = Tally { incomplete: failed, ..Tally::default() };
-        if let Ok(frame) = encode_tally(cell, call, tally) {
+        if let Ok(frame) = encode_tally(cell, call, Tally::default()) {
             self.tell(&frame);
         }
     }
@@ -372,17 +387,15 @@ impl Gateway<'_> {
             }
             // Once for each question: tallies wait for room on the link, and must not crowd out those of other cells.
             Ok(FromGateway::Tally { cell, call, mut tally })
-                if cell == key && asked.contains(&call) =>
+                if cell == key && take(asked, call) =>
             {
-                asked.retain(|asked| *asked != call);
                 tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
                 if let Ok(frame) = encode_tally(cell, call, tally) {
                     self.tell(&frame);
                 }
             }
             Ok(FromGateway::Last { cell, call, mut tally }) if cell == key => {
-                let is_asked = asked.contains(&call);
-                asked.retain(|asked| *asked != call);
+                let is_asked = take(asked, call);
                 tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
                 if let Ok(frame) = encode_tally(cell, call, tally) {
                     if is_asked {
@@ -538,6 +551,12 @@ impl Gateway<'_> {
             self.pending.pop_front();
         }
     }
+}
+
+/// Takes a question about a call out of those that are open. Returns false if there is none.
+fn take(asked: &mut Vec<CallId>, call: CallId) -> bool {
+    let at = asked.iter().position(|asked| *asked == call);
+    at.map(|at| asked.remove(at)).is_some()
 }
 
 fn run_worker(parts: worker::Parts) -> Result<(), Errno> {

@@ -237,6 +237,63 @@ fn a_call_whose_worker_has_just_ended_is_told_what_it_did() {
 }
 
 #[test]
+fn a_worker_that_takes_no_question_and_talks_for_ever_holds_up_nobody() {
+    let (_supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, (frames, _sockets)) = gateway(&link, &spec);
+    nix::sys::socket::shutdown(frames.as_raw_fd(), Shutdown::Read).expect("shut");
+    let connection = Connection {
+        protocol: Protocol::Tcp,
+        name: None,
+        address: "203.0.113.7:80".parse().expect("an address"),
+        rule: None,
+        sent: 0,
+        received: 0,
+        milliseconds: 0,
+        end: ConnectionEnd::Relayed,
+        request: None,
+    };
+    let frame = encode(&FromGateway::Connection { cell: KEY, call: 9, connection });
+    let frame = frame.expect("it fits");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                send_now(&frames, &frame, &[]).unwrap_or_default();
+            }
+        });
+        gateway.ask(KEY, 10, b"a question");
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(killed(&worker));
+    process::wait(&worker).expect("its end");
+}
+
+#[test]
+fn questions_that_are_never_answered_are_bounded_and_kill_no_honest_worker() {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, (frames, _sockets)) = gateway(&link, &spec);
+    let most = CallId::try_from(ASKED).expect("a small number");
+    for call in 10..10 + most {
+        let ask = encode(&ToGateway::Ask { cell: KEY, call }).expect("it fits");
+        gateway.ask(KEY, call, &ask);
+    }
+    // The last was one too many, and is told to be unknown.
+    let tally = |call, incomplete| FromGateway::Tally {
+        cell: KEY,
+        call,
+        tally: Tally { incomplete, ..Tally::default() },
+    };
+    assert_eq!(told(&supervisor), [tally(9 + most, true)]);
+    send_now(&frames, &encode(&tally(9, false)).expect("it fits"), &[]).expect("sent");
+    assert!(gateway.worker_frame(KEY));
+    assert_eq!(told(&supervisor), [tally(9, false)]);
+    assert!(!killed(&worker));
+    process::wait(&worker).expect("its end");
+}
+
+#[test]
 fn a_packet_that_has_come_is_seen_before_its_call_is_told_that_none_has() {
     for closes in [false, true] {
         for sends in [false, true] {

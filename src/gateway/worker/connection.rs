@@ -120,41 +120,42 @@ impl Worker {
                 return Some(ConnectionEnd::Unreachable);
             }
             Ok(Err(NoSocket::Failed(errno))) => {
-                return Some(self.not_connected(opening, call, errno));
+                return self.not_connected(opening, call, errno);
             }
         };
         // Only now: a scan has more on their way than a profile lets be open.
         let entered = hold(&self.account).enters(call);
         if let Err(refusal) = entered {
             self.refused(opening, call, told.name.clone(), refusal);
-            return Some(ConnectionEnd::Limit);
+            return None;
         }
         let end = self.accepted(host, opening, allowed, told).await;
         hold(&self.account).closes(call);
-        Some(end)
+        end
     }
 
-    /// Answers the cell, reads for which host the connection is, and carries it. Returns how it ended.
+    /// Answers the cell, reads for which host the connection is, and carries it. Returns how it ended; nothing where it was
+    /// refused.
     async fn accepted(
         self: &Arc<Self>,
         host: TcpStream,
         opening: &Opening,
         allowed: &Allowed,
         told: &mut Told,
-    ) -> ConnectionEnd {
+    ) -> Option<ConnectionEnd> {
         let to = opening.ends.remote;
         self.connecting_is_over(&opening.ends);
         let accepted = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
-        let Some(cell) = accepted else { return ConnectionEnd::Limit };
+        let Some(cell) = accepted else { return Some(ConnectionEnd::Limit) };
         if cell.established().await.is_err() {
-            return ConnectionEnd::Relayed;
+            return Some(ConnectionEnd::Relayed);
         }
         let spoken = match self.spoken(&cell, &host, allowed, to).await {
             Ok(spoken) => spoken,
             Err(refusal) => {
                 self.deny(told.entry.call, (Protocol::Tcp, to), told.name.clone(), refusal);
                 cell.abort();
-                return ConnectionEnd::Denied;
+                return None;
             }
         };
         let reads = matches!(spoken, Spoken::Requests { .. });
@@ -167,29 +168,34 @@ impl Worker {
             }
         }
         hold(&self.account).opened(&told.entry);
-        if reads {
-            return self.requested(cell, host, allowed, told, to).await;
-        }
-        self.relayed(&cell, &host, told).await
+        Some(match reads {
+            true => self.requested(cell, host, allowed, told, to).await,
+            false => self.relayed(&cell, &host, told).await,
+        })
     }
 
-    /// Answers a segment whose connection the host could not make.
-    fn not_connected(&self, opening: &Opening, call: CallId, errno: Errno) -> ConnectionEnd {
+    /// Answers a segment whose connection the host could not make. Returns how it ended; nothing where it was refused.
+    fn not_connected(
+        &self,
+        opening: &Opening,
+        call: CallId,
+        errno: Errno,
+    ) -> Option<ConnectionEnd> {
         if matches!(errno, Errno::ECONNREFUSED | Errno::ECONNRESET) {
             self.link.send(packet::reset(&opening.syn, &opening.packet));
-            return ConnectionEnd::Refused;
+            return Some(ConnectionEnd::Refused);
         }
         if errno == Errno::ETIMEDOUT {
-            return ConnectionEnd::Timeout;
+            return Some(ConnectionEnd::Timeout);
         }
         if matches!(errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) {
             self.undelivered(opening, unreachable(errno));
-            return ConnectionEnd::Unreachable;
+            return Some(ConnectionEnd::Unreachable);
         }
         // By a firewall of the host, by Landlock, or for want of ports or descriptors.
         let why = format!("the host refuses to connect: {}", errno.desc());
         self.refused(opening, call, None, refusal(&why));
-        ConnectionEnd::Denied
+        None
     }
 
     fn undelivered(&self, opening: &Opening, why: Undelivered) {

@@ -31,9 +31,9 @@ pub(crate) const MOST: usize = 256;
 const IDLE: Duration = Duration::from_secs(60);
 /// Packets and errors that are taken in a row, before others of the cell have their turn.
 const IN_A_ROW: usize = 32;
-/// Packets that wait for a flow, as many as the kernel makes of one that a program sends in segments (udp(7),
-/// UDP_SEGMENT); more are dropped, as by a network.
-pub(crate) const WAITING: usize = 128;
+/// Packets that wait for a flow: as many small ones as the cell's packet socket holds, and as the kernel makes of some that
+/// a program sends in segments (udp(7), UDP_SEGMENT). More are dropped, as by a network.
+pub(crate) const WAITING: usize = 512;
 
 /// A flow: of UDP with both ports, or of echo requests with their identifier as the cell's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

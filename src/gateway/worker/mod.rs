@@ -54,16 +54,17 @@ const IN_A_ROW: usize = 64;
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Time between two looks at such connections.
 const TICK: Duration = Duration::from_millis(10);
-/// Time for which the tally of a call waits for what the call has sent, and for room on the link to the gateway. Shorter
-/// than the supervisor waits.
+/// Time for which the tally of a call waits for what the call has sent.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
-/// Time between two looks at it.
+/// Time in which a frame for the gateway must have found room on the link, in all. The supervisor waits 200 ms.
+const TOLD: Duration = Duration::from_millis(150);
+/// Time between two looks at either.
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// Packets that are read in a row where the tasks that they begin must run before the next: the runtime polls some
-/// sixty tasks in a turn.
-const FEW: usize = 32;
-/// Units of [`FEW`] in which all is read that can have come: the packet socket holds some 280 small packets.
-const UNITS: usize = 10;
+/// Packets that are read in a row before a tally is told. The packet socket holds some 280 small ones, or more where the
+/// host has set net.core.rmem_default.
+const BACKLOG: usize = 4_096;
+/// Time for which they are read.
+const READING: Duration = Duration::from_millis(20);
 
 /// Everything that a worker is made with.
 #[derive(Debug)]
@@ -124,6 +125,15 @@ pub(crate) struct Begun {
     pub only: Option<Only>,
 }
 
+/// The way to a flow.
+#[derive(Debug)]
+struct FlowWay {
+    /// The call in which it began, for which it counts.
+    call: CallId,
+    /// None where it is to end.
+    packets: Option<mpsc::Sender<Outgoing>>,
+}
+
 /// The state that the tasks of a worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -136,15 +146,15 @@ pub(crate) struct Worker {
     judge: Mutex<Judge>,
     account: Mutex<Account>,
     connecting: Mutex<HashSet<Ends>>,
-    /// The way to each flow; none to one that is to end.
-    flows: Mutex<HashMap<Flow, Option<mpsc::Sender<Outgoing>>>>,
+    flows: Mutex<HashMap<Flow, FlowWay>>,
     questions: Semaphore,
     sockets: SocketSource,
     resolvers: u8,
     hosts: Arc<Vec<(String, IpAddr)>>,
     requests: CellRequests,
-    /// Datagrams on their way.
     unsent: Unsent,
+    /// Held once more by each connection that the audit log has no line of yet.
+    untold: Arc<()>,
     /// Changes once connections are to end, as the cell is gone and its last words are over.
     over: watch::Receiver<()>,
 }
@@ -186,6 +196,7 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
         hosts: parts.hosts,
         requests: parts.requests,
         unsent: Unsent::default(),
+        untold: Arc::default(),
         over,
     });
     hold(&worker.judge).only = parts.begun.only;
@@ -215,14 +226,15 @@ impl Worker {
                         Ok(Frame::Read) => {}
                         // In the order of the frames: the next call begins after the tally of the one before.
                         Ok(Frame::Asked(call)) => {
-                            let whole = self.settle().await;
+                            let began = Instant::now();
+                            let whole = self.settle(call, began).await;
                             if end.is_some() || is_ready(lifeline.get_ref()) {
-                                self.end_flows().await;
+                                self.end_flows(began).await;
                             }
-                            self.tell(call, whole).await;
+                            self.tell(call, whole, began).await;
                         }
                         Ok(Frame::Close) => {
-                            self.settle().await;
+                            self.read_backlog();
                             end = end.or_else(last_words);
                         }
                         Ok(Frame::End) => return,
@@ -232,7 +244,7 @@ impl Worker {
                 }
                 // Nothing is ever written to it.
                 _ = lifeline.readable(), if end.is_none() => {
-                    self.settle().await;
+                    self.read_backlog();
                     end = last_words();
                 }
                 readable = self.link.socket.readable() => {
@@ -260,32 +272,40 @@ impl Worker {
         hold(&self.stack).connections() > 0 || !self.unsent.is_empty()
     }
 
-    /// Reads what the cell has sent so far, has it judged, and waits for its datagrams to be on the network: it belongs
-    /// to the call that ends, or is the cell's last. Returns false if not all was in time.
-    async fn settle(self: &Arc<Self>) -> bool {
+    /// Reads what the cell has sent so far, which belongs to the call that ends, or is its last. Returns false if that may
+    /// not be all.
+    fn read_backlog(self: &Arc<Self>) -> bool {
         let began = Instant::now();
-        for _ in 0..UNITS {
+        let mut left = BACKLOG;
+        while left > 0 && began.elapsed() < READING {
             // Whatever cannot be read now shows where packets are waited for.
-            let is_all = self.read(FEW).is_err();
-            // The first turn may be one of tasks that were there before.
-            for _ in 0..2 {
-                tokio::task::yield_now().await;
+            if self.read(IN_A_ROW).is_err() {
+                return true;
             }
-            while !self.unsent.is_empty() && began.elapsed() < ON_ITS_WAY {
-                hold(&self.stack).turn();
-                tokio::time::sleep(SHORT_TICK).await;
-            }
-            if is_all || began.elapsed() >= ON_ITS_WAY {
-                return is_all && self.unsent.is_empty();
+            left = left.saturating_sub(IN_A_ROW);
+        }
+        false
+    }
+
+    /// Waits until all that a call has sent is judged, and its datagrams are on the network. Returns false if not all
+    /// was in time.
+    async fn settle(self: &Arc<Self>, call: CallId, began: Instant) -> bool {
+        let is_all = self.read_backlog();
+        let mut is_first = true;
+        while !self.unsent.is_empty_of(call) && began.elapsed() < ON_ITS_WAY {
+            hold(&self.stack).turn();
+            // Judging takes less time than a timer.
+            match std::mem::take(&mut is_first) {
+                true => tokio::task::yield_now().await,
+                false => tokio::time::sleep(SHORT_TICK).await,
             }
         }
-        true
+        is_all && self.unsent.is_empty_of(call)
     }
 
     /// Ends the flows of a cell that is gone, so that each is told to the audit log.
-    async fn end_flows(&self) {
-        hold(&self.flows).values_mut().for_each(|packets| *packets = None);
-        let began = Instant::now();
+    async fn end_flows(&self, began: Instant) {
+        hold(&self.flows).values_mut().for_each(|way| way.packets = None);
         // Each removes itself, but for one that waits for its turn under a limit.
         while !hold(&self.flows).is_empty() && began.elapsed() < ON_ITS_WAY {
             tokio::time::sleep(SHORT_TICK).await;
@@ -294,12 +314,15 @@ impl Worker {
 
     /// Ends what is left of a cell that is gone, so that each connection is told to the audit log, or counted.
     async fn end_all(&self, running: watch::Sender<()>) {
-        self.end_flows().await;
+        let began = Instant::now();
+        self.end_flows(began).await;
         drop(running);
-        // The runtime polls all that was woken before it waits for time to pass.
-        tokio::time::sleep(SHORT_TICK).await;
+        while Arc::strong_count(&self.untold) > 1 && began.elapsed() < TOLD {
+            tokio::time::sleep(SHORT_TICK).await;
+        }
+        let untold = Arc::strong_count(&self.untold).saturating_sub(1);
         let flows = hold(&self.flows).len();
-        hold(&self.account).left_out(flows);
+        hold(&self.account).left_out(untold.saturating_add(flows));
     }
 
     /// Reads a frame of the gateway.
@@ -329,11 +352,11 @@ impl Worker {
     }
 
     /// Sends the tally of a call, for which the supervisor waits.
-    async fn tell(&self, call: CallId, is_whole: bool) {
+    async fn tell(&self, call: CallId, is_whole: bool, began: Instant) {
         let mut tally = hold(&self.account).tally(call);
         tally.incomplete |= !is_whole;
         if let Ok(frame) = encode_tally(self.cell, call, tally) {
-            self.send(&frame).await;
+            self.send(&frame, began).await;
         }
     }
 
@@ -353,16 +376,15 @@ impl Worker {
             }
         }
         if let Ok(frame) = encode(&FromGateway::Last { cell, call, tally }) {
-            self.send(&frame).await;
+            self.send(&frame, Instant::now()).await;
         }
     }
 
-    /// Sends a frame that is not dropped where the link is full: lines of the audit log may fill it.
-    async fn send(&self, frame: &[u8]) {
-        let began = Instant::now();
+    /// Sends a frame that is not dropped at once where the link is full: lines of the audit log may fill it.
+    async fn send(&self, frame: &[u8], began: Instant) {
         // Any other error is the gateway's end, which reading tells.
         while send_bytes(self.gateway.get_ref(), frame) == Err(Errno::EAGAIN)
-            && began.elapsed() < ON_ITS_WAY
+            && began.elapsed() < TOLD
         {
             tokio::time::sleep(SHORT_TICK).await;
         }
@@ -470,15 +492,23 @@ impl Worker {
             return;
         }
         drop(connecting);
-        let opening = Opening { call: self.call(), ends, syn: ip.to_vec(), packet };
+        let call = self.call();
+        // The cell sends it again.
+        let Some(on_its_way) = self.unsent.add(call, 0) else {
+            self.connecting_is_over(&ends);
+            return;
+        };
+        let opening = Opening { call, ends, syn: ip.to_vec(), packet };
         let worker = Arc::clone(self);
         if RESOLVER.contains(&ends.remote.ip()) && ends.remote.port() == dns::PORT {
             tokio::spawn(worker.resolver(opening));
         } else {
-            tokio::spawn(async move {
+            let untold = Arc::clone(&self.untold);
+            tokio::spawn(on_its_way.until_judged(async move {
                 worker.clone().connection(opening).await;
                 worker.connecting_is_over(&ends);
-            });
+                drop(untold);
+            }));
         }
     }
 
@@ -510,9 +540,12 @@ impl Worker {
         let payload = frame.get(payload.clone()).unwrap_or_default();
         if RESOLVER.contains(&flow.remote.ip()) && flow.remote.port() == dns::PORT {
             // A question that is not answered is asked again.
-            if let Ok(permit) = self.questions.try_acquire() {
+            if let Ok(permit) = self.questions.try_acquire()
+                && let Some(on_its_way) = self.unsent.add(self.call(), payload.len())
+            {
                 permit.forget();
-                tokio::spawn(Arc::clone(self).asked(flow.cell, flow.remote, payload.to_vec()));
+                let asked = Arc::clone(self).asked(flow.cell, flow.remote, payload.to_vec());
+                tokio::spawn(on_its_way.until_judged(asked));
             }
             return;
         }
@@ -522,27 +555,38 @@ impl Worker {
             false => payload.chunks(segment.max(1)).collect(),
         };
         for part in parts {
-            // Dropped where too many wait, as by a network.
-            let Some(on_its_way) = self.unsent.add(part.len()) else { return };
-            let (payload, hops) = (part.to_vec(), packet.hops);
-            self.outgoing(flow, Outgoing { payload, hops, sequence, on_its_way });
+            let part = Part { payload: part, hops: packet.hops, sequence };
+            self.outgoing(flow, &part);
         }
     }
 
-    fn outgoing(self: &Arc<Self>, flow: Flow, outgoing: Outgoing) {
+    /// Gives a part to its flow. It is dropped where too much waits, as by a network.
+    fn outgoing(self: &Arc<Self>, flow: Flow, part: &Part<'_>) {
         let mut flows = hold(&self.flows);
         let full = flows.len() >= flows::MOST;
-        let sender = match flows.get(&flow) {
-            Some(Some(sender)) => sender,
-            Some(None) => return,
+        let way = match flows.get(&flow) {
+            Some(way) => way,
             None if full => return,
             None => {
                 let (sender, packets) = mpsc::channel(flows::WAITING);
-                tokio::spawn(Arc::clone(self).flow(flow, self.call(), packets));
-                flows.entry(flow).or_default().insert(sender)
+                let call = self.call();
+                tokio::spawn(Arc::clone(self).flow(flow, call, packets));
+                flows.entry(flow).or_insert(FlowWay { call, packets: Some(sender) })
             }
         };
-        // Dropped where too many wait for this one.
-        sender.try_send(outgoing).unwrap_or_default();
+        if let Some(sender) = &way.packets
+            && let Some(on_its_way) = self.unsent.add(way.call, part.payload.len())
+        {
+            let (payload, hops, sequence) = (part.payload.to_vec(), part.hops, part.sequence);
+            sender.try_send(Outgoing { payload, hops, sequence, on_its_way }).unwrap_or_default();
+        }
     }
+}
+
+/// A datagram as the network has it: one packet of the cell may be many.
+#[derive(Debug)]
+struct Part<'a> {
+    payload: &'a [u8],
+    hops: u8,
+    sequence: u16,
 }

@@ -378,7 +378,11 @@ impl Cell<'_> {
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end {
             match self.lab.frame() {
-                Some(FromGateway::Tally { cell, tally, .. }) if cell == self.key => return tally,
+                Some(FromGateway::Tally { cell, call: of, tally })
+                    if (cell, of) == (self.key, call) =>
+                {
+                    return tally;
+                }
                 Some(_) => {}
                 None => break,
             }
