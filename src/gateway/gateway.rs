@@ -395,7 +395,8 @@ impl Gateway<'_> {
                 }
             }
             Ok(FromGateway::Last { cell, call, mut tally }) if cell == key => {
-                let is_asked = take(asked, call);
+                let at = asked.iter().position(|asked| *asked == call);
+                let is_asked = at.map(|at| asked.remove(at)).is_some();
                 tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
                 if let Ok(frame) = encode_tally(cell, call, tally) {
                     if is_asked {
@@ -553,10 +554,11 @@ impl Gateway<'_> {
     }
 }
 
-/// Takes a question about a call out of those that are open. Returns false if there is none.
+/// Takes a question about a call out of those that are open, and those before it: a worker answers in their order, and what
+/// it could not send is not sent later. Returns false if there is none.
 fn take(asked: &mut Vec<CallId>, call: CallId) -> bool {
     let at = asked.iter().position(|asked| *asked == call);
-    at.map(|at| asked.remove(at)).is_some()
+    at.map(|at| asked.drain(..=at)).is_some()
 }
 
 fn run_worker(parts: worker::Parts) -> Result<(), Errno> {

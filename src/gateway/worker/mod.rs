@@ -54,7 +54,7 @@ const IN_A_ROW: usize = 64;
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Time between two looks at such connections.
 const TICK: Duration = Duration::from_millis(10);
-/// Time for which the tally of a call waits for what the call has sent.
+/// Time for which the tally of a call waits for what the call has sent, from the question on.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
 /// Time in which a frame for the gateway must have found room on the link, in all. The supervisor waits 200 ms.
 const TOLD: Duration = Duration::from_millis(150);
@@ -63,8 +63,6 @@ const SHORT_TICK: Duration = Duration::from_millis(1);
 /// Packets that are read in a row before a tally is told. The packet socket holds some 280 small ones, or more where the
 /// host has set net.core.rmem_default.
 const BACKLOG: usize = 4_096;
-/// Time for which they are read.
-const READING: Duration = Duration::from_millis(20);
 
 /// Everything that a worker is made with.
 #[derive(Debug)]
@@ -234,7 +232,7 @@ impl Worker {
                             self.tell(call, whole, began).await;
                         }
                         Ok(Frame::Close) => {
-                            self.read_backlog();
+                            self.read_backlog().await;
                             end = end.or_else(last_words);
                         }
                         Ok(Frame::End) => return,
@@ -244,7 +242,7 @@ impl Worker {
                 }
                 // Nothing is ever written to it.
                 _ = lifeline.readable(), if end.is_none() => {
-                    self.read_backlog();
+                    self.read_backlog().await;
                     end = last_words();
                 }
                 readable = self.link.socket.readable() => {
@@ -272,14 +270,19 @@ impl Worker {
         hold(&self.stack).connections() > 0 || !self.unsent.is_empty()
     }
 
-    /// Reads what the cell has sent so far, which belongs to the call that ends, or is its last. Returns false if that may
-    /// not be all.
-    fn read_backlog(self: &Arc<Self>) -> bool {
+    /// Reads what the cell has sent so far, which belongs to the call that ends, or is its last, and lets the tasks run that
+    /// it is for. Returns false if that may not be all.
+    async fn read_backlog(self: &Arc<Self>) -> bool {
         let began = Instant::now();
         let mut left = BACKLOG;
-        while left > 0 && began.elapsed() < READING {
+        while left > 0 && began.elapsed() < ON_ITS_WAY {
             // Whatever cannot be read now shows where packets are waited for.
-            if self.read(IN_A_ROW).is_err() {
+            let is_all = self.read(IN_A_ROW).is_err();
+            // A turn of the runtime polls some sixty tasks, and others may have been there before.
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+            if is_all {
                 return true;
             }
             left = left.saturating_sub(IN_A_ROW);
@@ -290,15 +293,10 @@ impl Worker {
     /// Waits until all that a call has sent is judged, and its datagrams are on the network. Returns false if not all
     /// was in time.
     async fn settle(self: &Arc<Self>, call: CallId, began: Instant) -> bool {
-        let is_all = self.read_backlog();
-        let mut is_first = true;
+        let is_all = self.read_backlog().await;
         while !self.unsent.is_empty_of(call) && began.elapsed() < ON_ITS_WAY {
             hold(&self.stack).turn();
-            // Judging takes less time than a timer.
-            match std::mem::take(&mut is_first) {
-                true => tokio::task::yield_now().await,
-                false => tokio::time::sleep(SHORT_TICK).await,
-            }
+            tokio::time::sleep(SHORT_TICK).await;
         }
         is_all && self.unsent.is_empty_of(call)
     }
@@ -367,7 +365,7 @@ impl Worker {
             let call = account.call();
             (self.cell, call, account.tally(call))
         };
-        tally.incomplete |= !self.unsent.is_empty();
+        tally.incomplete |= !self.unsent.is_empty_of(call);
         // Halved until it fits, as `encode_tally` does.
         while !tally.rows.is_empty() || !tally.denied.is_empty() {
             match encode(&FromGateway::Last { cell, call, tally: tally.clone() }) {
@@ -563,20 +561,19 @@ impl Worker {
     /// Gives a part to its flow. It is dropped where too much waits, as by a network.
     fn outgoing(self: &Arc<Self>, flow: Flow, part: &Part<'_>) {
         let mut flows = hold(&self.flows);
+        let call = flows.get(&flow).map_or_else(|| self.call(), |way| way.call);
+        let Some(on_its_way) = self.unsent.add(call, part.payload.len()) else { return };
         let full = flows.len() >= flows::MOST;
         let way = match flows.get(&flow) {
             Some(way) => way,
             None if full => return,
             None => {
                 let (sender, packets) = mpsc::channel(flows::WAITING);
-                let call = self.call();
                 tokio::spawn(Arc::clone(self).flow(flow, call, packets));
                 flows.entry(flow).or_insert(FlowWay { call, packets: Some(sender) })
             }
         };
-        if let Some(sender) = &way.packets
-            && let Some(on_its_way) = self.unsent.add(way.call, part.payload.len())
-        {
+        if let Some(sender) = &way.packets {
             let (payload, hops, sequence) = (part.payload.to_vec(), part.hops, part.sequence);
             sender.try_send(Outgoing { payload, hops, sequence, on_its_way }).unwrap_or_default();
         }

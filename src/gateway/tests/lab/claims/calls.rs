@@ -1,7 +1,9 @@
 //! Claims about calls: when they begin, what counts for them, and their limits.
 
 use model::egress::Only;
-use model::egress::frames::FromGateway;
+use model::egress::frames::{FromGateway, ToGateway};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::Claim;
 use crate::world::{LIMITED, LIST, Lab};
@@ -9,6 +11,7 @@ use crate::world::{LIMITED, LIST, Lab};
 pub(super) const ALL: &[Claim] = &[
     ("no_packet_goes_anywhere_before_a_call_has_begun", before_a_call),
     ("a_connection_belongs_to_the_call_in_which_it_began", of_its_call),
+    ("what_a_call_sent_last_is_in_its_tally", sent_last),
     ("limits_end_connections_and_are_told", limits),
     ("a_tally_counts_connections_bytes_and_denials", tallies),
 ];
@@ -113,4 +116,42 @@ fn tallies(lab: &Lab) {
     assert!(cell.tally(2).is_empty());
     // An answer to a question about a call that never was.
     assert!(cell.tally(77).incomplete);
+}
+
+fn sent_last(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let go = lab.path("last");
+    let mut program = cell.command("python3");
+    let script = format!(
+        "import os,socket,time\ns=socket.create_connection(('203.0.113.20',9002)); open('{go}.ready','w')\n\
+         while not os.path.exists('{go}'): time.sleep(.01)\n\
+         s.sendall(b'12345'); open('{go}.sent','w'); time.sleep(5)"
+    );
+    let mut child = program.args(["-c", &script]).spawn().expect("python");
+    let there = |name: &str| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !std::path::Path::new(&format!("{go}{name}")).exists() {
+            assert!(std::time::Instant::now() < end, "no {name}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    there(".ready");
+    // The worker finds the bytes and the question at once.
+    let worker = Pid::from_raw(*lab.workers().last().expect("a worker"));
+    kill(worker, Signal::SIGSTOP).expect("sent");
+    std::fs::write(&go, "").expect("written");
+    there(".sent");
+    lab.tell(&ToGateway::Ask { cell: cell.key, call: 1 });
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    kill(worker, Signal::SIGCONT).expect("sent");
+    let told = loop {
+        match lab.frame() {
+            Some(FromGateway::Tally { cell: of, tally, .. }) if of == cell.key => break tally,
+            Some(_) => {}
+            None => panic!("no tally"),
+        }
+    };
+    assert_eq!((told.connections, told.sent, told.incomplete), (1, 5, false), "{told:?}");
+    child.kill().unwrap_or_default();
+    child.wait().expect("its end");
 }
