@@ -449,7 +449,7 @@ impl Gateway<'_> {
                 SocketRequest::Destination { protocol: Protocol::Tcp, .. }
                 | SocketRequest::Resolver { .. },
             ) => (SocketAnswer::Failed { errno: sys::raw(Errno::ETIMEDOUT) }, None),
-            // The last datagrams of a cell arrive, as they would without one.
+            // Lets the last datagrams of a cell arrive, as they would without one.
             (Ending::No | Ending::By(_), _) => self.connector.answer(&cell.egress, only, request),
         };
         sockets.waiting = Some((encode(&answer).map_err(|_| Errno::EPROTO)?, socket));

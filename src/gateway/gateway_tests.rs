@@ -72,6 +72,21 @@ fn gateway_of<'a>(
     (gateway, worker.pidfd, theirs, init)
 }
 
+/// Makes what a worker tells of a connection.
+fn a_connection() -> Connection {
+    Connection {
+        protocol: Protocol::Tcp,
+        name: None,
+        address: ([203, 0, 113, 1], 80).into(),
+        rule: None,
+        sent: 0,
+        received: 0,
+        milliseconds: 0,
+        end: ConnectionEnd::Relayed,
+        request: None,
+    }
+}
+
 /// Reads what the supervisor gets.
 fn told(supervisor: &OwnedFd) -> Vec<FromGateway> {
     let mut buffer = vec![0; FRAME_BYTES];
@@ -214,7 +229,7 @@ fn a_call_whose_worker_has_just_ended_is_told_what_it_did() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (frames, sockets), init) = gateway_of(&link, &spec, || ());
-    // The order of a call that was quick: the cell ends, its worker leaves its words and ends too, and the supervisor
+    // Does as a quick call: the cell ends, its worker leaves its words and ends too, and the supervisor
     // asks, all before the loop looks.
     nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
     let tally = Tally { unlisted: 3, ..Tally::default() };
@@ -238,33 +253,31 @@ fn a_call_whose_worker_has_just_ended_is_told_what_it_did() {
 
 #[test]
 fn a_worker_that_takes_no_question_and_talks_for_ever_holds_up_nobody() {
-    let (_supervisor, link) = pair().expect("a pair");
+    let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (frames, _sockets)) = gateway(&link, &spec);
     nix::sys::socket::shutdown(frames.as_raw_fd(), Shutdown::Read).expect("shut");
-    let connection = Connection {
-        protocol: Protocol::Tcp,
-        name: None,
-        address: "203.0.113.7:80".parse().expect("an address"),
-        rule: None,
-        sent: 0,
-        received: 0,
-        milliseconds: 0,
-        end: ConnectionEnd::Relayed,
-        request: None,
-    };
-    let frame = encode(&FromGateway::Connection { cell: KEY, call: 9, connection });
-    let frame = frame.expect("it fits");
+    let frame = FromGateway::Connection { cell: KEY, call: 9, connection: a_connection() };
+    let frame = encode(&frame).expect("it fits");
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                send_now(&frames, &frame, &[]).unwrap_or_default();
-            }
-        });
+        for _ in 0..4 {
+            scope.spawn(|| {
+                // Ends by itself, so that a gateway that reads them all fails, and does not hang.
+                let mut sent = 0;
+                while sent < 20_000 && !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    sent += i32::from(send_now(&frames, &frame, &[]).is_ok());
+                }
+            });
+        }
+        // Full before the question comes.
+        while send_now(&frames, &frame, &[]).is_ok() {}
         gateway.ask(KEY, 10, b"a question");
         over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+    let unlisted = gateway.cells.get(&KEY).map_or(0, |cell| cell.unlisted);
+    let read = told(&supervisor).len() + usize::try_from(unlisted).expect("a small number");
+    assert!((100..=FRAMES).contains(&read), "{read}");
     assert!(killed(&worker));
     process::wait(&worker).expect("its end");
 }
@@ -357,21 +370,7 @@ fn a_worker_that_takes_no_sockets_gets_no_more() {
 #[test]
 fn a_worker_says_what_it_was_asked_of_its_own_cell_and_nothing_else() {
     let tally = |cell, call| FromGateway::Tally { cell, call, tally: Tally::default() };
-    let connection = |cell| FromGateway::Connection {
-        cell,
-        call: 9,
-        connection: Connection {
-            protocol: Protocol::Tcp,
-            name: None,
-            address: ([203, 0, 113, 1], 80).into(),
-            rule: None,
-            sent: 0,
-            received: 0,
-            milliseconds: 0,
-            end: ConnectionEnd::Relayed,
-            request: None,
-        },
-    };
+    let connection = |cell| FromGateway::Connection { cell, call: 9, connection: a_connection() };
     let own = [connection(KEY), tally(KEY, 9), connection(KEY)];
     assert_eq!(said(&own), (own.to_vec(), false));
     let other = CellKey { slot: 2, ..KEY };

@@ -82,7 +82,7 @@ impl Worker {
         let verdict = tokio::select! {
             biased;
             verdict = self.connected(&opening, &allowed, &mut told) => verdict,
-            // The cell is gone, and the server has had its time: what it was sent stays sent.
+            // Ends it as the cell is gone, and the server has had its time: what it was sent stays sent.
             _ = over.changed() => Some(match hold(&self.connecting).contains(&ends) {
                 true => ConnectionEnd::Timeout,
                 false => ConnectionEnd::Relayed,

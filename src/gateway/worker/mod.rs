@@ -276,9 +276,9 @@ impl Worker {
         let began = Instant::now();
         let mut left = BACKLOG;
         while left > 0 && began.elapsed() < ON_ITS_WAY {
-            // Whatever cannot be read now shows where packets are waited for.
+            // Leaves errors to where packets are waited for.
             let is_all = self.read(IN_A_ROW).is_err();
-            // A turn of the runtime polls some sixty tasks, and others may have been there before.
+            // Yields twice: a turn of the runtime polls some sixty tasks, and others may have been there before.
             for _ in 0..2 {
                 tokio::task::yield_now().await;
             }

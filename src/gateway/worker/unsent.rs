@@ -84,7 +84,7 @@ mod tests {
     fn what_is_on_its_way_counts_for_its_call_until_it_is_dropped_and_is_bounded() {
         let unsent = Unsent::default();
         assert!(unsent.is_empty() && unsent.is_empty_of(1));
-        // An empty datagram is one too.
+        // Counts an empty datagram as well.
         let empty = unsent.add(1, 0);
         assert!(empty.is_some() && !unsent.is_empty_of(1) && unsent.is_empty_of(2));
         let many: Vec<_> = std::iter::from_fn(|| unsent.add(2, 65_507)).take(1_000).collect();

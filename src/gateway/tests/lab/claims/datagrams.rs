@@ -132,7 +132,7 @@ fn last_burst(lab: &Lab) {
             "{tally:?}"
         );
         assert!(tally.sent >= 20_000, "{tally:?}");
-        // What the first call has left is none of the second's.
+        // Asks for the second, which has nothing of what the first has left.
         let second = cell.tally(2);
         assert_eq!((second.connections, second.incomplete), (0, false), "{second:?}");
     }
