@@ -1,11 +1,9 @@
 //! Ends: how each way of ending is told, and that nothing of a cell is left after it.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::slow;
 use crate::support::{
-    Caller, Check, Claim, Need, Told, claim, equal, gone, holds, kill, patience, present, soon,
+    Caller, Check, Claim, Held, Need, Told, claim, equal, gone, holds, kill, patience, present, soon,
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -25,7 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_death_of_init_is_answered", init_killed),
     claim("a_stopped_program_does_not_outlast_its_time", stopped),
     claim("a_cell_that_is_slow_to_die_is_answered_within_two_seconds_of_its_limit", slow_to_die)
-        .needs(&[Need::Python, Need::FullSpeed]),
+        .needs(&[Need::Python]),
     claim("output_that_nobody_reads_ends_the_call", nobody_reads),
 ];
 
@@ -206,31 +204,19 @@ fn stopped(caller: &Caller) -> Check {
 }
 
 fn slow_to_die(caller: &Caller) -> Check {
-    // One at a time: a look that is behind charges what the whole host's kernel objects grew by.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = caller.directory("slow")?;
     let directory = directory.display().to_string();
-    let config = caller.directory("config")?.display().to_string();
-    caller.directory("config/sandbox-profiles")?;
-    caller.file("config/sandbox-profiles/own.toml", slow::PROFILE)?;
-    let own = ["--config", &config, "--profile", "own", "--timeout", "8s", "--json"];
-    for options in [&[][..], &["--rw", &directory][..]] {
-        let name = format!("slow{}{:?}", std::process::id(), caller.who);
-        let argv = ["/usr/bin/python3", "-c", slow::PROGRAM, &name];
-        let told = caller.run(&[&own[..], options].concat(), &argv)?;
-        // Its control: they were there, and take their time.
-        let left = slow::named(&name);
-        holds("processes are still on their way out", (left, &told), left > 0)?;
-        holds("all of them had been made", &told, told.stdout.contains("all\\n"))?;
-        holds("it timed out", &told, told.stdout.contains("\"outcome\":\"timeout\""))?;
-        // Half a second for the start, on a busy machine.
-        holds("in time", told.took, told.took < Duration::from_millis(10_500))?;
-        let end = Instant::now() + patience();
-        while slow::named(&name) > 0 && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        equal("and nothing is left", slow::named(&name), 0)?;
+    for (kind, options) in [(5, &[][..]), (7, &["--rw", &directory][..])] {
+        let seconds = sentinel(caller, kind);
+        let options = [&["--timeout", "3s"][..], options].concat();
+        let live = caller.live(&options, &format!("sleep {seconds}"))?;
+        let held = Held::with_argument(&seconds)?;
+        // Without the bound there is no answer at all: the cell is dying until it is let go. Three seconds are the
+        // limit and two are for its death; the rest is for a busy machine.
+        let told = live.finish(soon(10))?;
+        equal("it timed out", told.code, 124)?;
+        holds("the control: the cell is still on its way out", &told, held.is_dying())?;
+        held.let_go()?;
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ fn shells() -> Vec<Claim> {
             "a_session_that_is_slow_to_die_is_answered_in_time_and_holds_nobody_up",
             slow::in_time,
         )
-        .needs(&[Need::Python, Need::FullSpeed]),
+        .needs(&[Need::Python]),
     ]
 }
 

@@ -7,11 +7,11 @@
 
 mod calls;
 mod copy;
+mod held;
 pub mod ids;
 mod machine;
 mod patience;
 mod process;
-pub mod slow;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -22,6 +22,7 @@ use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::Value;
 
 pub use calls::CALLS;
+pub use held::Held;
 pub use libtest_mimic::Failed;
 pub use machine::{CGROUPS, Need, PATH};
 pub use patience::{patience, soon};
