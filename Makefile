@@ -66,7 +66,7 @@ story: setup
 
 test:
 	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
-	$(CARGO) test --workspace --locked --no-fail-fast
+	@CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast
 
 test-kernels:
 	@scripts/setup $(RUN_NEEDS) $(KERNEL_NEEDS)
