@@ -161,7 +161,7 @@ static void *touch(void *none) {
         if (place == MAP_FAILED) break;
         for (int at = 0; at < 1 << 20; at += 4096) place[at] = 1;
         write(1, \"x\", 1);
-        usleep(2000);
+        usleep(20000);
     }
     pause();
 }
