@@ -62,6 +62,10 @@ fn shells() -> Vec<Claim> {
             traps::exits,
         ),
         claim("traps_print_for_the_commands_of_a_call_and_for_no_line_of_ours", traps::others),
+        claim(
+            "an_interrupt_at_any_moment_leaves_the_calls_after_it_as_they_are",
+            traps::interrupts,
+        ),
         claim("nothing_is_left_when_the_server_is_killed", killed),
         claim(
             "a_session_that_is_slow_to_die_is_answered_in_time_and_holds_nobody_up",

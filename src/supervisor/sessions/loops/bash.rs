@@ -36,10 +36,11 @@ const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
     r#"\builtin :' INT"#,
 );
-/// Takes back the state that an INT left behind. A bash that is stopped while it waits for a child holds any further INT
-/// for that child's, until it has waited for another.
+/// Takes back the state that an INT left behind. Nothing else sets the variable to 0: an INT may come between any two
+/// commands, and what it left must be known to the next of these lines. A bash that is stopped while it waits for a
+/// child holds any further INT for that child's, until it has waited for another.
 const UNSTOPPED: &str = concat!(
-    "if ((${COFFERDAM_STOP-0})); then ",
+    "if ((${COFFERDAM_STOP-0})); then COFFERDAM_STOP=0; ",
     "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ( ((1)) ); fi\n",
 );
 /// Succeeds if a function hides `exec`: its redirections last under no other name. Prints the name, so it stands
@@ -66,7 +67,7 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     // An INT that came when the call before had told its end is none of this one's.
-    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STOP=0\n");
+    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0\n");
     // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
     text.push_str(&format!(
         "[[ -o functrace ]] || {HAS_EXEC} || {{ \\builtin : <{stdin} && \\exec >|{stdout} 2>|{stderr} && COFFERDAM_OPEN=1; }}\n"
@@ -128,7 +129,7 @@ pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
         StdinKind::Terminal => place("fed"),
     };
     copy.push_str(&format!("{source} . {command}\n"));
-    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STOP=0 COFFERDAM_STATUS=1\n{{\n");
+    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STATUS=1\n{{\n");
     text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
     text.push_str(&format!(
         "if ((COFFERDAM_OPEN)); then ( \\builtin set -m\nCOFFERDAM_PARENT=$BASHPID\n( {copy}) {streams} & ) 2>|{stderr}\n\
@@ -175,7 +176,7 @@ fn report(number: u64, silent: &str) -> String {
     // there is nothing to report to, somebody else has ended the call: the next may be waiting.
     text.push_str(&format!(
         "COFFERDAM_SURE=0\n\
-         COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=0 \
+         COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=$((${{COFFERDAM_STOP-0}})) \
          COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS)) && \
          \\builtin printf -v COFFERDAM_SURE {next}\n\
          if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})); then \
