@@ -67,8 +67,8 @@ pub fn concurrency(cores: u32) -> u32 {
     cores.saturating_mul(2).max(CONCURRENCY_MIN)
 }
 
-/// Processors this process may run on, as nproc(1) counts them. Looked up once, for this process and
-/// for the supervisor that is cloned from it: it takes some twenty system calls.
+/// Processors this process may run on, or as many as its control group gives it the time of. Looked up once, for this
+/// process and for the supervisor that is cloned from it: it takes some twenty system calls.
 #[must_use]
 pub fn processors() -> usize {
     static FOUND: OnceLock<usize> = OnceLock::new();

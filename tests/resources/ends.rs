@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Caller, Check, Claim, Held, Need, Told, claim, equal, gone, holds, kill, patience, present, soon,
+    Caller, Check, Claim, Held, Need, Told, claim, equal, gone, holds, kill, patience, present,
+    soon,
 };
 use nix::sys::signal::Signal;
 use serde_json::json;

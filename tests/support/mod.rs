@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use calls::CALLS;
 pub use held::Held;
 pub use libtest_mimic::Failed;
-pub use machine::{CGROUPS, Need, PATH};
+pub use machine::{CGROUPS, Need, PATH, processors};
 pub use patience::{patience, soon};
 pub use process::{
     Live, Status, Told, children, gone, kill, present, proc_file, status, with_argument,

@@ -1,6 +1,6 @@
 //! Programs at work in a cell: what development needs runs, and nothing of it is told as denied.
 
-use crate::support::{Caller, Check, Claim, Need, claim, denials, equal, holds, text};
+use crate::support::{Caller, Check, Claim, Need, claim, denials, equal, holds, processors, text};
 
 pub const CLAIMS: &[Claim] = &[
     claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
@@ -91,9 +91,9 @@ console.log(os.totalmem(), os.cpus().length, os.availableParallelism(), os.loada
 require('zlib').gzip('x', (error, zipped) => console.log(error, zipped.length > 0));
 new (require('worker_threads').Worker)('console.log(6 * 7)', { eval: true });";
     let told = caller.json(&["--memory", "700M"], &["node", "-e", script])?;
-    let processors = caller.bash_outside("nproc")?.said().to_owned();
+    let runs_on = caller.bash_outside("nproc")?.said().to_owned();
     let mut lines: Vec<&str> = text(&told, "stdout").lines().collect();
     lines.sort_unstable();
-    let sizes = format!("{} {processors} {processors} 0,0,0", 700 << 20);
+    let sizes = format!("{} {} {runs_on} 0,0,0", 700 << 20, processors());
     equal("node", (lines, denials(&told)), (vec!["42", sizes.as_str(), "null true"], vec![]))
 }
