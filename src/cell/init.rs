@@ -279,13 +279,6 @@ impl Init<'_> {
             // ESRCH: the payload has ended and its report is next.
             ToInit::Terminate => sent(kill(Pid::from_raw(-1), Signal::SIGTERM))?,
             ToInit::End => return Ok(Turn::Alone),
-            // The payload leads a group of its own number: it began a session.
-            ToInit::Interrupt => {
-                let group = Pid::from_raw(-self.payload.as_raw());
-                sent(kill(group, Signal::SIGINT))?;
-                // A stopped process receives the signal once it continues.
-                sent(kill(group, Signal::SIGCONT))?;
-            }
             ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
             ToInit::Look(first) => {
                 let files = self.files.insert(Files::new(self.memory));

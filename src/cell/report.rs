@@ -128,8 +128,6 @@ pub enum ToInit {
     Watch { memory: u64 },
     /// Send TERM to every process of the cell.
     Terminate,
-    /// Send INT to the payload's process group, as a terminal does for ^C.
-    Interrupt,
     /// Send a signal to the processes that began at this time or later, and INT to the payload.
     Signal { signal: JobSignal, since: Ticks },
     /// End the cell, in the tier where the end of its init is not the end of all else.

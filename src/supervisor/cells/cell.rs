@@ -458,11 +458,6 @@ impl Cell {
         self.tell(&ToInit::Terminate)
     }
 
-    /// Sends INT to the payload's process group, by its init.
-    pub(crate) fn interrupt(&self) -> Result<(), Errno> {
-        self.tell(&ToInit::Interrupt)
-    }
-
     /// Makes init untraceable; it answers when it is.
     pub(crate) fn seal(&self) -> Result<(), Errno> {
         self.tell(&ToInit::Seal)

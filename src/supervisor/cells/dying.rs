@@ -88,18 +88,18 @@ fn all_killed(proc: &OwnedFd, init: i32) -> Result<bool> {
         }
     }
     for pid in alive {
-        if descends(&parents, pid, init) && !is_dying(proc, pid)? {
+        if descends(&parents, pid, init) && !is_dying(proc, &pid.to_string())? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Returns whether every thread of a process is on its way out, or is sent there: the kernel keeps no signal for a
-/// process that ends by itself.
-fn is_dying(proc: &OwnedFd, pid: i32) -> Result<bool> {
-    for task in numbers(proc, &format!("{pid}/task"))? {
-        let path = format!("{pid}/task/{task}");
+/// Returns whether every thread of the process at this path of a procfs is on its way out, or is sent there: the kernel
+/// keeps no signal for a process that ends by itself.
+pub(crate) fn is_dying(proc: &OwnedFd, process: &str) -> Result<bool> {
+    for task in numbers(proc, &format!("{process}/task"))? {
+        let path = format!("{process}/task/{task}");
         let looked = read_lossy(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
             if is_exiting(&stat) {
                 return Ok(true);
@@ -193,7 +193,7 @@ mod tests {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let proc = nix::fcntl::open("/proc", flags, Mode::empty()).expect("/proc");
         let own = i32::try_from(std::process::id()).expect("a pid");
-        assert_eq!(is_dying(&proc, own), Ok(false));
+        assert_eq!(is_dying(&proc, &own.to_string()), Ok(false));
         assert_eq!(all_killed(&proc, own), Ok(false));
     }
 }

@@ -18,7 +18,7 @@ use super::loops;
 use super::mailbox::{CallRequest, Mailbox, PendingCall, Undelivered, Waiting};
 use crate::cells::cell::Cell;
 use crate::cells::cell::CellSocket;
-use crate::cells::dying::DeathCheck;
+use crate::cells::dying::{self, DeathCheck};
 use crate::cells::exit::{self, LINGER};
 use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
@@ -373,13 +373,18 @@ impl Shell {
         ShellEvent::None
     }
 
-    /// The call is over and the shell waits.
+    /// The call is over and the shell waits, unless the signal that ended the call ends the shell as well.
     fn over(
         &mut self,
         counts: InitCounters,
         denials: Vec<DeniedCall>,
         mailbox: &mut Mailbox,
     ) -> ShellEvent {
+        let was_stopped = self.current.as_ref().is_some_and(|current| current.stopped.is_some());
+        if was_stopped && self.is_ended_by_interrupt() {
+            self.kill(Instant::now());
+            return ShellEvent::None;
+        }
         let Some(current) = self.current.take() else { return ShellEvent::None };
         let Current { call, pending, reported, took, mut stopped, started, timings, force, .. } =
             current;
@@ -405,6 +410,14 @@ impl Shell {
             ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: reported.status }))
         };
         ShellEvent::Ended(call, Box::new(ended))
+    }
+}
+
+impl Shell {
+    /// Returns whether the shell does not outlast an INT that it was sent. fish takes its time to end by one.
+    fn is_ended_by_interrupt(&self) -> bool {
+        // A shell that cannot be seen is not told to be kept.
+        self.kind == ShellKind::Fish || dying::is_dying(&self.process, ".").unwrap_or(true)
     }
 }
 

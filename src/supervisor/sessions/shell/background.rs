@@ -85,8 +85,12 @@ impl Shell {
             tracing::debug!(%errno, "a session's cell could not be told of a job");
             self.kill(now);
         }
-        if let Some(outcome) = stopped {
-            self.stop(call, outcome, now);
+        match stopped {
+            None => {}
+            Some(outcome @ Outcome::Signaled { .. }) => {
+                self.signal_job(call, JobSignal::Kill, outcome, now);
+            }
+            Some(outcome) => self.stop_job(call, outcome, now),
         }
         self.ask_next();
         ShellEvent::Left { call, stdin, turn, ends: Box::new(ends) }

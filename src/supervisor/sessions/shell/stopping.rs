@@ -48,18 +48,25 @@ impl Shell {
         if !gently {
             return self.kill(now);
         }
-        if self.stage == ShellStage::Running && current.pending.terminal.is_some() {
-            // They are in a session of their own, where the shell's group is not.
-            return self.send(JobSignal::Interrupt, ShellStage::Terminated, now);
+        if self.stage != ShellStage::Running {
+            return;
         }
-        if self.stage == ShellStage::Running {
-            self.stage = ShellStage::Interrupted;
-            self.deadline = Some(now + GRACE);
-            // KILL follows after any failure.
-            if let Err(errno) = self.cell.interrupt() {
-                tracing::debug!(%errno, "a session's command could not be interrupted");
-            }
+        if current.leaving.is_some() {
+            return self.end_once_it_left(now);
         }
+        // A program at a terminal gets TERM after it; otherwise the shell is killed.
+        let next = match current.pending.terminal {
+            Some(_) => ShellStage::Terminated,
+            None => ShellStage::Interrupted,
+        };
+        self.send(JobSignal::Interrupt, next, now);
+    }
+
+    /// Gives a background call that is about to begin a grace to do so: it is ended as a job then. A signal now could end
+    /// one of the processes that start it, and nobody would learn of the others.
+    fn end_once_it_left(&mut self, now: Instant) {
+        self.stage = ShellStage::Interrupted;
+        self.deadline = Some(now + GRACE);
     }
 
     /// Ends the shell because somebody asked for it; what runs in it is killed.
@@ -110,6 +117,13 @@ impl Shell {
             return self.signal_job(call, signal, outcome, now);
         }
         let Some(current) = &mut self.current else { return };
+        if self.stage == ShellStage::Running && current.leaving.is_some() {
+            current.stopped.get_or_insert(match signal {
+                JobSignal::Interrupt | JobSignal::Terminate => Outcome::Cancelled,
+                JobSignal::Kill => Outcome::Signaled { signal: KILLED },
+            });
+            return self.end_once_it_left(now);
+        }
         let next = match (self.stage, signal) {
             (ShellStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
                 current.stopped.get_or_insert(Outcome::Cancelled);
