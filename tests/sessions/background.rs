@@ -1,10 +1,12 @@
 //! Jobs beside the shell of a session, in its cell.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use crate::jobs::{job, output, to_its_end};
 use crate::server::{Server, story, text};
-use crate::support::{Caller, Check, Failed, equal, holds};
+use crate::support::{Caller, Check, Failed, equal, holds, soon};
 
 /// Jobs of a session at once.
 const MOST: usize = 16;
@@ -183,4 +185,32 @@ pub fn tricks(caller: &Caller) -> Check {
         equal(number, story(&answer), (Some(0), "on\n".to_owned()))?;
     }
     Ok(())
+}
+
+/// Where no process more can be had, a background call is refused at once, and the session goes on.
+pub fn no_room(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let mut refused = 0;
+    // At one of these the shell can start a process, and that can start none.
+    for most in 3..8 {
+        let session = format!("s{most}");
+        let first = json!({ "command": "x=kept", "session": session, "shell": "zsh" });
+        equal("zsh", story(&server.with(&first)?).0, Some(0))?;
+        let other = job(&mut server, &session, "sleep 600")?;
+        let limit = format!("ulimit -S -u {most}");
+        server.with(&json!({ "command": limit, "session": session }))?;
+        let began = Instant::now();
+        let answer = server.with(&json!({ "command": "echo hi", "background": true,
+            "timeout": 60, "session": session }))?;
+        holds("at once", &answer, began.elapsed() < soon(30))?;
+        if text(&answer).contains("starting a process beside the shell") {
+            refused += 1;
+            let next = server.with(&json!({ "command": "echo $x", "session": session }))?;
+            equal("kept", story(&next), (Some(0), "kept\n".to_owned()))?;
+            let answer = output(&mut server, &json!({ "job": other }))?;
+            equal("the other", &answer["structuredContent"]["outcome"], &json!("running"))?;
+        }
+        server.with(&json!({ "end": true, "session": session }))?;
+    }
+    holds("one was refused so", refused, refused > 0)
 }

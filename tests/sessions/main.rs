@@ -10,6 +10,7 @@ mod beside;
 mod commands;
 mod forging;
 mod input;
+mod interrupts;
 mod jobs;
 mod progress;
 mod server;
@@ -64,8 +65,17 @@ fn shells() -> Vec<Claim> {
         claim("traps_print_for_the_commands_of_a_call_and_for_no_line_of_ours", traps::others),
         claim(
             "an_interrupt_at_any_moment_leaves_the_calls_after_it_as_they_are",
-            traps::interrupts,
+            interrupts::any_moment,
         ),
+        claim(
+            "a_background_call_at_its_limit_while_it_starts_leaves_nothing",
+            interrupts::at_the_start,
+        ),
+        claim("the_call_after_one_that_ended_its_shell_runs", interrupts::and_its_shell)
+            .needs(&[Need::Fish]),
+        claim("an_interrupt_leaves_the_modes_of_a_shell_as_they_were", interrupts::modes),
+        claim("a_limit_interrupts_no_earlier_commands_processes", interrupts::of_one_command)
+            .needs(&[Need::Python]),
         claim("nothing_is_left_when_the_server_is_killed", killed),
         claim(
             "a_session_that_is_slow_to_die_is_answered_in_time_and_holds_nobody_up",
@@ -89,6 +99,8 @@ fn others() -> Vec<Claim> {
         claim("a_background_job_is_ended_without_the_shell_or_another_job", background::ended),
         claim("background_jobs_are_bounded_and_end_with_their_shell", background::with_the_shell),
         claim("no_command_wedges_the_start_of_a_background_job", background::tricks),
+        claim("a_background_job_without_a_process_is_refused_at_once", background::no_room)
+            .needs(&[Need::Zsh]),
         claim("a_job_is_read_piece_by_piece_with_nothing_lost", jobs::pieces),
         claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
         claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),

@@ -13,6 +13,8 @@ struct Words {
     sets: &'static str,
     /// Never ends. What it starts just after an INT has ended before the time that the shell has to come back.
     loops: &'static str,
+    /// Ends a function with 256.
+    returns: &'static str,
     /// A mistake in the form of a command.
     mistake: &'static str,
     /// Leaves nothing of the shell that could go on.
@@ -25,6 +27,7 @@ const SH: Words = Words {
     shell: "sh",
     sets: "x=5; f() { echo \"f $x\"; }",
     loops: "while :; do sleep 0.3; done",
+    returns: "r() { return 256; }; r",
     mistake: "if",
     wrecks: "set -n; echo",
     keeps: "LINENO",
@@ -33,6 +36,7 @@ const ZSH: Words = Words {
     shell: "zsh",
     sets: "x=5; typeset -A m; m[k]=v; f() { echo \"f $x\" }",
     loops: "g() { while :; do sleep 0.3; done }; g; echo on",
+    returns: "r() { return 256; }; r",
     mistake: "if",
     wrecks: "builtin() { }; function . () { }; exit() { }; set -n",
     keeps: "UID",
@@ -41,6 +45,7 @@ const FISH: Words = Words {
     shell: "fish",
     sets: "set -g x 5; function f; echo \"f $x\"; end",
     loops: "while true; sleep 0.3; end",
+    returns: "function r; return 256; end; r",
     mistake: "end",
     wrecks: "function source; end; function printf; end; function true; end",
     keeps: "status",
@@ -149,6 +154,19 @@ fn kept(session: &mut Session) -> Check {
         let expected = format!("env `{name}` is refused: the {kind} of the session keeps");
         holds("a variable of the shell's own", &told, told.contains(&expected))?;
     }
+    session.gives("f; pwd", 0, "f 5\n/tmp\n")?;
+    // A directory that is gone when a call with another is over.
+    session.gives("mkdir /workspace/d && cd /workspace/d && rmdir ../d", 0, "")?;
+    let answer = session.call("pwd", json!({ "cwd": "/tmp" }))?;
+    equal("of one call", story(&answer), (Some(0), "/tmp\n".to_owned()))?;
+    let answer = session.call("pwd", json!({}))?;
+    equal("the workspace", story(&answer), (Some(0), "/workspace\n".to_owned()))?;
+    equal("nothing of ours", &answer["structuredContent"]["stderr"], &json!(""))?;
+    session.gives("cd /tmp", 0, "")?;
+    // Two numbers that are no exit codes.
+    let (code, last) = if session.words.shell == "fish" { (255, 255) } else { (0, 44) };
+    session.gives(session.words.returns, code, "")?;
+    session.gives("return 300", last, "")?;
     session.gives("f; pwd", 0, "f 5\n/tmp\n")?;
 
     let id = job(&mut session.server, "s", "sleep 0.5; pwd; exit 4")?;

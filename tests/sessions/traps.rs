@@ -54,39 +54,3 @@ pub fn others(caller: &Caller) -> Check {
     }
     Ok(())
 }
-
-/// Has the shell send itself an INT before the command of that number of those
-/// that follow, ours around the calls among them.
-fn interrupted(number: u32) -> String {
-    format!(
-        "left={number}; set -T; trap '((--left)) || {{ echo $BASH_COMMAND > at; kill -INT $$; }}' DEBUG"
-    )
-}
-
-/// Commands from a trap to the end of the call after it: more than there are.
-const COMMANDS: u32 = 60;
-
-/// Ours that the INT must have come before, in this order.
-const MET: [&str; 3] = ["COFFERDAM_SURE", "COFFERDAM_CALL=", "COFFERDAM_OPEN=0"];
-
-pub fn interrupts(caller: &Caller) -> Check {
-    let mut server = Server::start(caller, "")?;
-    server.gives("x=kept", 0, "")?;
-    let mut met = Vec::new();
-    for number in 1..=COMMANDS {
-        server.bash(&interrupted(number))?;
-        // It ends this call or the next or comes between them; the ones after that it does not.
-        for _ in 0..2 {
-            server.bash("echo ok")?;
-        }
-        server.bash("trap - DEBUG; set +T")?;
-        let after =
-            server.bash("echo ${x-gone} $left; shopt -q extdebug; echo $?; trap -p DEBUG")?;
-        equal(&interrupted(number), story(&after), (Some(0), "kept 0\n1\n".to_owned()))?;
-        let at = server.bash("cat at")?;
-        met.push(at["structuredContent"]["stdout"].as_str().unwrap_or_default().to_owned());
-    }
-    let wanted = |ours: &&str| met.iter().any(|at| at.contains(*ours));
-    let missing: Vec<&str> = MET.into_iter().filter(|ours| !wanted(ours)).collect();
-    equal("the control: lines of ours that it came before", missing, Vec::<&str>::new())
-}

@@ -19,7 +19,7 @@
 //!   with another, bash would leave that to commands in the background.
 
 use super::report::{RING, STARTED};
-use super::{SETSID, place, shows};
+use super::{ROOM, SETSID, place, shows};
 use cell::mounts::MAILBOX;
 use model::call::{Cwd, Env};
 use model::shells::ShellKind;
@@ -27,12 +27,14 @@ use model::wire::StdinKind;
 
 const BASH: &str = "/bin/bash";
 
-/// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
+/// Set again at the end of each command, which may have set another trap: the shell is to outlast an INT that comes
+/// late. On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
 /// (bash(1), shopt), until only ours is left. It begins with the trap's own last command; in ours, which
 /// goes on, it leaves the command undone that was to come.
 const ON_INTERRUPT: &str = concat!(
-    r#"\builtin trap 'COFFERDAM_STOP=1; \builtin shopt -s extdebug; "#,
+    r#"\builtin trap '[[ ${COFFERDAM_WAS-} ]] || { COFFERDAM_WAS=$-; ! \builtin shopt -q extdebug || COFFERDAM_WAS+=:; }; "#,
+    r#"COFFERDAM_STOP=1; \builtin shopt -s extdebug; "#,
     r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
     r#"\builtin :' INT"#,
 );
@@ -41,7 +43,9 @@ const ON_INTERRUPT: &str = concat!(
 /// child holds any further INT for that child's, until it has waited for another.
 const UNSTOPPED: &str = concat!(
     "if ((${COFFERDAM_STOP-0})); then COFFERDAM_STOP=0; ",
-    "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ( ((1)) ); fi\n",
+    "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ",
+    "[[ ${COFFERDAM_WAS-} != *E* ]] || \\builtin set -E; [[ ${COFFERDAM_WAS-} != *T* ]] || \\builtin set -T; ",
+    "[[ ${COFFERDAM_WAS-} != *: ]] || \\builtin shopt -s extdebug; COFFERDAM_WAS=; ( ((1)) ); fi\n",
 );
 /// Succeeds if a function hides `exec`: its redirections last under no other name. Prints the name, so it stands
 /// where output goes to `/dev/null`.
@@ -92,11 +96,13 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
          {{ for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
          {source} . {command} {streams}; done\n\
          COFFERDAM_STATUS=$?\n\
+         {ON_INTERRUPT}\n\
+         if ((${{COFFERDAM_STOP-0}} && COFFERDAM_STATUS==2)); then COFFERDAM_STATUS=130; fi\n\
          if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
          {UNSTOPPED}"
     ));
     if cwd.is_some() {
-        text.push_str("\\builtin cd -- \"$COFFERDAM_CWD\"\n");
+        text.push_str(&format!("\\builtin cd -- \"$COFFERDAM_CWD\" || \\builtin cd {ROOM}\n"));
     }
     text.push_str(&report(number, "0"));
     text

@@ -1,7 +1,7 @@
 //! The loop of fish.
 
 use super::report::RING;
-use super::{CallLines, place, shows, turns};
+use super::{CallLines, ROOM, place, shows, turns};
 use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
@@ -56,22 +56,33 @@ pub(super) fn lines(call: CallLines<'_>) -> String {
         "if builtin test -s {ERRORS}; command cat {ERRORS} >>{}; builtin true >{ERRORS}; end\n",
         place("err")
     ));
-    text.push_str("if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; end\n");
+    // What it says of a directory that is gone is of no call.
     text.push_str(&format!(
-        "set -g COFFERDAM_HIGH (builtin math \"floor($COFFERDAM_STATUS / 16)\")\n\
-         set -g COFFERDAM_LOW (builtin math \"$COFFERDAM_STATUS % 16\")\n\
-         begin\nbuiltin printf {RING} >{}\n{}builtin true <{}\nend {}\n",
-        place("end"),
-        next(number),
-        super::place("go", number.saturating_add(1)),
-        shows(number, "$COFFERDAM_HIGH", "$COFFERDAM_LOW"),
+        "if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; or builtin cd {ROOM}; \
+         builtin true >{ERRORS}; end\n"
     ));
+    text.push_str(&told(number));
     text
 }
 
-/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call.
+/// Returns the lines that show `COFFERDAM_STATUS` as the end of a call, and wait for the next.
+fn told(number: u64) -> String {
+    format!(
+        "set -g COFFERDAM_HIGH (builtin math \"floor($COFFERDAM_STATUS / 16)\")\n\
+         set -g COFFERDAM_LOW (builtin math \"$COFFERDAM_STATUS % 16\")\n\
+         begin\nbuiltin printf {RING} >{}\n{}builtin true <{}\nend {}\n",
+        place("end", number),
+        next(number),
+        place("go", number.saturating_add(1)),
+        shows(number, "$COFFERDAM_HIGH", "$COFFERDAM_LOW"),
+    )
+}
+
+/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call. If it
+/// starts nothing, the shell shows the end.
 pub(super) fn goes_on(number: u64, command: &str) -> String {
-    format!("{command}\n{}", next(number))
+    let (next, told) = (next(number), told(number));
+    format!("if {command}\n{next}else\nset -g COFFERDAM_STATUS 1\n{told}end\n")
 }
 
 /// Returns the line that lets the shell take the next call.

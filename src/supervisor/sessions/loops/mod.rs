@@ -20,6 +20,9 @@ use model::wire::StdinKind;
 
 pub(crate) use report::{MOST_RINGS, ONES, SIXTEENS, STARTED, started};
 
+/// Where a shell goes that cannot go back to where it was before a call: that directory is gone.
+const ROOM: &str = "/workspace";
+
 /// The program that runs a command at a terminal of its own, or beside the shell.
 const SETSID: &str = "/usr/bin/setsid";
 
@@ -57,8 +60,11 @@ pub(crate) fn lines(shell: ShellKind, call: CallLines<'_>) -> String {
         (ShellKind::Sh, JobMode::Foreground) => posix::lines(posix::Dialect::Sh, call),
         (ShellKind::Zsh, JobMode::Foreground) => posix::lines(posix::Dialect::Zsh, call),
         (ShellKind::Fish, JobMode::Foreground) => fish::lines(call),
-        (ShellKind::Sh | ShellKind::Zsh, JobMode::Background) => {
-            posix::goes_on(number, &posix::background(shell, call))
+        (ShellKind::Sh, JobMode::Background) => {
+            posix::goes_on(posix::Dialect::Sh, number, &posix::background(shell, call))
+        }
+        (ShellKind::Zsh, JobMode::Background) => {
+            posix::goes_on(posix::Dialect::Zsh, number, &posix::background(shell, call))
         }
         (ShellKind::Fish, JobMode::Background) => {
             fish::goes_on(number, &posix::background(shell, call))

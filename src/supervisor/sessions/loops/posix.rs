@@ -1,7 +1,7 @@
 //! The loop of sh and of zsh, and the commands that run beside a shell other than bash.
 
 use super::report::{RING, STARTED};
-use super::{CallLines, SETSID, place, shows, turns};
+use super::{CallLines, ROOM, SETSID, place, shows, turns};
 use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
@@ -81,7 +81,7 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
     let place = |name| place(name, number);
     let quoted = |word: &str| ShellKind::Sh.quoted(word);
-    let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
+    let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let command = match input {
         StdinKind::Empty | StdinKind::Bytes => place("cmd"),
         StdinKind::Pipe | StdinKind::Terminal => place("fed"),
@@ -107,26 +107,36 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     if let Some(cwd) = cwd {
         let cwd = quoted(cwd.as_str());
         text.push_str(&format!("COFFERDAM_CWD=$PWD\n{own} \\cd -- {cwd} || COFFERDAM_HERE=\n"));
-        back.push_str(&format!("{own} \\cd -- \"$COFFERDAM_CWD\"\n"));
+        back.push_str(&format!("{own} \\cd -- \"$COFFERDAM_CWD\" || {{ {own} \\cd {ROOM}; }}\n"));
     }
     // A loop of one turn: `break` and `continue` end there.
     let run = dialect.held(&format!(
-        "for COFFERDAM_ONCE in $COFFERDAM_HERE; do {} {command}; done\nCOFFERDAM_STATUS=$?\n",
+        "for COFFERDAM_ONCE in $COFFERDAM_HERE; do {} {command}; done\nCOFFERDAM_STATUS=$?\n\\trap '' INT\n",
         dialect.reads()
     ));
-    let shows = shows(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
-    let (next, gate) = (next(number), super::place("go", number.saturating_add(1)));
+    // What a function returns may be any number.
+    let status = "COFFERDAM_STATUS=$(((COFFERDAM_STATUS%256+256)%256))";
+    let told = told(dialect, number);
     text.push_str(&format!(
         "{run}case $COFFERDAM_HERE in '') COFFERDAM_STATUS=1;; esac\n\
-         \\trap '' INT\n\\exec </dev/null >/dev/null 2>&1\n{back}\
-         {{ {own} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {shows}\n"
+         \\trap '' INT\n\\exec </dev/null >/dev/null 2>&1\n{back}{status}\n{told}"
     ));
     text
 }
 
-/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call.
-pub(super) fn goes_on(number: u64, command: &str) -> String {
-    format!("{command}\n{}", next(number))
+/// Returns the lines that show `COFFERDAM_STATUS` as the end of a call, and wait for the next.
+fn told(dialect: Dialect, number: u64) -> String {
+    let (end, gate) = (place("end", number), place("go", number.saturating_add(1)));
+    let shows = shows(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
+    let (own, next) = (dialect.own(), next(number));
+    format!("{{ {own} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {shows}\n")
+}
+
+/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call. If it
+/// starts nothing, the shell shows the end.
+pub(super) fn goes_on(dialect: Dialect, number: u64, command: &str) -> String {
+    let (next, told) = (next(number), told(dialect, number));
+    format!("if {command}\nthen {next}else COFFERDAM_STATUS=1\n{told}fi\n")
 }
 
 /// Returns the line that lets the shell take the next call.
