@@ -166,8 +166,11 @@ pub fn groups(caller: &Caller) -> Check {
     for client in &mut servers {
         client.served()?;
         // Cells are made in advance after the first call.
-        std::thread::sleep(Duration::from_millis(200));
-        seen.look(client.child.id());
+        let (had, end) = (seen.groups_left(), Instant::now() + patience());
+        while seen.groups_left() == had && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            seen.look(client.child.id());
+        }
         kill(client.supervisor()?, nix::sys::signal::Signal::SIGKILL)?;
     }
     drop(servers);

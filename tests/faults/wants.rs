@@ -87,7 +87,7 @@ fn meanwhile(
     let asked = json!({"command": format!("sleep {seconds}"), "timeout": 300});
     let id = client.ask_tool("bash_exec", asked);
     // The frame is under way when the front end has nothing more to do.
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(2));
     limit(caller, front, "nofile", Some(3))?;
     kill(supervisor, Signal::SIGCONT)?;
     let heard = client.hear(patience());

@@ -380,8 +380,8 @@ fn a_result_of_many_values_costs_the_server_no_memory_of_their_number() {
 fn what_a_script_leaves_running_holds_no_end_and_says_nothing_later() {
     let held = of_script(
         "line='{\"method\":\"notifications/progress\",\"params\":{\"progress\":'
-        (trap '' TERM HUP; setsid bash -c \"for ((i = 1; ; i++)); do echo '$line'\\$i'}}' >>$MCP_PROGRESS_STREAM; done\" &) </dev/null
-        sleep 0.2; echo end\n",
+        (trap '' TERM HUP; setsid bash -c \"for ((i = 1; ; i++)); do echo '$line'\\$i'}}' >>$MCP_PROGRESS_STREAM; : >/tmp/said; done\" &) </dev/null
+        until [ -e /tmp/said ]; do sleep 0.05; done; echo end\n",
     );
     let mut server = Server::of(command(&held, &[]));
     let call = json!({"name": "x", "arguments": {}, "_meta": {"progressToken": 1}});
@@ -441,11 +441,10 @@ fn a_script_without_its_interpreter_is_named() {
 
 #[test]
 fn a_script_at_its_time_limit_has_a_moment_for_its_end() {
-    let tool =
-        "trap 'sleep 0.3; echo done >resources/end; exit' TERM\nwhile :; do sleep 0.1; done\n";
+    let tool = "trap 'sleep 0.1; echo done >resources/end; exit' TERM\nsleep 60 & wait\n";
     let held = project(&[
         ("tools/x/x.sh", tool),
-        ("tools/x/x.meta.json", r#"{"name": "x", "timeoutSecs": 1}"#),
+        ("tools/x/x.meta.json", r#"{"name": "x", "timeoutSecs": 2}"#),
         ("resources/r.txt", ""),
     ]);
     let place = format!("{}:rw", held.path().display());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, Told, Who, claim, equal, gone, holds,
-    patience, soon,
+    patience,
 };
 use serde_json::{Value, json};
 
@@ -286,7 +286,7 @@ fn killed(caller: &Caller) -> Check {
     stranger.wait()?;
     use std::os::unix::process::ExitStatusExt;
     equal("by the kill of its group", status.and_then(|status| status.signal()), Some(9))?;
-    equal("nothing is left", gone(&seconds, soon(2)), Vec::<u32>::new())
+    equal("nothing is left", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 fn root_of_its_own(caller: &Caller) -> Check {

@@ -122,7 +122,7 @@ fn background(caller: &Caller) -> Check {
     let told = caller.bash(&format!("sleep {seconds} & (setsid sleep {seconds} &); echo done"))?;
     equal("the call", (told.code, told.said()), (0, "done"))?;
     holds("at once", told.took, told.took < soon(5))?;
-    equal("from outside", gone(&seconds, soon(2)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 /// A cell with sleepers of three kinds, seen from outside.
@@ -145,10 +145,10 @@ fn taken_back(caller: &Caller) -> Check {
     for (kind, signal, code) in [(2, Signal::SIGINT, 130), (3, Signal::SIGTERM, 143)] {
         let (live, seconds) = sleepers(caller, kind)?;
         live.signal(signal)?;
-        let told = live.finish(soon(5))?;
+        let told = live.finish(soon(30))?;
         equal("code", told.code, code)?;
-        holds("within the grace", told.took, told.took < soon(3))?;
-        equal("from outside", gone(&seconds, soon(1)), Vec::<u32>::new())?;
+        holds("within the grace", told.took, told.took < soon(20))?;
+        equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())?;
     }
     Ok(())
 }
@@ -158,7 +158,7 @@ fn killed(caller: &Caller) -> Check {
     let (supervisor, init) = (live.supervisor()?, live.init()?);
     live.signal(Signal::SIGKILL)?;
     // No `finish`: the sleepers hold standard output until they are gone.
-    equal("from outside", gone(&seconds, soon(2)), Vec::<u32>::new())?;
+    equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())?;
     for pid in [supervisor, init] {
         let state =
             || crate::support::status(pid).ok().map(|status| status.get("State").to_owned());
@@ -180,28 +180,28 @@ fn killed(caller: &Caller) -> Check {
 fn supervisor_killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 5)?;
     kill(live.supervisor()?, Signal::SIGKILL)?;
-    let told = live.finish(soon(5))?;
+    let told = live.finish(soon(30))?;
     equal("answer", (told.code, told.stderr.as_str()), (125, "cofferdam: supervisor failure\n"))?;
-    equal("from outside", gone(&seconds, soon(1)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 fn init_killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 6)?;
     kill(live.init()?, Signal::SIGKILL)?;
-    let told = live.finish(soon(5))?;
+    let told = live.finish(soon(30))?;
     equal(
         "answer",
         (told.code, told.stderr.as_str()),
         (125, "cofferdam: the cell ended without a report\n"),
     )?;
-    equal("from outside", gone(&seconds, soon(1)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 fn stopped(caller: &Caller) -> Check {
     let told = caller
         .run(&["--timeout", "1s"], &["bash", "-c", "echo before; kill -STOP $$; echo after"])?;
     equal("code", (told.code, told.said()), (124, "before"))?;
-    holds("in time", told.took, told.took < soon(4))
+    holds("in time", told.took, told.took < soon(20))
 }
 
 fn slow_to_die(caller: &Caller) -> Check {

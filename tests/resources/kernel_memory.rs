@@ -63,9 +63,10 @@ fn python(caller: &Caller, script: &str, piece: usize) -> Check {
 /// Both ends of pairs, in processes that have a thousand descriptors each.
 fn unix(caller: &Caller) -> Check {
     let script = "
-import os, socket, signal
+import os, socket, signal, time
 kept, block = [], bytes(1 << 16)
 while True:
+    time.sleep(.002)
     if len(kept) > 450 and os.fork(): signal.pause()
     if len(kept) > 450: kept = []
     pair = socket.socketpair(); kept.append(pair); held = 0
@@ -132,11 +133,12 @@ int main(void) {
 /// A pipe whose writer has ended keeps what it was given, by one descriptor.
 fn pipes(caller: &Caller) -> Check {
     let script = "
-import os, signal
+import os, signal, time
 block = bytes(1 << 16)
 while True:
     kept, total = [], 0
     for _ in range(900):
+        time.sleep(.0002)
         near, far = os.pipe(); kept.append(near); os.set_blocking(far, False)
         try:
             while True: total += os.write(far, block)
@@ -343,7 +345,7 @@ for number in range(10):
         if sys.argv[1] == 'file': os.execv(named, [named, '-c', sys.orig_argv[-2], 'again'])
         if sys.argv[1] == 'prctl': ctypes.CDLL(None).prctl(15, b'a\\xff\\xfe', 0, 0, 0)
         grow()
-    made = '/tmp/made%d' % os.getpid()
+    time.sleep(.1); made = '/tmp/made%d' % os.getpid()
     while not os.path.exists(made) or os.path.getsize(made) <= number: time.sleep(.01)
 time.sleep(60)";
     for how in ["text", "prctl", "file"] {

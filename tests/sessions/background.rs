@@ -1,12 +1,12 @@
 //! Jobs beside the shell of a session, in its cell.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::jobs::{job, output, to_its_end};
 use crate::server::{Server, story, text};
-use crate::support::{Caller, Check, Failed, equal, holds, soon};
+use crate::support::{Caller, Check, Failed, equal, holds, patience, soon};
 
 /// Jobs of a session at once.
 const MOST: usize = 16;
@@ -77,6 +77,19 @@ pub fn copy(caller: &Caller) -> Check {
     holds("a terminal of its own", &answer, text(&answer).contains("got me"))
 }
 
+/// Waits until a job has printed this, which stays to be read.
+fn printed(server: &mut Server, id: &str, expected: &str) -> Check {
+    let end = Instant::now() + patience();
+    loop {
+        let answer = output(server, &json!({ "job": id, "since": {} }))?;
+        if answer["structuredContent"]["stdout"] == *expected {
+            return Ok(());
+        }
+        holds("it is printed", &answer, Instant::now() < end)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 pub fn ended(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     server.gives("x=kept", 0, "")?;
@@ -84,6 +97,7 @@ pub fn ended(caller: &Caller) -> Check {
     for (signal, outcome) in [("INT", "cancelled"), ("TERM", "cancelled"), ("KILL", "signaled")] {
         let other = job(&mut server, "default", "sleep 600")?;
         let id = job(&mut server, "default", deaf)?;
+        printed(&mut server, &id, "deaf\n")?;
         let answer = server.tool("bash_kill", &json!({ "job": id, "signal": signal }))?;
         let content = &answer["structuredContent"];
         equal(signal, &content["outcome"], &json!(outcome))?;
@@ -94,9 +108,10 @@ pub fn ended(caller: &Caller) -> Check {
         server.tool("bash_kill", &json!({ "job": other }))?;
     }
     // What takes its time to end is waited for, and what it says then is in the reply.
-    let polite = "bash -c 'trap \"sleep 0.3; echo bye; exit\" TERM; echo up; while :; do sleep 0.1; done'; \
+    let polite = "bash -c 'trap \"sleep 0.1; echo bye; exit\" TERM; echo up; sleep 60 & wait'; \
                   echo after";
     let id = job(&mut server, "default", polite)?;
+    printed(&mut server, &id, "up\n")?;
     let answer = server.tool("bash_kill", &json!({ "job": id, "signal": "TERM" }))?;
     equal("all of it", &answer["structuredContent"]["stdout"], &json!("up\nbye\n"))?;
     // At its time limit, while the shell runs another command.

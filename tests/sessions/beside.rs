@@ -80,11 +80,11 @@ pub fn at_once(caller: &Caller) -> Check {
 }
 
 pub fn outlives(caller: &Caller) -> Check {
-    let mut server = Server::start(caller, &format!("{EXEC}[sessions]\nidle = \"1s\"\n"))?;
+    let mut server = Server::start(caller, &format!("{EXEC}[sessions]\nidle = \"4s\"\n"))?;
     // In use for longer than a session is kept that nobody uses.
-    prints(&mut server, "echo x > f; sleep 3; cat f", "x\n")?;
+    prints(&mut server, "echo x > f; sleep 5; cat f", "x\n")?;
     prints(&mut server, "cat f", "x\n")?;
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(8));
     // No cell that was made in advance for the session before is given to the next one's calls.
     for round in 0..12 {
         prints(&mut server, "ls", if round == 0 { "" } else { "g\n" })?;

@@ -174,7 +174,7 @@ fn namespaces(server: &Server) -> Result<usize, Failed> {
 }
 
 pub fn end(caller: &Caller) -> Check {
-    let mut server = own(caller, "[sessions]\nidle = \"1s\"\n")?;
+    let mut server = own(caller, "[sessions]\nidle = \"4s\"\n")?;
     equal("no session", ls(&mut server, "/workspace")?, (String::new(), 0))?;
     let before = namespaces(&server)?;
     for round in 0..3 {

@@ -34,7 +34,7 @@ fn ended_by_none(caller: &Caller, shell: &str) -> Check {
     let leave = format!("sh -c '{FORGER}' > /dev/null 2>&1 &\necho left");
     let answer = server.with(&json!({ "command": leave, "shell": shell }))?;
     equal("left behind", story(&answer), (Some(0), "left\n".to_owned()))?;
-    let forged = "cd /tmp; sleep 1; cat /tmp/forged; sh -c 'exit 203'";
+    let forged = "cd /tmp; sh -c 'until [ -s /tmp/forged ]; do sleep 0.05; done'; cat /tmp/forged; sh -c 'exit 203'";
     let answer = server.with(&json!({ "command": forged }))?;
     let (code, ends) = story(&answer);
     // The control: the report of this very call was written.
@@ -51,7 +51,7 @@ fn ended_by_none(caller: &Caller, shell: &str) -> Check {
 pub fn flood(caller: &Caller) -> Check {
     let mut server = Server::configured(caller, "", &[], &["--tools", "shell"])?;
     server.gives(
-        "sh -c 'sleep 0.5; yes > /dev/session/end.2' 2> /dev/null & echo left",
+        "sh -c 'until [ -e /dev/session/end.2 ]; do sleep 0.05; done; yes > /dev/session/end.2' 2> /dev/null & echo left",
         0,
         "left\n",
     )?;

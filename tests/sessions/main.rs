@@ -365,7 +365,7 @@ fn cancel(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     server.gives("x=1", 0, "")?;
     let id = server.ask(&json!({ "command": "touch started; sleep 600; echo never > f" }))?;
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_secs(2));
     let params = json!({ "requestId": id });
     server
         .say(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }))?;
@@ -511,5 +511,5 @@ fn killed(caller: &Caller) -> Check {
     equal("they run", support::present(&seconds, 2, patience()), 2)?;
     server.child.kill()?;
     server.child.wait()?;
-    equal("none is left", gone(&seconds, soon(5)), Vec::<u32>::new())
+    equal("none is left", gone(&seconds, patience()), Vec::<u32>::new())
 }

@@ -117,11 +117,16 @@ impl Live {
         only_child(self.supervisor()?, "init")
     }
 
-    /// The program: init's first child.
+    /// The program: init's child of this number in the cell. The one before it makes the cell, and may be there for a
+    /// moment still.
     pub fn payload(&self) -> Result<u32, Failed> {
+        const NUMBER: &str = "3";
         let init = self.init()?;
-        let first = children(init).into_iter().min();
-        first.ok_or_else(|| format!("init {init} has no child").into())
+        let is_program = |pid: &u32| {
+            field(*pid, "NSpid").is_some_and(|all| all.split_whitespace().last() == Some(NUMBER))
+        };
+        let program = children(init).into_iter().find(is_program);
+        program.ok_or_else(|| format!("init {init} has no program: {:?}", children(init)).into())
     }
 
     /// Sends a signal to the front end.

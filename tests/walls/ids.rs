@@ -35,9 +35,20 @@ fn kept_groups(caller: &Caller) -> Result<bool, crate::support::Failed> {
 fn never_root(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60 & wait")?;
     let init = live.init()?;
-    let mut cell = vec![init];
-    cell.extend(crate::support::children(init));
-    cell.extend(crate::support::children(live.payload()?));
+    let bash = live.payload()?;
+    // The process that made the cell may be there for a moment, and the sleep not yet.
+    let end = std::time::Instant::now() + crate::support::patience();
+    let cell = loop {
+        let all = [init]
+            .into_iter()
+            .chain(crate::support::children(init))
+            .chain(crate::support::children(bash));
+        let all: Vec<u32> = all.collect();
+        if all.len() == 3 || std::time::Instant::now() > end {
+            break all;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
     equal("init, bash and its sleep", cell.len(), 3)?;
     for pid in cell {
         for name in ["Uid", "Gid"] {
