@@ -203,6 +203,7 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         ToInit::Seal
         | ToInit::Watch { .. }
         | ToInit::Terminate
+        | ToInit::Interrupt { .. }
         | ToInit::End
         | ToInit::Count { .. }
         | ToInit::Follow { .. }

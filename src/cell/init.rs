@@ -279,6 +279,7 @@ impl Init<'_> {
             // ESRCH: the payload has ended and its report is next.
             ToInit::Terminate => sent(kill(Pid::from_raw(-1), Signal::SIGTERM))?,
             ToInit::End => return Ok(Turn::Alone),
+            ToInit::Interrupt { since } => self.interrupt(since)?,
             ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
             ToInit::Look(first) => {
                 let files = self.files.insert(Files::new(self.memory));

@@ -128,6 +128,9 @@ pub enum ToInit {
     Watch { memory: u64 },
     /// Send TERM to every process of the cell.
     Terminate,
+    /// Send INT to the payload's process group, as a terminal does for ^C, but to nothing there that is of an earlier
+    /// command than the one that began at this time.
+    Interrupt { since: Ticks },
     /// Send a signal to the processes that began at this time or later, and INT to the payload.
     Signal { signal: JobSignal, since: Ticks },
     /// End the cell, in the tier where the end of its init is not the end of all else.

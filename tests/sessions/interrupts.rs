@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::server::{Server, story, text};
-use crate::support::{Caller, Check, equal, gone, holds, patience};
+use crate::support::{Caller, Check, equal, gone, holds, patience, present};
 
 /// Has the shell send itself an INT before the command of that number of those
 /// that follow, ours around the calls among them.
@@ -126,6 +126,12 @@ pub fn of_one_command(caller: &Caller) -> Check {
             server.with(&json!({ "command": command, "timeout": 1, "background": background }))?;
         holds(command, text(&answer), text(&answer).contains("the shell is kept"))?;
     }
+    // As ^C, it reaches no other session.
+    let seconds = sentinel(caller);
+    let left = format!("setsid -f sleep {seconds}; sleep 60");
+    let answer = server.with(&json!({ "command": left, "timeout": 1 }))?;
+    holds("a session of its own", text(&answer), text(&answer).contains("the shell is kept"))?;
+    equal("it goes on", present(&seconds, 1, patience()), 1)?;
     // The control: one that is sent to it comes there.
     server.gives(
         "ls hit 2>&1; kill -INT $!; until [ -e hit ]; do sleep 0.05; done; ls hit",

@@ -36,6 +36,29 @@ pub(super) struct Process {
 }
 
 impl Init<'_> {
+    /// Sends INT to the shell and to the command's processes in its group. At once where nothing else is in the group: a
+    /// shell that gets it while a child of its own ends well goes on (bash(1), SIGNALS), as would one that had a
+    /// successor by the time its own turn came.
+    pub(super) fn interrupt(&self, since: Ticks) -> Result<()> {
+        let shell = self.shell();
+        let in_group = |all: &[Process]| -> BTreeSet<u32> {
+            let others = all.iter().filter(|one| one.group == shell && one.pid != shell);
+            others.map(|one| one.pid).collect()
+        };
+        let mine = |all: &[Process]| -> BTreeSet<u32> {
+            of_job(all, shell, since).intersection(&in_group(all)).copied().collect()
+        };
+        let all = processes(&procfs()?);
+        // The payload leads a group of its own number: it began a session.
+        let is_alone = in_group(&all).is_subset(&mine(&all));
+        let payload = self.payload.as_raw();
+        let to = Pid::from_raw(if is_alone { -payload } else { payload });
+        sent(kill(to, Signal::SIGINT))?;
+        // A stopped process receives the signal once it continues.
+        sent(kill(to, Signal::SIGCONT))?;
+        if is_alone { Ok(()) } else { signal_all(JobSignal::Interrupt, mine).map(drop) }
+    }
+
     /// Sends a signal to the command's processes. The shell is sent INT before: when they are gone, it
     /// leaves the rest of the command undone.
     pub(super) fn signal_job(&self, signal: JobSignal, since: Ticks) -> Result<()> {

@@ -29,7 +29,7 @@ use cell::ids::{AGENT, write_map};
 use cell::measure::{self, Operator, UnfitCell};
 use cell::mounts::Slot;
 use cell::payload::Scratch;
-use cell::report::{self, Probes, ToInit};
+use cell::report::{self, Probes, Ticks, ToInit};
 use cell::{Design, Ground, ProcKind, Shared};
 use model::egress::{Egress, placeholder};
 use model::job::Limits;
@@ -456,6 +456,11 @@ impl Cell {
     /// Sends TERM to every process of the cell, by its init.
     pub(crate) fn terminate(&self) -> Result<(), Errno> {
         self.tell(&ToInit::Terminate)
+    }
+
+    /// Sends INT to the payload's process group, but to no process of an earlier command than the one that began then.
+    pub(crate) fn interrupt(&self, since: Ticks) -> Result<(), Errno> {
+        self.tell(&ToInit::Interrupt { since })
     }
 
     /// Makes init untraceable; it answers when it is.

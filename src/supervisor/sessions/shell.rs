@@ -127,6 +127,8 @@ struct Current {
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
     stopped: Option<Outcome>,
+    /// True if the shell was sent an INT for it.
+    is_interrupted: bool,
     asking: input_query::InputQuery,
     force: Force,
     /// When it began, as its processes tell of theirs.
@@ -290,6 +292,7 @@ impl Shell {
             reported: None,
             took: None,
             stopped: None,
+            is_interrupted: false,
             asking: input_query::InputQuery::default(),
             force: Force::None,
             began,
@@ -380,8 +383,8 @@ impl Shell {
         denials: Vec<DeniedCall>,
         mailbox: &mut Mailbox,
     ) -> ShellEvent {
-        let was_stopped = self.current.as_ref().is_some_and(|current| current.stopped.is_some());
-        if was_stopped && self.is_ended_by_interrupt() {
+        let is_interrupted = self.current.as_ref().is_some_and(|current| current.is_interrupted);
+        if is_interrupted && self.is_ended_by_interrupt() {
             self.kill(Instant::now());
             return ShellEvent::None;
         }

@@ -54,12 +54,17 @@ impl Shell {
         if current.leaving.is_some() {
             return self.end_once_it_left(now);
         }
-        // A program at a terminal gets TERM after it; otherwise the shell is killed.
-        let next = match current.pending.terminal {
-            Some(_) => ShellStage::Terminated,
-            None => ShellStage::Interrupted,
-        };
-        self.send(JobSignal::Interrupt, next, now);
+        if current.pending.terminal.is_some() {
+            // They are in a session of their own, where the shell's group is not.
+            return self.send(JobSignal::Interrupt, ShellStage::Terminated, now);
+        }
+        current.is_interrupted = true;
+        self.stage = ShellStage::Interrupted;
+        self.deadline = Some(now + GRACE);
+        // KILL follows after any failure.
+        if let Err(errno) = self.cell.interrupt(current.began) {
+            tracing::debug!(%errno, "a session's command could not be interrupted");
+        }
     }
 
     /// Gives a background call that is about to begin a grace to do so: it is ended as a job then. A signal now could end
@@ -117,12 +122,18 @@ impl Shell {
             return self.signal_job(call, signal, outcome, now);
         }
         let Some(current) = &mut self.current else { return };
-        if self.stage == ShellStage::Running && current.leaving.is_some() {
-            current.stopped.get_or_insert(match signal {
-                JobSignal::Interrupt | JobSignal::Terminate => Outcome::Cancelled,
-                JobSignal::Kill => Outcome::Signaled { signal: KILLED },
-            });
-            return self.end_once_it_left(now);
+        let is_starting = matches!(self.stage, ShellStage::Running | ShellStage::Interrupted);
+        if is_starting && current.leaving.is_some() {
+            match signal {
+                JobSignal::Interrupt | JobSignal::Terminate => {
+                    current.stopped.get_or_insert(Outcome::Cancelled);
+                }
+                JobSignal::Kill => current.stopped = Some(Outcome::Signaled { signal: KILLED }),
+            }
+            if self.stage == ShellStage::Running {
+                self.end_once_it_left(now);
+            }
+            return;
         }
         let next = match (self.stage, signal) {
             (ShellStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
@@ -156,6 +167,7 @@ impl Shell {
         if self.stage == ShellStage::Terminated && signal == JobSignal::Kill {
             current.force = Force::Killed;
         }
+        current.is_interrupted = true;
         let order = ToInit::Signal { signal, since: current.began };
         self.stage = next;
         self.deadline = Some(now + GRACE);
