@@ -31,7 +31,7 @@ use server::{Server, story, text};
 use support::{Caller, Check, Claim, Failed, Need, claim, equal, gone, holds, patience, soon};
 
 fn main() -> ExitCode {
-    support::main(&[shells(), others()].concat())
+    support::main(&[shells(), others(), in_the_background()].concat())
 }
 
 fn shells() -> Vec<Claim> {
@@ -93,14 +93,6 @@ fn others() -> Vec<Claim> {
         claim("a_session_with_fish_keeps_its_state_and_ends_where_it_cannot_go_on", shells::fish)
             .needs(&[Need::Fish]),
         claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
-        claim("a_background_job_is_reached_by_the_commands_of_its_session", background::reached)
-            .needs(&[Need::Python]),
-        claim("a_background_job_is_a_copy_of_the_shell_and_leaves_nothing_in_it", background::copy),
-        claim("a_background_job_is_ended_without_the_shell_or_another_job", background::ended),
-        claim("background_jobs_are_bounded_and_end_with_their_shell", background::with_the_shell),
-        claim("no_command_wedges_the_start_of_a_background_job", background::tricks),
-        claim("a_background_job_without_a_process_is_refused_at_once", background::no_room)
-            .needs(&[Need::Zsh]),
         claim("a_job_is_read_piece_by_piece_with_nothing_lost", jobs::pieces),
         claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
         claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),
@@ -144,6 +136,19 @@ fn others() -> Vec<Claim> {
         claim("control_characters_interrupt_and_stop_what_runs_at_a_terminal", terminal::control),
         claim("a_terminal_is_the_sessions_own_and_takes_no_pushed_input", terminal::private),
         claim("a_command_at_a_terminal_leaves_the_shell_as_it_was", terminal::shell),
+    ]
+}
+
+fn in_the_background() -> Vec<Claim> {
+    vec![
+        claim("a_background_job_is_reached_by_the_commands_of_its_session", background::reached)
+            .needs(&[Need::Python]),
+        claim("a_background_job_is_a_copy_of_the_shell_and_leaves_nothing_in_it", background::copy),
+        claim("a_background_job_is_ended_without_the_shell_or_another_job", background::ended),
+        claim("background_jobs_are_bounded_and_end_with_their_shell", background::with_the_shell),
+        claim("no_command_wedges_the_start_of_a_background_job", background::tricks),
+        claim("a_background_job_without_a_process_is_refused_at_once", background::no_room)
+            .needs(&[Need::Zsh]),
     ]
 }
 
