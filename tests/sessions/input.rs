@@ -51,7 +51,7 @@ pub fn fed(caller: &Caller) -> Check {
     equal("the next", story(&answer), (Some(0), "0\n".to_owned()))
 }
 
-/// A background call to its end, which may come before its handle.
+/// Makes a background call and follows it to its end, which may come before its handle.
 fn beside(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
     let answer = server.with(arguments)?;
     match answer["structuredContent"]["job"].as_str() {

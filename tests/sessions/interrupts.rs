@@ -41,7 +41,7 @@ pub fn any_moment(caller: &Caller) -> Check {
     equal("the control: lines of ours that it came before", missing, Vec::<&str>::new())
 }
 
-/// Seconds of a sleeper that no other test has.
+/// Returns the seconds of a sleeper that no other test has.
 fn sentinel(caller: &Caller) -> String {
     format!("{}{}.8", 9_000_000 + std::process::id(), caller.uid())
 }
@@ -94,7 +94,7 @@ pub fn and_its_shell(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// Modes of bash that its own lines make use of, and the exit code of a command that was interrupted from inside.
+/// Checks the modes of bash that its own lines make use of, and the exit code of a command that was interrupted from inside.
 pub fn modes(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     server.gives("echo a; bash -c 'kill -INT $PPID'; echo b", 130, "a\n")?;

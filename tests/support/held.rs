@@ -44,7 +44,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Whether it has been killed, and is still there.
+    /// Returns whether it has been killed, and is still there.
     pub fn is_dying(&self) -> bool {
         status(self.pid).is_ok_and(|status| status.get("State").starts_with('Z'))
     }

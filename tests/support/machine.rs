@@ -164,7 +164,7 @@ fn starts(argv: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Processors that a cell is shown: as many as there are, or as its starter's control group gives the time of.
+/// Returns the number of processors that a cell is shown: as many as there are, or as its starter's control group gives the time of.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

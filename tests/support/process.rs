@@ -117,7 +117,7 @@ impl Live {
         only_child(self.supervisor()?, "init")
     }
 
-    /// The program: init's child of this number in the cell. The one before it makes the cell, and may be there for a
+    /// Returns the program: init's child of this number in the cell. The one before it makes the cell, and may be there for a
     /// moment still.
     pub fn payload(&self) -> Result<u32, Failed> {
         const NUMBER: &str = "3";

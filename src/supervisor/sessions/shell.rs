@@ -376,7 +376,7 @@ impl Shell {
         ShellEvent::None
     }
 
-    /// The call is over and the shell waits, unless the signal that ended the call ends the shell as well.
+    /// Ends the call: the shell waits, unless the signal that ended the call ends the shell as well.
     fn over(
         &mut self,
         counts: InitCounters,
@@ -414,12 +414,10 @@ impl Shell {
         };
         ShellEvent::Ended(call, Box::new(ended))
     }
-}
 
-impl Shell {
     /// Returns whether the shell does not outlast an INT that it was sent. fish takes its time to end by one.
     fn is_ended_by_interrupt(&self) -> bool {
-        // A shell that cannot be seen is not told to be kept.
+        // Does not tell a shell to be kept that cannot be seen.
         self.kind == ShellKind::Fish || dying::is_dying(&self.process, ".").unwrap_or(true)
     }
 }

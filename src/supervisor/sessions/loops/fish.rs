@@ -56,7 +56,7 @@ pub(super) fn lines(call: CallLines<'_>) -> String {
         "if builtin test -s {ERRORS}; command cat {ERRORS} >>{}; builtin true >{ERRORS}; end\n",
         place("err")
     ));
-    // What it says of a directory that is gone is of no call.
+    // Drops what it says of a directory that is gone: it is of no call.
     text.push_str(&format!(
         "if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; or builtin cd {ROOM}; \
          builtin true >{ERRORS}; end\n"

@@ -109,12 +109,13 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
         text.push_str(&format!("COFFERDAM_CWD=$PWD\n{own} \\cd -- {cwd} || COFFERDAM_HERE=\n"));
         back.push_str(&format!("{own} \\cd -- \"$COFFERDAM_CWD\" || {{ {own} \\cd {ROOM}; }}\n"));
     }
-    // A loop of one turn: `break` and `continue` end there.
+    // A loop of one turn: `break` and `continue` end there. INT is ignored as soon as it is over, and once more below, where
+    // an INT has ended the block before.
     let run = dialect.held(&format!(
         "for COFFERDAM_ONCE in $COFFERDAM_HERE; do {} {command}; done\nCOFFERDAM_STATUS=$?\n\\trap '' INT\n",
         dialect.reads()
     ));
-    // What a function returns may be any number.
+    // Brings what a function returned, which may be any number, into the range of exit codes.
     let status = "COFFERDAM_STATUS=$(((COFFERDAM_STATUS%256+256)%256))";
     let told = told(dialect, number);
     text.push_str(&format!(
