@@ -10,10 +10,11 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry};
 
 use model::{clock, log};
 
@@ -33,16 +34,16 @@ enum Format {
 }
 
 /// Logs to standard error, as `COFFERDAM_LOG` or else `RUST_LOG` says, and otherwise as `usual` does, in the
-/// form that `COFFERDAM_LOG_FORMAT` names. All are read here, before confinement and before the
+/// form that `COFFERDAM_LOG_FORMAT` names. A filter is a level, or `TARGET=LEVEL` separated by commas. All are read here, before confinement and before the
 /// environment is cleared.
 pub fn start(usual: &str) {
     let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
     let level = || std::env::var("LOG_LEVEL").ok().filter(|_| usual == SERVER_LOG);
     let wanted = wanted.or_else(|| Some(level_filter(&level()?)?.to_owned()));
     let wanted = wanted.unwrap_or_else(|| usual.to_owned());
-    let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
+    let filter = wanted.parse::<Targets>().unwrap_or_else(|error| {
         eprintln!("cofferdam: COFFERDAM_LOG or RUST_LOG is not understood: {error}");
-        EnvFilter::new(usual)
+        usual.parse().unwrap_or_default()
     });
     let format = match std::env::var("COFFERDAM_LOG_FORMAT").as_deref() {
         Ok("json") => Format::Json,

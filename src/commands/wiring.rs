@@ -412,8 +412,9 @@ pub fn load_with(
 ) -> Result<Settings, CliError> {
     let mut loaded = config::load(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    let declared = loaded.policy.commands().iter().map(|command| command.name.as_str());
-    let declared: Vec<&str> = if mcp.names_tools() { declared.collect() } else { Vec::new() };
+    // Reading the shipped tools takes longer than the rest of a start, and few servers use them.
+    let commands = if mcp.names_tools() { loaded.policy.commands() } else { &[] };
+    let declared: Vec<&str> = commands.iter().map(|command| command.name.as_str()).collect();
     mcp.apply(&mut loaded.config, &declared).map_err(|error| CliError::new(error.to_string()))?;
     if !on.is_empty() {
         let setting = &mut loaded.config.tools_on;

@@ -10,10 +10,11 @@ use super::flags::{
     BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
 };
 use super::hooks::{HookPoint, hooks};
+use super::pattern::Pattern;
 use super::reach::{TargetPlaces, TargetReach};
 use super::schema::{Example, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional};
 use super::tools::RESERVED;
-use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
+use super::values::{Type, WORD_BYTES, WordType, plain};
 use model::egress::{HostPattern, Net};
 use profile::document::{Document, Mistake};
 
@@ -361,9 +362,9 @@ fn kind_of(
     };
     let pattern = match narrowing.pattern {
         None => None,
-        Some(text) => match WordPattern::new(text.get_ref()) {
-            Ok(pattern) => Some(pattern),
-            Err(_) => return mistake(text.span(), "`pattern` is no regular expression"),
+        Some(text) => match Pattern::whole_word(document, text.get_ref()) {
+            Some(pattern) => Some(pattern),
+            None => return mistake(text.span(), "`pattern` is no regular expression"),
         },
     };
     let max_bytes = narrowing.max_bytes.map_or(WORD_BYTES, |most| *most.get_ref());

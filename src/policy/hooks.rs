@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use regex::Regex;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::commands::why;
 use super::flags::BadWords;
+use super::pattern::Pattern;
 use super::schema::WrittenCommand;
 use super::summary::Summary;
 use super::tools::{HOOK_PREFIX, REACH_PREFIX};
@@ -59,23 +59,14 @@ pub struct Replacement {
 }
 
 /// Reader of lines of the standard output.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineReader {
     /// Name under which `metadata.parsed` has what it found.
     pub name: String,
-    pattern: Regex,
+    pattern: Pattern,
     /// True for a list of every line that matches, else the first alone.
     pub all: bool,
 }
-
-impl PartialEq for LineReader {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.name, self.pattern.as_str(), self.all)
-            == (&other.name, other.pattern.as_str(), other.all)
-    }
-}
-
-impl Eq for LineReader {}
 
 /// Part of a line that a reader found: the groups of its pattern that have names, by these, or one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +157,7 @@ impl Hooks {
 impl LineReader {
     /// Returns true if a summary can have this of it: a group that it names, the number of lines, or its one value.
     pub(super) fn has(&self, group: Option<&str>) -> bool {
-        let mut names = self.pattern.capture_names().flatten();
+        let mut names = self.pattern.names();
         match group {
             Some(group) => !self.all && names.any(|name| name == group),
             None => self.all || names.next().is_none(),
@@ -176,10 +167,10 @@ impl LineReader {
     /// Reads an output; empty where no line matches.
     pub fn read(&self, output: &str) -> Vec<FoundLine> {
         let most = if self.all { LINES_MOST } else { 1 };
-        let captured = output.lines().filter_map(|line| self.pattern.captures(line));
+        let Some(regex) = self.pattern.regex() else { return Vec::new() };
+        let captured = output.lines().filter_map(|line| regex.captures(line));
         let found = captured.map(|captured| {
-            let names = self.pattern.capture_names().flatten();
-            let named = names.filter_map(|name| {
+            let named = self.pattern.names().filter_map(|name| {
                 Some((name.to_owned(), captured.name(name)?.as_str().to_owned()))
             });
             let named: Vec<(String, String)> = named.collect();
@@ -358,7 +349,7 @@ fn reader(document: &Document, written: &WrittenReader) -> Result<LineReader, Mi
         let message = "a reader's name is lower-case letters and underscores";
         return Err(document.mistake(written.name.span(), message));
     }
-    let Ok(pattern) = Regex::new(written.pattern.get_ref()) else {
+    let Some(pattern) = Pattern::new(document, written.pattern.get_ref()) else {
         return Err(document.mistake(written.pattern.span(), "`pattern` is no regular expression"));
     };
     Ok(LineReader { name: name.clone(), pattern, all: written.all })

@@ -9,6 +9,7 @@ pub mod flags;
 pub mod group;
 pub mod hooks;
 mod narrowing;
+mod pattern;
 pub mod reach;
 #[cfg(test)]
 #[path = "reach_tests.rs"]

@@ -3,9 +3,8 @@
 use core::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use regex::Regex;
-
 use super::decimal::Decimal;
+use super::pattern::Pattern;
 use super::reach::{TargetReach, TooLarge};
 use model::call::Cwd;
 use model::egress::Net;
@@ -18,7 +17,7 @@ pub const WORD_BYTES: usize = 4096;
 pub struct Type {
     pub kind: WordType,
     /// The whole word must match.
-    pub pattern: Option<WordPattern>,
+    pub(super) pattern: Option<Pattern>,
     pub max_bytes: usize,
     /// Places that a host, a network or a URL may be.
     pub reach: TargetReach,
@@ -47,35 +46,6 @@ pub enum WordType {
     /// One of these words.
     Choice(Vec<String>),
 }
-
-/// An anchored regular expression; two are equal when their texts are.
-#[derive(Debug, Clone)]
-pub struct WordPattern(Regex);
-
-impl WordPattern {
-    /// Compiles the pattern.
-    ///
-    /// # Errors
-    /// When it is no regular expression.
-    pub fn new(text: &str) -> Result<Self, regex::Error> {
-        // Alone first: a parenthesis too many would end the group, and with it what holds the pattern to the whole word.
-        Regex::new(text)?;
-        // `\A` and `\z`, for `$` would match before a last newline in other dialects.
-        Regex::new(&format!(r"\A(?:{text})\z")).map(Self)
-    }
-
-    pub fn matches(&self, word: &str) -> bool {
-        self.0.is_match(word)
-    }
-}
-
-impl PartialEq for WordPattern {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
-}
-
-impl Eq for WordPattern {}
 
 /// Dashes that are not `-`, and characters that show as nothing or turn the text round: a reader
 /// of the log would take the word for another, and so might a program that normalises.
@@ -123,7 +93,8 @@ impl Type {
         if word.len() > self.max_bytes {
             return Err(format!("is longer than {} bytes", self.max_bytes));
         }
-        if self.pattern.as_ref().is_some_and(|pattern| !pattern.matches(word)) {
+        let fits = |pattern: &Pattern| pattern.regex().is_some_and(|regex| regex.is_match(word));
+        if self.pattern.as_ref().is_some_and(|pattern| !fits(pattern)) {
             return Err("does not have the form that is taken here".to_owned());
         }
         let word = self.kind.check(word)?;

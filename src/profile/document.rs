@@ -65,6 +65,12 @@ impl Document {
         Self { file, text, parsed: parsed::shipped(path), home: None }
     }
 
+    /// Returns true for a document that is compiled in.
+    #[must_use]
+    pub fn is_shipped(&self) -> bool {
+        self.parsed.is_some()
+    }
+
     /// Reads the document as a `T`.
     ///
     /// # Errors
