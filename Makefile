@@ -24,14 +24,15 @@ NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-arm test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build, and run a real MCP session against the release binary'
 	@echo 'make story     an afternoon of an agent: the session that docs/session.md shows, played anew'
-	@echo 'make test      set up and run every test'
-	@echo 'make test-all  the tests, on other kernels too, and the suites of bash, bc, coreutils and git'
+	@echo 'make test      set up and run the tests that every change must pass'
+	@echo 'make test-thorough  the rest for this kernel: storms, load, random system calls, the escape corpus as root'
+	@echo 'make test-all  these tests, on other kernels too, and the suites of bash, bc, coreutils and git'
 	@echo 'make test-kernels  the tests on Debian kernels $(KERNELS), in virtual machines (Debian 12)'
 	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
 	@echo 'make test-containers  every function in containers of podman, by root and rootless (root; Debian)'
@@ -67,6 +68,13 @@ story: setup
 test:
 	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
 	@CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast
+
+# What `make test` leaves out because it takes minutes.
+test-thorough:
+	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
+	@CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test load
+	@COFFERDAM_TESTS=all CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test fuzz_cell
+	@COFFERDAM_TESTS=thorough CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test faults --test escape
 
 test-kernels:
 	@scripts/setup $(RUN_NEEDS) $(KERNEL_NEEDS)
@@ -110,7 +118,7 @@ test-systemd:
 	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)
 	tests/systemd/run $(KERNEL) $(SUITE)
 
-test-all: test test-kernels test-suites
+test-all: test test-thorough test-kernels test-suites
 
 FUZZ ?= 60
 fuzz: setup

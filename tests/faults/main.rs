@@ -20,23 +20,28 @@ use support::{Caller, Check, For, Need, claim};
 
 fn main() -> ExitCode {
     support::main(&[
-        claim("killed_cells_leave_one_true_answer_for_each_call", |c| alone(c, storms::cells)),
-        claim("killed_shells_leave_one_true_answer_for_each_call", |c| alone(c, storms::shells)),
+        claim("killed_cells_leave_one_true_answer_for_each_call", |c| alone(c, storms::cells))
+            .thorough(),
+        claim("killed_shells_leave_one_true_answer_for_each_call", |c| alone(c, storms::shells))
+            .thorough(),
         claim("a_killed_supervisor_ends_every_call_with_its_reason", |c| {
             alone(c, storms::supervisor)
-        }),
-        claim("a_killed_front_end_leaves_nothing_behind", |c| alone(c, storms::front)),
+        })
+        .thorough(),
+        claim("a_killed_front_end_leaves_nothing_behind", |c| alone(c, storms::front)).thorough(),
         claim("groups_of_killed_servers_go_when_the_next_starts", |c| alone(c, storms::groups))
             .only(For::Root)
             .needs(&[Need::MemoryCgroup]),
         claim("a_system_call_of_the_supervisor_that_fails_ends_no_other_call", |c| {
             alone(c, calls::of_the_supervisor)
         })
-        .needs(&[Need::Strace, Need::RootLooks]),
+        .needs(&[Need::Strace, Need::RootLooks])
+        .thorough(),
         claim("a_system_call_of_the_front_end_that_fails_ends_no_other_call", |c| {
             alone(c, calls::of_the_front_end)
         })
-        .needs(&[Need::Strace, Need::RootLooks]),
+        .needs(&[Need::Strace, Need::RootLooks])
+        .thorough(),
         claim("a_client_that_reads_no_log_is_served", |c| alone(c, calls::unread_log)),
         claim("want_of_descriptors_is_told_and_passes", |c| alone(c, wants::descriptors))
             .needs(&[Need::Prlimit]),
@@ -51,7 +56,8 @@ fn main() -> ExitCode {
             .only(For::Root)
             .needs(&[Need::Unshare]),
         claim("system_calls_fuzzed_in_a_cell_end_no_server", |c| alone(c, kernel::fuzzed))
-            .needs(&[Need::StressNg]),
+            .needs(&[Need::StressNg])
+            .thorough(),
     ])
 }
 

@@ -71,10 +71,30 @@ impl For {
     }
 }
 
+/// Part of the tests, which `COFFERDAM_TESTS` chooses: `usual`, the default, `thorough` or `all`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What every change must pass: `make test`.
+    Usual,
+    /// Storms, load and repetitions, which take minutes each: `make test-thorough`.
+    Thorough,
+}
+
+impl Part {
+    pub fn is_asked(self) -> bool {
+        match std::env::var("COFFERDAM_TESTS").as_deref() {
+            Ok("all") => true,
+            Ok("thorough") => self == Self::Thorough,
+            Ok(_) | Err(_) => self == Self::Usual,
+        }
+    }
+}
+
 /// One claim and how it is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
     name: &'static str,
+    part: Part,
     whom: For,
     needs: &'static [Need],
     wants: &'static [Need],
@@ -83,13 +103,18 @@ pub struct Claim {
 
 /// A claim that holds for root and for an ordinary user.
 pub const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
-    Claim { name, whom: For::Both, needs: &[], wants: &[], check }
+    Claim { name, part: Part::Usual, whom: For::Both, needs: &[], wants: &[], check }
 }
 
 impl Claim {
     /// The claim for one kind of caller only.
     pub const fn only(self, whom: For) -> Self {
         Self { whom, ..self }
+    }
+
+    /// The claim takes minutes to check, and a shorter test of the usual part covers its kind.
+    pub const fn thorough(self) -> Self {
+        Self { part: Part::Thorough, ..self }
     }
 
     /// The claim needs this of the machine.
@@ -153,6 +178,7 @@ pub fn layers(layers: &[(&str, &[Claim])]) -> ExitCode {
     concluded(|shared| {
         let claims =
             layers.iter().flat_map(|(layer, claims)| claims.iter().map(move |c| (layer, c)));
+        let claims = claims.filter(|(_, claim)| claim.part.is_asked());
         claims.flat_map(|(layer, claim)| claim.trials(layer, shared, must_run)).collect()
     })
 }
