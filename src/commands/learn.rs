@@ -382,7 +382,7 @@ mod tests {
              # fork, refused 3 times\nexec = { program = \"any\", why = \"\" }\n\n\
              # socket, refused 2 times\n\
              sockets = { families = [\"unix\", \"inet\", \"inet6\"], why = \"\" }\n\n\
-             # refused once; asynchronous I/O of the older kind: databases use it\n\
+             # refused once; asynchronous I/O of the older kind: databases use it, and its flags show what the host has in memory\n\
              [[syscalls]]\nnames = [\"io_setup\"]\nwhy = \"\"\n\n\
              # refused 3 times\n[[syscalls]]\nnames = [\"fork\"]\nwhy = \"\"\n"
         );

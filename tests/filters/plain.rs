@@ -166,6 +166,8 @@ impl Plain {
             }
             "futex" => matches!(operation, 6 | 7 | 8 | 11 | 12 | 13).then_some(libc::ENOSYS),
             "madvise" => (!conditions(name, arguments)).then_some(libc::EINVAL),
+            "preadv2" | "pwritev2" => (!conditions(name, arguments)).then_some(libc::EOPNOTSUPP),
+            "fadvise64" => (!conditions(name, arguments)).then_some(0),
             _ => None,
         }
     }
@@ -244,7 +246,10 @@ fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
         "sendto" | "sendmmsg" => word(3) & 1 == 0,
         "sendmsg" => word(2) & 1 == 0,
         "futex" => matches!(word(1) & !(128 | 256), 0 | 1 | 3 | 4 | 5 | 9 | 10),
-        "madvise" => matches!(word(2), 0..=4 | 8..=11 | 14..=24 | 102 | 103),
+        "madvise" => matches!(word(2), 0..=4 | 8..=11 | 14..=19 | 22..=24 | 102 | 103),
+        // NOWAIT, DONTCACHE and what came after them.
+        "preadv2" | "pwritev2" => word(5) & (8 | !0x7f) == 0,
+        "fadvise64" => word(3) != 4,
         "timer_create" | "clock_nanosleep" => matches!(word(0), 0 | 1 | 7 | 11),
         "chmod" | "fchmod" | "creat" => no_set_id(1),
         "fchmodat" | "fchmodat2" => no_set_id(2),

@@ -146,6 +146,8 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "mmap" if memory == MemoryHold::BestEffort => Some(private_or_of_a_file()),
         "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
         "fallocate" => Some(room_within_limits()),
+        "preadv2" | "pwritev2" => Some(in_the_ordinary_way()),
+        "fadvise64" => Some(advice_on_files()),
         _ => file_mode(call),
     }
 }
@@ -164,9 +166,11 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
             "data out of band is not allowed, nor pages that a socket borrows"
         }
         "futex" => "futexes that lend their priority are absent",
-        "madvise" => "pages are not merged, nor made huge on demand",
+        "madvise" => "pages are not merged, reclaimed or made huge on demand",
         "timer_create" | "clock_nanosleep" => "timers count real time, not a processor's",
         "fallocate" => "no file takes room that its size does not show",
+        "preadv2" | "pwritev2" => "what the host has in memory is not shown",
+        "fadvise64" => "no file is dropped from memory, which the host shares",
         "mknod" | "mknodat" => "cells have no device nodes and no set-id files",
         _ if file_mode(call).is_some() => "cells make no set-id files",
         _ => return None,
@@ -180,6 +184,26 @@ fn room_within_limits() -> Verdict {
     let modes = [0, 0x3, 0x8, 0x10];
     let any = modes.map(|mode| vec![Test::low(1, Op::Eq, mode)]).into();
     Verdict::AllowOrProbe(any, Probe { when: vec![Vec::new()], errno: libc::EOPNOTSUPP })
+}
+
+/// Allows preadv2(2) and pwritev2(2) with the flags of Linux 6.13 but for RWF_NOWAIT, which shows without a trace
+/// whether a page of a file is in memory: the page cache is the machine's, so a cell saw each time that the host
+/// ran or read a file. RWF_DONTCACHE (6.14) drops what it has read. These and unknown flags are answered as by a
+/// filesystem without them.
+fn in_the_ordinary_way() -> Verdict {
+    // RWF_HIPRI, RWF_DSYNC, RWF_SYNC, RWF_APPEND, RWF_NOAPPEND, RWF_ATOMIC.
+    const FLAGS: u32 = 0x1 | 0x2 | 0x4 | 0x10 | 0x20 | 0x40;
+    let other = Probe { when: vec![Vec::new()], errno: libc::EOPNOTSUPP };
+    Verdict::AllowOrProbe(vec![vec![Test::none_of(5, !FLAGS)]], other)
+}
+
+/// Allows all advice of posix_fadvise(2) but POSIX_FADV_DONTNEED, which is answered 0 and has no effect: it drops
+/// a file from the memory that cells and host share, and how long the next read takes shows who read it meanwhile.
+/// The kernel does not promise that it drops anything.
+fn advice_on_files() -> Verdict {
+    const DONTNEED: u32 = libc::POSIX_FADV_DONTNEED.cast_unsigned();
+    let dropped = Probe { when: vec![vec![Test::low(3, Op::Eq, DONTNEED)]], errno: 0 };
+    Verdict::AllowOrProbe(vec![vec![Test::low(3, Op::Ne, DONTNEED)]], dropped)
 }
 
 /// Allows SCHED_OTHER, SCHED_BATCH and SCHED_IDLE; real-time policies starve the machine.
@@ -255,13 +279,15 @@ fn futex() -> Verdict {
 }
 
 /// Allows of madvise(2) all that a program may do to its own pages, but for merging equal ones with other
-/// programs' (MADV_MERGEABLE), which tells one of the other, and making huge ones at once (MADV_COLLAPSE). Any
-/// other advice is unknown, as to a kernel without it.
+/// programs' (MADV_MERGEABLE), which tells one of the other, having pages reclaimed (MADV_COLD, MADV_PAGEOUT), which
+/// are those of every process that maps the file, and making huge ones at once (MADV_COLLAPSE). Any other advice is
+/// unknown, as to a kernel without it.
 fn advice() -> Verdict {
     let advice = [
         (0, 4),     // normal, random, sequential, will need, does not need
         (8, 11),    // free, remove, fork
-        (14, 24),   // huge pages in time, core files, wipe on fork, cold pages, page in now
+        (14, 19),   // huge pages in time, core files, wipe on fork
+        (22, 24),   // page in now; does not need, locked pages too
         (102, 103), // guard pages
     ];
     let other = Probe { when: vec![vec![Test::low(2, Op::Ge, 5)]], errno: libc::EINVAL };

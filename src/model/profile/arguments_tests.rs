@@ -252,16 +252,45 @@ fn nothing_is_sent_out_of_band() {
 }
 
 #[test]
-fn pages_are_not_merged_and_not_collapsed() {
+fn pages_are_not_merged_reclaimed_or_collapsed() {
     let other =
         |advice| condition("madvise", MemoryHold::CgroupV2)?.quiet(&[0, 0, advice, 0, 0, 0]);
-    for advice in [0, 3, 4, 8, 9, 14, 15, 16, 18, 21, 23, 102] {
+    for advice in [0, 3, 4, 8, 9, 14, 15, 16, 18, 19, 22, 23, 24, 102] {
         assert!(allows("madvise", &[0, 0, dirty(advice)]), "{advice}");
     }
-    // MERGEABLE, UNMERGEABLE, COLLAPSE, HWPOISON, SOFT_OFFLINE.
-    for advice in [12, 13, 25, 100, 101] {
+    // MERGEABLE, UNMERGEABLE, COLD, PAGEOUT, COLLAPSE, HWPOISON, SOFT_OFFLINE.
+    for advice in [12, 13, 20, 21, 25, 100, 101] {
         assert!(!allows("madvise", &[0, 0, advice]), "{advice}");
         assert_eq!(other(dirty(advice)), Some(libc::EINVAL), "{advice}");
+    }
+}
+
+#[test]
+fn a_read_does_not_show_what_is_in_memory() {
+    for call in ["preadv2", "pwritev2"] {
+        let quiet = |flags| condition(call, MemoryHold::CgroupV2)?.quiet(&[0, 0, 0, 0, 0, flags]);
+        for flags in [0, 1, 2, 4, 0x10, 0x20, 0x40, 0x77, dirty(0x13)] {
+            assert!(allows(call, &[0, 0, 0, 0, 0, flags]), "{call} {flags:#x}");
+        }
+        // RWF_NOWAIT, alone and with others; RWF_DONTCACHE; flags that no kernel has yet.
+        for flags in [8, 9, 0x1f, 0x80, 0x100, 0x8000_0000, dirty(8)] {
+            assert!(!allows(call, &[0, 0, 0, 0, 0, flags]), "{call} {flags:#x}");
+            assert_eq!(quiet(flags), Some(libc::EOPNOTSUPP), "{call} {flags:#x}");
+        }
+    }
+}
+
+#[test]
+fn no_advice_drops_a_file_from_memory() {
+    let quiet =
+        |advice| condition("fadvise64", MemoryHold::CgroupV2)?.quiet(&[4, 4, 4, advice, 4, 4]);
+    for advice in [0, 1, 2, 3, 5, 6, 7, u64::from(u32::MAX), dirty(3)] {
+        assert!(allows("fadvise64", &[4, 4, 4, advice, 4, 4]), "{advice}");
+        assert_eq!(quiet(advice), None, "{advice}");
+    }
+    for advice in [4, dirty(4)] {
+        assert!(!allows("fadvise64", &[0, 0, 0, advice]), "{advice}");
+        assert_eq!(quiet(advice), Some(0), "{advice}");
     }
 }
 

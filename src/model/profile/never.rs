@@ -146,7 +146,7 @@ pub const ON_REQUEST: &[RefusedGroup] = &[
         &["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"],
     ),
     group(
-        "asynchronous I/O of the older kind: databases use it",
+        "asynchronous I/O of the older kind: databases use it, and its flags show what the host has in memory",
         &["io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents"],
     ),
     group("scheduling beyond nice: needs a reason", &["sched_setattr", "sched_rr_get_interval"]),
