@@ -5,16 +5,18 @@
 //! see what the host does below. It costs 2 us for each file that is opened and a third more for a walk
 //! over a whole tree, so it is not made of `/usr` and its like, where nobody but root can make a socket.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::c_path;
 use sys::mount::{Filesystem, attribute};
+use sys::process::{self, Child, Side};
 
 /// Trees that hold what the distribution installs. Sockets in them are told by `doctor`.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"];
@@ -23,6 +25,8 @@ pub const LOCAL: &str = "/usr/local";
 
 /// How old what a cell sees of a host directory may be at most, unless a program uses it.
 const STALE: Duration = Duration::from_secs(1);
+/// Milliseconds for which a call waits until that is so.
+const PATIENCE: u8 = 5;
 
 /// Returns whether a host path is shown as an overlay if it is a directory.
 pub fn is_sealed(host: &Path) -> bool {
@@ -60,25 +64,50 @@ fn attributes(directory: impl AsFd) -> Result<u64, Errno> {
 pub struct Overlays {
     held: Vec<Filesystem>,
     refreshed: Cell<Instant>,
+    /// The process that refreshes them, until it has been collected.
+    refresher: RefCell<Option<Child>>,
 }
 
 impl Overlays {
     pub fn new(held: Vec<Filesystem>) -> Self {
-        Self { held, refreshed: Cell::new(Instant::now()) }
+        Self { held, refreshed: Cell::new(Instant::now()), refresher: RefCell::new(None) }
     }
 
-    /// Lets a call see what the host installed, or removed, since names were last looked up. An overlay
+    /// Lets a call see what the host installed, removed or replaced since names were last looked up. An overlay
     /// takes its layers for unchanging: a name that was missing once would stay so.
     ///
+    /// The kernel drops all names that cells have looked up, 70 ms for 140,000 of them, and a cell can look up very
+    /// many. So a process does it that is waited for no longer than [`PATIENCE`]: its work is done later then.
+    ///
     /// # Errors
-    /// The errno of fsconfig(2).
+    /// The errno of clone3(2), poll(2) or waitid(2).
     pub fn refresh(&self, now: Instant) -> Result<(), Errno> {
         if self.held.is_empty() || now.duration_since(self.refreshed.get()) < STALE {
             return Ok(());
         }
+        let mut refresher = self.refresher.borrow_mut();
+        if let Some(earlier) = refresher.as_ref()
+            && process::collect(&earlier.pidfd)?.is_none()
+        {
+            return Ok(());
+        }
+        *refresher = None;
+        let child = match process::clone3(0, None)? {
+            Side::Child => process::exit_now(i32::from(self.drop_names().is_err())),
+            Side::Parent(child) => child,
+        };
         self.refreshed.set(now);
+        let mut end = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut end, PATIENCE)?;
+        if process::collect(&child.pidfd)?.is_none() {
+            *refresher = Some(child);
+        }
+        Ok(())
+    }
+
+    fn drop_names(&self) -> Result<(), Errno> {
         self.held.iter().try_for_each(|overlay| {
-            // Each time anew: an overlay without a writable layer is not made writable.
+            // Set each time: an overlay without a writable layer is not made writable.
             overlay.set(c"ro")?;
             overlay.reconfigure()
         })
