@@ -4,6 +4,7 @@ mod caches;
 mod changes;
 mod git_identity;
 mod granted_sockets;
+mod locks;
 mod mediated;
 mod names;
 mod names_anew;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         ("parts", parts::CLAIMS),
         ("raced", raced::CLAIMS),
         ("granted_sockets", granted_sockets::CLAIMS),
+        ("locks", locks::CLAIMS),
         ("mediated", mediated::CLAIMS),
         ("changes", changes::CLAIMS),
         ("toolchains", toolchains::CLAIMS),

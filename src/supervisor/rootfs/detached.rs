@@ -13,10 +13,11 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, mkdirat};
 
 use super::error::{DuringBuild, GrantError, STAGE, TemplateError, refused};
-use super::granted::{Granted, Kind};
+use super::granted::{Granted, Kind, attributes};
 use super::program;
 use cell::mounts::HIDDEN;
 use cell::{c_path, sealed};
+use model::job::Access;
 use model::profile::{HostPath, PathKind, Presence, Profile, SCRIPT_PROGRAMS};
 use sys::lookup::{self, Follow};
 use sys::mount::{
@@ -45,6 +46,21 @@ enum Source {
     Sealed(OwnedFd),
     /// A detached mount of a directory that cannot be one.
     Open(OwnedFd),
+}
+
+impl Source {
+    /// Makes the mount of it, an overlay with `empty` beneath where it is to be one.
+    fn mount(self, empty: &OwnedFd) -> Result<(OwnedFd, Placed), Errno> {
+        match self {
+            Self::Tree(tree) => Ok((tree, Placed::AsItIs)),
+            Self::Open(tree) => Ok((tree, Placed::Open)),
+            Self::Sealed(directory) => match sealed::overlay(&directory, empty) {
+                Ok((filesystem, mount)) => Ok((mount, Placed::Sealed(filesystem))),
+                // For any reason: the cell gets other means against sockets then.
+                Err(_) => Ok((read_only(&directory)?, Placed::Open)),
+            },
+        }
+    }
 }
 
 /// How a piece stands in its root.
@@ -172,18 +188,29 @@ impl DetachedMount {
         }
     }
 
-    /// Takes a directory or a regular file that was granted.
+    /// Takes a directory or a regular file that was granted: a directory to be read as an overlay, anything else as a
+    /// detached copy of the mount.
     pub(crate) fn take_granted(granted: &Granted) -> Result<Self, TemplateError> {
-        let Granted { host, cell, .. } = granted;
+        let Granted { host, cell, access, .. } = granted;
         let here = |errno| TemplateError::Path { path: host.clone(), errno };
         let held = granted.hold().map_err(|errno| GrantError::held(host, errno))?;
-        let tree = clone_held(&held).map_err(here)?;
-        let kind = match file_type(&tree).map_err(here)? {
+        let kind = match file_type(&held).map_err(here)? {
             libc::S_IFDIR => Kind::Directory,
             libc::S_IFREG => Kind::File,
             _ => return Err(TemplateError::Special { path: host.clone() }),
         };
-        Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind })
+        // The stage is mounted in a directory that it lies in, which then cannot be a layer.
+        let holds_stage = Path::new(STAGE).starts_with(host);
+        let source = match (access, kind) {
+            (Access::ReadOnly, Kind::Directory) if !holds_stage => Source::Sealed(held),
+            (Access::ReadOnly, _) => Source::Tree(read_only(&held).map_err(here)?),
+            (Access::ReadWrite | Access::Unguarded | Access::Cache, _) => {
+                let tree = clone_held(&held).map_err(here)?;
+                set_attributes(&tree, attributes(*access), Reach::Recursive).map_err(here)?;
+                Source::Tree(tree)
+            }
+        };
+        Ok(Self { source, target: cell.clone(), kind })
     }
 
     /// Takes a device, at the same path.
@@ -198,27 +225,20 @@ impl DetachedMount {
         stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
         let target = c_path(&here).during("naming a mount")?;
         let at = |errno| TemplateError::Path { path: self.target.clone(), errno };
-        let (mount, placed) = match self.source {
-            Source::Tree(tree) => (tree, Placed::AsItIs),
-            Source::Open(tree) => (tree, Placed::Open),
-            Source::Sealed(directory) => match sealed::overlay(&directory, empty) {
-                Ok((filesystem, mount)) => (mount, Placed::Sealed(filesystem)),
-                // For any reason: the cell gets other means against sockets then.
-                Err(_) => (read_only(&directory).map_err(at)?, Placed::Open),
-            },
-        };
+        let (mount, placed) = self.source.mount(empty).map_err(at)?;
         attach(&mount, &target).map_err(at)?;
         Ok(placed)
     }
 
     /// Attaches the mount of a grant. It may lie within another grant, whose files cells write: no link on the way
     /// leads anywhere.
-    pub(crate) fn place_in_grants(self) -> Result<(), TemplateError> {
+    pub(crate) fn place_in_grants(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
         let Self { source, target, kind } = self;
         let at = |errno| TemplateError::Path { path: target.clone(), errno };
         let place = stand_in_without_links(&relative(&target), kind).map_err(at)?;
-        let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = source;
-        attach_held(&mount, &place).map_err(at)
+        let (mount, placed) = source.mount(empty).map_err(at)?;
+        attach_held(&mount, &place).map_err(at)?;
+        Ok(placed)
     }
 
     pub(crate) fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {

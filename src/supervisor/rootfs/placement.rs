@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 
 use super::detached::{DetachedMount, Placed, relative, stand_in};
 use super::error::{DuringBuild, TemplateError, refused};
-use super::granted::{Granted, Kind, attributes};
+use super::granted::{Granted, Kind};
 use super::grants::PathGrant;
 use cell::mounts::{self, Slot};
 use cell::sockets::Sockets;
@@ -23,13 +23,7 @@ use sys::mount::{Filesystem, Reach, attach, attribute, clone_tree, set_attribute
 pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
     // Others are made by main, with the cells' ids: attached by descriptor.
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
-    let take = |PathGrant { granted, .. }: &PathGrant| {
-        let here = |errno| TemplateError::Path { path: granted.cell.clone(), errno };
-        let piece = DetachedMount::take_granted(granted)?;
-        piece.set(attributes(granted.access), Reach::Recursive).map_err(here)?;
-        Ok(piece)
-    };
-    shared.map(take).collect()
+    shared.map(|grant| DetachedMount::take_granted(&grant.granted)).collect()
 }
 
 /// The mounts that a root has by its profile.
@@ -91,6 +85,8 @@ impl PlacedMounts {
 pub(crate) struct PlacedGrants {
     pub by_slot: Vec<CString>,
     pub sockets: Sockets,
+    /// Read-only directories among them, where the kernel makes overlays of them.
+    pub overlays: Vec<Filesystem>,
     pub all: Vec<PathBuf>,
     pub has_directory: bool,
     pub writable: Vec<PathBuf>,
@@ -103,11 +99,16 @@ pub(crate) struct PlacedGrants {
 pub(crate) fn place_grants(
     granted: &[PathGrant],
     pieces: Vec<DetachedMount>,
+    empty: &OwnedFd,
 ) -> Result<PlacedGrants, TemplateError> {
-    for piece in pieces {
-        piece.place_in_grants()?;
-    }
     let mut grants = PlacedGrants::default();
+    for piece in pieces {
+        match piece.place_in_grants(empty)? {
+            Placed::Sealed(overlay) => grants.overlays.push(overlay),
+            // A cell with a granted directory has init connect its sockets in any case.
+            Placed::AsItIs | Placed::Open => {}
+        }
+    }
     for (index, grant) in granted.iter().enumerate() {
         let cell = &grant.granted.cell;
         grants.add(grant);

@@ -73,7 +73,7 @@ pub(crate) struct Template {
     pub granted: Vec<PathBuf>,
     /// True if there is a directory among them, in which sockets may be.
     pub has_directory: bool,
-    /// Directories of the profile that are overlays.
+    /// Directories of the profile and of grants that are overlays.
     pub overlays: Overlays,
     /// True if one of them could not be: the host's sockets in it must be kept out by other means.
     pub is_open: bool,
@@ -124,7 +124,7 @@ impl TemplateBuilder<'_> {
             Some(_) => Some(terminals::mount_shared().during("mounting /dev/pts")?),
             None => None,
         };
-        let mut grants = place_grants(&grant.directories, granted)?;
+        let mut grants = place_grants(&grant.directories, granted, &empty)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc"), profile.egress.class).during("writing /etc")?;
         synthetic::trust(&profile.trust).during("writing certificates")?;
@@ -203,10 +203,12 @@ impl TemplateBuilder<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
-        let PlacedGrants { by_slot, sockets, all, has_directory, writable, guarded, named, notes } =
+        let PlacedGrants { by_slot, sockets, all, has_directory, writable, guarded, named, .. } =
             grants;
+        let notes = grants.notes;
         let granted = all;
-        let PlacedMounts { readable, overlays, is_open } = shown;
+        let PlacedMounts { readable, mut overlays, is_open } = shown;
+        overlays.extend(grants.overlays);
         Ok(Template {
             terminals: terminals.map(Rc::new),
             namespace,
