@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use crate::server::{Server, story};
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Live, Need, claim, equal, mode, patience,
+    CALLS, Caller, Check, Claim, Failed, Live, Need, claim, equal, mode, patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_lock_on_a_read_only_grant_holds_up_no_program_of_the_host", apart)
-        .only(For::User)
         .needs(&[Need::Python]),
     claim("locks_on_a_read_only_grant_work_within_the_cell", within).needs(&[Need::Python]),
     claim("the_next_call_sees_what_the_host_has_added_or_replaced", seen),

@@ -21,6 +21,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
     claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
     claim("what_no_shell_needs_is_refused_and_what_stands_beside_it_works", unneeded).needs(RAW),
+    claim("files_in_memory_are_neither_shown_nor_dropped", page_cache).needs(RAW),
     claim("sockets_take_listed_options_only", options).needs(RAW),
     claim("memory_without_a_name_needs_a_memory_cgroup", memfd).needs(RAW),
     claim("every_number_can_be_called_and_the_cell_goes_on", sweep).needs(RAW),
@@ -294,6 +295,41 @@ print(call(306, 1), [call(n, -100, b'/tmp', 0, b'user.a', 0, 0) for n in (463, 4
 print(call(222, 2, 0, bytes(8)), call(44, one.fileno(), b'x', 1, 1, 0, 0) in (1, 'EOPNOTSUPP'))"
     ))?;
     equal("outside", control.said(), "0 True")
+}
+
+/// A file that no program has mapped, and ways to ask for it and to drop it from memory.
+const FILE: &str = "
+import mmap, sysconfig
+held = os.open(sysconfig.get_path('stdlib') + '/antigravity.py', os.O_RDONLY)
+mapped = ctypes.c_char.from_buffer(mmap.mmap(held, 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+at = ctypes.c_void_p(ctypes.addressof(mapped))
+size = ctypes.c_size_t(1)
+def look(flags): return tried(lambda: os.preadv(held, [bytearray(1)], 0, flags))
+def drop(): os.posix_fadvise(held, 0, 0, os.POSIX_FADV_DONTNEED)
+def answer(got): return got if got == 0 else errno.errorcode[ctypes.get_errno()]
+";
+
+/// RWF_NOWAIT, RWF_DONTCACHE, POSIX_FADV_DONTNEED, MADV_COLD, MADV_PAGEOUT and `mincore`.
+fn page_cache(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}{FILE}
+os.read(held, 1)
+print(look(8), look(8 | 4), look(0x80), look(4))
+print([tried(drop) for _ in range(20)].count('ok'), tried(lambda: os.posix_fadvise(held, 0, 0, os.POSIX_FADV_WILLNEED)))
+print([answer(libc.madvise(at, size, advice)) for advice in (20, 21, 3)], answer(libc.mincore(at, size, bytes(1))))"
+    );
+    let object = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    // Python's name of EOPNOTSUPP.
+    let expected = "ENOTSUP ENOTSUP ENOTSUP ok\n20 ok\n['EINVAL', 'EINVAL', 0] EPERM\n";
+    equal("in the cell", text(&object, "stdout"), expected)?;
+    equal("nothing is told", denials(&object), Vec::new())?;
+    // Outside it is seen that the file is still in memory; and, the control, that dropping it works.
+    let control = caller.python_outside(&format!(
+        "{CALLS}{FILE}
+print(look(8))
+print(any(tried(drop) == 'ok' and look(8) == 'EAGAIN' for _ in range(1000)))"
+    ))?;
+    equal("outside", (control.said(), control.stderr.as_str()), ("ok\nTrue", ""))
 }
 
 fn options(caller: &Caller) -> Check {

@@ -1,7 +1,9 @@
 //! Granted directories and sockets as the cells of one key have them.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -35,6 +37,9 @@ pub(crate) struct PathGrant {
     pub found: Rc<GuardedPaths>,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     pub by_slot: Vec<OwnedFd>,
+    /// True if cells see an overlay of it: `run` as root. A server has 250 slots, and as many overlays would make its
+    /// start take 50 ms longer and a call 80 ms. An overlay shows nothing that is mounted below.
+    pub is_layer: bool,
 }
 
 /// Prepares the directories of one granted set: as root each gets one idmapped mount for every slot, so that the
@@ -112,7 +117,39 @@ fn grant(
     let by_slot = ids.mounts(|host_id| idmapped(&held, owner, granted.access, host_id));
     let by_slot =
         by_slot.map_err(|errno| GrantError::IdMapped { path: granted.host.clone(), errno })?;
-    Ok(PathGrant { granted: granted.clone(), kind, found: Rc::clone(found), by_slot })
+    let is_layer = granted.access == Access::ReadOnly
+        && kind == Kind::Directory
+        && by_slot.len() == 1
+        && !has_mounts_below(&granted.host);
+    Ok(PathGrant { granted: granted.clone(), kind, found: Rc::clone(found), by_slot, is_layer })
+}
+
+/// Returns whether something is mounted below a directory, or whether that cannot be read.
+fn has_mounts_below(directory: &Path) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return true };
+    let points = table.split(|byte| *byte == b'\n').filter_map(mount_point);
+    points.into_iter().any(|point| {
+        Path::new(OsStr::from_bytes(&point))
+            .strip_prefix(directory)
+            .is_ok_and(|below| !below.as_os_str().is_empty())
+    })
+}
+
+/// Returns the mount point of a line of mountinfo, where blanks and backslashes are in octal (proc_pid_mountinfo(5)).
+fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
+    let mut point = Vec::new();
+    let mut bytes = line.split(|byte| *byte == b' ').nth(4)?;
+    while let Some((first, rest)) = bytes.split_first() {
+        let octal = match rest {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] if *first == b'\\' => {
+                Some((a & 7) << 6 | (b & 7) << 3 | (c & 7))
+            }
+            _ => None,
+        };
+        point.push(octal.unwrap_or(*first));
+        bytes = if octal.is_some() { rest.get(3..)? } else { rest };
+    }
+    Some(point)
 }
 
 fn idmapped(
@@ -125,4 +162,22 @@ fn idmapped(
     show_as(&tree, owner, host_id)?;
     set_attributes(&tree, attributes(access), Reach::Recursive)?;
     Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_read_with_its_blanks_and_any_bytes() {
+        let line = b"36 35 98:0 / /mnt/a\\040b\\134\xff\\x rw,noatime master:1 - ext3 /dev/root rw";
+        assert_eq!(mount_point(line).as_deref(), Some(&b"/mnt/a b\\\xff\\x"[..]));
+        assert_eq!(mount_point(b"36 35 98:0 /"), None);
+    }
+
+    #[test]
+    fn what_is_mounted_below_the_root_is_found() {
+        assert!(has_mounts_below(Path::new("/")));
+        assert!(!has_mounts_below(Path::new("/proc/self")));
+    }
 }

@@ -119,7 +119,15 @@ pub(crate) fn place_grants(
         stand_in(&relative(cell), grant.kind).map_err(|error| refused(cell, &error))?;
         for (mount, slot) in grant.by_slot.iter().zip(Slot::all()) {
             let here = |errno| TemplateError::Path { path: cell.clone(), errno };
-            let place = place_slot(mount, slot, grants.by_slot.len(), grant.kind).map_err(here)?;
+            let place = slot_place(slot, grants.by_slot.len(), grant.kind).map_err(here)?;
+            let overlay = match grant.is_layer {
+                // Where the kernel makes none of an idmapped mount, cells see the mount itself.
+                true => overlay_of(mount, empty).ok(),
+                false => None,
+            };
+            let shown = overlay.as_ref().map_or(mount, |(_, overlay)| overlay);
+            c_path(&place).and_then(|path| attach(shown, &path)).map_err(here)?;
+            grants.overlays.extend(overlay.map(|(filesystem, _)| filesystem));
             grants.guard(&place, grant)?;
         }
         debug_assert_eq!(
@@ -165,11 +173,20 @@ impl PlacedGrants {
     }
 }
 
-fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
+/// Makes an overlay of a detached mount.
+///
+/// A layer must be mounted in this namespace. It is put over a directory of the host that nothing needs any
+/// longer, and leaves with all mounts of the host: unmounting it would take longer.
+fn overlay_of(mount: &OwnedFd, empty: &OwnedFd) -> Result<(Filesystem, OwnedFd), Errno> {
+    attach(mount, c"/dev")?;
+    sealed::overlay(mount, empty)
+}
+
+/// Makes the place of a grant in the store of `slot`.
+fn slot_place(slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
     let mut buffer = [0; 64];
     let path = mounts::slot_path(&mut buffer, slot, index)?;
     let path = relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?));
     stand_in(&path, kind).map_err(|error| errno_of(&error))?;
-    attach(mount, &c_path(&path)?)?;
     Ok(path)
 }
