@@ -63,15 +63,23 @@ fn attributes(directory: impl AsFd) -> Result<u64, Errno> {
 /// The overlays of a template.
 #[derive(Debug)]
 pub struct Overlays {
-    held: Vec<Filesystem>,
+    of_profile: Vec<Filesystem>,
+    of_grants: Vec<Filesystem>,
     refreshed: Cell<Instant>,
     /// The process that refreshes them, until it has been collected.
     refresher: RefCell<Option<Child>>,
 }
 
 impl Overlays {
-    pub fn new(held: Vec<Filesystem>) -> Self {
-        Self { held, refreshed: Cell::new(Instant::now()), refresher: RefCell::new(None) }
+    pub fn new(of_profile: Vec<Filesystem>, of_grants: Vec<Filesystem>) -> Self {
+        let refreshed = Cell::new(Instant::now());
+        Self { of_profile, of_grants, refreshed, refresher: RefCell::new(None) }
+    }
+
+    /// Returns when names are to be looked up again while a call runs: a program waits for a file in a directory that
+    /// was granted, and for no program that the host installs.
+    pub fn next_refresh(&self) -> Option<Instant> {
+        (!self.of_grants.is_empty()).then(|| self.refreshed.get() + STALE)
     }
 
     /// Lets a call see what the host installed, removed or replaced since names were last looked up. An overlay
@@ -83,9 +91,27 @@ impl Overlays {
     /// # Errors
     /// The errno of clone3(2), poll(2) or waitid(2).
     pub fn refresh(&self, now: Instant) -> Result<(), Errno> {
-        if self.held.is_empty() || now.duration_since(self.refreshed.get()) < STALE {
+        self.refresh_meanwhile(now)?;
+        let mut refresher = self.refresher.borrow_mut();
+        let Some(child) = refresher.as_ref() else { return Ok(()) };
+        let mut end = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut end, PATIENCE)?;
+        if process::collect(&child.pidfd)?.is_some() {
+            *refresher = None;
+        }
+        Ok(())
+    }
+
+    /// Does the same for calls that run, and waits for nothing.
+    ///
+    /// # Errors
+    /// The errno of clone3(2) or waitid(2).
+    pub fn refresh_meanwhile(&self, now: Instant) -> Result<(), Errno> {
+        let are_none = self.of_profile.is_empty() && self.of_grants.is_empty();
+        if are_none || now.duration_since(self.refreshed.get()) < STALE {
             return Ok(());
         }
+        self.refreshed.set(now);
         let mut refresher = self.refresher.borrow_mut();
         if let Some(earlier) = refresher.as_ref()
             && process::collect(&earlier.pidfd)?.is_none()
@@ -93,21 +119,15 @@ impl Overlays {
             return Ok(());
         }
         *refresher = None;
-        let child = match process::clone3(0, None)? {
+        *refresher = match process::clone3(0, None)? {
             Side::Child => process::exit_now(i32::from(self.drop_names().is_err())),
-            Side::Parent(child) => child,
+            Side::Parent(child) => Some(child),
         };
-        self.refreshed.set(now);
-        let mut end = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut end, PATIENCE)?;
-        if process::collect(&child.pidfd)?.is_none() {
-            *refresher = Some(child);
-        }
         Ok(())
     }
 
     fn drop_names(&self) -> Result<(), Errno> {
-        self.held.iter().try_for_each(|overlay| {
+        self.of_profile.iter().chain(&self.of_grants).try_for_each(|overlay| {
             // Set each time: an overlay without a writable layer is not made writable.
             overlay.set(c"ro")?;
             overlay.reconfigure()

@@ -13,6 +13,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
     claim("locks_on_a_read_only_grant_work_within_the_cell", within).needs(&[Need::Python]),
     claim("the_next_call_sees_what_the_host_has_added_or_replaced", seen),
+    claim("a_program_that_waits_for_a_file_of_the_host_sees_it", awaited),
 ];
 
 /// Takes a lock of each kind on files below `base`, runs a program there, and waits.
@@ -116,4 +117,18 @@ fn seen(caller: &Caller) -> Check {
     // What is written to a file is seen at once.
     std::fs::write(base.join("replaced"), "written\n")?;
     server.gives("cat replaced", 0, "written\n")
+}
+
+/// The name was looked up before, and is looked up again while the call runs.
+fn awaited(caller: &Caller) -> Check {
+    let base = caller.directory("shared")?;
+    caller.file("shared/replaced", "old\n")?;
+    let grant = format!("{}:/mnt/shared", base.display());
+    let script = "cd /mnt/shared; until [ -e added ] && grep -q new replaced; do read -t 0.01 <> <(:); done; cat added";
+    let live = caller.live(&["--ro", &grant], &format!("[ -e /mnt/shared/added ]; {script}"))?;
+    caller.file("new", "new\n")?;
+    std::fs::rename(caller.home.join("new"), base.join("replaced"))?;
+    caller.file("shared/added", "added\n")?;
+    let told = live.finish(patience())?;
+    equal(&told.stderr, (told.code, told.stdout.as_str()), (0, "added\n"))
 }

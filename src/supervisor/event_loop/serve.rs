@@ -15,6 +15,7 @@ use super::supervisor::{Owner, Supervisor};
 use crate::cells::bare;
 use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::running::{CallEvent, Running};
+use crate::sessions::shell::Shell;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
@@ -79,7 +80,7 @@ impl Supervisor {
         let sessions = self.sessions.next_deadline();
         let gateway = self.gateway.as_ref().and_then(GatewayLink::next_deadline);
         let others = self.pool.next_deadline().into_iter().chain(self.outbox.retry());
-        let others = others.chain(gateway);
+        let others = others.chain(gateway).chain(self.next_refresh());
         let next = calls.chain(others).chain(refill).chain(sessions).min();
         let Some(next) = next else { return PollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
@@ -256,7 +257,20 @@ impl Supervisor {
         told.into_iter().for_each(|(call, ended)| self.end(call, *ended));
     }
 
+    /// Returns when an overlay is to be refreshed for a program that runs.
+    fn next_refresh(&self) -> Option<Instant> {
+        let next = self.overlays.iter().filter_map(|overlays| overlays.next_refresh()).min()?;
+        let runs = !self.calls.is_empty() || self.sessions.shells().any(Shell::is_used);
+        runs.then_some(next)
+    }
+
     fn pass_deadlines(&mut self, now: Instant) {
+        if self.next_refresh().is_some_and(|next| next <= now) {
+            for overlays in &self.overlays {
+                // All that a failure leaves is names as they were.
+                overlays.refresh_meanwhile(now).unwrap_or_default();
+            }
+        }
         for running in self.calls.values_mut() {
             running.pass_deadline(now);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -19,6 +20,7 @@ use cell::Shared;
 use cell::cgroup::Parent;
 use cell::measure::Operator;
 use cell::payload::Scratch;
+use cell::sealed::Overlays;
 use model::job::{ProfileName, SessionId};
 use model::wire::CallId;
 
@@ -44,6 +46,8 @@ pub(crate) struct Supervisor {
     /// Room for a frame, which is more than any report takes.
     pub(super) buffer: Vec<u8>,
     pub(super) keys: Keys,
+    /// Overlays of the keys of boot in which a program may wait for a file of the host.
+    pub(super) overlays: Vec<Rc<Overlays>>,
     pub(super) profiles: Vec<ProfileName>,
     pub(super) gateway: Option<GatewayLink>,
     pub(super) shared: Shared,
@@ -75,12 +79,16 @@ impl Supervisor {
     pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
         let Parts { link, caps, cgroups, operator, keys, profiles, gateway, shared } = parts;
         let Caps { sessions, session_idle, .. } = caps;
+        let roots = keys.iter().filter_map(|key| key.design.as_ref().ok()?.root().ok());
+        let overlays = roots.map(|root| Rc::clone(&root.overlays));
+        let overlays = overlays.filter(|overlays| overlays.next_refresh().is_some()).collect();
         Ok(Self {
             outbox: Outbox::new(link),
             buffer: Vec::new(),
             pool: Pool::new(caps.warm),
             sessions: SessionTable::new(sessions, session_idle),
             keys: keys.into_iter().collect(),
+            overlays,
             profiles,
             gateway: gateway.map(GatewayLink::new),
             shared,

@@ -207,8 +207,7 @@ impl TemplateBuilder<'_> {
             grants;
         let notes = grants.notes;
         let granted = all;
-        let PlacedMounts { readable, mut overlays, is_open } = shown;
-        overlays.extend(grants.overlays);
+        let PlacedMounts { readable, overlays, is_open } = shown;
         Ok(Template {
             terminals: terminals.map(Rc::new),
             namespace,
@@ -221,7 +220,7 @@ impl TemplateBuilder<'_> {
             readable,
             granted,
             has_directory,
-            overlays: Overlays::new(overlays),
+            overlays: Overlays::new(overlays, grants.overlays),
             is_open,
             writable,
             guarded,
