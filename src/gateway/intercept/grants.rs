@@ -83,26 +83,71 @@ pub struct PinnedRule {
     pub names: Vec<String>,
 }
 
-/// Returns the first rule that grants a method with a path.
+/// The ways in which a server may read a request: by each of these methods, for each of these paths. The first of each is
+/// what its first line says.
+#[derive(Debug)]
+pub(super) struct Readings {
+    pub(super) methods: Vec<String>,
+    pub(super) paths: Vec<String>,
+}
+
+/// Returns the first rule that grants a request in each of its readings. Two rules together do not grant one: the secret of
+/// the first would be sent with what only the second grants.
 pub(super) fn granting<'a>(
     rules: impl IntoIterator<Item = &'a RequestRule>,
-    method: &str,
-    raw: &str,
+    readings: &Readings,
 ) -> Result<&'a RequestRule, Refusal> {
-    let path = RequestPath::parse(raw).map_err(Refusal::new)?;
+    let paths = readings.paths.iter().map(|path| RequestPath::parse(path));
+    let paths = paths.collect::<Result<Vec<_>, _>>().map_err(Refusal::new)?;
     let mut refused = None;
     for rule in rules {
-        match rule.judge(method, &path) {
+        match readings.judged_by(rule, &paths) {
             Ok(()) => return Ok(rule),
             Err(why) => refused = refused.or(Some(why)),
         }
     }
-    let shown: String = raw.chars().take(SHOWN).collect();
-    let grant = format!("http = [{{ methods = [\"{method}\"], paths = [\"{shown}\"] }}]");
     let why = refused.unwrap_or_else(|| "no rule".to_owned());
-    // A glob is of a decoded path, so that an encoded one is not to be copied. Nor is one with a star, which would grant
-    // more than the request: its path is the cell's choice.
-    Err(Refusal { why, grant: (!raw.contains(['%', ';', '*'])).then_some(grant) })
+    Err(Refusal { why, grant: readings.grant() })
+}
+
+impl Readings {
+    /// Judges every reading by one rule.
+    fn judged_by(&self, rule: &RequestRule, paths: &[RequestPath]) -> Result<(), String> {
+        for (at, method) in self.methods.iter().enumerate() {
+            for path in paths {
+                rule.judge(method, path).map_err(|why| match at {
+                    0 => why,
+                    _ if is_plain(method) => format!("{why}; a server may read it as {method}"),
+                    _ => format!("{why}; a header or the query names another method"),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the keys of a rule that would grant them. A glob is of a decoded path, so that an encoded one is not to be
+    /// copied. Nor is one with a star, which would grant more than the request: its path is the cell's choice, as is the
+    /// text of a method.
+    fn grant(&self) -> Option<String> {
+        let mut methods = self.methods.clone();
+        methods.sort();
+        methods.dedup();
+        let is_fit = |path: &String| !path.contains(['%', ';', '*']);
+        if !methods.iter().all(|method| is_plain(method)) || !self.paths.iter().all(is_fit) {
+            return None;
+        }
+        let paths: Vec<String> =
+            self.paths.iter().map(|path| path.chars().take(SHOWN).collect()).collect();
+        let listed = |words: &[String]| words.join("\", \"");
+        let (methods, paths) = (listed(&methods), listed(&paths));
+        Some(format!("http = [{{ methods = [\"{methods}\"], paths = [\"{paths}\"] }}]"))
+    }
+}
+
+/// Returns true for a method that may be shown as it is.
+fn is_plain(method: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=20).contains(&method.len()) && method.bytes().all(is_letter)
 }
 
 #[cfg(test)]
@@ -127,6 +172,57 @@ mod tests {
             why: String::new(),
         };
         RequestRule::new(&rule, None).expect("a rule")
+    }
+
+    /// Judges one method with one path.
+    fn granting<'a>(
+        rules: &'a [RequestRule],
+        method: &str,
+        path: &str,
+    ) -> Result<&'a RequestRule, Refusal> {
+        granted(rules, &[method], &[path])
+    }
+
+    fn granted<'a>(
+        rules: &'a [RequestRule],
+        methods: &[&str],
+        paths: &[&str],
+    ) -> Result<&'a RequestRule, Refusal> {
+        let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect();
+        super::granting(rules, &Readings { methods: words(methods), paths: words(paths) })
+    }
+
+    #[test]
+    fn all_readings_of_a_request_need_one_and_the_same_rule() {
+        let read = rule("read", &[(&["GET"], &["/**"])]);
+        let anonymous = rule("anonymous", &[(&["DELETE"], &["/**"])]);
+        let rules = [read, anonymous];
+        for method in ["GET", "DELETE"] {
+            assert!(granting(&rules, method, "/a").is_ok(), "{method}");
+        }
+        let refusal = granted(&rules, &["GET", "DELETE"], &["/a"]).expect_err("refused");
+        assert_eq!(refusal.why, "rule read takes GET; a server may read it as DELETE");
+        assert_eq!(
+            refusal.grant.as_deref(),
+            Some(r#"http = [{ methods = ["DELETE", "GET"], paths = ["/a"] }]"#)
+        );
+        assert_eq!(
+            granted(&rules, &["GET", "GET"], &["/a", "/b"]).map(|it| it.id.as_str()),
+            Ok("read")
+        );
+        // A second path needs the same rule too.
+        let rules =
+            [rule("one", &[(&["COPY"], &["/one/**"])]), rule("two", &[(&["COPY"], &["/two/**"])])];
+        assert!(granted(&rules, &["COPY"], &["/one/a", "/one/b"]).is_ok());
+        assert!(granted(&rules, &["COPY"], &["/one/a", "/two/b"]).is_err());
+        // A later rule that has all of it grants it, whatever those before it have.
+        let rules =
+            [rule("read", &[(&["GET"], &["/**"])]), rule("both", &[(&["GET", "PUT"], &["/**"])])];
+        assert_eq!(granted(&rules, &["GET", "PUT"], &["/a"]).map(|it| it.id.as_str()), Ok("both"));
+        // What a cell put there is not offered for copying.
+        let refusal =
+            granted(&rules, &["GET", "X\"], PATHS = [\"/**"], &["/a"]).expect_err("refused");
+        assert_eq!((refusal.grant, refusal.why.contains("PATHS")), (None, false));
     }
 
     #[test]
@@ -157,5 +253,7 @@ mod tests {
         assert!(granting(&clone, "POST", "/o/r/git-receive-pack").is_ok());
         assert!(granting(&clone, "GET", "/a/%2e%2e/b").is_err());
         assert!(granting(&[], "GET", "/").is_err());
+        let refusal = granting(&pypi, "POST", "/legacy/").expect_err("refused");
+        assert!(!refusal.why.contains("may read"), "{refusal:?}");
     }
 }

@@ -8,25 +8,90 @@ use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri, Version};
 
-use super::grants::{PinnedRule, Refusal, RequestRule, granting};
+use super::grants::{PinnedRule, Readings, Refusal, RequestRule, granting};
 use super::scan::Needles;
 
-/// Headers by which some servers take a request for one of another method.
-const METHOD_OVERRIDES: [&str; 3] =
-    ["x-http-method-override", "x-http-method", "x-method-override"];
-/// Parameter of the query by which some do; in the body of a POST they have it too, where it is not looked for.
-const METHOD_PARAMETER: &[u8] = b"_method";
-/// Headers by which some servers take a request for one of another path or host.
-const TARGET_OVERRIDES: [&str; 8] = [
-    "x-original-url",
-    "x-rewrite-url",
-    "x-original-host",
-    "x-forwarded-host",
-    "x-forwarded-server",
-    "x-http-host-override",
-    "x-host",
-    "forwarded",
+/// Headers by which some servers take a request for one of another method, as [`folded`] spells them.
+const METHOD_HEADERS: [&str; 10] = [
+    "xhttpmethodoverride",
+    "xhttpmethod",
+    "xmethodoverride",
+    "xmethod",
+    "httpmethodoverride",
+    "httpmethod",
+    "methodoverride",
+    "xoriginalmethod",
+    "xforwardedmethod",
+    "xrequestmethod",
 ];
+/// Parameters of the query by which some do, spelt so too. In the body of a POST some have them as well, where they are not
+/// looked for.
+const METHOD_PARAMETERS: [&str; 8] = [
+    "method",
+    "httpmethod",
+    "methodoverride",
+    "httpmethodoverride",
+    "xhttpmethodoverride",
+    "xhttpmethod",
+    "xmethodoverride",
+    "requestmethod",
+];
+/// Methods that the parameter `method` may name. With any other value it is one of an API's own.
+const METHODS: [&str; 18] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "PATCH",
+    "OPTIONS",
+    "CONNECT",
+    "TRACE",
+    "QUERY",
+    "PURGE",
+    "COPY",
+    "MOVE",
+    "MKCOL",
+    "LOCK",
+    "UNLOCK",
+    "PROPFIND",
+    "PROPPATCH",
+];
+/// Headers by which some servers take a request for one of another path or host, as [`folded`] spells them.
+const TARGET_HEADERS: [&str; 30] = [
+    "forwarded",
+    "xforwardedhost",
+    "xforwardedserver",
+    "xforwardeduri",
+    "xforwardedurl",
+    "xforwardedpath",
+    "xforwardedprefix",
+    "xhost",
+    "xhosturl",
+    "xhttphostoverride",
+    "xoriginalhost",
+    "xrealhost",
+    "xoriginalurl",
+    "xoriginaluri",
+    "xoriginalpath",
+    "xrewriteurl",
+    "xrewriteuri",
+    "xrewritepath",
+    "xoverrideurl",
+    "xoverrideuri",
+    "xhttppathoverride",
+    "xhttpdestinationurl",
+    "xproxyurl",
+    "xrequesturl",
+    "xrequesturi",
+    "xreplacedpath",
+    "xenvoyoriginalhost",
+    "xenvoyoriginalpath",
+    "requesturl",
+    "requesturi",
+];
+/// The header by which COPY and MOVE name a second path (RFC 4918).
+const DESTINATION: &str = "destination";
 /// Headers of one hop, and those whose meaning this end of the connection has: they are written anew or left out.
 const HOP: [HeaderName; 9] = [
     header::CONNECTION,
@@ -150,6 +215,27 @@ impl Destination {
         }
     }
 
+    /// Returns the methods and paths by which a server may read a request, its own first.
+    fn readings(&self, parts: &Parts, host: &str) -> Result<Readings, Refusal> {
+        let mut methods = vec![parts.method.as_str().to_owned()];
+        methods.extend(overriding(parts));
+        if methods.iter().skip(1).any(|method| matches!(method.as_str(), "TRACE" | "CONNECT")) {
+            return Err(Refusal::new("CONNECT and TRACE are never allowed, by no other name"));
+        }
+        let mut paths = vec![parts.uri.path().to_owned()];
+        for value in parts.headers.get_all(DESTINATION) {
+            let unread = || Refusal::new("the header Destination names no path of the host");
+            let second = Uri::try_from(value.as_bytes()).map_err(|_| unread())?;
+            let is_here = second.authority().is_none_or(|it| self.is_named(it, host))
+                && second.scheme().is_none_or(|scheme| *scheme == self.scheme());
+            if !is_here {
+                return Err(unread());
+            }
+            paths.push(second.path().to_owned());
+        }
+        Ok(Readings { methods, paths })
+    }
+
     /// Says whether an authority is the host `name` on this port, without a user.
     fn is_named(&self, authority: &Authority, name: &str) -> bool {
         let port = authority.port_u16().unwrap_or(self.default_port());
@@ -170,10 +256,8 @@ impl Destination {
         let host = self.host(&parts)?.to_owned();
         check_method(&parts)?;
         check_overrides(&parts.headers)?;
-        let rule = granting(self.rules_of(&host), parts.method.as_str(), parts.uri.path())?;
-        for method in overriding(&parts) {
-            granting(self.rules_of(&host), &method, parts.uri.path())?;
-        }
+        let readings = self.readings(&parts, &host)?;
+        let rule = granting(self.rules_of(&host), &readings)?;
         let injection = rule.injection.as_ref().filter(|_| self.is_verified);
         let has_secret = match injection {
             Some(injection) => injection.put(&mut parts.headers, &cell.seed, &cell.marks)?,
@@ -266,32 +350,59 @@ fn plain(path: &str) -> impl Iterator<Item = char> {
     path.bytes().map(encoded).flat_map(|text| text.chars().collect::<Vec<_>>())
 }
 
-/// Spells a header's name as programs see it that get it as a variable.
-fn folded(name: &HeaderName) -> String {
-    name.as_str().replace('_', "-")
+/// Spells the name of a header or a parameter in small letters and digits alone. Some servers take every other byte for the
+/// same one: `X.HTTP_Method-Override`.
+fn folded(name: &[u8]) -> String {
+    let kept = name.iter().filter(|byte| byte.is_ascii_alphanumeric());
+    kept.map(|byte| char::from(byte.to_ascii_lowercase())).collect()
 }
 
 /// Refuses headers by which a request could be taken for one of another target.
 fn check_overrides(headers: &HeaderMap) -> Result<(), Refusal> {
-    match headers.keys().find(|name| TARGET_OVERRIDES.contains(&folded(name).as_str())) {
+    let overrides =
+        |name: &&HeaderName| TARGET_HEADERS.contains(&folded(name.as_str().as_bytes()).as_str());
+    match headers.keys().find(overrides) {
         Some(name) => Err(Refusal::new(format!("the header {name} could name another target"))),
         None => Ok(()),
     }
 }
 
-/// Returns the methods that headers and the query put in the place of the request's; one that is no text is none that a
-/// rule has.
-fn overriding(parts: &Parts) -> impl Iterator<Item = String> {
-    let overrides = |name: &HeaderName| METHOD_OVERRIDES.contains(&folded(name).as_str());
-    let values = parts.headers.iter().filter(move |(name, _)| overrides(name));
-    let in_headers = values.map(|(_, value)| value.to_str().unwrap_or("?").to_owned());
-    let pairs = parts.uri.query().unwrap_or_default().split(['&', ';']);
-    let in_query = pairs.filter_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        let named = percent_decoded(name).trim_ascii() == METHOD_PARAMETER;
-        named.then(|| String::from_utf8_lossy(&percent_decoded(value)).to_ascii_uppercase())
-    });
-    in_headers.chain(in_query)
+/// Returns the methods that headers and the query put in the place of the request's, in capital letters.
+fn overriding(parts: &Parts) -> Vec<String> {
+    let mut methods = Vec::new();
+    for (name, value) in &parts.headers {
+        if METHOD_HEADERS.contains(&folded(name.as_str().as_bytes()).as_str()) {
+            methods.extend(value.as_bytes().split(|byte| *byte == b',').map(method));
+        }
+    }
+    for pair in parts.uri.query().unwrap_or_default().split(['&', ';']) {
+        if let Some((name, value)) = pair.split_once('=') {
+            methods.extend(by_parameter(name, value));
+        }
+    }
+    methods
+}
+
+/// Returns the method that a parameter of the query names, where it is one of those that do.
+fn by_parameter(name: &str, value: &str) -> Option<String> {
+    // A proxy before the server may have decoded it once more.
+    let name = percent_decoded(percent_decoded(name));
+    // PHP takes a name up to a zero for the whole, and `[` for the begin of an index.
+    let end =
+        name.iter().enumerate().position(|(at, byte)| *byte == 0 || (*byte == b'[' && at > 0));
+    let name = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+    if !METHOD_PARAMETERS.contains(&folded(name).as_str()) {
+        return None;
+    }
+    let value = percent_decoded(percent_decoded(value.replace('+', " ")));
+    let method = method(&value);
+    let is_bare = name.trim_ascii().eq_ignore_ascii_case(b"method");
+    (!is_bare || METHODS.contains(&method.as_str())).then_some(method)
+}
+
+/// Returns a method as servers read its name, whose case few heed where it is not the request's own.
+fn method(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).trim().to_ascii_uppercase()
 }
 
 /// Refuses a request with a placeholder in its target or in a header. The secret's own has been replaced by now.

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use model::egress::SecretForm;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::lab::{HOST, Lab, all, rule};
+use super::lab::{HOST, Lab, SECRET, all, placeholder, rule};
 
 fn open() -> Lab {
     Lab::plain(vec![rule(&[(&["GET", "POST"], &["/ok/**"])], None)])
@@ -175,11 +176,87 @@ async fn a_request_for_another_host_is_refused() {
 
 #[tokio::test]
 async fn a_query_may_name_a_method_that_is_granted() {
-    let lab = open();
-    let line = "POST /ok/a?_method=get&method=DELETE HTTP/1.1";
-    let answer = lab.raw(&format!("{line}\r\nHost: {HOST}\r\nConnection: close\r\n\r\n")).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert_eq!(lab.seen().first().map(|seen| seen.line.as_str()), Some(line));
+    for query in [
+        "_method=get&method=card",
+        "_method=POST&_HttpMethod=get",
+        "name=_method&x=DELETE",
+        "_method",
+    ] {
+        let lab = open();
+        let line = format!("POST /ok/a?{query} HTTP/1.1");
+        let request = format!("{line}\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+        let answer = lab.raw(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{query}: {answer}");
+        assert_eq!(lab.seen().first().map(|seen| seen.line.clone()), Some(line));
+    }
+}
+
+/// A rule with a secret for GET, and one without for DELETE, of the same host.
+fn two_rules() -> Lab {
+    let read = rule(&[(&["GET", "COPY"], &["/ok/**"])], Some(SecretForm::Bearer));
+    let delete = rule(&[(&["DELETE"], &["/**"]), (&["COPY"], &["/no/**"])], None);
+    Lab::tls(vec![read, delete], &["http/1.1"], HOST)
+}
+
+#[tokio::test]
+async fn a_secret_is_put_only_into_what_its_own_rule_grants_in_every_reading() {
+    let token = format!("Authorization: Bearer {}\r\n", placeholder());
+    // The controls: each rule takes its own method, and the secret is that of the first.
+    let lab = two_rules();
+    let ask = async |lab: &Lab, line: &str, headers: &str| {
+        let head = format!("{line} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n{headers}\r\n");
+        lab.raw_tls(&head).await
+    };
+    for (line, headers) in [
+        ("GET /ok/a", token.clone()),
+        ("GET /ok/a?_method=GET", token.clone()),
+        ("GET /ok/a", format!("{token}X-HTTP-Method-Override: get\r\n")),
+        ("COPY /ok/a", format!("{token}Destination: https://{HOST}/ok/b\r\n")),
+        ("DELETE /ok/a", String::new()),
+    ] {
+        let answer = ask(&lab, line, &headers).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{line} {headers}: {answer}");
+    }
+    assert_eq!(lab.seen().len(), 5);
+    assert!(
+        lab.seen()[..4]
+            .iter()
+            .all(|seen| seen.headers["authorization"] == format!("Bearer {SECRET}"))
+    );
+    assert!(ask(&lab, "DELETE /ok/a", &token).await.starts_with("HTTP/1.1 403"));
+    for (line, headers) in [
+        ("GET /ok/a", "X-HTTP-Method-Override: DELETE\r\n"),
+        ("GET /ok/a", "x-http-method-override: delete\r\n"),
+        ("GET /ok/a", "X_HTTP_METHOD_OVERRIDE: DELETE\r\n"),
+        ("GET /ok/a", "X.HTTP.Method.Override: DELETE\r\n"),
+        ("GET /ok/a", "X-HTTP-Method: DELETE\r\n"),
+        ("GET /ok/a", "X-Method-Override: GET, DELETE\r\n"),
+        ("GET /ok/a", "X-Method-Override: GET\r\nX-Method-Override: DELETE\r\n"),
+        ("GET /ok/a", "X-HTTP-Method-Override: GET\r\nX-Forwarded-Method: DELETE\r\n"),
+        ("GET /ok/a?_method=DELETE", ""),
+        ("GET /ok/a?_method=GET&_method=delete", ""),
+        ("GET /ok/a?x;_method=DELETE", ""),
+        ("GET /ok/a?%5f%4dethod=%44elete", ""),
+        ("GET /ok/a?%255fmethod=%2544elete", ""),
+        ("GET /ok/a?+_method=+DELETE", ""),
+        ("GET /ok/a?.method=DELETE", ""),
+        ("GET /ok/a?_method[]=DELETE", ""),
+        ("GET /ok/a?_method%00x=DELETE", ""),
+        ("GET /ok/a?_HttpMethod=DELETE", ""),
+        ("GET /ok/a?X-HTTP-Method-Override=DELETE", ""),
+        ("GET /ok/a?method=delete", ""),
+        ("GET /ok/a?_method=TRACE", ""),
+        ("GET /ok/a", "X-Original-URI: /no\r\n"),
+        ("GET /ok/a", "X.Rewrite.URL: /no\r\n"),
+        ("GET /ok/a", "X-Envoy-Original-Path: /no\r\n"),
+        ("COPY /ok/a", "Destination: /no/a\r\n"),
+        ("COPY /ok/a", "Destination: https://other.example.test/ok/a\r\n"),
+    ] {
+        let lab = two_rules();
+        let answer = ask(&lab, line, &format!("{token}{headers}")).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{line} {headers}: {answer}");
+        assert!(lab.seen().is_empty(), "{line} {headers}: {:?}", lab.seen());
+    }
 }
 
 #[tokio::test]
@@ -305,6 +382,8 @@ async fn http2_is_judged_stream_by_stream() {
         ("GET", format!("https://{HOST}/ok/a"), Some("other.example.test")),
         ("GET", format!("http://{HOST}/ok/a"), None),
         ("GET", format!("https://{HOST}:444/ok/a"), None),
+        ("GET", format!("https://{HOST}./ok/a"), None),
+        ("GET", format!("https://{HOST}/ok/a?_method=DELETE"), None),
     ] {
         assert_eq!(
             ask(method, &uri, host).await.0,
