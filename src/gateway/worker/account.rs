@@ -11,6 +11,9 @@ use model::egress::{Denied, EgressLimits, SessionUse, TALLY_ROWS, Tally, TallyRo
 
 use super::judge::Refusal;
 
+/// Time between two looks at a rate that is used up.
+const RATE_TICK: Duration = Duration::from_millis(10);
+
 /// Direction of bytes, as the cell sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -107,37 +110,41 @@ impl Account {
         self.unlisted = self.unlisted.saturating_add(count);
     }
 
-    /// Checks that one more connection may be open, and that the call and its session have bytes left. A call that is
-    /// forgotten has none: what it moved is not known any more.
+    /// Checks that one more connection may be open, and that the call and its session have bytes left.
     ///
     /// # Errors
     /// The limit that is reached.
     pub(crate) fn room(&self, call: CallId) -> Result<(), Refusal> {
-        if !self.calls.contains_key(&call) {
-            let why = "its call has ended, and another has begun".to_owned();
-            return Err(Refusal { why, grant: None });
-        }
-        let limit =
-            |what: &str| Refusal { why: format!("limit of the profile: {what}"), grant: None };
+        self.bytes_left(call, Way::Sent, 1)?;
+        self.bytes_left(call, Way::Received, 1)?;
         let open = self.calls.values().map(|of| of.open).fold(0, u32::saturating_add);
         if open >= self.limits.connections {
             return Err(limit("egress_limits.connections"));
         }
-        let of_call =
-            [(Way::Sent, "egress_limits.sent"), (Way::Received, "egress_limits.received")];
-        for (way, name) in of_call {
-            if self.left_of_call(call, way) == 0 {
-                return Err(limit(name));
-            }
+        Ok(())
+    }
+
+    /// Checks that a call and its session have so many bytes left. A call that is forgotten has no bytes: what it moved is
+    /// not known any more.
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub(crate) fn bytes_left(&self, call: CallId, way: Way, bytes: u64) -> Result<(), Refusal> {
+        if !self.calls.contains_key(&call) {
+            let why = "its call has ended, and another has begun".to_owned();
+            return Err(Refusal { why, grant: None });
         }
-        let of_session = [
-            (Way::Sent, "egress_limits.session_sent"),
-            (Way::Received, "egress_limits.session_received"),
-        ];
-        for (way, name) in of_session {
-            if self.left_of_session(way) == 0 {
-                return Err(limit(name));
-            }
+        if self.left_of_call(call, way) < bytes {
+            return Err(limit(match way {
+                Way::Sent => "egress_limits.sent",
+                Way::Received => "egress_limits.received",
+            }));
+        }
+        if self.left_of_session(way) < bytes {
+            return Err(limit(match way {
+                Way::Sent => "egress_limits.session_sent",
+                Way::Received => "egress_limits.session_received",
+            }));
         }
         Ok(())
     }
@@ -172,6 +179,27 @@ impl Account {
 
     /// Counts bytes that were moved.
     pub(crate) fn moved(&mut self, entry: &Entry, way: Way, bytes: usize) {
+        self.moved_by(entry.call, way, bytes);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let row = self.calls.get_mut(&entry.call).and_then(|of| of.row(entry));
+        if let Some(row) = row {
+            let count = match way {
+                Way::Sent => &mut row.sent,
+                Way::Received => &mut row.received,
+            };
+            *count = count.saturating_add(bytes);
+        }
+    }
+
+    /// Counts a question that is sent to a resolver of the host, and its bytes.
+    pub(crate) fn questioned(&mut self, call: CallId, bytes: usize) {
+        self.moved_by(call, Way::Sent, bytes);
+        let Some(of) = self.calls.get_mut(&call) else { return };
+        of.tally.questions = of.tally.questions.saturating_add(1);
+    }
+
+    /// Counts bytes in the sums of a call and of its session.
+    pub(crate) fn moved_by(&mut self, call: CallId, way: Way, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         if self.limits.rate.is_some() {
             self.bucket = self.bucket.saturating_sub(bytes);
@@ -181,26 +209,41 @@ impl Account {
             Way::Sent => add(&mut self.session.sent),
             Way::Received => add(&mut self.session.received),
         }
-        if entry.call != self.current {
+        if call != self.current {
             match way {
                 Way::Sent => add(&mut self.session.earlier_sent),
                 Way::Received => add(&mut self.session.earlier_received),
             }
         }
-        let Some(of) = self.calls.get_mut(&entry.call) else { return };
+        let Some(of) = self.calls.get_mut(&call) else { return };
         match way {
             Way::Sent => add(&mut of.tally.sent),
             Way::Received => add(&mut of.tally.received),
         }
-        if let Some(row) = of.row(entry) {
-            match way {
-                Way::Sent => add(&mut row.sent),
-                Way::Received => add(&mut row.received),
+    }
+
+    /// Returns whether a call may move a packet now, which cannot be moved in part: never one that is longer than what is
+    /// left of a limit. One that is longer than a second's worth of the rate waits for no more than that.
+    pub(crate) fn allowance_of_packet(
+        &mut self,
+        call: CallId,
+        way: Way,
+        bytes: usize,
+    ) -> Allowance {
+        let wanted = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if self.left_of_call(call, way).min(self.left_of_session(way)) < wanted {
+            return Allowance::Over;
+        }
+        match self.allowance(call, way) {
+            Allowance::Bytes(now) if now < bytes && self.bucket < self.limits.rate.unwrap_or(0) => {
+                Allowance::Wait(RATE_TICK)
             }
+            allowance => allowance,
         }
     }
 
-    /// Returns how many bytes a call may move now.
+    /// Returns how many bytes a call may move now. Moving and counting them must follow without a wait in between: other
+    /// connections of the call would get the same bytes.
     pub(crate) fn allowance(&mut self, call: CallId, way: Way) -> Allowance {
         let left = self.left_of_call(call, way).min(self.left_of_session(way));
         if left == 0 {
@@ -215,7 +258,7 @@ impl Account {
             self.filled = Instant::now();
         }
         match self.bucket.min(left) {
-            0 => Allowance::Wait(Duration::from_millis(10)),
+            0 => Allowance::Wait(RATE_TICK),
             bytes => Allowance::Bytes(bounded(bytes)),
         }
     }
@@ -269,6 +312,10 @@ impl OfCall {
         };
         rows.get_mut(index)
     }
+}
+
+fn limit(what: &str) -> Refusal {
+    Refusal { why: format!("limit of the profile: {what}"), grant: None }
 }
 
 fn bounded(bytes: u64) -> usize {
@@ -353,6 +400,30 @@ mod tests {
         assert_eq!(refused.why, "its call has ended, and another has begun");
         assert!(account.tally(1).incomplete);
         account.enters(2).expect("room");
+    }
+
+    #[test]
+    fn a_packet_is_moved_whole_or_not_and_a_question_counts_as_sent() {
+        let limits = EgressLimits { sent: Some(100), ..EgressLimits::default() };
+        let mut account = Account::new(limits, 1);
+        assert_eq!(account.allowance_of_packet(1, Way::Sent, 100), Allowance::Bytes(100));
+        account.questioned(1, 40);
+        assert_eq!(account.allowance_of_packet(1, Way::Sent, 61), Allowance::Over);
+        assert_eq!(account.allowance_of_packet(1, Way::Sent, 60), Allowance::Bytes(60));
+        account.moved_by(1, Way::Received, 70);
+        let tally = account.tally(1);
+        assert_eq!(
+            (tally.questions, tally.connections, tally.sent, tally.received),
+            (1, 0, 40, 70)
+        );
+        assert!(tally.rows.is_empty() && !tally.is_empty());
+        // A packet waits for its bytes of the rate, for those of a second at most.
+        let limits = EgressLimits { rate: Some(1_000), ..EgressLimits::default() };
+        let mut account = Account::new(limits, 1);
+        assert_eq!(account.allowance_of_packet(1, Way::Sent, 5_000), Allowance::Bytes(1_000));
+        account.moved_by(1, Way::Sent, 900);
+        assert_eq!(account.allowance_of_packet(1, Way::Sent, 500), Allowance::Wait(RATE_TICK));
+        assert_eq!(account.allowance_of_packet(1, Way::Sent, 50), Allowance::Bytes(100));
     }
 
     #[test]

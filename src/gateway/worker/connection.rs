@@ -297,14 +297,16 @@ impl Worker {
         count: &mut u64,
     ) -> Result<(), Broken> {
         while cell.readable().await? == Ready::Yes {
-            let most = self.allowance(entry.call, Way::Sent).await?;
+            self.allowance(entry.call, Way::Sent).await?;
             host.writable().await?;
-            let wrote = cell.receive(|bytes| {
-                let length = bytes.len().min(most);
-                let result = host.try_write(bytes.get(..length).unwrap_or_default());
-                (*result.as_ref().unwrap_or(&0), result)
+            let moved = self.moves(entry, Way::Sent, |most| {
+                cell.receive(|bytes| {
+                    let length = bytes.len().min(most);
+                    let result = host.try_write(bytes.get(..length).unwrap_or_default());
+                    (*result.as_ref().unwrap_or(&0), result)
+                })
             })?;
-            *count = count.saturating_add(self.moved(entry, Way::Sent, wrote)?);
+            *count = count.saturating_add(moved.bytes());
         }
         shut_down(host);
         // Its program may be gone, which a cell that waits for nothing would never say.
@@ -320,42 +322,57 @@ impl Worker {
         count: &mut u64,
     ) -> Result<(), Broken> {
         loop {
-            let most = self.allowance(entry.call, Way::Received).await?;
+            self.allowance(entry.call, Way::Received).await?;
             host.readable().await?;
             cell.writable().await?;
-            let read = cell.send(|room| {
-                let length = room.len().min(most);
-                let result = host.try_read(room.get_mut(..length).unwrap_or_default());
-                (*result.as_ref().unwrap_or(&0), result)
+            let moved = self.moves(entry, Way::Received, |most| {
+                cell.send(|room| {
+                    let length = room.len().min(most);
+                    let result = host.try_read(room.get_mut(..length).unwrap_or_default());
+                    (*result.as_ref().unwrap_or(&0), result)
+                })
             })?;
-            if matches!(read, Ok(0)) {
+            if moved == Moved::Bytes(0) {
                 break;
             }
-            *count = count.saturating_add(self.moved(entry, Way::Received, read)?);
+            *count = count.saturating_add(moved.bytes());
         }
         cell.finish();
         // Half closed: the cell may go on sending for as long as it does.
         Ok(())
     }
 
-    /// Counts what one read or write moved; one that would block moved nothing.
-    fn moved(&self, entry: &Entry, way: Way, result: io::Result<usize>) -> Result<u64, Broken> {
-        match result {
+    /// Moves as many bytes as the call may move now, and counts them. A wait between the two would let each of the call's
+    /// connections move the same bytes of its limits, which a closure that is no future cannot have.
+    fn moves(
+        &self,
+        entry: &Entry,
+        way: Way,
+        transfer: impl FnOnce(usize) -> io::Result<io::Result<usize>>,
+    ) -> Result<Moved, Broken> {
+        let allowance = hold(&self.account).allowance(entry.call, way);
+        let most = match allowance {
+            Allowance::Bytes(most) => most,
+            // Waits before the next try.
+            Allowance::Wait(_) => return Ok(Moved::Later),
+            Allowance::Over => return Err(Broken::Limit),
+        };
+        match transfer(most)? {
             Ok(bytes) => {
                 hold(&self.account).moved(entry, way, bytes);
-                Ok(u64::try_from(bytes).unwrap_or(u64::MAX))
+                Ok(Moved::Bytes(bytes))
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Moved::Later),
             Err(_) => Err(Broken::Reset),
         }
     }
 
     /// Waits until bytes may be moved.
-    async fn allowance(&self, call: CallId, way: Way) -> Result<usize, Broken> {
+    async fn allowance(&self, call: CallId, way: Way) -> Result<(), Broken> {
         loop {
             let allowance = hold(&self.account).allowance(call, way);
             match allowance {
-                Allowance::Bytes(bytes) => return Ok(bytes),
+                Allowance::Bytes(_) => return Ok(()),
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
                 Allowance::Over => return Err(Broken::Limit),
             }
@@ -377,6 +394,22 @@ impl Worker {
             request: None,
         };
         self.audit(told.entry.call, connection);
+    }
+}
+
+/// Bytes that were moved; later ones where the other side or the rate has no room yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Bytes(usize),
+    Later,
+}
+
+impl Moved {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => u64::try_from(bytes).unwrap_or(u64::MAX),
+            Self::Later => 0,
+        }
     }
 }
 

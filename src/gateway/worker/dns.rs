@@ -1,22 +1,27 @@
 //! The resolver that cells have, at 10.0.2.3 and fd00::3: names by rule, forwarded in questions of its own.
 //!
-//! A name that no rule has is answered here and goes nowhere: a question can carry data out. Addresses that are told
+//! A name that no rule has is answered here and is not forwarded: a question can carry data out. So can the type, of which
+//! few are forwarded, and the number of questions: answers are kept, and what is forwarded counts for the call. Addresses that are told
 //! are remembered, so that connections can be judged by the name that they were made for.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::opt::EdnsOption;
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use model::egress::frames::CallId;
+use model::egress::{Connection, ConnectionEnd, Protocol, QUESTION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Worker;
+use super::account::{Allowance, Way};
 use super::judge::Refusal;
-use super::packet::{self, MTU};
+use super::kept::LONGEST;
+use super::packet::{self, MTU, RESOLVER};
 use super::stack::{CellStream, hold};
 
 /// The port of resolvers.
@@ -35,8 +40,22 @@ const ROUNDS: usize = 2;
 /// Most questions over one TCP connection, and the time between two.
 const QUESTIONS: usize = 1_000;
 const IDLE: Duration = Duration::from_secs(30);
-/// Longest time for which an answer of ours may be kept, in seconds.
-const LONGEST: u32 = 3_600;
+/// Types that are asked for. The number of any other would be two bytes of the cell's choice in each question.
+const TYPES: [RecordType; 13] = [
+    RecordType::A,
+    RecordType::AAAA,
+    RecordType::CNAME,
+    RecordType::MX,
+    RecordType::TXT,
+    RecordType::SRV,
+    RecordType::NS,
+    RecordType::SOA,
+    RecordType::PTR,
+    RecordType::CAA,
+    RecordType::NAPTR,
+    RecordType::DS,
+    RecordType::DNSKEY,
+];
 
 /// The way by which a question came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,15 +141,19 @@ impl Worker {
         if matches!(question.query_type, RecordType::HTTPS | RecordType::SVCB) {
             return failure(ResponseCode::NoError);
         }
-        if matches!(question.query_type, RecordType::ANY | RecordType::AXFR | RecordType::IXFR) {
-            return failure(ResponseCode::NotImp);
+        if !TYPES.contains(&question.query_type) {
+            let why = "a question of a type that is not forwarded".to_owned();
+            return self.prohibited(&name, Refusal { why, grant: None }, ResponseCode::NotImp);
         }
         if let Some(local) = self.local(&name, question) {
             return self.told_addresses(&name, question, local).await;
         }
-        match self.forwarded(&name, question.query_type).await {
-            Some(answer) => self.told_addresses(&name, question, answer).await,
-            None => failure(ResponseCode::ServFail),
+        match self.resolved(&name, question.query_type).await {
+            Ok(answer) => self.told_addresses(&name, question, answer).await,
+            Err(Unresolved::Silent) => failure(ResponseCode::ServFail),
+            Err(Unresolved::Over(refusal)) => {
+                self.prohibited(&name, refusal, ResponseCode::Refused)
+            }
         }
     }
 
@@ -219,24 +242,63 @@ impl Worker {
         answer
     }
 
-    /// Asks the host's resolvers, in a question made anew: nothing of the cell's but name and type.
-    async fn forwarded(&self, name: &str, kind: RecordType) -> Option<Message> {
-        let mut question = Message::new(number()?, MessageType::Query, OpCode::Query);
-        question.metadata.recursion_desired = true;
-        question.add_query(Query::query(Name::from_ascii(format!("{name}.")).ok()?, kind));
-        let mut edns = Edns::new();
-        edns.set_max_payload(ASKED_BYTES);
-        question.set_edns(edns);
-        let bytes = question.to_vec().ok()?;
+    /// Returns the answer that is kept for a name and type, or that of the host's resolvers.
+    async fn resolved(&self, name: &str, kind: RecordType) -> Result<Message, Unresolved> {
+        let kept = hold(&self.kept).get(name, kind, Instant::now());
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let since = Instant::now();
+        let mut asked = Asked { call: self.call(), sent: 0, received: 0 };
+        let resolved = self.forwarded(name, kind, &mut asked).await;
+        if let Ok((answer, bytes)) = &resolved {
+            hold(&self.kept).keep(name, kind, (answer, *bytes), Instant::now());
+        }
+        if asked.sent > 0 {
+            let end = match &resolved {
+                Ok(_) => ConnectionEnd::Relayed,
+                Err(Unresolved::Silent) => ConnectionEnd::Timeout,
+                Err(Unresolved::Over(_)) => ConnectionEnd::Limit,
+            };
+            let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let question = Connection {
+                protocol: Protocol::Udp,
+                name: Some(name.to_owned()),
+                // Which of the host's it was is the host's own affair.
+                address: SocketAddr::new(RESOLVER[0], PORT),
+                rule: None,
+                sent: asked.sent,
+                received: asked.received,
+                milliseconds,
+                end,
+                request: Some(format!("{QUESTION}{kind}")),
+            };
+            self.audit(asked.call, question);
+        }
+        resolved.map(|(answer, _)| answer)
+    }
+
+    /// Asks the host's resolvers in a question of the worker's making, with nothing of the cell's but name and type.
+    /// Returns the answer and its bytes.
+    async fn forwarded(
+        &self,
+        name: &str,
+        kind: RecordType,
+        asked: &mut Asked,
+    ) -> Result<(Message, usize), Unresolved> {
+        let question = question(name, kind).ok_or(Unresolved::Silent)?;
+        let bytes = question.to_vec().map_err(|_| Unresolved::Silent)?;
         for _ in 0..ROUNDS {
             for resolver in 0..self.resolvers {
-                match timeout(PATIENCE, self.exchange(resolver, &question, &bytes)).await {
-                    Ok(Ok(answer)) if answers(&answer) => return Some(answer),
-                    Ok(Ok(_) | Err(_)) | Err(_) => {}
+                let exchange = self.exchange(resolver, &question, &bytes, asked);
+                match timeout(PATIENCE, exchange).await {
+                    Ok(Ok(answer)) if answers(&answer.0) => return Ok(answer),
+                    Ok(Err(Broken::Over(refusal))) => return Err(Unresolved::Over(refusal)),
+                    Ok(Ok(_) | Err(Broken::Io)) | Err(_) => {}
                 }
             }
         }
-        None
+        Err(Unresolved::Silent)
     }
 
     /// Asks one resolver: by UDP, and by TCP where the answer is longer.
@@ -245,27 +307,107 @@ impl Worker {
         resolver: u8,
         question: &Message,
         bytes: &[u8],
-    ) -> io::Result<Message> {
+        asked: &mut Asked,
+    ) -> Result<(Message, usize), Broken> {
         let socket = self.sockets.resolver(resolver).await?;
+        self.counted(asked, Way::Sent, bytes.len()).await?;
         socket.send(bytes).await?;
         let mut buffer = vec![0; MTU];
         loop {
             let length = socket.recv(&mut buffer).await?;
+            self.counted(asked, Way::Received, length).await?;
             let Some(answer) = read(buffer.get(..length).unwrap_or_default(), question) else {
                 continue;
             };
             if !answer.metadata.truncation {
-                return Ok(answer);
+                return Ok((answer, length));
             }
             let mut stream = self.sockets.resolver_stream(resolver).await?;
-            let length = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let length = u16::try_from(bytes.len()).map_err(|_| Broken::Io)?;
+            // With the two bytes of the length.
+            self.counted(asked, Way::Sent, bytes.len().saturating_add(2)).await?;
             stream.write_u16(length).await?;
             stream.write_all(bytes).await?;
             let mut buffer = vec![0; usize::from(stream.read_u16().await?)];
             stream.read_exact(&mut buffer).await?;
-            return read(&buffer, question).ok_or_else(|| io::ErrorKind::InvalidData.into());
+            self.counted(asked, Way::Received, buffer.len().saturating_add(2)).await?;
+            let answer = read(&buffer, question).ok_or(Broken::Io)?;
+            return Ok((answer, buffer.len()));
         }
     }
+
+    /// Takes the bytes of a question or an answer from what the call may move, before they are moved; waits for the
+    /// rate.
+    async fn counted(&self, asked: &mut Asked, way: Way, bytes: usize) -> Result<(), Broken> {
+        while let Some(time) = self.takes(asked, way, bytes)? {
+            tokio::time::sleep(time).await;
+        }
+        Ok(())
+    }
+
+    /// Takes them if it can. Returns the time after which to try again where it cannot yet.
+    fn takes(&self, asked: &mut Asked, way: Way, bytes: usize) -> Result<Option<Duration>, Broken> {
+        let length = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let mut account = hold(&self.account);
+        account.bytes_left(asked.call, way, length).map_err(Broken::Over)?;
+        // Without room for an answer there is no question.
+        account.bytes_left(asked.call, Way::Received, 1).map_err(Broken::Over)?;
+        if let Allowance::Wait(time) = account.allowance_of_packet(asked.call, way, bytes) {
+            return Ok(Some(time));
+        }
+        match way {
+            Way::Sent => {
+                account.questioned(asked.call, bytes);
+                asked.sent = asked.sent.saturating_add(length);
+            }
+            Way::Received => {
+                account.moved_by(asked.call, way, bytes);
+                asked.received = asked.received.saturating_add(length);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A question that is being forwarded, and the bytes that it has cost its call.
+#[derive(Debug)]
+struct Asked {
+    call: CallId,
+    sent: u64,
+    received: u64,
+}
+
+/// Reason why a question has no answer.
+#[derive(Debug)]
+enum Unresolved {
+    /// No resolver answered.
+    Silent,
+    /// A limit of the call is reached.
+    Over(Refusal),
+}
+
+/// Reason why one resolver was not asked to the end.
+#[derive(Debug)]
+enum Broken {
+    Io,
+    Over(Refusal),
+}
+
+impl From<io::Error> for Broken {
+    fn from(_: io::Error) -> Self {
+        Self::Io
+    }
+}
+
+/// Makes a question of the worker's: its number, flags, class and options are the same whatever the cell's were.
+fn question(name: &str, kind: RecordType) -> Option<Message> {
+    let mut question = Message::new(number()?, MessageType::Query, OpCode::Query);
+    question.metadata.recursion_desired = true;
+    question.add_query(Query::query(Name::from_ascii(format!("{name}.")).ok()?, kind));
+    let mut edns = Edns::new();
+    edns.set_max_payload(ASKED_BYTES);
+    question.set_edns(edns);
+    Some(question)
 }
 
 /// Draws the number of a question. Not by the library: in a static program its source of random numbers is a file, and a

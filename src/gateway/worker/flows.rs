@@ -29,6 +29,9 @@ use super::unsent::OnItsWay;
 pub(crate) const MOST: usize = 256;
 /// Time without a packet after which a flow ends.
 const IDLE: Duration = Duration::from_secs(60);
+/// Bytes of the header of a datagram and of an echo request, which are counted: its ports, its sequence number and its hops
+/// are of the cell's choice, also where nothing follows.
+const HEADER: usize = 8;
 /// Packets and errors that are taken in a row, before others of the cell have their turn.
 const IN_A_ROW: usize = 32;
 /// Packets that wait for a flow: as many small ones as the cell's packet socket holds, and as the kernel makes of some that
@@ -229,8 +232,10 @@ impl Worker {
 
     /// Sends a packet of the cell. Returns false where a limit of the call is reached.
     async fn sent(&self, carried: &mut Carried, outgoing: &Outgoing) -> bool {
+        let call = carried.entry.call;
+        let bytes = outgoing.payload.len().saturating_add(HEADER);
         loop {
-            let allowance = hold(&self.account).allowance(carried.entry.call, Way::Sent);
+            let allowance = hold(&self.account).allowance_of_packet(call, Way::Sent, bytes);
             match allowance {
                 Allowance::Bytes(_) => break,
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
@@ -240,7 +245,6 @@ impl Worker {
         if carried.hops != outgoing.hops && carried.set_hops(outgoing.hops).is_ok() {
             carried.hops = outgoing.hops;
         }
-        let bytes = outgoing.payload.len();
         let request = if carried.flow.cell.is_ipv4() { 8 } else { 128 };
         let message = match carried.flow.echo {
             // The kernel puts in its own identifier and the checksum.
@@ -271,7 +275,11 @@ impl Worker {
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => continue,
                 Err(_) => return Taken::All,
             };
-            let allowance = hold(&self.account).allowance(carried.entry.call, Way::Received);
+            let flow = carried.flow;
+            let payload = if flow.echo { length.saturating_sub(8) } else { length };
+            let bytes = payload.saturating_add(HEADER);
+            let call = carried.entry.call;
+            let allowance = hold(&self.account).allowance_of_packet(call, Way::Received, bytes);
             match allowance {
                 Allowance::Bytes(_) => {}
                 // A network that is too slow drops it.
@@ -279,8 +287,6 @@ impl Worker {
                 Allowance::Over => return Taken::Limit,
             }
             let message = buffer.get(..length).unwrap_or_default();
-            let flow = carried.flow;
-            let payload = if flow.echo { length.saturating_sub(8) } else { length };
             let frame = if flow.echo {
                 let reply = if flow.cell.is_ipv4() { 0 } else { 129 };
                 let (Some(sequence), Some(data)) = (sequence_of(message), message.get(8..)) else {
@@ -291,8 +297,8 @@ impl Worker {
             } else {
                 packet::datagram(flow.remote, flow.cell, message)
             };
-            carried.received = carried.received.saturating_add(u64::try_from(payload).unwrap_or(0));
-            hold(&self.account).moved(&carried.entry, Way::Received, payload);
+            carried.received = carried.received.saturating_add(u64::try_from(bytes).unwrap_or(0));
+            hold(&self.account).moved(&carried.entry, Way::Received, bytes);
             self.link.send(frame);
         }
         Taken::Some

@@ -10,6 +10,7 @@ pub(crate) mod dns;
 pub(crate) mod first_flight;
 pub(crate) mod flows;
 pub(crate) mod judge;
+pub(crate) mod kept;
 pub(crate) mod packet;
 pub(crate) mod requests;
 pub(crate) mod sockets;
@@ -38,6 +39,7 @@ use account::Account;
 use connection::Opening;
 use flows::{Flow, Outgoing};
 use judge::{Judge, Refusal};
+use kept::KeptAnswers;
 use packet::{Body, Packet, RESOLVER};
 use sockets::SocketSource;
 use stack::{CellStream, Ends, Link, Reuse, Stack, hold};
@@ -146,6 +148,7 @@ pub(crate) struct Worker {
     connecting: Mutex<HashSet<Ends>>,
     flows: Mutex<HashMap<Flow, FlowWay>>,
     questions: Semaphore,
+    kept: Mutex<KeptAnswers>,
     sockets: SocketSource,
     resolvers: u8,
     hosts: Arc<Vec<(String, IpAddr)>>,
@@ -189,6 +192,7 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
         connecting: Mutex::default(),
         flows: Mutex::default(),
         questions: Semaphore::new(QUESTIONS),
+        kept: Mutex::default(),
         sockets: SocketSource::over(sockets),
         resolvers: parts.resolvers,
         hosts: parts.hosts,

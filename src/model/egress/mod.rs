@@ -21,7 +21,8 @@ pub use net::{InvalidNet, InvalidPorts, Net, PortRange};
 pub use path::{PathPattern, RequestPath};
 pub use placeholder::{placeholder, placeholder_mark};
 pub use tally::{
-    Connection, ConnectionEnd, Denied, Protocol, SessionUse, TALLY_ROWS, Tally, TallyRow, grant,
+    Connection, ConnectionEnd, Denied, Protocol, QUESTION, SessionUse, TALLY_ROWS, Tally, TallyRow,
+    grant,
 };
 
 /// The network class of a profile: the key `network.class`.

@@ -10,6 +10,9 @@ pub const TALLY_ROWS: usize = 100;
 pub struct Tally {
     /// Connections and flows that were opened.
     pub connections: u64,
+    /// Questions for names that were sent to a resolver of the host. Their bytes and those of the answers are among
+    /// `sent` and `received`, and in no row.
+    pub questions: u64,
     /// Bytes of payload that the cell sent.
     pub sent: u64,
     /// Bytes of payload that it received.
@@ -100,9 +103,13 @@ pub struct Connection {
     pub received: u64,
     pub milliseconds: u64,
     pub end: ConnectionEnd,
-    /// Method and path, without the query, of a request that was read.
+    /// Method and path, without the query, of a request that was read; of a question for a name [`QUESTION`] and its
+    /// type.
     pub request: Option<String>,
 }
+
+/// Begin of [`Connection::request`] for a question that was sent to a resolver of the host.
+pub const QUESTION: &str = "question ";
 
 /// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

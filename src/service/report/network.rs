@@ -11,7 +11,11 @@ const NAMED: usize = 8;
 pub fn lines(tally: &Tally) -> Vec<String> {
     let mut lines = Vec::new();
     let earlier = |session: SessionUse| session.earlier_sent > 0 || session.earlier_received > 0;
-    if tally.connections > 0 || tally.incomplete || tally.session.is_some_and(earlier) {
+    if tally.connections > 0
+        || tally.questions > 0
+        || tally.incomplete
+        || tally.session.is_some_and(earlier)
+    {
         lines.push(connections(tally));
     }
     lines.extend(denials(tally));
@@ -32,13 +36,18 @@ fn connections(tally: &Tally) -> String {
     }
     let s = if tally.connections == 1 { "" } else { "s" };
     let to = if to.is_empty() { String::new() } else { format!(": {}", to.join(", ")) };
+    let questions = match tally.questions {
+        0 => String::new(),
+        1 => "; 1 question for a name".to_owned(),
+        count => format!("; {count} questions for names"),
+    };
     let session = tally.session.map(|session| {
         let (received, sent) = (size(session.received), size(session.sent));
         format!("; the session: {} connections, {received} in, {sent} out", session.connections)
     });
     let incomplete = if tally.incomplete { "; incomplete" } else { "" };
     format!(
-        "[network: {} connection{s}, {} in, {} out{to}{}{incomplete}]",
+        "[network: {} connection{s}, {} in, {} out{to}{questions}{}{incomplete}]",
         tally.connections,
         size(tally.received),
         size(tally.sent),
@@ -80,6 +89,9 @@ fn size(bytes: u64) -> String {
 pub fn fields(tally: &Tally) -> Value {
     let mut all = Map::new();
     all.insert("connections".to_owned(), json!(tally.connections));
+    if tally.questions > 0 {
+        all.insert("questions".to_owned(), json!(tally.questions));
+    }
     all.insert("sent".to_owned(), json!(tally.sent));
     all.insert("received".to_owned(), json!(tally.received));
     if !tally.rows.is_empty() {

@@ -16,7 +16,7 @@ use crate::cells::link_counters::LinkCounters;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
-use model::egress::{Connection, ConnectionEnd, Denied, Only, TALLY_ROWS, Tally};
+use model::egress::{Connection, ConnectionEnd, Denied, Only, QUESTION, TALLY_ROWS, Tally};
 use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
 use sys::socket;
@@ -30,7 +30,7 @@ const WAITING: usize = 4_096;
 /// Most calls whose connections are told, and most connections of one call: the tally has the sums of all.
 const MOST_BEGUN: usize = 256;
 const MOST_CONNECTIONS: u32 = 1_024;
-/// The same, once some of them were denied.
+/// The same for denied ones and questions for names.
 const MOST_DENIED: u32 = 128;
 /// Bytes of one text of a tally; a name of the DNS with its port has 260.
 const TEXT_BYTES: usize = 512;
@@ -305,9 +305,11 @@ impl GatewayLink {
                 None
             }
             FromGateway::Connection { cell, call, connection } => {
-                // Denied ones are counted in the tally; they must not use up the lines of what was not.
-                let is_denied = connection.end == ConnectionEnd::Denied;
-                let most = if is_denied { MOST_DENIED } else { MOST_CONNECTIONS };
+                // Denied ones and questions are counted in the tally; they must not use up the lines of the others.
+                let request = connection.request.as_deref().unwrap_or_default();
+                let is_lesser =
+                    connection.end == ConnectionEnd::Denied || request.starts_with(QUESTION);
+                let most = if is_lesser { MOST_DENIED } else { MOST_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
                 match self.begun.iter_mut().find(of_call) {
                     Some((_, _, told)) if *told < most => {

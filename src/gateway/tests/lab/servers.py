@@ -31,6 +31,8 @@ def answer(query):
     kind = struct.unpack(">H", query[end - 4:end - 2])[0]
     asked.write(f"{name} {kind}\n")
     name = name.lower()
+    # All of it but its number.
+    asked.write(f"raw {name} {query[2:].hex()}\n")
     records, code = [], 0 if name in ZONE or name == "big.test" else 3
     for address in ZONE.get(name, []):
         family, number = (socket.AF_INET6, 28) if ":" in address else (socket.AF_INET, 1)

@@ -30,6 +30,7 @@ pub(crate) const PRIVATE: u16 = 2;
 pub(crate) const LIMITED: u16 = 3;
 pub(crate) const READ: u16 = 4;
 pub(crate) const SLOW: u16 = 5;
+pub(crate) const WIDE: u16 = 6;
 
 /// Text of the placeholders of all cells, and the secret in whose place they stand.
 pub(crate) const SEED: [u8; 16] = *b"0123456789abcdef";
@@ -129,6 +130,7 @@ fn profiles() -> Vec<Egress> {
         received: Some(300_000),
         ..EgressLimits::default()
     };
+    let wide = EgressLimits { connections: 256, ..limits };
     vec![
         of(NetworkClass::AllowList, &rules),
         of(NetworkClass::Any, &[]),
@@ -139,6 +141,7 @@ fn profiles() -> Vec<Egress> {
             limits: EgressLimits { rate: Some(20_000), ..EgressLimits::default() },
             ..of(NetworkClass::AllowList, &rules)
         },
+        Egress { limits: wide, ..of(NetworkClass::AllowList, &rules) },
     ]
 }
 

@@ -6,13 +6,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Claim;
-use crate::world::{LIMITED, LIST, Lab};
+use crate::world::{LIMITED, LIST, Lab, WIDE};
 
 pub(super) const ALL: &[Claim] = &[
     ("no_packet_goes_anywhere_before_a_call_has_begun", before_a_call),
     ("a_connection_belongs_to_the_call_in_which_it_began", of_its_call),
     ("what_a_call_sent_last_is_in_its_tally", sent_last),
     ("limits_end_connections_and_are_told", limits),
+    ("many_connections_share_one_limit", shared_limit),
     ("a_tally_counts_connections_bytes_and_denials", tallies),
 ];
 
@@ -91,6 +92,31 @@ fn limits(lab: &Lab) {
     );
     assert_eq!(received, "ECONNRESET");
     assert_eq!(cell.tally(2).received, 300_000);
+}
+
+fn shared_limit(lab: &Lab) {
+    let cell = lab.cell(WIDE);
+    // All are open and wait, and then the server answers all at once, with more than the limit on each.
+    let open = cell.python(
+        "a=[socket.create_connection(('203.0.113.20',9000)) for _ in range(250)]\n\
+         for s in a: s.sendall(b'400000'.ljust(20))\n\
+         def all(s):\n n=0\n try:\n  while d:=s.recv(65536): n+=len(d)\n except OSError: pass\n return n\n\
+         print(len(a)); sum(map(all,a))",
+    );
+    assert_eq!(open, "250");
+    let tally = cell.tally(1);
+    assert_eq!((tally.connections, tally.sent), (250, 5_000), "{tally:?}");
+    assert_eq!(tally.received, 300_000);
+    // The same the other way.
+    cell.begin(2, None);
+    cell.python(
+        "a=[socket.create_connection(('203.0.113.20',9003)) for _ in range(250)]\n\
+         import threading\n\
+         def all(s):\n try: s.sendall(bytes(400000))\n except OSError: pass\n\
+         t=[threading.Thread(target=all,args=(s,)) for s in a]\n\
+         for x in t: x.start()\nfor x in t: x.join()",
+    );
+    assert_eq!(cell.tally(2).sent, 100_000);
 }
 
 fn tallies(lab: &Lab) {

@@ -1,13 +1,20 @@
 //! Claims about names: which are asked for, and that an address belongs to its name.
 
+use model::egress::ConnectionEnd;
+use model::egress::frames::FromGateway;
+
 use super::Claim;
-use crate::world::{LIST, Lab};
+use crate::world::{LIMITED, LIST, Lab};
 
 pub(super) const ALL: &[Claim] = &[
     ("names_without_a_rule_are_not_forwarded", names_by_rule),
     ("answers_of_the_host_itself_or_of_a_tenants_private_network_are_dropped", rebinding),
     ("dig_sees_truncation_and_asks_by_tcp", dns_by_tcp),
     ("questions_in_disguise_are_not_forwarded", disguised),
+    ("questions_of_listed_types_alone_are_forwarded", types),
+    ("a_question_that_is_forwarded_has_nothing_else_of_the_cells", canonical),
+    ("an_answer_is_kept_for_its_time", kept),
+    ("questions_count_for_their_call_and_end_at_its_limits", counted),
     ("an_address_of_a_named_host_is_reached_only_by_its_name", pinned),
     ("the_server_name_must_be_one_that_was_resolved", server_name),
     ("the_host_of_a_request_must_be_one_that_was_resolved", host_header),
@@ -82,6 +89,7 @@ fn disguised(lab: &Lab) {
         ("an update", "h(1,0x2800)+q([b's3cret',b'wild',b'test'])", "4"),
         ("class chaos", "h()+q([b's3cret',b'wild',b'test'],1,3)", "4"),
         ("a transfer", "h()+q([b's3cret',b'wild',b'test'],252)", "4"),
+        ("a type that is text", "h()+q([b's3cret',b'wild',b'test'],0x5345)", "4"),
         // A dot within a label: `s3cret.wild.test` as one label, or with a rule's name behind it.
         ("a dot in a label", "h()+q([b's3cret.wild',b'test'])", "3"),
         ("a zero in a label", "h()+q([b's3cret\\0',b'wild',b'test'])", "3"),
@@ -94,6 +102,132 @@ fn disguised(lab: &Lab) {
         assert_eq!(asked(what, message), (what.to_owned(), code.to_owned()));
     }
     assert!(!lab.asked().contains("s3cret"), "{}", lab.asked());
+}
+
+fn types(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let listed = [
+        ("A", 1),
+        ("AAAA", 28),
+        ("CNAME", 5),
+        ("MX", 15),
+        ("TXT", 16),
+        ("SRV", 33),
+        ("NS", 2),
+        ("SOA", 6),
+        ("PTR", 12),
+        ("CAA", 257),
+        ("NAPTR", 35),
+        ("DS", 43),
+        ("DNSKEY", 48),
+    ];
+    for (word, number) in listed {
+        let answer = cell.run(&format!("dig +noall +comments {word} types.wild.test"));
+        assert!(answer.contains("status: NXDOMAIN"), "{word}: {answer}");
+        assert!(lab.asked().contains(&format!("types.wild.test {number}\n")), "{word}");
+    }
+    // By each pair of bytes a cell could send two of its own.
+    for word in
+        ["TYPE21317", "TYPE65280", "ANY", "SSHFP", "TLSA", "NULL", "HINFO", "RRSIG", "TYPE0"]
+    {
+        let answer = cell.run(&format!("dig +noall +comments +notcp -t {word} types.wild.test"));
+        assert!(
+            answer.contains("status: NOTIMP") && answer.contains("EDE: 18"),
+            "{word}: {answer}"
+        );
+    }
+    for word in ["HTTPS", "SVCB"] {
+        let answer = cell.run(&format!("dig +noall +comments {word} types.wild.test"));
+        assert!(answer.contains("NOERROR") && answer.contains("ANSWER: 0"), "{word}: {answer}");
+    }
+    let forwarded = lab.asked().lines().filter(|line| line.starts_with("types.wild.test ")).count();
+    assert_eq!(forwarded, listed.len());
+    let tally = cell.tally(1);
+    assert_eq!(tally.questions, 13, "{tally:?}");
+    let denied: Vec<_> = tally.denied.iter().map(|it| (it.why.as_str(), it.count)).collect();
+    assert_eq!(denied, [("a question of a type that is not forwarded", 9)]);
+}
+
+fn canonical(lab: &Lab) {
+    // Every bit of a question that a program can set: its number, flags, the letters' case, options of EDNS, more records.
+    let plain = "struct.pack('>6H',1,0x100,1,0,0,0)+b'\\5canon\\4wild\\4test\\0\\0\\1\\0\\1'";
+    let loaded = "struct.pack('>6H',0x5345,0x0130,1,0,0,2)+b'\\5cANoN\\4wIld\\4TEst\\0\\0\\1\\0\\1'\
+        +b'\\0\\0\\x29\\4\\xd0\\0\\0\\x80\\0\\0\\x0a\\xfd\\xe9\\0\\6s3cret'+b'\\1x\\0\\0\\x10\\0\\1\\0\\0\\0\\0\\0\\7\\6s3cret'";
+    let ask = |message: &str| {
+        // A cell of its own: nothing is kept for it yet.
+        let cell = lab.cell(LIST);
+        let before = lab.asked().len();
+        let code = cell.python(&format!(
+            "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(3)\n\
+             s.sendto({message},('10.0.2.3',53)); print(s.recv(999)[3]&15)"
+        ));
+        assert_eq!(code, "3");
+        lab.asked().get(before..).expect("what was added").to_owned()
+    };
+    let forwarded = ask(plain);
+    assert!(forwarded.contains("canon.wild.test 1\n"), "{forwarded}");
+    assert_eq!(ask(loaded), forwarded);
+}
+
+fn kept(lab: &Lab) {
+    let cell = lab.cell(LIST);
+    let times = |what: &str| lab.asked().lines().filter(|line| *line == what).count();
+    let before = (times("lab.wild.test 1"), times("absent.wild.test 1"));
+    for _ in 0..5 {
+        assert_eq!(cell.run("dig +short lab.wild.test A"), "10.77.0.20\n");
+    }
+    assert_eq!(times("lab.wild.test 1"), before.0 + 1);
+    assert_eq!(cell.tally(1).questions, 1);
+    // It ages.
+    let answer = cell.run("dig +noall +answer lab.wild.test A");
+    let seconds: u32 = answer.split_whitespace().nth(1).expect("a time").parse().expect("a number");
+    assert!((1..=60).contains(&seconds), "{answer}");
+    // Nothing says for how long this absence holds. Another cell keeps its own answers.
+    for _ in 0..2 {
+        assert_eq!(cell.run("dig +short absent.wild.test A"), "");
+    }
+    assert_eq!(times("absent.wild.test 1"), before.1 + 2);
+    lab.cell(LIST).run("dig +short lab.wild.test A");
+    assert_eq!(times("lab.wild.test 1"), before.0 + 2);
+}
+
+fn counted(lab: &Lab) {
+    let cell = lab.cell(LIMITED);
+    let before = lab.asked().matches("\nraw ").count();
+    // Sends labels of its own until it is refused.
+    let asked = cell.python(
+        "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5)\n\
+         def ask(i):\n \
+         s.send(struct.pack('>6H',i,0x100,1,0,0,0)+b''.join(b'\\x3b%059d'%i for _ in range(3))+b'\\4wild\\4test\\0\\0\\1\\0\\1')\n \
+         return s.recv(999)[3]&15\n\
+         s.connect(('10.0.2.3',53)); n=0\n\
+         while (c:=ask(n))==3: n+=1\nprint(n,c)",
+    );
+    let (count, code) = asked.split_once(' ').expect("a count and a code");
+    let count: u64 = count.parse().expect("a number");
+    // REFUSED: a client asks another resolver, and gives up.
+    assert_eq!(code, "5");
+    let tally = cell.tally(1);
+    assert_eq!((tally.questions, tally.connections), (count, 0), "{tally:?}");
+    assert!((99_000..=100_000).contains(&tally.sent), "{tally:?}");
+    assert!(tally.received >= count * 200, "{tally:?}");
+    assert_eq!(
+        lab.asked().matches("\nraw ").count() - before,
+        usize::try_from(count).expect("small")
+    );
+    let why = "limit of the profile: egress_limits.sent";
+    assert!(tally.denied.iter().any(|denied| denied.why == why), "{tally:?}");
+    // Each has a line of the audit log, where there is room.
+    let cell = lab.cell(LIST);
+    cell.run("dig +short a.wild.test");
+    let line = std::iter::from_fn(|| lab.frame()).find_map(|frame| match frame {
+        FromGateway::Connection { cell: of, connection, .. } if of == cell.key => Some(connection),
+        _ => None,
+    });
+    let line = line.expect("a line");
+    assert_eq!(line.request.as_deref(), Some("question A"));
+    assert_eq!((line.name.as_deref(), line.end), (Some("a.wild.test"), ConnectionEnd::Relayed));
+    assert!(line.sent > 30 && line.received > 30, "{line:?}");
 }
 
 fn pinned(lab: &Lab) {
