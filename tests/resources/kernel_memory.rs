@@ -15,6 +15,10 @@ pub const CLAIMS: &[Claim] = &[
     claim("mappings_end_the_call", mappings).needs(GCC).only(For::User),
     claim("full_pipes_end_the_call", pipes).needs(PYTHON).only(For::User),
     claim("a_process_whose_first_thread_ended_is_seen", first_thread).needs(GCC).only(For::User),
+    claim("short_threads_of_a_process_without_its_first_are_charged", short_threads)
+        .needs(GCC)
+        .only(For::User),
+    claim("programs_that_end_are_not_over_their_memory", ending).needs(PYTHON).only(For::User),
     claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
     claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent).needs(PYTHON).only(For::User),
     claim("shared_memory_counts_until_nobody_has_any_of_it", shared).needs(PYTHON).only(For::User),
@@ -177,6 +181,58 @@ int main(void) {
 }";
     let place = built(caller, "first", source)?;
     ends(caller, &["/mnt/first"], &["--ro", &place], MIB)
+}
+
+/// The first thread has ended, and each of the others ends as soon as it has touched a little and made the next.
+fn short_threads(caller: &Caller) -> Check {
+    let source = "
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int made;
+static void *touch(void *none) {
+    char *place = mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED) _exit(0);
+    for (int at = 0; at < 1 << 16; at += 4096) place[at] = 1;
+    if (__atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST) % 16 == 0) write(1, \"x\", 1);
+    pthread_attr_t small; pthread_t next;
+    pthread_attr_init(&small); pthread_attr_setstacksize(&small, 16384); pthread_attr_setdetachstate(&small, 1);
+    while (pthread_create(&next, &small, touch, 0)) sched_yield();
+    return 0;
+}
+int main(void) {
+    pthread_t thread;
+    for (int chain = 0; chain < 3; chain++) { pthread_create(&thread, 0, touch, 0); pthread_detach(thread); }
+    syscall(SYS_exit, 0);
+}";
+    let program = built(caller, "short", source)?;
+    // RLIMIT_DATA would hold one process: what is looked for is found by the watch, which has a lower limit.
+    let argv = ["bash", "-c", "/mnt/short & /mnt/short & /mnt/short & /mnt/short & wait; sleep 60"];
+    ends(caller, &argv, &["--ro", &program], MIB)
+}
+
+/// An end that takes a while: the memory of a process is freed by its last thread, when it shows none any more.
+fn ending(caller: &Caller) -> Check {
+    let script = "
+import os, sys, threading
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        held = bytearray(150 << 20)
+        for page in range(0, len(held), 4096): held[page] = 1
+        for _ in range(int(sys.argv[1])): threading.Thread(target=threading.Event().wait).start()
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], end='')";
+    for threads in ["0", "1", "40"] {
+        let argv = ["/usr/bin/python3", "-c", script, threads];
+        let told = caller.json(&["--memory", "512M", "--timeout", "100s"], &argv)?;
+        let found = (text(&told, "outcome"), text(&told, "stdout"));
+        equal(threads, found, ("exited", "0".repeat(30).as_str()))?;
+    }
+    Ok(())
 }
 
 fn sizes(caller: &Caller) -> Check {

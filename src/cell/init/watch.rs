@@ -6,6 +6,7 @@
 mod maps;
 mod shared;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,10 @@ const CLOSED: u64 = 512;
 const LISTINGS: u32 = 8;
 /// Looks in a row that may miss the memory of a living process. With more, the cell ends: it hides what it has.
 const UNCLEAR: u32 = 4;
+/// Flag of a thread that ends, in the field of flags of `/proc/PID/stat` (proc_pid_stat(5)).
+const PF_EXITING: u64 = 0x4;
+/// SIGKILL in a set of signals as `/proc/PID/status` shows it.
+const KILL: u64 = 1 << 8;
 
 /// The watch over one cell's memory.
 #[derive(Debug)]
@@ -64,8 +69,12 @@ pub(crate) struct Watch {
     slab: u64,
     /// Looks in a row that left it open what processes share.
     postponed: u32,
-    /// Looks in a row that could not tell the memory of a living process.
+    /// Looks in a row that could not tell the memory of a living process, whichever it was.
     unclear: u32,
+    /// Looks that could not tell the memory of a process, and have not seen it since.
+    unclear_of: BTreeMap<i32, u32>,
+    /// Each process at the last look that found its memory: what counts while it ends.
+    last: BTreeMap<i32, LastKnown>,
     next: Option<Instant>,
     peak: u64,
 }
@@ -103,6 +112,8 @@ impl Watch {
             slab: 0,
             postponed: 0,
             unclear: 0,
+            unclear_of: BTreeMap::new(),
+            last: BTreeMap::new(),
             next: None,
             peak: 0,
         }
@@ -134,14 +145,17 @@ impl Watch {
 
     /// Adds up the cell's memory. Returns why the cell must end, if it must.
     pub(crate) fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
-        let Listing { seen, is_whole } = self.processes()?;
-        self.unclear = if is_whole { 0 } else { self.unclear.saturating_add(1) };
+        let Listing { mut seen, mut unclear } = self.processes()?;
+        unclear.extend(self.recall(&mut seen));
+        let is_whole = unclear.is_empty();
+        let hides = self.hides(&unclear, &seen);
         // Without mounts of its own the cell's files are on a disk.
         let files = if self.domain.is_none() { private_files() } else { 0 };
         let kernel = files + self.sockets() + seen.iter().map(Seen::descriptors).sum::<u64>();
         let resident: u64 = seen.iter().map(|process| process.resident).sum();
         let known = kernel.saturating_add(resident).saturating_add(self.mappings.bytes());
-        let processes: Vec<Process> = seen.iter().map(|seen| seen.process.clone()).collect();
+        let processes: Vec<Process> =
+            seen.iter().filter(|seen| seen.has_memory()).map(|seen| seen.process.clone()).collect();
         let room = self.limit.saturating_sub(known);
         let host = self.host();
         let progress = self.mappings.count(&self.proc, &processes, room);
@@ -185,7 +199,7 @@ impl Watch {
             Progress::Unfinished => Duration::ZERO,
         };
         self.next = Some(now + wait);
-        Ok(match used > self.limit || self.unclear > UNCLEAR {
+        Ok(match used > self.limit || hides {
             true => Some(OverMemory::Limit),
             false => host.is_short.then_some(OverMemory::Host),
         })
@@ -219,7 +233,7 @@ impl Watch {
     fn processes(&self) -> Result<Listing> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut list = Dir::openat(&self.proc, ".", flags, Mode::empty())?;
-        let mut listing = Listing { seen: Vec::new(), is_whole: true };
+        let mut listing = Listing { seen: Vec::new(), unclear: Vec::new() };
         for entry in list.iter() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -230,7 +244,7 @@ impl Watch {
                     match self.process(pid, directory) {
                         Look::Seen(seen) => listing.seen.push(seen),
                         Look::Gone => {}
-                        Look::Unclear => listing.is_whole = false,
+                        Look::Unclear => listing.unclear.push(pid),
                     }
                 }
             }
@@ -238,7 +252,7 @@ impl Watch {
         Ok(listing)
     }
 
-    /// Reads the status of a process. If its first thread has ended and others go on, only their status
+    /// Reads the status of a process. If its first thread has ended and others continue, only their status
     /// shows the memory.
     fn process(&self, pid: i32, directory: &str) -> Look {
         for _ in 0..LISTINGS {
@@ -246,30 +260,121 @@ impl Watch {
                 Look::Seen(seen) => seen,
                 other @ (Look::Gone | Look::Unclear) => return other,
             };
-            if seen.has_told_all() {
+            if seen.process.size > 0 {
                 return Look::Seen(seen);
             }
-            if let Some(seen) = self.thread_with_memory(pid, directory) {
-                return Look::Seen(seen);
+            if seen.threads < 2 {
+                // The kernel frees the memory of a process before it makes a zombie of it.
+                let threads = BTreeSet::from([pid]);
+                let ending = (!seen.is_zombie).then_some(Ending { threads, private: None });
+                return Look::Seen(Seen { ending, ..seen });
             }
-            // Every thread that was listed has ended meanwhile: those that they made are in the next list.
+            let threads = self.threads(directory);
+            // Listed last is what was made last, and lives most likely.
+            let looks = threads.iter().rev().map(|thread| self.thread(pid, directory, *thread));
+            let mut are_ending = true;
+            for look in looks {
+                match look {
+                    Look::Seen(seen) if seen.process.size > 0 => return Look::Seen(seen),
+                    Look::Seen(seen) => are_ending &= seen.is_exiting,
+                    Look::Gone => {}
+                    Look::Unclear => are_ending = false,
+                }
+            }
+            if are_ending && self.has_no_other(pid, directory, &threads) {
+                let threads = threads.into_iter().collect();
+                return Look::Seen(Seen { ending: Some(Ending { threads, private: None }), ..seen });
+            }
+            // A thread that was listed has made another before it ended: that one is in the next list.
         }
         Look::Unclear
     }
 
-    /// Returns a process as one of its threads shows it, if one does.
-    fn thread_with_memory(&self, pid: i32, directory: &str) -> Option<Seen> {
+    /// Lists the threads of a process in the order in which they were made. One that ends meanwhile may cut the list short.
+    fn threads(&self, directory: &str) -> Vec<i32> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = format!("{directory}/task");
-        let mut threads = Dir::openat(&self.proc, path.as_str(), flags, Mode::empty()).ok()?;
-        let names = threads.iter().filter_map(|entry| {
-            let entry = entry.ok()?;
-            entry.file_name().to_str().ok().map(|name| format!("{path}/{name}"))
-        });
-        names.into_iter().find_map(|name| match self.status(pid, &name) {
-            Look::Seen(seen) if seen.process.size > 0 => Some(seen),
-            Look::Seen(_) | Look::Gone | Look::Unclear => None,
-        })
+        let opened = Dir::openat(&self.proc, path.as_str(), flags, Mode::empty());
+        let Ok(mut threads) = opened else { return Vec::new() };
+        let number = |entry: nix::Result<nix::dir::Entry>| {
+            entry.ok()?.file_name().to_str().ok()?.parse().ok()
+        };
+        threads.iter().filter_map(number).collect()
+    }
+
+    fn thread(&self, pid: i32, directory: &str, thread: i32) -> Look {
+        let path = format!("{directory}/task/{thread}");
+        match self.status(pid, &path) {
+            Look::Seen(seen) if seen.process.size == 0 && !seen.is_exiting => {
+                Look::Seen(Seen { is_exiting: self.has_exiting_flag(&path), ..seen })
+            }
+            other @ (Look::Seen(_) | Look::Gone | Look::Unclear) => other,
+        }
+    }
+
+    /// Returns true if a process has no other threads than those of a list: an end makes no more, and the kernel's count
+    /// shows a list that was cut short.
+    fn has_no_other(&self, pid: i32, directory: &str, listed: &[i32]) -> bool {
+        let now = self.threads(directory);
+        let count = match self.status(pid, directory) {
+            Look::Seen(seen) => seen.threads,
+            Look::Gone => 0,
+            Look::Unclear => return false,
+        };
+        now.iter().all(|thread| listed.contains(thread))
+            && u64::try_from(now.len()).is_ok_and(|length| count <= length)
+    }
+
+    /// Returns whether the flags of a thread show that it ends.
+    fn has_exiting_flag(&self, directory: &str) -> bool {
+        let mut buffer = [0; 1024];
+        let path = format!("{directory}/stat");
+        let Some(text) = self.text(&path, &mut buffer) else { return false };
+        // The name of a program may have spaces and parentheses.
+        let text = String::from_utf8_lossy(text);
+        let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let flags = fields.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse().ok());
+        flags.is_some_and(|flags: u64| flags & PF_EXITING != 0)
+    }
+
+    /// Charges each ending process with what it had when its memory was seen last, and remembers the others. Returns
+    /// the processes that were taken for ending ones and have made threads since.
+    fn recall(&mut self, seen: &mut [Seen]) -> Vec<i32> {
+        let mut before = std::mem::take(&mut self.last);
+        let mut mistaken = Vec::new();
+        for one in seen {
+            let pid = one.process.pid;
+            let last = before.remove(&pid);
+            if let Some(ending) = &mut one.ending {
+                let last = last.unwrap_or_default();
+                if last.threads.is_some_and(|threads| !ending.threads.is_subset(&threads)) {
+                    mistaken.push(pid);
+                }
+                one.resident = last.resident;
+                ending.private = last.private;
+                let threads = Some(ending.threads.clone());
+                self.last.insert(pid, LastKnown { threads, ..last });
+            } else if one.process.size > 0 {
+                let resident = one.resident;
+                self.last.insert(pid, LastKnown { resident, private: None, threads: None });
+            }
+        }
+        mistaken
+    }
+
+    /// Counts looks that could not tell the memory of a process. Returns true if there were more than an end explains.
+    fn hides(&mut self, unclear: &[i32], seen: &[Seen]) -> bool {
+        self.unclear = if unclear.is_empty() { 0 } else { self.unclear.saturating_add(1) };
+        // Threads that hide are taken for an end now and then: that does not begin the count of a process again.
+        let is_ending = |pid: &i32| {
+            seen.iter().any(|seen| seen.process.pid == *pid && seen.ending.is_some())
+        };
+        self.unclear_of.retain(|pid, _| unclear.contains(pid) || is_ending(pid));
+        for pid in unclear {
+            let looks = self.unclear_of.entry(*pid).or_default();
+            *looks = looks.saturating_add(1);
+        }
+        self.unclear > UNCLEAR || self.unclear_of.values().any(|looks| *looks > UNCLEAR)
     }
 
     fn status(&self, pid: i32, directory: &str) -> Look {
@@ -287,19 +392,31 @@ impl Watch {
             places: kilobytes(text, &[b"FDSize:"]),
             parent: i32::try_from(kilobytes(text, &[b"PPid:"])).unwrap_or(0),
             threads: kilobytes(text, &[b"Threads:"]),
+            is_zombie: [b"State:\tZ", b"State:\tX"].iter().any(|state| has_line(text, *state)),
+            is_exiting: has_pending_kill(text),
+            ending: None,
         })
     }
 
-    /// Returns the bytes of kernel memory and of processes, pages that several of these share counted once. Ends as
-    /// soon as the sum is above the limit: nobody needs to know by how much.
-    fn with_shares(&self, kernel: u64, seen: &[Seen]) -> u64 {
+    /// Returns the bytes of kernel memory and of processes, pages that several of these share counted once. Stops once the
+    /// sum exceeds the limit.
+    fn with_shares(&mut self, kernel: u64, seen: &[Seen]) -> u64 {
         let mut used = kernel;
         for process in seen {
             if used > self.limit {
                 break;
             }
-            if !has_memory_of_parent(process, seen) {
-                used = used.saturating_add(self.by_share(process));
+            let pid = process.process.pid;
+            let share = if process.ending.is_some() {
+                by_last_look(process, seen)
+            } else if has_memory_of_parent(process, seen) {
+                Share { counted: 0, private: Some(0) }
+            } else {
+                self.by_share(process)
+            };
+            used = used.saturating_add(share.counted);
+            if let Some(last) = self.last.get_mut(&pid) {
+                last.private = share.private;
             }
         }
         used
@@ -310,25 +427,28 @@ impl Watch {
     /// Refused where the process made itself non-dumpable, and too slow where it has many mappings: then its
     /// whole size counts, as it is now: a process that has ended since has none. Page tables are no share of
     /// anything: each process has its own.
-    fn by_share(&self, seen: &Seen) -> u64 {
+    fn by_share(&self, seen: &Seen) -> Share {
         let Process { pid, directory, .. } = &seen.process;
-        let whole = || match self.process(*pid, &pid.to_string()) {
-            Look::Seen(now) => now.resident,
-            Look::Gone => 0,
-            Look::Unclear => seen.resident,
+        let whole = || {
+            let counted = match self.process(*pid, &pid.to_string()) {
+                Look::Seen(now) if now.ending.is_none() => now.resident,
+                Look::Gone => 0,
+                Look::Seen(_) | Look::Unclear => seen.resident,
+            };
+            Share { counted, private: None }
         };
         if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH {
             return whole();
         }
-        let shares = self.fields(directory, "smaps_rollup", &[b"Pss:", b"SwapPss:"]);
-        shares.map_or_else(whole, |shares| shares.saturating_add(seen.tables))
-    }
-
-    /// Sums up `wanted` lines, given in kB, of a file of one process, in bytes.
-    fn fields(&self, pid: &str, file: &str, wanted: &[&[u8]]) -> Option<u64> {
         let mut buffer = [0; 4096];
-        let text = self.text(&format!("{pid}/{file}"), &mut buffer)?;
-        Some(kilobytes(text, wanted).saturating_mul(1024))
+        let Some(text) = self.text(&format!("{directory}/smaps_rollup"), &mut buffer) else {
+            return whole();
+        };
+        let bytes = |names: &[&[u8]]| {
+            kilobytes(text, names).saturating_mul(1024).saturating_add(seen.tables)
+        };
+        let private = bytes(&[b"Private_Dirty:", b"SwapPss:"]);
+        Share { counted: bytes(&[b"Pss:", b"SwapPss:"]), private: Some(private) }
     }
 
     /// Reads the beginning of a file of the procfs; none if it does not exist or is empty.
@@ -349,8 +469,27 @@ impl Watch {
 #[derive(Debug)]
 struct Listing {
     seen: Vec<Seen>,
-    /// False where the memory of a living process could not be told.
-    is_whole: bool,
+    /// Living processes whose memory could not be told.
+    unclear: Vec<i32>,
+}
+
+/// Memory of a process at the last look that found it.
+#[derive(Debug, Default)]
+struct LastKnown {
+    /// Bytes, pages that it shared among them.
+    resident: u64,
+    /// Bytes that it shared with no other process, if that was looked at.
+    private: Option<u64>,
+    /// Its threads at a look that took it for an ending process.
+    threads: Option<BTreeSet<i32>>,
+}
+
+/// An end of a process: all its threads end, and its memory is not free yet.
+#[derive(Debug)]
+struct Ending {
+    threads: BTreeSet<i32>,
+    /// Bytes that it shared with no other process, if that was looked at before.
+    private: Option<u64>,
 }
 
 /// One process in a look.
@@ -388,12 +527,17 @@ struct Seen {
     /// Its parent, in the numbers of the procfs.
     parent: i32,
     threads: u64,
+    /// It has ended, and its parent has not waited for it.
+    is_zombie: bool,
+    /// The thread that was read ends: PF_EXITING, or a SIGKILL that is pending.
+    is_exiting: bool,
+    /// Present where the whole process ends and its memory is not free yet.
+    ending: Option<Ending>,
 }
 
 impl Seen {
-    /// Returns whether its memory is known. A first thread that has ended shows none of what the others have.
-    fn has_told_all(&self) -> bool {
-        self.process.size > 0 || self.threads < 2
+    fn has_memory(&self) -> bool {
+        self.process.size > 0 || self.ending.is_some()
     }
 
     /// Returns the bytes charged for what its descriptors may hold. Init's table is as large as the supervisor's
@@ -404,12 +548,44 @@ impl Seen {
     }
 }
 
+/// Bytes of a process where others share its pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Share {
+    counted: u64,
+    /// Bytes that it shares with no other process, where that is known.
+    private: Option<u64>,
+}
+
+/// Returns the bytes of an ending process: what it shared with no other. Where that was never looked at, the others may
+/// have as much of it as the largest of them has.
+fn by_last_look(process: &Seen, seen: &[Seen]) -> Share {
+    let private = process.ending.as_ref().and_then(|ending| ending.private);
+    let others = seen.iter().filter(|other| other.process.pid != process.process.pid);
+    let largest = others.map(|other| other.resident).max().unwrap_or(0);
+    let counted = private.unwrap_or_else(|| process.resident.saturating_sub(largest));
+    Share { counted, private }
+}
+
 /// Returns true if a process shares its parent's memory, which is counted there: a child of vfork(2) does so
 /// until it execs. If the kernel does not say, it does not.
 fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
     let (pid, parent) = (process.process.pid, process.parent);
     seen.iter().any(|other| other.process.pid == parent)
         && process::have_one_memory(pid, parent).unwrap_or(false)
+}
+
+fn has_line(text: &[u8], beginning: &[u8]) -> bool {
+    text.split(|byte| *byte == b'\n').any(|line| line.starts_with(beginning))
+}
+
+/// Returns whether a `/proc/PID/status` shows a pending SIGKILL, of the thread or of its process.
+fn has_pending_kill(text: &[u8]) -> bool {
+    let lines = text.split(|byte| *byte == b'\n');
+    let mut sets = lines.filter_map(|line| {
+        let set = line.strip_prefix(b"SigPnd:\t").or_else(|| line.strip_prefix(b"ShdPnd:\t"))?;
+        u64::from_str_radix(std::str::from_utf8(set).ok()?, 16).ok()
+    });
+    sets.any(|set| set & KILL != 0)
 }
 
 /// Sums up the numbers of the lines that begin with one of `wanted`.
@@ -535,6 +711,108 @@ mod tests {
         Ok(())
     }
 
+    impl Procfs {
+        fn process(&self) -> std::path::PathBuf {
+            self.0.path().join(std::process::id().to_string())
+        }
+
+        /// Rewrites the status of the process, and makes a thread of each number in `threads` that ends: a flag of
+        /// the kernel shows it.
+        fn ends(&self, state: char, threads: &[u32]) -> std::io::Result<()> {
+            let count = threads.len().max(1);
+            let status = format!("State:\t{state}\nFDSize: 0\nPPid: 1\nThreads: {count}\n");
+            let task = self.process().join("task");
+            if task.exists() {
+                fs::remove_dir_all(&task)?;
+            }
+            for thread in threads {
+                let place = task.join(thread.to_string());
+                fs::create_dir_all(&place)?;
+                fs::write(place.join("status"), &status)?;
+                fs::write(place.join("stat"), format!("{thread} (a) b) R 1 1 1 0 -1 4 0\n"))?;
+            }
+            fs::write(self.process().join("status"), status)
+        }
+    }
+
+    /// A watch that has seen half of a MiB of the process.
+    fn with_memory(procfs: &Procfs) -> std::io::Result<Watch> {
+        let status = "State:\tR\nVmSize: 1024 kB\nRssAnon: 512 kB\nFDSize: 64\nThreads: 2\n";
+        fs::write(procfs.process().join("status"), status)?;
+        let mut watch = procfs.watch()?;
+        look(&mut watch)?;
+        Ok(watch)
+    }
+
+    /// Bytes that a look charges for processes, and the processes that it could not tell.
+    fn recalled(watch: &mut Watch) -> std::io::Result<(u64, usize)> {
+        let Listing { mut seen, mut unclear } = watch.processes().map_err(std::io::Error::from)?;
+        unclear.extend(watch.recall(&mut seen));
+        Ok((seen.iter().map(|seen| seen.resident).sum(), unclear.len()))
+    }
+
+    #[test]
+    fn an_ending_process_counts_until_its_memory_is_free_and_ends_no_cell() -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        let mut watch = with_memory(&procfs)?;
+        for threads in [&[7, 8, 9][..], &[7, 9], &[7], &[]] {
+            procfs.ends('R', threads)?;
+            for _ in 0..=UNCLEAR {
+                assert_eq!(look(&mut watch)?, None, "{threads:?}");
+                assert_eq!(recalled(&mut watch)?, (MIB / 2, 0), "{threads:?}");
+            }
+        }
+        procfs.ends('Z', &[])?;
+        assert_eq!(recalled(&mut watch)?, (0, 0), "free");
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_that_makes_threads_does_not_end() -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        let mut watch = with_memory(&procfs)?;
+        procfs.ends('R', &[7, 8])?;
+        assert_eq!(recalled(&mut watch)?, (MIB / 2, 0));
+        for thread in 9..=9 + UNCLEAR {
+            // Taken for an end each time, with a thread that was not there before.
+            procfs.ends('R', &[7, thread])?;
+            let ended = look(&mut watch)?.is_some();
+            assert_eq!(ended, thread == 9 + UNCLEAR, "{thread}");
+        }
+        // More than a list shows.
+        let mut watch = with_memory(&procfs)?;
+        procfs.ends('R', &[7, 8])?;
+        let status = "State:\tZ\nFDSize: 0\nPPid: 1\nThreads: 3\n";
+        fs::write(procfs.process().join("status"), status)?;
+        assert_eq!(recalled(&mut watch)?.1, 1);
+        // The control: a thread that lives is no end.
+        procfs.ends('R', &[7, 8])?;
+        assert_eq!(recalled(&mut watch)?.1, 0);
+        fs::write(procfs.process().join("task/8/stat"), "8 (a) R 1 1 1 0 -1 0 0\n")?;
+        assert_eq!(recalled(&mut watch)?.1, 1);
+        // Nor is one that waits for SIGTERM; one that waits for SIGKILL ends.
+        let status = |set: &str| format!("State:\tS\nSigPnd:\t{set}\nShdPnd:\t0\nThreads: 2\n");
+        for (set, unclear) in [("0000000000004000", 1), ("0000000000000100", 0)] {
+            fs::write(procfs.process().join("task/8/status"), status(set))?;
+            assert_eq!(recalled(&mut watch)?.1, unclear, "{set}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_ending_process_counts_by_what_it_shared_with_no_other() -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        let mut watch = with_memory(&procfs)?;
+        fs::write(procfs.process().join("smaps_rollup"), "Pss: 300 kB\nPrivate_Dirty: 100 kB\n")?;
+        let seen = watch.processes().map_err(std::io::Error::from)?.seen;
+        assert_eq!(watch.with_shares(0, &seen), 300 << 10);
+        procfs.ends('R', &[])?;
+        let Listing { mut seen, .. } = watch.processes().map_err(std::io::Error::from)?;
+        watch.recall(&mut seen);
+        assert_eq!(watch.with_shares(0, &seen), 100 << 10);
+        Ok(())
+    }
+
     #[test]
     fn a_process_is_charged_when_the_thread_that_showed_it_has_ended() -> std::io::Result<()> {
         let procfs = Procfs::new(MIB)?;
@@ -546,7 +824,7 @@ mod tests {
         for seen in &mut listing.seen {
             seen.process.directory.push_str("/task/1");
         }
-        let charged: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen)).collect();
+        let charged: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen).counted).collect();
         assert_eq!(charged, [MIB / 2]);
         Ok(())
     }

@@ -88,7 +88,8 @@ impl Mappings {
             processes.iter().partition(|process| process.pid <= self.last);
         for process in after.into_iter().chain(before) {
             let known = self.processes.entry(process.pid).or_default();
-            if !known.is_due(process.pid, patience) {
+            // An ending process shows no mappings, and has what it had until they are gone.
+            if process.size == 0 || !known.is_due(process.pid, patience) {
                 continue;
             }
             if Instant::now() >= until {

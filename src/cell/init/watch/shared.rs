@@ -85,6 +85,10 @@ impl Watch {
         let before = self.processes()?;
         let mut objects = BTreeSet::new();
         for process in &before.seen {
+            // Threads that hide may look like an end.
+            if process.ending.as_ref().is_some_and(|ending| ending.threads.len() > 1) {
+                return Ok(None);
+            }
             // Init has none; one that is ending has no memory any more.
             if process.process.pid == 1 || process.process.size == 0 {
                 continue;
@@ -97,7 +101,7 @@ impl Watch {
         // A process that ended before it was read may have left what it had to a child.
         let after = self.processes()?;
         let is_certain =
-            before.is_whole && after.is_whole && pids(&after).is_subset(&pids(&before));
+            before.unclear.is_empty() && after.unclear.is_empty() && pids(&after).is_subset(&pids(&before));
         Ok(is_certain.then_some(objects))
     }
 
@@ -140,7 +144,7 @@ impl Watch {
     /// Returns whether no thread of a process has memory any more.
     fn has_ended(&self, pid: i32) -> bool {
         match self.status(pid, &pid.to_string()) {
-            Look::Seen(seen) => seen.process.size == 0 && seen.has_told_all(),
+            Look::Seen(seen) => seen.process.size == 0 && seen.threads < 2,
             Look::Gone => true,
             Look::Unclear => false,
         }
