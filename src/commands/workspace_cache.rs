@@ -21,6 +21,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 
 use super::run_arguments::MountRequest;
+use cell::mediate::names::CACHES;
 use cell::removal::{opened_up, put_aside, remove_all};
 use cell::{c_path, errno_of};
 use config::server::Config;
@@ -31,8 +32,6 @@ use profile::toolchains::ToolchainChoice;
 
 /// Its path in a cell.
 const PLACE: &str = "/cache";
-/// Directories on the way to it below the user's cache directory.
-const OWN: [&str; 2] = ["cofferdam", "workspaces"];
 /// Beginning of names that are to be removed.
 const GONE: &str = ".gone-";
 /// Files that are counted: with more it is emptied.
@@ -75,9 +74,12 @@ impl WorkspaceCache {
         if is_bare || most == 0 || is_taken || *choice == ToolchainChoice::None {
             return None;
         }
-        let wrapper = mounts.iter().find(|mount| mount.host.ends_with(".gradle/wrapper"));
-        match Self::made(&user_caches()?, &workspace.host.canonicalize().ok()?, most, wrapper) {
+        match Self::made(&user_caches()?, &workspace.host.canonicalize().ok()?, most, mounts) {
             Ok(cache) => Some(cache),
+            Err(Errno::EXDEV) => {
+                tracing::info!("this workspace has no cache: a grant for writing has the caches in it");
+                None
+            }
             Err(errno) => {
                 tracing::info!(%errno, "this workspace has no cache");
                 None
@@ -89,16 +91,18 @@ impl WorkspaceCache {
         caches: &Path,
         workspace: &Path,
         most: u64,
-        wrapper: Option<&MountRequest>,
+        mounts: &[MountRequest],
     ) -> Result<Self, Errno> {
+        let wrapper = mounts.iter().find(|mount| mount.host.ends_with(".gradle/wrapper"));
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(caches).map_err(|error| errno_of(&error))?;
         let mut place = caches.canonicalize().map_err(|error| errno_of(&error))?;
-        let mut held = owned(open(&place, DIRECTORY, Mode::empty())?)?;
-        for name in OWN {
-            held = directory(&held, name)?;
-            place.push(name);
+        let held = owned(open(&place, DIRECTORY, Mode::empty())?)?;
+        let held = directory(&held, CACHES)?;
+        place.push(CACHES);
+        if mounts.iter().any(|mount| is_shared(mount, &place)) {
+            return Err(Errno::EXDEV);
         }
         let name = name(workspace);
         place.push(&name);
@@ -139,6 +143,13 @@ impl WorkspaceCache {
         }
         Ok(Self { mounts, env, _lock: ManuallyDrop::new(lock) })
     }
+}
+
+/// Returns whether a grant in which names are guarded has the caches in it, or is one of them: in the cache no name is.
+fn is_shared(mount: &MountRequest, caches: &Path) -> bool {
+    let host = mount.host.canonicalize();
+    mount.access == Access::ReadWrite
+        && host.is_ok_and(|host| caches.starts_with(&host) || host.starts_with(caches))
 }
 
 /// Returns the directory of the user's caches (XDG Base Directory Specification).

@@ -167,6 +167,20 @@ pub fn mount_id(path: &CStr) -> Result<u64> {
     }
 }
 
+/// Returns the device and the number of the mount of a held file (statx(2), STATX_MNT_ID).
+///
+/// # Errors
+/// ENOTSUP: the kernel is older than 5.8 and does not say.
+pub fn device_and_mount(held: impl AsFd) -> Result<(u64, u64)> {
+    // Neither changes while a file is held: a server that the filesystem has is not asked.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let status = statx(held, c"", flags, StatxFlags::MNT_ID).map_err(errno)?;
+    if status.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        return Err(Errno::ENOTSUP);
+    }
+    Ok((libc::makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_mnt_id))
+}
+
 /// Makes the current directory the root, with the old root stacked on it. The caller then unmounts "."
 /// (pivot_root(2), `pivot_root(".", ".")`).
 pub fn pivot_here() -> Result<()> {

@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::toolchains::Home;
-use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, holds};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
     claim("a_cache_is_emptied_when_it_is_too_large", limited),
     claim("no_cell_spoils_a_start_by_what_it_leaves_in_the_cache", spoiled),
     claim("no_link_leads_the_cache_elsewhere", linked),
+    claim("every_name_may_be_made_in_the_cache_and_in_none_of_its_neighbours", named)
+        .needs(&[Need::Git, Need::Python]),
+    claim("no_link_of_the_workspace_leads_the_host_into_a_cache", led).needs(&[Need::Python]),
 ];
 
 /// Makes a file in the cache, and shows what was there before.
@@ -27,7 +30,7 @@ fn run(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> 
 
 /// The directories of all caches.
 fn caches(caller: &Caller) -> PathBuf {
-    Path::new(&caller.home).join(".cache/cofferdam/workspaces")
+    Path::new(&caller.home).join(".cache/cofferdam-caches")
 }
 
 /// The cache that there is, and its lock.
@@ -157,4 +160,125 @@ fn linked(caller: &Caller) -> Check {
     let told = run(caller, &["--rw", &one], "ls -d /cache; echo started")?;
     equal("no cache", told.said(), "started")?;
     equal("nothing is made", std::fs::read_dir(&secret)?.count(), 1)
+}
+
+/// Makes guarded names in the cache, and then by every way from there to the workspace.
+const NAMES: &str = r#"
+import errno, os, socket, subprocess, threading
+def tried(what, action):
+    try: action()
+    except OSError as error: print(what, errno.errorcode[error.errno])
+    else: print(what, "done")
+print("one filesystem", os.stat("/cache").st_dev == os.stat("/workspace").st_dev)
+tried("clone", lambda: subprocess.run(["git", "init", "-q", "/cache/uv/repo"], check=True))
+tried("hook", lambda: open("/cache/uv/repo/.git/hooks/post-commit", "w").close())
+tried("settings", lambda: os.mkdir("/cache/.vscode"))
+tried("renamed", lambda: os.rename("/cache/uv/repo/.git", "/cache/uv/.git"))
+tried("linked", lambda: os.link("/cache/uv/.git/config", "/cache/.envrc"))
+tried("again", lambda: os.truncate("/cache/.envrc", 0))
+held = os.open("/cache/uv", os.O_PATH)
+tried("held", lambda: os.mkdir(".husky", dir_fd=held))
+# The control, and the ways out.
+tried("workspace", lambda: os.mkdir("/workspace/.git"))
+tried("rename", lambda: os.rename("/cache/uv/.git", "/workspace/.git"))
+tried("rename of one above", lambda: os.rename("/cache/uv", "/workspace/uv"))
+tried("link", lambda: os.link("/cache/.envrc", "/workspace/.envrc"))
+tried("link of a plain name", lambda: os.link("/cache/.envrc", "/workspace/plain"))
+tried("symlink", lambda: os.symlink("/cache/uv/.git", "/workspace/.git"))
+os.symlink("/workspace", "/cache/back")
+tried("by a link", lambda: os.mkdir("/cache/back/.git"))
+tried("by a way up", lambda: os.mkdir("/cache/../workspace/.git"))
+out = os.open("/cache/back", os.O_PATH | os.O_DIRECTORY)
+tried("by a held directory", lambda: os.mkdir(".git", dir_fd=out))
+os.chdir("/cache"); os.chdir("back")
+tried("from where it leads", lambda: os.mkdir(".git"))
+os.chdir("/cache")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/cache/socket"); listener.listen(1)
+tried("connect", lambda: socket.socket(socket.AF_UNIX).connect("/cache/socket"))
+# A link that leads to the cache in one moment and to the workspace in the next.
+os.mkdir("/cache/race"); os.mkdir("/workspace/race")
+os.symlink("/cache/race", "/tmp/a"); os.symlink("/workspace/race", "/tmp/b")
+stop = threading.Event()
+def swap():
+    while not stop.is_set():
+        for to in "ab":
+            os.symlink(os.readlink("/tmp/" + to), "/tmp/new"); os.rename("/tmp/new", "/tmp/led")
+os.symlink("/cache/race", "/tmp/led")
+thread = threading.Thread(target=swap); thread.start()
+made = refused = 0
+while made < 200 or refused < 200:
+    try: os.mkdir("/tmp/led/.git")
+    except FileExistsError: pass
+    except PermissionError: refused += 1
+    else: made += 1
+    try: os.rmdir("/cache/race/.git")
+    except FileNotFoundError: pass
+stop.set(); thread.join()
+print("raced", os.listdir("/workspace/race"))
+print(sorted(os.listdir("/workspace")))
+"#;
+
+const NAMED: &str = "one filesystem True
+clone done
+hook done
+settings done
+renamed done
+linked done
+again done
+held done
+workspace EPERM
+rename EPERM
+rename of one above EXDEV
+link EPERM
+link of a plain name EXDEV
+symlink EPERM
+by a link EPERM
+by a way up EPERM
+by a held directory EPERM
+from where it leads EPERM
+connect EPERM
+raced []
+['race']
+";
+
+fn named(caller: &Caller) -> Check {
+    let one = workspace(caller, "one")?;
+    let told = caller.run(&["--rw", &one], &["python3", "-c", NAMES])?;
+    equal("names", told.stdout.as_str(), NAMED)
+}
+
+/// Makes links that lead to the cache on the host, whose path the list of mounts shows, straight and in steps.
+const LINKS: &str = r#"
+import errno, os
+os.makedirs("/cache/project/.git")
+def root(point):
+    return next(line.split()[3] for line in open("/proc/self/mountinfo") if line.split()[4] == point)
+cache, home = root("/cache"), os.path.dirname(root("/workspace"))
+relative = os.path.relpath(cache, home)
+first, rest = relative.split("/", 1)
+for name, text in [("straight", f"../{relative}/project"), ("first", f"../{first}"), ("rest", f"first/{rest}/project"),
+                   ("case", f"../{relative}/project".replace("cofferdam", "Cofferdam")), ("plain", "../else")]:
+    try: os.symlink(text, f"/workspace/{name}")
+    except OSError as error: print(name, errno.errorcode[error.errno])
+    else: print(name, "made")
+os.symlink(f"{cache}/project", "/cache/inside")
+"#;
+
+fn led(caller: &Caller) -> Check {
+    let python = ["python3", "-c", LINKS];
+    // The positive control: a program of the host that follows such a link finds the repository.
+    let open = workspace(caller, "open")?;
+    let told = caller.run(&["--rw", &open, "--unguarded"], &python)?;
+    equal("unguarded", told.said(), "straight made\nfirst made\nrest made\ncase made\nplain made")?;
+    let told = caller.bash_outside(&format!("cd {open} && ls -A straight rest"))?;
+    equal("obeyed", told.said(), "rest:\n.git\n\nstraight:\n.git")?;
+    let one = workspace(caller, "one")?;
+    let told = caller.run(&["--rw", &one], &python)?;
+    equal("guarded", told.said(), "straight EPERM\nfirst made\nrest EPERM\ncase EPERM\nplain made")?;
+    // Where the caches are within a guarded grant there is none: a directory could be moved out of it.
+    let config = caller.home.join(".cache").display().to_string();
+    let none = "ls -d /cache; echo started";
+    let told = run(caller, &["--rw", &one, "--rw", &format!("{config}:/mnt/caches")], none)?;
+    equal("within a grant", told.said(), "started")
 }

@@ -61,8 +61,10 @@ impl CallGroup {
 }
 
 /// The system calls by which init makes names.
-const MAKING: [Sysno; 17] = [
+const MAKING: [Sysno; 18] = [
     Sysno::process_vm_readv,
+    // Which mount a directory is on.
+    Sysno::statx,
     Sysno::openat2,
     Sysno::openat,
     Sysno::readlinkat,

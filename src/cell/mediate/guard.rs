@@ -11,10 +11,13 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use super::Mediation;
 use super::names::{self, COMMONDIR, Depth, DirectoryClass, HEAD, NameClass, OBJECTS, Renames};
 use super::paths::{Spot, TargetThread};
-use sys::{Result, lookup};
+use sys::{Result, lookup, mount};
 
 /// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`, and the one of granted sockets.
 const PRIVATE: usize = 4;
+
+/// What the kernel puts after the path of a file whose name is gone (proc_pid_fd(5)).
+const DELETED: &[u8] = b" (deleted)";
 
 /// A filesystem of the cell's own that it may share with others of its session.
 const WORKSPACE: &CStr = c"/workspace";
@@ -30,6 +33,9 @@ pub struct NameGuard<'a> {
     private: [u64; PRIVATE],
     /// Number of entries, from the first, that are filesystems of this cell alone.
     own: usize,
+    /// Number of the mount of the workspace's cache. Its device number says nothing: the workspace mostly is on the
+    /// same filesystem.
+    cache: Option<u64>,
     /// Device number of a `/workspace` of the cell's session, which its other cells have too; else 0.
     workspace: u64,
 }
@@ -44,7 +50,9 @@ impl<'a> NameGuard<'a> {
                 workspace = *place;
             }
         }
-        Ok(Self { named: &guard.named, proc, private, own: guard.private.len(), workspace })
+        let cache = guard.cache.as_deref().map(mount::mount_id).transpose()?;
+        let own = guard.private.len();
+        Ok(Self { named: &guard.named, proc, private, own, cache, workspace })
     }
 
     /// Decides what a rename may move from one spot to the other.
@@ -56,6 +64,14 @@ impl<'a> NameGuard<'a> {
     /// Returns true if a directory is on one of the cell's own filesystems.
     pub fn is_private(&self, directory: impl AsFd) -> Result<bool> {
         Ok(self.private.contains(&fstat(directory)?.st_dev))
+    }
+
+    /// Returns true if every name may be made in a directory: one of the cell's own filesystems, or of the cache.
+    /// The kernel neither renames nor links from one mount to another (EXDEV), also of one filesystem.
+    pub fn is_free(&self, directory: impl AsFd) -> Result<bool> {
+        let Some(cache) = self.cache else { return self.is_private(directory) };
+        let (device, mount) = mount::device_and_mount(directory)?;
+        Ok(mount == cache || self.private.contains(&device))
     }
 
     /// Returns true if a file is on a filesystem that no other cell has.
@@ -73,7 +89,7 @@ impl<'a> NameGuard<'a> {
 
     /// Returns true if this name must not be made here, also in doubt.
     pub(crate) fn is_guarded(&self, spot: &Spot) -> Result<bool> {
-        if self.is_private(&spot.parent)? {
+        if self.is_free(&spot.parent)? {
             return Ok(false);
         }
         let mut buffer = [0; 4096];
@@ -99,7 +115,7 @@ impl<'a> NameGuard<'a> {
     /// Returns true if no directory of this name must be made here, also in doubt.
     pub(crate) fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
         match NameClass::of(spot.name()) {
-            NameClass::Info if !self.is_private(&spot.parent)? => {
+            NameClass::Info if !self.is_free(&spot.parent)? => {
                 let mut buffer = [0; 4096];
                 let directory = self.path(&spot.parent, &mut buffer)?;
                 Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
@@ -120,7 +136,7 @@ impl<'a> NameGuard<'a> {
     /// replaced it since the grant, as git does with its configuration. A HEAD alone names nothing to run.
     pub fn keeps(&self, spot: &Spot) -> Result<bool> {
         match NameClass::of(spot.name()) {
-            NameClass::Head { .. } if !self.is_private(&spot.parent)? => {
+            NameClass::Head { .. } if !self.is_free(&spot.parent)? => {
                 let mut buffer = [0; 4096];
                 let directory = self.path(&spot.parent, &mut buffer)?;
                 self.is_within(spot, directory)
@@ -141,14 +157,23 @@ impl<'a> NameGuard<'a> {
     pub(crate) fn keeps_file(&self, file: &OwnedFd) -> Result<bool> {
         let mut buffer = [0; 4096];
         let path = self.path(file, &mut buffer)?;
-        if path.first() != Some(&b'/') {
-            // A pipe or a socket.
+        if path.first() != Some(&b'/') || self.is_free(file)? {
+            // A pipe, a socket, or a file that no name guards.
             return Ok(false);
         }
-        match Spot::at(path) {
+        let found = fstat(file)?;
+        // Without a name no program finds it, and no cell can give it one again.
+        let is_nameless = found.st_nlink == 0 || path.ends_with(DELETED);
+        match Spot::as_named(path) {
+            // A file that was granted alone. Another file: the cell has put another directory on the way since.
+            Ok(spot) if self.is_free(&spot.parent)? => {
+                let there = fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+                Ok((there.st_dev, there.st_ino) != (found.st_dev, found.st_ino))
+            }
             Ok(spot) => self.keeps(&spot),
-            // Its directory is gone.
-            Err(Errno::ENOENT) => Ok(false),
+            Err(Errno::ENOENT) if is_nameless => Ok(false),
+            // Its directory was moved since, or a link came in its place.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(true),
             Err(errno) => Err(errno),
         }
     }

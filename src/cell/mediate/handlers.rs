@@ -13,7 +13,7 @@ use super::caller::{TargetCall, Umasks};
 use super::calls::PathArgument;
 use super::epoll::Instances;
 use super::guard::NameGuard;
-use super::names::Renames;
+use super::names::{self, Renames};
 use super::open::{finished, hand_over, later, opened};
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
 use super::pending::{MADE, PendingCalls, Retry, blocked, unblocked};
@@ -159,6 +159,9 @@ impl<'a> Handlers<'a> {
     ) -> std::result::Result<Response, CallError> {
         let content = caller.target.text(content)?;
         let spot = self.free(caller, path, NameGuard::is_guarded)?;
+        if names::leads_to_caches(content.bytes()) && !self.name_guard.is_free(&spot.parent)? {
+            return Err(CallError::Guarded);
+        }
         caller.still_waits()?;
         symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
         Ok(Response::Done)
@@ -334,7 +337,7 @@ impl<'a> Handlers<'a> {
         if self.name_guard.is_guarded(&to)? || (swaps && self.name_guard.is_guarded(&from)?) {
             return Err(CallError::Guarded);
         }
-        let renames = match self.name_guard.is_private(&to.parent)? {
+        let renames = match self.name_guard.is_free(&to.parent)? {
             true => Renames::Anything,
             false => self.name_guard.renames(&from, &to)?,
         };

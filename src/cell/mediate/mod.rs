@@ -53,6 +53,8 @@ pub struct Mediation {
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
     /// The cell's own filesystems, where every name may be made.
     pub private: Vec<CString>,
+    /// The mount of the workspace's cache, where every name may be made too. Sockets in it cannot be connected to.
+    pub cache: Option<CString>,
     /// The directory of granted sockets, which may be connected to: cells of a template share it.
     pub sockets: Option<CString>,
     /// Directories and files of the host that were granted, as the cell has them.
@@ -78,6 +80,7 @@ pub struct GuardedNames<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Belongings<'a> {
     pub private: Vec<CString>,
+    pub cache: Option<&'a Path>,
     pub sockets: Option<CString>,
     pub granted: &'a [PathBuf],
 }
@@ -99,6 +102,8 @@ impl Mediation {
             Some((path.parent()?.as_os_str().as_bytes().to_owned(), name))
         };
         let named = names.map_or(&[][..], |names| names.named);
+        // Else no name is guarded, and init may not ask for the number of a mount.
+        let cache = own.cache.filter(|_| names.is_some());
         let probe = names.map(|names| super::c_path(&names.directory.join(".git:probe")));
         let mut own_calls: Vec<Sysno> =
             calls.iter().flat_map(|call| call.row.group.calls()).copied().collect();
@@ -109,6 +114,7 @@ impl Mediation {
             calls,
             named: named.iter().filter_map(split).collect(),
             private: own.private,
+            cache: cache.map(super::c_path).transpose()?,
             sockets: own.sockets,
             granted: own.granted.iter().map(path).collect(),
             probe: probe.transpose()?,

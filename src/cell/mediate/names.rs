@@ -39,6 +39,9 @@ pub const OBEYED: [(&str, &str); 32] = [
 /// How the names begin that init gives to a file for a moment: no cell may make one. Git passes over a
 /// reference that begins with a dot. The clerk, a program of the cell, begins its own with `.cofferdam-`.
 pub const OWN: &str = ".cofferdam.";
+/// The directory of the workspaces' caches, in the user's: no link in a guarded grant may have it in its text. Any name
+/// may be made in a cache, and a program of the host that followed such a link would obey what is there.
+pub const CACHES: &str = "cofferdam-caches";
 /// A repository's own directory, or the file that stands for it.
 pub const GIT: &str = ".git";
 /// The file that makes a directory a repository to git, together with `objects` and `refs`, which many
@@ -173,6 +176,12 @@ fn is_plain(name: &[u8]) -> bool {
     name.first().is_some_and(|first| {
         first.is_ascii_alphanumeric() && !FIRST_OF_PARTS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')
+}
+
+/// Returns true if the text of a link may lead the host into a cache.
+#[must_use]
+pub fn leads_to_caches(text: &[u8]) -> bool {
+    parts(text).any(|part| may_be(part, CACHES))
 }
 
 /// Iterates over the parts of a path.

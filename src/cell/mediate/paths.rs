@@ -56,7 +56,15 @@ pub struct Spot {
 impl Spot {
     /// Resolves an absolute path of ours.
     pub fn at(path: &[u8]) -> Result<Self> {
-        spot_from(None, path)
+        spot_from(None, path, Follow::Texts)
+    }
+
+    /// Resolves a path that the kernel gave to a held file, which has no link.
+    ///
+    /// # Errors
+    /// ELOOP, ENOENT, ENOTDIR: a directory on the way was changed since.
+    pub fn as_named(path: &[u8]) -> Result<Self> {
+        spot_from(None, path, Follow::Nothing)
     }
 
     /// Returns the last part of the path as an argument of a call.
@@ -191,7 +199,7 @@ impl TargetThread<'_> {
             Some(b'/') => None,
             Some(_) | None => Some(self.start(from)?),
         };
-        spot_from(start, text.bytes())
+        spot_from(start, text.bytes(), Follow::Texts)
     }
 
     /// Opens the directory that a path starts at, if it is relative the caller's current directory.
@@ -221,7 +229,7 @@ impl TargetThread<'_> {
             Some(_) | None => Some(self.start(from)?),
         };
         for _ in 0..LINKS {
-            let spot = spot_from(start, text.bytes())?;
+            let spot = spot_from(start, text.bytes(), Follow::Texts)?;
             if is_procfs(&spot.parent)? {
                 return self.own_descriptor(text.bytes()).map(FoundFile::Descriptor);
             }
@@ -274,13 +282,13 @@ pub struct Status {
 }
 
 /// Opens the directory of a path's last part; a relative path begins at `start`.
-fn spot_from(start: Option<OwnedFd>, path: &[u8]) -> Result<Spot> {
+fn spot_from(start: Option<OwnedFd>, path: &[u8], follow: Follow) -> Result<Spot> {
     let (directory, last) = split(path);
     let last = Text::new(last)?;
     let parent = match (start, directory.is_empty()) {
         (Some(start), true) => start,
-        (Some(start), false) => hold(start.as_fd(), directory)?,
-        (None, _) => hold(AT_FDCWD, directory)?,
+        (Some(start), false) => hold(start.as_fd(), directory, follow)?,
+        (None, _) => hold(AT_FDCWD, directory, follow)?,
     };
     Ok(Spot { parent, last })
 }
@@ -295,9 +303,9 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at_checked(if end == 0 { path.len() } else { cut }).unwrap_or_default()
 }
 
-fn hold(from: BorrowedFd<'_>, directory: &[u8]) -> Result<OwnedFd> {
+fn hold(from: BorrowedFd<'_>, directory: &[u8], follow: Follow) -> Result<OwnedFd> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    lookup::open(from, Text::new(directory)?.as_c()?, flags, 0, Follow::Texts)
+    lookup::open(from, Text::new(directory)?.as_c()?, flags, 0, follow)
 }
 
 /// Returns true if a directory is on a procfs, where paths differ between processes.

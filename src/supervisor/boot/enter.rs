@@ -331,6 +331,7 @@ fn mediation(
     }
     let own = Belongings {
         private: private.to_vec(),
+        cache: template.cache.as_deref(),
         sockets: template.sockets.place().map(CStr::to_owned),
         granted: &template.granted,
     };

@@ -91,6 +91,7 @@ pub(crate) struct PlacedGrants {
     pub has_directory: bool,
     pub writable: Vec<PathBuf>,
     pub guarded: Vec<PathBuf>,
+    pub cache: Option<PathBuf>,
     pub named: Vec<PathBuf>,
     pub notes: Vec<String>,
 }
@@ -153,7 +154,11 @@ impl PlacedGrants {
                 self.guarded.push(cell.clone());
                 self.named.extend(found.named.iter().map(|path| cell.join(path)));
             }
-            Access::Unguarded | Access::Cache => self.writable.push(cell.clone()),
+            Access::Unguarded => self.writable.push(cell.clone()),
+            Access::Cache => {
+                self.writable.push(cell.clone());
+                self.cache = Some(cell.clone());
+            }
         }
     }
 

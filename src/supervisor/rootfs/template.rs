@@ -80,6 +80,8 @@ pub(crate) struct Template {
     pub writable: Vec<PathBuf>,
     /// Of these, the ones in which no guarded name may be made.
     pub guarded: Vec<PathBuf>,
+    /// The workspace's cache, in which every name may be made.
+    pub cache: Option<PathBuf>,
     /// Places in them that links lead to or a configuration names, there or not.
     pub named: Vec<PathBuf>,
     /// Places in them that are not guarded in full, each with the reason.
@@ -203,10 +205,18 @@ impl TemplateBuilder<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
-        let PlacedGrants { by_slot, sockets, all, has_directory, writable, guarded, named, .. } =
-            grants;
-        let notes = grants.notes;
-        let granted = all;
+        let PlacedGrants {
+            by_slot,
+            sockets,
+            all: granted,
+            has_directory,
+            writable,
+            guarded,
+            cache,
+            named,
+            notes,
+            overlays: of_grants,
+        } = grants;
         let PlacedMounts { readable, overlays, is_open } = shown;
         Ok(Template {
             terminals: terminals.map(Rc::new),
@@ -220,10 +230,11 @@ impl TemplateBuilder<'_> {
             readable,
             granted,
             has_directory,
-            overlays: Overlays::new(overlays, grants.overlays),
+            overlays: Overlays::new(overlays, of_grants),
             is_open,
             writable,
             guarded,
+            cache,
             named,
             notes,
         })
