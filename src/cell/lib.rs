@@ -37,6 +37,7 @@ pub mod sockets;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ pub struct Design {
     /// operator lifted that, and sockets of the host; none if no call is mediated.
     pub mediation: Option<mediate::Mediation>,
     /// Granted directories the cell may write to, as it sees them.
-    pub writable: Vec<String>,
+    pub writable: Vec<PathBuf>,
     /// Parts of the grants that are not guarded in full, each with the reason.
     pub notes: Vec<String>,
     /// Whose ids its cells have on the host.

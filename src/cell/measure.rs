@@ -4,6 +4,8 @@
 //! supervisor. A value that is not what the floor demands refuses the cell.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
@@ -209,54 +211,61 @@ impl Operator {
 }
 
 /// Returns true for a mount point that a cell may write to, each its own.
-fn is_own(point: &str, design: &Design) -> bool {
-    matches!(point, "/tmp" | "/dev/shm" | "/workspace")
+fn is_own(point: &[u8], design: &Design) -> bool {
+    matches!(point, b"/tmp" | b"/dev/shm" | b"/workspace")
         || design.writable.iter().any(|path| {
             // Below a granted directory lie the mounts that guard parts of it.
             let path = escaped(path);
-            point.strip_prefix(&path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            let rest = point.strip_prefix(path.as_slice());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
         })
 }
 
-/// Escapes a path as mountinfo does (proc_pid_mountinfo(5)): blanks and backslashes in octal.
-fn escaped(path: &str) -> String {
-    path.chars()
-        .map(|character| match character {
-            ' ' => "\\040".to_owned(),
-            '\t' => "\\011".to_owned(),
-            '\n' => "\\012".to_owned(),
-            '\\' => "\\134".to_owned(),
-            other => other.to_string(),
+/// Escapes a path as mountinfo does (proc_pid_mountinfo(5)): blanks and backslashes in octal. All other bytes stay: a
+/// name need not be UTF-8.
+fn escaped(path: &Path) -> Vec<u8> {
+    let bytes = path.as_os_str().as_bytes().iter();
+    bytes
+        .flat_map(|byte| match byte {
+            b' ' => b"\\040".as_slice(),
+            b'\t' => b"\\011",
+            b'\n' => b"\\012",
+            b'\\' => b"\\134",
+            other => std::slice::from_ref(other),
         })
+        .copied()
         .collect()
 }
 
 fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
-    let table = read_all(&process, "mountinfo")?;
+    let table = read_bytes(&process, "mountinfo")?;
     let mut count = 0;
     let mut covered = false;
     let mut proc = Proc::default();
-    for line in table.lines() {
+    for line in table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let unknown = || UnfitCell("mountinfo has an unknown shape".to_owned());
-        let mut words = line.split(' ');
+        let mut words = line.split(|byte| *byte == b' ');
         let id = words.next().ok_or_else(unknown)?;
         let parent = words.next().ok_or_else(unknown)?;
         let point = words.nth(2).ok_or_else(unknown)?;
         let options = words.next().ok_or_else(unknown)?;
-        if point == "/proc" {
+        if point == b"/proc" {
             proc.add(id, parent, words.next_back().ok_or_else(unknown)?);
         }
-        let has = |option: &str| options.split(',').any(|word| word == option);
-        demand(has("nosuid"), || format!("{point} is not nosuid"))?;
+        let demand = |holds: bool, what: &str| {
+            demand(holds, || format!("{} is not {what}", String::from_utf8_lossy(point)))
+        };
+        let has = |option: &[u8]| options.split(|byte| *byte == b',').any(|word| word == option);
+        demand(has(b"nosuid"), "nosuid")?;
         // The five devices are bound one by one; nothing can be made beside them.
-        let devices = point.starts_with("/dev/") || point == HIDDEN_TERMINALS;
-        demand(has("nodev") || devices, || format!("{point} is not nodev"))?;
+        let devices = point.starts_with(b"/dev/") || point == HIDDEN_TERMINALS.as_bytes();
+        demand(has(b"nodev") || devices, "nodev")?;
         // Its own procfs is writable by right; what could be harmed there it does not show.
-        covered |= point == "/tmp";
-        let hidden = point.starts_with(HIDDEN);
-        let terminals = point == TERMINALS && design.profile.terminal.is_some();
-        let writable = is_own(point, design) || point == "/proc" || hidden || terminals;
-        demand(has("ro") || writable, || format!("{point} is not read-only"))?;
+        covered |= point == b"/tmp";
+        let hidden = point.starts_with(HIDDEN.as_bytes());
+        let terminals = point == TERMINALS.as_bytes() && design.profile.terminal.is_some();
+        let writable = is_own(point, design) || point == b"/proc" || hidden || terminals;
+        demand(has(b"ro") || writable, "read-only")?;
         count += 1;
     }
     // The hidden store lies under /tmp: it is out of reach because something is mounted there.
@@ -269,16 +278,17 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
 /// The mount at `/proc`: of those that stand one upon the other there, the upmost.
 #[derive(Default)]
 struct Proc<'a> {
-    id: &'a str,
+    id: &'a [u8],
     /// True if it shows nothing but processes.
     is_limited: bool,
 }
 
 impl<'a> Proc<'a> {
     /// Adds the next mount that stands there, with the options of its filesystem.
-    fn add(&mut self, id: &'a str, parent: &str, options: &str) {
+    fn add(&mut self, id: &'a [u8], parent: &[u8], options: &[u8]) {
         if self.id.is_empty() || self.id == parent {
-            let is_limited = options.split(',').any(|option| option == SUBSET);
+            let mut options = options.split(|byte| *byte == b',');
+            let is_limited = options.any(|option| option == SUBSET.as_bytes());
             *self = Self { id, is_limited };
         }
     }
@@ -336,6 +346,9 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, UnfitCell> {
         (false, _) => "not guarded".to_owned(),
         (true, None) => return Err(UnfitCell("the guard of names was not tried".to_owned())),
         (true, Some((refused, there))) => {
+            demand(there != raw(Errno::EACCES), || {
+                "the workspace's mode keeps its own user out: chmod u+rwx on the host".to_owned()
+            })?;
             // EPERM here: init cannot read what it is asked (kernel.yama.ptrace_scope above 1).
             met("a directory that is there already", there, Errno::EEXIST)?;
             met("a guarded name", refused, Errno::EPERM)?

@@ -4,12 +4,14 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat};
+use nix::unistd::{AccessFlags, faccessat};
 
 use super::error::CliError;
 use super::format::plain;
@@ -136,7 +138,50 @@ fn look_up(asked: Asked) -> Result<Found, CliError> {
         return Err(failed(Errno::ESTALE));
     }
     let is_directory = is(&status, libc::S_IFDIR);
+    if is_directory {
+        check_mode(asked, &host, &held, &status)?;
+    }
     Ok(Found { asked, host, file, is_directory, links })
+}
+
+/// Refuses a directory that cells cannot use, since its mode keeps the user out that they run as. A cell may have changed
+/// it, as it may change the workspace.
+fn check_mode(
+    asked: Asked,
+    host: &Path,
+    held: &OwnedFd,
+    status: &FileStat,
+) -> Result<(), CliError> {
+    let user = nix::unistd::geteuid();
+    let is_let = |flag: AccessFlags, owner: libc::mode_t| match user.is_root() {
+        // Root may enter all; cells have what the directory's owner has.
+        true => status.st_mode & owner != 0,
+        false => {
+            let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+            faccessat(AT_FDCWD, path.as_str(), flag, AtFlags::AT_EACCESS) != Err(Errno::EACCES)
+        }
+    };
+    let lists = is_let(AccessFlags::R_OK, libc::S_IRUSR);
+    let enters = is_let(AccessFlags::X_OK, libc::S_IXUSR);
+    let is_usable = match asked.request.access {
+        Access::ReadWrite | Access::Unguarded => lists && enters,
+        // One of the two is of some use: names alone, or files whose names are known.
+        Access::ReadOnly => lists || enters,
+        // Its mode is mended where it is made.
+        Access::Cache => true,
+    };
+    if is_usable {
+        return Ok(());
+    }
+    let what = match asked.request.cell == Path::new("/workspace") {
+        true => "the workspace's mode".to_owned(),
+        false => format!("{asked}: its mode"),
+    };
+    let remedy = match user.is_root() || status.st_uid == user.as_raw() {
+        true => format!("chmod u+rwx {}", shown(host)),
+        false => "it belongs to another user".to_owned(),
+    };
+    Err(CliError::new(format!("{what} is {:04o}: {remedy}", status.st_mode & 0o7777)))
 }
 
 /// Refuses what shows the processes of the host, and the whole machine or a whole home, or what it lies in.

@@ -1,6 +1,8 @@
 //! Arguments of `cofferdam run`: as typed, and as checked.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
@@ -77,10 +79,10 @@ pub struct CallArguments {
     pub profile: String,
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
-    pub ro: Vec<String>,
+    pub ro: Vec<OsString>,
     /// Grant a host directory for reading and writing, at CELL or else at /workspace
     #[arg(long, value_name = "HOST[:CELL]")]
-    pub rw: Vec<String>,
+    pub rw: Vec<OsString>,
     /// Set a variable in the cell
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
@@ -223,8 +225,8 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
 /// # Errors
 /// The flag, with a hint if there is one.
 pub(super) fn mounts(
-    ro: &[String],
-    (rw, writable): (&[String], Access),
+    ro: &[OsString],
+    (rw, writable): (&[OsString], Access),
     home: Option<&Path>,
 ) -> Result<Vec<MountRequest>, CliError> {
     let read = ro.iter().map(|ask| mount("--ro", ask, Access::ReadOnly, home));
@@ -279,18 +281,20 @@ pub(super) fn env(typed: &[String]) -> Result<Env, CliError> {
 /// Splits `HOST[:CELL]`: a path in the cell is absolute, so the last `:/` parts the two.
 fn mount(
     flag: &str,
-    ask: &str,
+    ask: &OsStr,
     access: Access,
     home: Option<&Path>,
 ) -> Result<MountRequest, CliError> {
-    let (host, cell) = match ask.rfind(":/") {
+    let bytes = ask.as_bytes();
+    let (host, cell) = match bytes.windows(2).rposition(|two| two == b":/") {
         Some(at) => {
-            let (host, rest) = ask.split_at(at);
-            (host, rest.strip_prefix(':'))
+            let (host, rest) = bytes.split_at(at);
+            (host, rest.strip_prefix(b":"))
         }
-        None => (ask, None),
+        None => (bytes, None),
     };
-    let bad = |why: &str| CliError::new(format!("{flag}: `{ask}` {why}"));
+    let (host, cell) = (OsStr::from_bytes(host), cell.map(OsStr::from_bytes));
+    let bad = |why: &str| CliError::new(format!("{flag}: `{}` {why}", ask.display()));
     if host.is_empty() {
         return Err(bad("names no host path").with_hint("write HOST or HOST:CELL"));
     }

@@ -1,8 +1,10 @@
 //! `cofferdam serve`: MCP on standard input and output.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -68,7 +70,7 @@ const WORKSPACE: &str = "/workspace";
 pub struct ServeArguments {
     /// Grant a host directory as /workspace of every call; with :ro, for reading only
     #[arg(long, value_name = "PATH[:ro]")]
-    pub workspace: Option<String>,
+    pub workspace: Option<OsString>,
     /// Serve the script tools of a project, which calls have as /workspace, read-only without :rw; built-in tools are
     /// shown besides where --tools names groups
     #[arg(long, value_name = "DIR[:rw]", conflicts_with_all = ["workspace"])]
@@ -78,10 +80,10 @@ pub struct ServeArguments {
     pub project_hooks: bool,
     /// Grant a host path read-only to every call, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
-    pub ro: Vec<String>,
+    pub ro: Vec<OsString>,
     /// Grant a host directory to every call for reading and writing, at CELL or else as the workspace
     #[arg(long, value_name = "HOST[:CELL]")]
-    pub rw: Vec<String>,
+    pub rw: Vec<OsString>,
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in what is granted for writing
     #[arg(long)]
     pub unguarded: bool,
@@ -377,16 +379,17 @@ const PROJECT_ROOT: &str = "MCPBASH_PROJECT_ROOT";
 const ROOTS: &str = "MCPBASH_ROOTS";
 
 /// Reads them.
-fn roots() -> Vec<String> {
-    let roots = std::env::var(ROOTS).unwrap_or_default();
-    roots.split(':').filter(|root| !root.is_empty()).map(str::to_owned).collect()
+fn roots() -> Vec<OsString> {
+    let roots = std::env::var_os(ROOTS).unwrap_or_default().into_vec();
+    let roots = roots.split(|byte| *byte == b':').filter(|root| !root.is_empty());
+    roots.map(|root| OsString::from_vec(root.to_owned())).collect()
 }
 
 /// Returns what grants them for reading, but for those that the project's directory holds.
-fn granted_roots(project: &str) -> Vec<String> {
+fn granted_roots(project: &str) -> Vec<OsString> {
     let project = project.strip_suffix(":rw").unwrap_or(project);
     let directory = Path::new(project).canonicalize();
-    let is_inside = |root: &String| {
+    let is_inside = |root: &OsString| {
         let root = Path::new(root).canonicalize();
         matches!((&root, &directory), (Ok(root), Ok(project)) if root.starts_with(project))
     };
@@ -450,7 +453,7 @@ fn started() {
 /// The flag, with a hint.
 fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountRequest>, CliError> {
     let project = typed.project.as_deref().map(project_workspace);
-    let ask = project.as_deref().or(typed.workspace.as_deref());
+    let ask = project.as_deref().map(OsStr::new).or(typed.workspace.as_deref());
     let workspace = ask.map(|ask| check_workspace(ask, home)).transpose()?;
     let mut mounts = Vec::from_iter(workspace);
     mounts.extend(typed.project.as_deref().map(kept).transpose()?.unwrap_or_default());
@@ -526,12 +529,15 @@ fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
-pub(super) fn check_workspace(ask: &str, home: Option<&Path>) -> Result<MountRequest, CliError> {
-    let (path, access) = match ask.strip_suffix(":ro") {
-        Some(path) => (path, Access::ReadOnly),
+pub(super) fn check_workspace(
+    ask: &OsStr,
+    home: Option<&Path>,
+) -> Result<MountRequest, CliError> {
+    let (path, access) = match ask.as_bytes().strip_suffix(b":ro") {
+        Some(path) => (OsStr::from_bytes(path), Access::ReadOnly),
         None => (ask, Access::ReadWrite),
     };
-    let bad = |why: &str| CliError::new(format!("--workspace: `{ask}` {why}"));
+    let bad = |why: &str| CliError::new(format!("--workspace: `{}` {why}", ask.display()));
     if path.is_empty() {
         return Err(bad("names no directory").with_hint("write PATH or PATH:ro"));
     }
@@ -550,7 +556,7 @@ mod tests {
     use super::*;
 
     fn checked(ask: &str) -> Result<MountRequest, String> {
-        check_workspace(ask, Some(Path::new("/home/me"))).map_err(|error| error.text())
+        check_workspace(OsStr::new(ask), Some(Path::new("/home/me"))).map_err(|error| error.text())
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A granted directory: an agent can work in it, and cannot leave there what the host runs later.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::support::{Caller, Check, Claim, Need, Told, claim, equal, holds, patience, soon};
@@ -11,6 +13,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("nothing_a_cell_leaves_runs_at_the_next_commit", layouts).needs(&[Need::Git]),
     claim("a_link_where_the_host_obeys_is_guarded_or_told", links),
     claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
+    claim("no_name_of_any_bytes_prevents_a_start", any_bytes).needs(&[Need::Git]),
+    claim("a_directory_that_its_user_may_not_enter_is_named_with_the_way_out", closed),
     claim("a_read_only_grant_needs_no_guards", read_only),
     claim("no_link_on_the_way_to_a_grant_within_another_leads_it_elsewhere", linked),
     claim("a_grant_within_the_workspace_is_there_in_any_order_or_is_refused", placed),
@@ -329,4 +333,72 @@ fn placed(caller: &Caller) -> Check {
         }
     }
     Ok(())
+}
+
+/// Names that are not UTF-8, on the way to what the host obeys, of the grant itself, and of what is granted in it.
+fn any_bytes(caller: &Caller) -> Check {
+    let path = caller.directory("any")?;
+    let odd = path.join(OsStr::from_bytes(b"a\xffb"));
+    let made = "mkdir -p $'a\\xffb/.vscode' $'a\\xffb/\\xfe' && git init -q $'a\\xffb/repo' && echo made";
+    let told = caller.bash_outside(&format!("cd {} && {made}", path.display()))?;
+    equal("the directory", told.said(), "made")?;
+    let text = path.display().to_string();
+    let script = ["bash", "-c", "cd /workspace/a* && mkdir .vscode/x; mkdir .envrc; ls -A"];
+    let told = caller.run(&["--rw", &text], &script)?;
+    equal("in the grant", told.stdout.as_str(), ".vscode\nrepo\n\u{fffd}\n")?;
+    holds("covered", &told.stderr, told.stderr.contains("vscode/x’: Read-only file system"))?;
+    holds("guarded", &told.stderr, told.stderr.contains("envrc’: Operation not permitted"))?;
+    // As the grant, by its path and by its place in the cell.
+    for (flag, suffix, place) in
+        [("--rw", "", "/workspace"), ("--ro", "", "/mnt/a*"), ("--ro", ":/mnt/x\u{7f}", "/mnt/x*")]
+    {
+        let grant = [odd.as_os_str().as_bytes(), suffix.as_bytes()].concat();
+        let mut command = caller.cofferdam(&["run", flag]);
+        let script = format!("cd {place} && ls -d repo");
+        command.arg(OsStr::from_bytes(&grant)).args(["--", "bash", "-c", &script]);
+        equal(place, Told::of(command, patience())?.said(), "repo")?;
+    }
+    let mut command = caller.cofferdam(&["run", "--rw", "."]);
+    command.current_dir(&odd).args(["--", "ls", "-d", "repo"]);
+    equal("as the current directory", Told::of(command, patience())?.said(), "repo")?;
+    let mut command = caller.cofferdam(&["serve", "--workspace"]);
+    command.arg(&odd);
+    let mut server = crate::server::Server::of(command)?;
+    server.gives("ls -d repo", 0, "repo\n")
+}
+
+/// What a cell can do to the directory itself: its user owns it.
+fn closed(caller: &Caller) -> Check {
+    let path = caller.directory("closed")?;
+    let text = path.display().to_string();
+    let told = caller.run(&["--rw", &text], &["bash", "-c", "chmod 0 /workspace && echo closed"])?;
+    equal("by a cell", told.said(), "closed")?;
+    let remedy = format!("chmod u+rwx {text}");
+    let beside = caller.directory("beside")?.display().to_string();
+    for (mode, options) in [
+        ("0000", vec!["--rw", &text]),
+        ("0100", vec!["--rw", &text, "--unguarded"]),
+        ("0670", vec!["--rw", &text]),
+        ("0000", vec!["--ro", &text]),
+        ("0277", vec!["--rw", &beside, "--ro", &text]),
+    ] {
+        caller.bash_outside(&format!("chmod {mode} {text}"))?;
+        let told = caller.run(&options, &["echo", "started"])?;
+        let said = match options.contains(&"--ro") {
+            true => format!("cofferdam: --ro: `{text}`: its mode is {mode}: {remedy}\n"),
+            false => format!("cofferdam: the workspace's mode is {mode}: {remedy}\n"),
+        };
+        equal("said", (told.code, told.stderr.as_str()), (125, said.as_str()))?;
+        let mut serve = caller.cofferdam(&["serve"]);
+        serve.args(options);
+        let told = Told::of(serve, patience())?;
+        holds("served", &told.stderr, told.code == 125 && (told.stderr == said || mode == "0000"))?;
+    }
+    // The positive controls: names alone, files whose names are known, and the way out.
+    for (mode, said) in [("0400", "started"), ("0100", "started"), ("0500", "started")] {
+        caller.bash_outside(&format!("chmod {mode} {text}"))?;
+        equal(mode, caller.run(&["--ro", &text], &["echo", "started"])?.said(), said)?;
+    }
+    caller.bash_outside(&remedy)?;
+    equal("mended", caller.run(&["--rw", &text], &["echo", "started"])?.said(), "started")
 }

@@ -1,5 +1,6 @@
 //! Learns what a tool of a project needs beyond its profile: the tool is called once, as `profile learn` runs a command.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -36,7 +37,7 @@ pub(super) struct LearnToolArguments {
     tool: ToolArguments,
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
-    ro: Vec<String>,
+    ro: Vec<OsString>,
     /// The profile to learn beyond, in place of the tool's own
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
@@ -78,7 +79,7 @@ fn run(
     launch: &ScriptLaunch,
 ) -> RunArguments {
     let profile = typed.profile.clone().or_else(|| launch.profile.clone());
-    let granted = vec![format!("{directory}:/workspace")];
+    let granted = vec![OsString::from(format!("{directory}:/workspace"))];
     let (rw, own) = if is_writable { (granted, Vec::new()) } else { (Vec::new(), granted) };
     let call = CallArguments {
         profile: profile.unwrap_or_else(|| "bash".to_owned()),

@@ -1,5 +1,6 @@
 //! Calls one tool of a project for its author: by a server of its own, as a client does.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -46,7 +47,7 @@ pub(super) struct RunToolArguments {
     project_hooks: bool,
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
-    ro: Vec<String>,
+    ro: Vec<OsString>,
     /// Time limit in seconds of a tool that states none
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -158,7 +159,7 @@ impl Server {
         if typed.project_hooks {
             command.arg("--project-hooks");
         }
-        command.args(typed.ro.iter().flat_map(|path| ["--ro", path.as_str()]));
+        command.args(typed.ro.iter().flat_map(|path| [OsStr::new("--ro"), path]));
         if let Some(seconds) = typed.timeout {
             command.env("MCPBASH_DEFAULT_TOOL_TIMEOUT", seconds.to_string());
         }

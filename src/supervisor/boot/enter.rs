@@ -389,7 +389,6 @@ fn design(
     let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
     let network = network(profile, &mut allowed);
     let (abi, links, class) = (landlock_abi, Follow::Texts, profile.egress.class);
-    let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
         profile: profile.clone(),
         workspace,
@@ -402,7 +401,7 @@ fn design(
         }),
         hidden: template.hidden,
         devices: template.devices,
-        writable: writable.collect(),
+        writable: template.writable,
         notes: template.notes,
         ids,
         landlock: landlock::LandlockPlan { abi, rules, links, network: class },
