@@ -244,6 +244,22 @@ pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
+/// Returns a ruleset for a process that lists, moves and removes what is beneath `directory`, and reads no file.
+///
+/// # Errors
+/// ENOTSUP below ABI 2, which holds moves to one directory.
+pub fn removes(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
+    let abi = known(abi);
+    if abi < ABI::V2 {
+        return Err(Errno::ENOTSUP);
+    }
+    let ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
+    let removes = AccessFs::RemoveFile | AccessFs::RemoveDir;
+    let moves = AccessFs::MakeDir | AccessFs::Refer;
+    let rule = PathBeneath::new(directory, removes | moves | AccessFs::ReadDir);
+    ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
+}
+
 /// Returns a ruleset for a process that reads files and folders beneath `directory`, and needs nothing else.
 pub fn reads(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
     let abi = known(abi);

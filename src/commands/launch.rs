@@ -128,6 +128,9 @@ fn with(
     })?;
     // Before this process holds a log, a listener or a token.
     let watched = plans.watcher.and_then(watch);
+    if let Some(upkeep) = settings.upkeep {
+        upkeep.start();
+    }
     // An operator's limit on file size must cost lines of the log, and not this process. Set after
     // the supervisor is made, whose cells have every signal as usual.
     signals::ignore_file_size_signal()

@@ -6,6 +6,7 @@
 
 mod agreement;
 pub mod audit;
+mod cache_upkeep;
 pub mod calc;
 pub mod check_files;
 mod colour;

@@ -44,7 +44,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let configured = &settings.loaded.config.toolchains.value;
     let egress = egress(&settings, &request);
     let request = request.with_toolchains(typed.toolchains.as_ref(), configured, &egress)?;
-    let cache = WorkspaceCache::of(
+    let mut cache = WorkspaceCache::of(
         typed.toolchains.as_ref(),
         &settings.loaded.config,
         &request.mounts,
@@ -60,7 +60,8 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;
     let size = terminal.as_ref().map(|terminal| terminal.size);
-    let (grant, terms, launched, entry) = prepare(request, size, settings)?;
+    let (grant, terms, launched, entry) =
+        prepare(request, size, settings.with_upkeep(cache.as_mut()))?;
     let Launched { link: socket, audit, streams, http: _, tcp: _, watched: _ } = launched;
     let lowered = lowered(&asked, &grant.job().limits);
     let terms = Terms { audit, lowered, terminal, ..terms };

@@ -230,7 +230,7 @@ fn granted(
     agreement::check_egress(&settings.loaded, &additions.egress)?;
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
-    let cache =
+    let mut cache =
         WorkspaceCache::of(typed.toolchains.as_ref(), &settings.loaded.config, &mounts, typed.tier);
     if let Some(cache) = &cache {
         mounts.extend(cache.mounts.iter().cloned());
@@ -244,7 +244,7 @@ fn granted(
     let files = listener::files(&typed.listener, &settings.loaded.config.http);
     let settings = settings.with_files(files.into_iter().chain(mcp.file.clone()).collect());
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
-    let settings = settings.with_read_only_tools(project);
+    let settings = settings.with_upkeep(cache.as_mut()).with_read_only_tools(project);
     let settings = settings.with_script_sdk(typed.project.as_ref())?.with_git_identity();
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
     Ok((settings, workspace, cache))
@@ -529,10 +529,7 @@ fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
-pub(super) fn check_workspace(
-    ask: &OsStr,
-    home: Option<&Path>,
-) -> Result<MountRequest, CliError> {
+pub(super) fn check_workspace(ask: &OsStr, home: Option<&Path>) -> Result<MountRequest, CliError> {
     let (path, access) = match ask.as_bytes().strip_suffix(b":ro") {
         Some(path) => (OsStr::from_bytes(path), Access::ReadOnly),
         None => (ask, Access::ReadWrite),

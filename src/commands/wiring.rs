@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::agreement;
+use super::cache_upkeep::CacheUpkeep;
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
 use super::grant_lookup::{self, Asked, Flag, Found};
 use super::listener::HostGrants;
 use super::run_arguments::MountRequest;
 use super::tier;
+use super::workspace_cache::WorkspaceCache;
 use super::{git_identity, host_programs};
 use config::json::ConfigJson;
 use config::mcp_server::McpSettings;
@@ -65,6 +68,8 @@ pub struct Settings {
     workers: u32,
     /// The workspace with all that is granted for reading only.
     read_only: Option<Workspace>,
+    /// Measuring and removing of caches that is due.
+    pub(super) upkeep: Option<Arc<CacheUpkeep>>,
 }
 
 impl Settings {
@@ -89,6 +94,7 @@ impl Settings {
             has_own_env: false,
             workers: u32::MAX,
             read_only: None,
+            upkeep: None,
         }
     }
 
@@ -96,6 +102,12 @@ impl Settings {
     fn named(mut self, directory: Option<&Path>) -> Self {
         self.asked.extend(directory.map(Path::to_owned));
         self
+    }
+
+    /// Adds what is to be done for the workspace's cache.
+    #[must_use]
+    pub(super) fn with_upkeep(self, cache: Option<&mut WorkspaceCache>) -> Self {
+        Self { upkeep: cache.and_then(|cache| cache.upkeep.take()).map(Arc::new), ..self }
     }
 
     /// Adds further files that decide who may do what: nothing that holds one is granted for writing.

@@ -1,28 +1,31 @@
 //! The cache that the cells of one workspace share across calls and starts: a directory of cofferdam's own, which no
 //! program of the host reads.
 //!
-//! Cells write to it as they like. It is made, measured and emptied from held directories, following no link.
+//! Cells write to it as they like. It is made and put aside from held directories, following no link; `cache_upkeep`
+//! measures it and removes what was put aside.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat};
-use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
+use nix::fcntl::{Flock, FlockArg, OFlag, open, openat};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 
+use super::cache_upkeep::{
+    CacheUpkeep, DIRECTORY, Measured, Unmeasured, lock_name, owned, put_away,
+};
 use super::run_arguments::MountRequest;
 use cell::mediate::names::CACHES;
-use cell::removal::{opened_up, put_aside, remove_all};
+use cell::removal::opened_up;
 use cell::{c_path, errno_of};
 use config::server::Config;
 use model::accounts;
@@ -32,24 +35,18 @@ use profile::toolchains::ToolchainChoice;
 
 /// Its path in a cell.
 const PLACE: &str = "/cache";
-/// Beginning of names that are to be removed.
-const GONE: &str = ".gone-";
-/// Files that are counted: with more it is emptied.
-const MOST_FILES: u32 = 1_000_000;
-/// Levels of directories that are measured: with more it is emptied.
-const DEEPEST: u8 = 100;
 /// Time after which it is measured again.
 const MEASURED: Duration = Duration::from_secs(3600);
 /// Directory of Gradle in the cache, and in that the one that the host's distributions are shown at.
 const GRADLE: [&str; 2] = ["gradle", "wrapper"];
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// A cache, kept from being emptied until this process ends.
 #[derive(Debug)]
 pub(super) struct WorkspaceCache {
     pub mounts: Vec<MountRequest>,
     pub env: BTreeMap<String, String>,
+    /// Measuring and removing that is due.
+    pub upkeep: Option<CacheUpkeep>,
     /// Never unlocked by a call, which main may not make any more.
     _lock: ManuallyDrop<Flock<File>>,
 }
@@ -77,7 +74,9 @@ impl WorkspaceCache {
         match Self::made(&user_caches()?, &workspace.host.canonicalize().ok()?, most, mounts) {
             Ok(cache) => Some(cache),
             Err(Errno::EXDEV) => {
-                tracing::info!("this workspace has no cache: a grant for writing has the caches in it");
+                tracing::info!(
+                    "this workspace has no cache: a grant for writing has the caches in it"
+                );
                 None
             }
             Err(errno) => {
@@ -105,13 +104,16 @@ impl WorkspaceCache {
             return Err(Errno::EXDEV);
         }
         let name = name(workspace);
+        let caches = place.clone();
         place.push(&name);
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let lock =
-            openat(&held, format!("{name}.lock").as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let lock = openat(&held, lock_name(&name).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let mut unmeasured = None;
         let lock = match Flock::lock(File::from(lock), FlockArg::LockExclusiveNonblock) {
             Ok(lock) => {
-                limit(&held, &name, most, &lock)?;
+                if limit(&held, &name, &lock)? {
+                    unmeasured = Some(Unmeasured { name: name.clone(), most });
+                }
                 lock.relock(FlockArg::LockShared)?;
                 lock
             }
@@ -141,7 +143,8 @@ impl WorkspaceCache {
             let cell = Path::new(PLACE).join(gradle).join(shown);
             mounts.push(MountRequest { cell, ..wrapper.clone() });
         }
-        Ok(Self { mounts, env, _lock: ManuallyDrop::new(lock) })
+        let upkeep = CacheUpkeep::due(&held, caches, unmeasured);
+        Ok(Self { mounts, env, upkeep, _lock: ManuallyDrop::new(lock) })
     }
 }
 
@@ -196,68 +199,19 @@ fn in_cache(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Refuses a directory that others can change.
-fn owned(held: OwnedFd) -> Result<OwnedFd, Errno> {
-    let found = fstat(&held)?;
-    let is_own = found.st_uid == nix::unistd::geteuid().as_raw() && found.st_mode & 0o022 == 0;
-    if is_own { Ok(held) } else { Err(Errno::EPERM) }
-}
-
-/// Empties the cache if a cell has made it unusable, or if it is larger than it may be, which is looked at once in a while.
-/// `lock` tells when it was measured.
-fn limit(held: &OwnedFd, name: &str, most: u64, lock: &File) -> Result<(), Errno> {
-    let measured = lock.metadata().and_then(|found| found.modified());
-    let age = measured.ok().and_then(|time| time.elapsed().ok());
-    let is_new = lock.metadata().is_ok_and(|found| found.len() == 0);
-    let is_due = is_new || age.is_none_or(|age| age >= MEASURED);
+/// Empties the cache if a cell has made it unusable, or if it was too large when it was measured. Returns whether it is
+/// to be measured, which is done once in a while. `lock` tells when it was.
+fn limit(held: &OwnedFd, name: &str, lock: &File) -> Result<bool, Errno> {
+    let found = lock.metadata().map_err(|error| errno_of(&error))?;
+    let measured = Measured::of(found.len());
     let is_usable = for_cells(held, name).is_ok();
-    if is_usable && !is_due {
-        return Ok(());
+    if is_usable && measured != Measured::TooLarge {
+        let age = found.modified().ok().and_then(|time| time.elapsed().ok());
+        return Ok(measured == Measured::Never || age.is_none_or(|age| age >= MEASURED));
     }
-    if !is_usable || is_larger(held, name, most) {
-        put_aside((held, &c_path(Path::new(name))?), (held, GONE), &mut 0)?;
-        let why = if is_usable { "too large" } else { "not usable" };
-        eprintln!("cofferdam: the cache of this workspace is emptied: it is {why}");
-    }
-    // Of an earlier start too, that was ended meanwhile.
-    remove_all(held, GONE)?;
-    lock.set_len(1)
-        .and_then(|()| lock.set_modified(SystemTime::now()))
-        .map_err(|error| errno_of(&error))
-}
-
-/// Returns whether a directory has more bytes, files or levels than it may, or cannot be measured.
-fn is_larger(parent: &OwnedFd, name: &str, most: u64) -> bool {
-    let mut left = Left { bytes: most, files: MOST_FILES };
-    let opened = Dir::openat(parent, name, DIRECTORY, Mode::empty());
-    opened.and_then(|directory| left.take(directory, DEEPEST)).is_err()
-}
-
-/// Part of the allowance that has not been counted yet.
-struct Left {
-    bytes: u64,
-    files: u32,
-}
-
-impl Left {
-    /// Counts all in a directory. It holds one directory for each level and no path, so that a cell cannot make it large.
-    fn take(&mut self, mut directory: Dir, levels: u8) -> Result<(), Errno> {
-        let levels = levels.checked_sub(1).ok_or(Errno::EFBIG)?;
-        let held = directory.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error))?;
-        for entry in directory.iter() {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let found = fstatat(&held, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-            let bytes = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
-            self.bytes = self.bytes.checked_sub(bytes).ok_or(Errno::EFBIG)?;
-            self.files = self.files.checked_sub(1).ok_or(Errno::EFBIG)?;
-            if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
-                self.take(Dir::openat(&held, name, DIRECTORY, Mode::empty())?, levels)?;
-            }
-        }
-        Ok(())
-    }
+    put_away(held, name)?;
+    let why = if is_usable { "too large" } else { "not usable" };
+    eprintln!("cofferdam: the cache of this workspace is emptied: it is {why}");
+    Measured::Fits.note(lock)?;
+    Ok(false)
 }

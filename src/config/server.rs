@@ -300,8 +300,8 @@ struct WrittenToolchains {
     ///
     /// Default: `"auto"`. Example: `"rust,nvm"`.
     grant: Option<Spanned<ToolchainChoice>>,
-    /// Size of the cache that the cells of one workspace share: it is emptied at a start that finds more in it, which is
-    /// looked at once an hour; `none` for no cache.
+    /// Size of the cache that the cells of one workspace share: it is measured once an hour, and the next start
+    /// empties it if it had more; `none` for no cache.
     ///
     /// Default: `"4G"`. Example: `"none"`.
     cache: Option<Spanned<CacheSize>>,

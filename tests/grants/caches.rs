@@ -10,6 +10,7 @@ use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, hol
 pub const CLAIMS: &[Claim] = &[
     claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
     claim("a_cache_is_emptied_when_it_is_too_large", limited),
+    claim("nothing_is_measured_or_removed_before_a_server_answers", later),
     claim("no_cell_spoils_a_start_by_what_it_leaves_in_the_cache", spoiled),
     claim("no_link_leads_the_cache_elsewhere", linked),
     claim("every_name_may_be_made_in_the_cache_and_in_none_of_its_neighbours", named)
@@ -37,7 +38,11 @@ fn caches(caller: &Caller) -> PathBuf {
 fn only(caller: &Caller) -> Result<[PathBuf; 2], Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(caches(caller))? {
-        found.push(entry?.path());
+        let entry = entry?;
+        // What is to be removed.
+        if entry.file_name() != ".gone" {
+            found.push(entry.path());
+        }
     }
     found.sort();
     match <[PathBuf; 2]>::try_from(found) {
@@ -80,12 +85,71 @@ fn configured(caller: &Caller, size: &str) -> Result<String, Failed> {
     Ok(directory.display().to_string())
 }
 
-/// Has the next start measure the cache: not within the hour of the last time, nor while somebody has the cache. What a
-/// start leaves behind may have it for a moment after its end.
-fn measured_next(lock: &Path) -> Check {
+/// Has the next start measure the cache: not within the hour of the last time, nor while another process has the cache.
+/// What a start leaves behind may have it for a moment after its end.
+fn unmeasured(lock: &Path) -> Check {
     std::fs::write(lock, "")?;
     let held = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
     held.map(drop).map_err(|(_, errno)| errno.to_string().into())
+}
+
+/// Has a server measure the cache, which the next start then empties if it is too large.
+fn measured(caller: &Caller, options: &[&str], lock: &Path) -> Check {
+    unmeasured(lock)?;
+    let _server = serving(caller, options)?;
+    until("it is measured", || Ok(std::fs::metadata(lock)?.len() > 0))?;
+    until("nothing is left", || Ok(!caches(caller).join(".gone").exists()))?;
+    // Its end lets go of the cache.
+    drop(_server);
+    let held = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
+    held.map(drop).map_err(|(_, errno)| errno.to_string().into())
+}
+
+/// Starts a server, up to its answer to `initialize`.
+fn serving(caller: &Caller, options: &[&str]) -> Result<crate::server::Server, Failed> {
+    crate::server::Server::of(caller.cofferdam(&[&["serve"], options].concat()))
+}
+
+fn until(what: &str, is_done: impl Fn() -> Result<bool, Failed>) -> Check {
+    let end = std::time::Instant::now() + crate::support::patience();
+    while !is_done()? {
+        holds(what, "never", std::time::Instant::now() < end)?;
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Directories that a cell leaves.
+const LEFT: &str = "mkdir -p /cache/{1..20}/{1..20}";
+
+fn later(caller: &Caller) -> Check {
+    let (one, other) = (workspace(caller, "one")?, workspace(caller, "other")?);
+    run(caller, &["--rw", &one], LEFT)?;
+    let [cache, lock] = only(caller)?;
+    unmeasured(&lock)?;
+    // As a cell can have made it unusable, and as an earlier start left it.
+    let gone = caches(caller).join(".gone");
+    let (from, to) = (cache.display(), gone.display());
+    caller.bash_outside(&format!(
+        "mkdir {to} && cp -r {from} {to}/1 && mkdir -p {to}/2/deep/deeper"
+    ))?;
+    // All that takes time waits for the other processes that do the same.
+    let held = Flock::lock(std::fs::File::open(caches(caller))?, FlockArg::LockExclusive);
+    let held = held.map_err(|(_, errno)| errno.to_string())?;
+    for workspace in [&one, &other] {
+        let mut server = serving(caller, &["--rw", workspace])?;
+        server.gives("ls /cache | wc -l", 0, if *workspace == one { "20\n" } else { "0\n" })?;
+        equal("not removed", std::fs::read_dir(&gone)?.count(), 2)?;
+        equal("nor measured", std::fs::metadata(&lock)?.len(), 0)?;
+        until("the process waits, confined", || confined(&caches(caller)))?;
+    }
+    // The process ends with its server.
+    let server = serving(caller, &["--rw", &one])?;
+    drop(held);
+    until("it is measured", || Ok(std::fs::metadata(&lock)?.len() == 1))?;
+    until("all is removed", || Ok(!gone.exists()))?;
+    drop(server);
+    equal("the cache stays", run(caller, &["--rw", &one], "ls /cache | wc -l")?.said(), "20")
 }
 
 fn limited(caller: &Caller) -> Check {
@@ -94,10 +158,9 @@ fn limited(caller: &Caller) -> Check {
     let options = ["--config", &config, "--rw", &one];
     let fill = "head -c 2M /dev/zero > /cache/large; d=/cache; for i in $(seq 300); do d=$d/d; done; mkdir -p $d";
     run(caller, &options, fill)?;
-    // Not looked at again at once.
     equal("there", run(caller, &options, "ls /cache")?.said(), "d\nlarge")?;
     let [cache, lock] = only(caller)?;
-    measured_next(&lock)?;
+    measured(caller, &options, &lock)?;
     let told = run(caller, &options, "ls -A /cache; echo ok > /cache/file")?;
     equal("emptied", told.said(), "")?;
     holds("and told", &told.stderr, told.stderr.contains("emptied: it is too large"))?;
@@ -105,11 +168,11 @@ fn limited(caller: &Caller) -> Check {
     // The positive control: what fits stays.
     let levels = "d=/cache; for i in $(seq 90); do d=$d/d; done; mkdir -p $d";
     run(caller, &options, levels)?;
-    measured_next(&lock)?;
+    measured(caller, &options, &lock)?;
     equal("kept", run(caller, &options, "cat /cache/file")?.said(), "ok")?;
     // Levels without end hold no descriptors.
     run(caller, &options, &levels.replace("90", "200"))?;
-    measured_next(&lock)?;
+    measured(caller, &options, &lock)?;
     equal("too deep", run(caller, &options, "ls -A /cache")?.said(), "")?;
     let none = configured(caller, "none")?;
     let told = run(caller, &["--config", &none, "--rw", &one], "ls -d /cache; echo started")?;
@@ -275,10 +338,35 @@ fn led(caller: &Caller) -> Check {
     equal("obeyed", told.said(), "rest:\n.git\n\nstraight:\n.git")?;
     let one = workspace(caller, "one")?;
     let told = caller.run(&["--rw", &one], &python)?;
-    equal("guarded", told.said(), "straight EPERM\nfirst made\nrest EPERM\ncase EPERM\nplain made")?;
+    equal(
+        "guarded",
+        told.said(),
+        "straight EPERM\nfirst made\nrest EPERM\ncase EPERM\nplain made",
+    )?;
     // Where the caches are within a guarded grant there is none: a directory could be moved out of it.
     let config = caller.home.join(".cache").display().to_string();
     let none = "ls -d /cache; echo started";
     let told = run(caller, &["--rw", &one, "--rw", &format!("{config}:/mnt/caches")], none)?;
     equal("within a grant", told.said(), "started")
+}
+
+/// Returns whether a process that holds the directory of the caches has given up what it does not need. A server and its
+/// cells hold none of it.
+fn confined(caches: &Path) -> Result<bool, Failed> {
+    for process in std::fs::read_dir("/proc")?.flatten() {
+        let process = process.path();
+        let Ok(held) = std::fs::read_dir(process.join("fd")) else { continue };
+        let is_held = |fd: std::fs::DirEntry| fd.path().read_link().is_ok_and(|to| to == caches);
+        // This process has it too, by its number and as `self`.
+        let number = process.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let is_other = number.is_some_and(|number: u32| number != std::process::id());
+        if !is_other || !held.flatten().any(is_held) {
+            continue;
+        }
+        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+        let has = |line: &str| status.lines().any(|one| one.split_whitespace().eq(line.split(' ')));
+        let lines = ["Seccomp: 2", "NoNewPrivs: 1", "CapEff: 0000000000000000", "Threads: 1"];
+        return Ok(lines.into_iter().all(has));
+    }
+    Ok(false)
 }

@@ -339,7 +339,8 @@ fn placed(caller: &Caller) -> Check {
 fn any_bytes(caller: &Caller) -> Check {
     let path = caller.directory("any")?;
     let odd = path.join(OsStr::from_bytes(b"a\xffb"));
-    let made = "mkdir -p $'a\\xffb/.vscode' $'a\\xffb/\\xfe' && git init -q $'a\\xffb/repo' && echo made";
+    let made =
+        "mkdir -p $'a\\xffb/.vscode' $'a\\xffb/\\xfe' && git init -q $'a\\xffb/repo' && echo made";
     let told = caller.bash_outside(&format!("cd {} && {made}", path.display()))?;
     equal("the directory", told.said(), "made")?;
     let text = path.display().to_string();
@@ -371,7 +372,8 @@ fn any_bytes(caller: &Caller) -> Check {
 fn closed(caller: &Caller) -> Check {
     let path = caller.directory("closed")?;
     let text = path.display().to_string();
-    let told = caller.run(&["--rw", &text], &["bash", "-c", "chmod 0 /workspace && echo closed"])?;
+    let told =
+        caller.run(&["--rw", &text], &["bash", "-c", "chmod 0 /workspace && echo closed"])?;
     equal("by a cell", told.said(), "closed")?;
     let remedy = format!("chmod u+rwx {text}");
     let beside = caller.directory("beside")?.display().to_string();

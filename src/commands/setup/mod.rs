@@ -101,7 +101,10 @@ fn project(typed: &Path, home: Option<&Path>) -> Result<String, CliError> {
     if path.ends_with(":ro") {
         return Err(bad("ends with :ro, which would be taken for an access"));
     }
-    serve::check_workspace(path.as_ref(), home.and_then(|home| home.canonicalize().ok()).as_deref())?;
+    serve::check_workspace(
+        path.as_ref(),
+        home.and_then(|home| home.canonicalize().ok()).as_deref(),
+    )?;
     Ok(path.to_owned())
 }
 
