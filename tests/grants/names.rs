@@ -17,6 +17,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_two_cells_make_a_socket_with_a_name_of_a_repository", two_cells)
         .needs(&[Need::Python]),
     claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated).needs(&[Need::Python]),
+    claim("twins_of_guarded_names_are_guarded_and_daily_work_goes_on", twins).needs(&[Need::Git]),
     claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
     claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
     claim("every_odd_call_is_answered_as_without_the_guard", odd).needs(&[Need::Python]),
@@ -583,4 +584,66 @@ fn without(caller: &Caller) -> Check {
         equal("probed", at(&object, "/receipt/probed/guarded_name"), "not guarded")?;
     }
     Ok(())
+}
+
+/// Plants what editors, agents and git of the host would run or read by another name, and says so where it worked; and
+/// then does what is daily work beside it.
+const TWINS: &str = r#"cd /workspace; exec 2> /tmp/err
+    for name in .vimrc .gvimrc .nvimrc .lazygit.yml .git/lazygit.yml .git/objects/info/alternates; do
+        echo x > $name && echo PLANTED $name
+    done
+    for name in .vim .kilocode .factory .openhands .repo .pi .github/hooks .clinerules/hooks; do
+        mkdir -p $name && echo PLANTED $name
+    done
+    mkdir -p a/hooks b; echo x > a/hooks/x
+    mv -T a/hooks .github/hooks && echo PLANTED renamed
+    python3 -c 'import os; os.rename("a", "sub.github"); os.mkdir("d"); os.rename("sub.github", "d/.github")' && echo PLANTED directory
+    ln -s ../a d/.github && echo PLANTED link
+    ln -s a link; python3 -c 'import os; os.rename("link", "d/.clinerules")' && echo PLANTED moved link
+    python3 -c 'import os; os.link("link", "d/.clinerules", follow_symlinks=False)' && echo PLANTED second name
+    echo x > old/.github/hooks/one && echo PLANTED old
+    mkdir -p .github/workflows d/.github && echo on: push > .github/workflows/ci.yml && echo rules > d/rules &&
+        mv d/rules d/.clinerules && mv .github/workflows/ci.yml .github/workflows/build.yml && mkdir src && mkdir src/hooks &&
+        mv .github b/ && git add b/.github && git commit -qm workflows && echo works"#;
+
+fn twins(caller: &Caller) -> Check {
+    let mut said = Vec::new();
+    for options in [&["--unguarded"][..], &[]] {
+        let path = caller.directory(&format!("twins{}", options.len()))?;
+        let text = path.display().to_string();
+        let made = "git init -q . && git config user.email a@b && git config user.name n && mkdir -p old/.github && echo made";
+        let told = caller.bash_outside(&format!("cd {text} && {made}"))?;
+        equal("a repository", told.said(), "made")?;
+        let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
+        let script = TWINS.replace("echo x > old/", "mkdir old/.github/hooks; echo x > old/");
+        said.push(caller.run(&options, &["bash", "-c", &script])?.stdout);
+    }
+    let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
+    // The positive control: without the guard each of them is open to the cell.
+    let plain = ".vimrc .gvimrc .nvimrc .lazygit.yml .git/lazygit.yml .git/objects/info/alternates .vim .kilocode .factory \
+        .openhands .repo .pi .github/hooks .clinerules/hooks directory old";
+    for what in plain.split_whitespace() {
+        let line = format!("PLANTED {what}\n");
+        holds("it works unguarded", (what, unguarded), unguarded.contains(&line))?;
+    }
+    equal("guarded", guarded.trim(), "works")?;
+    // What is there is read-only, and so is what the host makes while a cell runs.
+    let path = caller.directory("there")?;
+    let text = path.display().to_string();
+    let made = "mkdir -p .github/hooks p/.clinerules/hooks .git/objects/info && echo 1 > .github/hooks/one && \
+        echo 2 > .git/objects/info/alternates && touch .git/HEAD && ln -s p/.clinerules .clinerules && echo made";
+    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
+    let script = "exec 2>&1; cd /workspace; echo x > .github/hooks/one; echo x > p/.clinerules/hooks/two; \
+        for from in .github/hooks .github; do python3 -c 'import os, sys; os.rename(sys.argv[1], \"gone\")' $from; done; \
+        echo x > .git/objects/info/alternates; echo x > .github/fine && echo fine";
+    let told = bash(caller, &path, script)?;
+    let read_only = told.stdout.matches("Read-only file system").count();
+    // A mount stays where it is, and what lies beneath another mount than its new place.
+    let stays = ["Device or resource busy: '.github'", "cross-device link: '.github/hooks'"];
+    let stays = stays.iter().all(|why| told.stdout.contains(why));
+    holds("read-only", &told.stdout, read_only == 3 && stays && told.stdout.ends_with("fine\n"))?;
+    let seen = caller.bash_outside(&format!(
+        "cd {text} && cat .github/hooks/one && ls -A . p/.clinerules/hooks"
+    ))?;
+    equal("as before", seen.said(), "1\n.:\n.clinerules\n.git\n.github\np\n\np/.clinerules/hooks:")
 }

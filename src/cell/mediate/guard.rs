@@ -99,8 +99,9 @@ impl<'a> NameGuard<'a> {
         }
         let kind = NameClass::of(spot.name());
         match kind {
-            NameClass::Plain => Ok(false),
+            NameClass::Plain | NameClass::Holder => Ok(false),
             NameClass::Obeyed => Ok(true),
+            NameClass::Part if names::is_hooks(directory, spot.name()) => Ok(true),
             NameClass::Head { exact: false } if !may_fold(&spot.parent)? => Ok(false),
             NameClass::Head { .. }
             | NameClass::Part
@@ -110,6 +111,12 @@ impl<'a> NameGuard<'a> {
             | NameClass::OldRemotes
             | NameClass::Info => Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind)),
         }
+    }
+
+    /// Returns true if this name may be a directory's or a file's, but neither a link's nor one that a directory gets
+    /// later: it could have in it what must not be made under this name.
+    pub(crate) fn is_holder(&self, spot: &Spot) -> Result<bool> {
+        Ok(NameClass::of(spot.name()) == NameClass::Holder && !self.is_free(&spot.parent)?)
     }
 
     /// Returns true if no directory of this name must be made here, also in doubt.
@@ -127,6 +134,7 @@ impl<'a> NameGuard<'a> {
             | NameClass::Commondir
             | NameClass::Objects
             | NameClass::Attributes
+            | NameClass::Holder
             | NameClass::OldRemotes
             | NameClass::Info => self.is_guarded(spot),
         }
@@ -148,6 +156,7 @@ impl<'a> NameGuard<'a> {
             | NameClass::Commondir
             | NameClass::Objects
             | NameClass::Attributes
+            | NameClass::Holder
             | NameClass::OldRemotes
             | NameClass::Info => self.is_guarded(spot),
         }
@@ -181,9 +190,7 @@ impl<'a> NameGuard<'a> {
     /// Returns true if a directory lies in a place that the host obeys. If its mount is read-only, the
     /// kernel refuses by itself.
     fn is_within(&self, spot: &Spot, directory: &[u8]) -> Result<bool> {
-        let mut parts = directory.split(|byte| *byte == b'/');
-        let obeyed = parts.any(names::is_obeyed);
-        let within = obeyed
+        let within = names::has_obeyed(directory)
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
             || is_of_repository(&spot.parent, directory)?;
         Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))

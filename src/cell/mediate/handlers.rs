@@ -159,7 +159,8 @@ impl<'a> Handlers<'a> {
     ) -> std::result::Result<Response, CallError> {
         let content = caller.target.text(content)?;
         let spot = self.free(caller, path, NameGuard::is_guarded)?;
-        if names::leads_to_caches(content.bytes()) && !self.name_guard.is_free(&spot.parent)? {
+        let leads = names::leads_to_caches(content.bytes());
+        if self.name_guard.is_holder(&spot)? || leads && !self.name_guard.is_free(&spot.parent)? {
             return Err(CallError::Guarded);
         }
         caller.still_waits()?;
@@ -297,6 +298,10 @@ impl<'a> Handlers<'a> {
             FoundFile::Spot(target.spot(old)?)
         };
         let to = self.free(caller, new, NameGuard::is_guarded)?;
+        // What gets a second name may be a link.
+        if self.name_guard.is_holder(&to)? {
+            return Err(CallError::Guarded);
+        }
         caller.still_waits()?;
         match found {
             // A second name would make the file writable.
@@ -337,18 +342,30 @@ impl<'a> Handlers<'a> {
         if self.name_guard.is_guarded(&to)? || (swaps && self.name_guard.is_guarded(&from)?) {
             return Err(CallError::Guarded);
         }
+        let gets_holder =
+            self.name_guard.is_holder(&to)? || (swaps && self.name_guard.is_holder(&from)?);
         let renames = match self.name_guard.is_free(&to.parent)? {
             true => Renames::Anything,
-            false => self.name_guard.renames(&from, &to)?,
+            false => match self.name_guard.renames(&from, &to)? {
+                Renames::Nothing => Renames::Nothing,
+                Renames::Anything | Renames::Files | Renames::Regular if gets_holder => {
+                    Renames::Regular
+                }
+                renames => renames,
+            },
         };
         caller.still_waits()?;
         match renames {
             Renames::Anything => {
                 renameat2(&from.parent, from.last()?, &to.parent, to.last()?, flags)?;
             }
-            Renames::Files if flags.is_empty() => rename_file(&from, &to)?,
+            Renames::Files | Renames::Regular if flags.is_empty() => {
+                rename_file(&from, &to, renames)?;
+            }
             // EXDEV makes mv(1) copy, name by name, as between filesystems.
-            Renames::Files | Renames::Nothing => return Err(CallError::Errno(Errno::EXDEV)),
+            Renames::Files | Renames::Regular | Renames::Nothing => {
+                return Err(CallError::Errno(Errno::EXDEV));
+            }
         }
         Ok(Response::Done)
     }

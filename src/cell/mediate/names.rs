@@ -2,7 +2,7 @@
 
 /// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
 /// the reason why it is guarded.
-pub const OBEYED: [(&str, &str); 32] = [
+pub const OBEYED: [(&str, &str); 47] = [
     (".envrc", "direnv runs it as a shell script, once allowed"),
     (".vscode", "Visual Studio Code runs its tasks and takes paths of programs from its settings"),
     (".idea", "JetBrains' editors run its run configurations and file watchers"),
@@ -35,7 +35,26 @@ pub const OBEYED: [(&str, &str); 32] = [
     (".sl", "Sapling runs the hooks and extensions of its configuration"),
     (".jj", "Jujutsu runs the programs that its repository's configuration names"),
     (".husky", "husky's git hooks run the files in it"),
+    (".vimrc", "vim runs its commands, where exrc is set"),
+    (".gvimrc", "gvim runs its commands, where exrc is set"),
+    (".nvimrc", "Neovim runs its commands, where exrc is set"),
+    (".vim", "coc.nvim starts the language servers that its coc-settings.json names"),
+    (".lazygit.yml", "lazygit runs the commands that it names"),
+    (".kilocode", "Kilo Code starts the servers of its mcp.json"),
+    (".factory", "Factory's droid runs its hooks and starts the servers of its mcp.json"),
+    (".openhands", "OpenHands runs its setup.sh and its hooks"),
+    (".iflow", "iFlow CLI starts the servers of its settings"),
+    (".codebuddy", "CodeBuddy runs the hooks of its settings"),
+    (".qoder", "Qoder runs the hooks of its settings"),
+    (".grok", "Grok CLI starts the servers of its settings"),
+    (".tabnine", "Tabnine starts the servers of its mcp_servers.json"),
+    (".pi", "pi loads its extensions"),
+    (".repo", "repo runs the program in it"),
 ];
+/// Directories in which agents run hooks, and much else is daily work: [`HOOKS`] in them is guarded, and they come
+/// into being as directories and by their own name alone.
+pub const HOLDERS: [&str; 2] = [".github", ".clinerules"];
+pub const HOOKS: &str = "hooks";
 /// How the names begin that init gives to a file for a moment: no cell may make one. Git passes over a
 /// reference that begins with a dot. The clerk, a program of the cell, begins its own with `.cofferdam-`.
 pub const OWN: &str = ".cofferdam.";
@@ -50,13 +69,24 @@ pub const HEAD: &str = "HEAD";
 /// Parts of a repository that git runs or obeys.
 /// `commondir`, which a linked worktree's has, names where git finds its hooks and its `config`.
 /// The locks become what they are named after: git writes a new configuration there, and renames.
-pub const GIT_PARTS: [&str; 6] =
-    ["hooks", "config", "config.worktree", "config.lock", "config.worktree.lock", COMMONDIR];
+/// Lazygit runs the commands that its own file names.
+pub const GIT_PARTS: [&str; 7] = [
+    HOOKS,
+    "config",
+    "config.worktree",
+    "config.lock",
+    "config.worktree.lock",
+    COMMONDIR,
+    "lazygit.yml",
+];
 pub const COMMONDIR: &str = "commondir";
 pub(crate) const OBJECTS: &str = "objects";
 /// Chooses, in a repository's `info`, which of the configured programs sees a file. Git makes no other
 /// file of this name in a repository, and a directory that has one could become `info`.
 pub const ATTRIBUTES: &str = "attributes";
+/// Names, in a repository's `objects/info`, further directories of the host that git reads objects from. Git makes no
+/// other file of this name either.
+pub const ALTERNATES: &str = "alternates";
 
 /// Directories of a repository with remotes in older forms, a file each: git fetches from and pushes to what a file
 /// names, as to a configured remote (gitrepository-layout(5)). Among references they are names like any others.
@@ -169,10 +199,28 @@ pub fn is_obeyed(name: &[u8]) -> bool {
     OBEYED.iter().any(|(word, _)| may_be(name, word))
 }
 
+/// Returns true if a directory, by its path, is one of [`HOLDERS`] and a name in it [`HOOKS`].
+#[must_use]
+pub fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
+    let holder = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    may_be(name, HOOKS) && HOLDERS.iter().any(|word| may_be(holder, word))
+}
+
+/// Returns true if a path has a part that the host obeys wherever it lies, or hooks of an agent.
+#[must_use]
+pub fn has_obeyed(path: &[u8]) -> bool {
+    let mut before: &[u8] = b"";
+    parts(path).any(|part| {
+        let is_guarded = is_obeyed(part) || is_hooks(before, part);
+        before = part;
+        is_guarded
+    })
+}
+
 /// Returns true for most names that are no word above, by their first letter. A short name needs a tilde, and a
 /// name that does not begin with an ASCII letter or digit is left to the folding.
 fn is_plain(name: &[u8]) -> bool {
-    const FIRST_OF_PARTS: [u8; 7] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i'];
+    const FIRST_OF_PARTS: [u8; 8] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l'];
     name.first().is_some_and(|first| {
         first.is_ascii_alphanumeric() && !FIRST_OF_PARTS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')
@@ -220,7 +268,10 @@ pub enum NameClass {
     Part,
     Commondir,
     Objects,
+    /// [`ATTRIBUTES`] or [`ALTERNATES`].
     Attributes,
+    /// One of [`HOLDERS`].
+    Holder,
     /// One of [`OLD_REMOTES`].
     OldRemotes,
     /// [`INFO`], which may be a directory and nothing else.
@@ -246,7 +297,9 @@ impl NameClass {
             Self::Part
         } else if is(OBJECTS) {
             Self::Objects
-        } else if is(ATTRIBUTES) {
+        } else if HOLDERS.iter().any(|word| is(word)) {
+            Self::Holder
+        } else if is(ATTRIBUTES) || is(ALTERNATES) {
             Self::Attributes
         } else if OLD_REMOTES.iter().any(|word| is(word)) {
             Self::OldRemotes
@@ -285,7 +338,7 @@ impl DirectoryClass {
     #[must_use]
     pub fn refuses(self, kind: NameClass) -> bool {
         match (kind, self) {
-            (NameClass::Plain, _) => false,
+            (NameClass::Plain | NameClass::Holder, _) => false,
             (NameClass::Obeyed, _) => true,
             (NameClass::Attributes, place) => matches!(place, Self::Repository | Self::Inside),
             (NameClass::OldRemotes | NameClass::Info, place) => {
@@ -377,6 +430,8 @@ pub enum Renames {
     Anything,
     /// Files other than directories: git moves logs so.
     Files,
+    /// Regular files alone.
+    Regular,
     Nothing,
 }
 

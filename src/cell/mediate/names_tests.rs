@@ -21,8 +21,25 @@ fn a_name_is_known_however_a_filesystem_may_spell_it() {
     }
     let named = "\u{e4}.h\u{fc}sky".as_bytes();
     assert!(may_be_same(named, named) && !may_be_same(b".husk", named));
-    for name in ["git", ".gitignore", ".github", ".envrc.example", "envrc", "..git", ""] {
+    for name in ["git", ".gitignore", ".envrc.example", "envrc", "..git", ""] {
         assert_eq!(NameClass::of(name.as_bytes()), NameClass::Plain, "{name}");
+    }
+}
+
+#[test]
+fn hooks_of_agents_are_guarded_in_their_directories_and_nowhere_else() {
+    for name in [".github", ".GitHub", ".clinerules", "GITHUB~1"] {
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Holder, "{name}");
+    }
+    for (path, is_guarded) in [
+        ("/workspace/.github/hooks", true),
+        ("/workspace/a/.Clinerules/Hooks/deep/one", true),
+        ("/workspace/.github/workflows/hooks", false),
+        ("/workspace/src/hooks", false),
+        ("/workspace/.github", false),
+        ("/workspace/.kilocode/mcp.json", true),
+    ] {
+        assert_eq!(has_obeyed(path.as_bytes()), is_guarded, "{path}");
     }
 }
 
@@ -44,7 +61,7 @@ fn a_name_of_any_length_is_folded_whole_and_once() {
     assert_eq!(NameClass::of(b".cofferdam"), NameClass::Plain);
     assert_eq!(NameClass::of(b".cofferdam-0123456789abcdef"), NameClass::Plain, "of the clerk");
     let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain(OLD_REMOTES);
-    let words = words.chain([OBJECTS, ATTRIBUTES, INFO]);
+    let words = words.chain([OBJECTS, ATTRIBUTES, ALTERNATES, INFO]).chain(HOLDERS);
     assert!(words.map(str::len).all(|length| length < MOST_LETTERS));
 }
 
@@ -67,7 +84,8 @@ fn a_look_at_the_first_letter_passes_no_word_over() {
         .map(|(word, _)| *word)
         .chain(GIT_PARTS)
         .chain(OLD_REMOTES)
-        .chain([GIT, HEAD, OBJECTS, ATTRIBUTES, INFO]);
+        .chain(HOLDERS)
+        .chain([GIT, HEAD, OBJECTS, ATTRIBUTES, ALTERNATES, INFO]);
     for word in words {
         assert!(!is_plain(word.as_bytes()), "{word}");
         assert_ne!(NameClass::of(word.to_uppercase().as_bytes()), NameClass::Plain, "{word}");

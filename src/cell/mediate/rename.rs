@@ -6,18 +6,18 @@ use nix::sys::stat::fstatat;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::names::OWN;
+use super::names::{OWN, Renames};
 use super::paths::{Spot, Text};
 use sys::Result;
 
 /// Other inits that may have the same name at the same time, at most.
 const TRIES: i64 = 16;
 
-/// Renames what is no directory, and cannot be made one between a look and the act: a directory has no second name.
+/// Renames what is no directory, or with [`Renames::Regular`] a regular file alone, and cannot be made one between a look and the act: a directory has no second name.
 ///
 /// The second name is one that no cell may make, beside the first; what is at the new name is replaced in one step, and
 /// kept where anything fails before.
-pub(crate) fn rename_file(from: &Spot, to: &Spot) -> Result<()> {
+pub(crate) fn rename_file(from: &Spot, to: &Spot, kinds: Renames) -> Result<()> {
     let is_one_file = || -> Result<bool> {
         let (one, other) = (status(from)?, status(to)?);
         Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
@@ -29,6 +29,13 @@ pub(crate) fn rename_file(from: &Spot, to: &Spot) -> Result<()> {
         Err(errno) => return Err(errno),
     }
     let second = second_name(from)?;
+    // Looked at by a name that no cell can give to another file.
+    let kind = fstatat(&from.parent, second.as_c()?, AtFlags::AT_SYMLINK_NOFOLLOW)
+        .map(|found| found.st_mode & libc::S_IFMT);
+    if kinds == Renames::Regular && kind != Ok(libc::S_IFREG) {
+        unlinkat(&from.parent, second.as_c()?, UnlinkatFlags::NoRemoveDir)?;
+        return Err(Errno::EXDEV);
+    }
     let renamed = renameat(&from.parent, second.as_c()?, &to.parent, to.last()?);
     // Still there where it failed, and where the file got the new name meanwhile.
     let removed = unlinkat(&from.parent, second.as_c()?, UnlinkatFlags::NoRemoveDir);
@@ -76,7 +83,7 @@ mod tests {
 
     fn rename(from: &Path, to: &Path) -> Result<()> {
         let spot = |path: &Path| Spot::at(path.as_os_str().as_bytes());
-        rename_file(&spot(from)?, &spot(to)?)
+        rename_file(&spot(from)?, &spot(to)?, Renames::Files)
     }
 
     fn names(directory: &Path) -> std::io::Result<Vec<String>> {

@@ -8,9 +8,11 @@ use super::scan::{Repository, Scan};
 use super::tree::{End, Kind, Place, path_of};
 use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD, INFO, OLD_REMOTES};
 
-/// Parts besides: attributes choose which of the configured programs sees a file; the steps of a rebase or of `git am`
+/// Parts besides: attributes choose which of the configured programs sees a file, alternates name directories that git
+/// reads from; the steps of a rebase or of `git am`
 /// that the host has yet to end may be commands.
-const MORE_PARTS: [&str; 3] = ["info/attributes", "rebase-merge", "rebase-apply"];
+const MORE_PARTS: [&str; 4] =
+    ["info/attributes", "objects/info/alternates", "rebase-merge", "rebase-apply"];
 /// Where repositories' own directories of submodules are, and those of linked worktrees.
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";

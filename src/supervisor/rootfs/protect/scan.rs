@@ -157,6 +157,12 @@ impl Scan {
 
     /// Looks by name at what else the host obeys in a directory.
     fn obeyed_by_name(&mut self, directory: &Place) {
+        for word in names::HOLDERS {
+            let place = directory.below(Path::new(word));
+            if let Some(kind) = self.trees.kind(&self.trees.host(&place)) {
+                self.holder(&place, kind);
+            }
+        }
         for (word, _) in names::OBEYED {
             let place = directory.below(Path::new(word));
             match self.trees.kind(&self.trees.host(&place)) {
@@ -200,6 +206,12 @@ impl Scan {
                 match (names::NameClass::of(name.as_os_str().as_bytes()), kind) {
                     (names::NameClass::Obeyed, _) => self.obeyed(&here, kind),
                     (names::NameClass::Head { .. }, _) => self.bare_repository(&directory),
+                    (names::NameClass::Holder, kind) => {
+                        self.holder(&here, kind);
+                        if kind == Kind::Directory {
+                            left.push_back(here);
+                        }
+                    }
                     (_, Kind::Directory) => left.push_back(here),
                     (_, Kind::File | Kind::Link | Kind::Other) => {}
                 }
@@ -290,6 +302,16 @@ impl Scan {
                     self.repository(&to);
                 }
             }
+        }
+    }
+
+    /// A directory in which hooks of agents may be. Where it is a link, all that it leads to is guarded.
+    fn holder(&mut self, place: &Place, kind: Kind) {
+        let hooks = place.below(Path::new(names::HOOKS));
+        match (kind, self.trees.kind(&self.trees.host(&hooks))) {
+            (Kind::Link, _) => drop(self.link(place)),
+            (Kind::Directory, Some(kind)) => self.obeyed(&hooks, kind),
+            (Kind::Directory, None) | (Kind::File | Kind::Other, _) => {}
         }
     }
 
@@ -479,8 +501,8 @@ impl Scan {
 
     /// Keeps a place from being made or written to by its name, unless a name on the way does so.
     pub(crate) fn name(&mut self, place: Place) {
-        let mut parts = place.path.iter().map(OsStr::as_bytes);
-        if parts.any(names::is_obeyed) || place.path.as_os_str().is_empty() {
+        let path = place.path.as_os_str().as_bytes();
+        if names::has_obeyed(path) || path.is_empty() {
             return;
         }
         let Some(found) = self.found.get_mut(place.tree) else { return };
