@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use glob::Pattern;
@@ -13,7 +14,9 @@ use model::accounts;
 use model::job::Access;
 use model::profile::{DownloadedVariable, PATH};
 use model::units::Size;
-use profile::toolchains::{DOWNLOADED, TOOLCHAINS, Toolchain, ToolchainChoice, alternatives};
+use profile::toolchains::{
+    DOWNLOADED, PROGRAMS, TOOLCHAINS, Toolchain, ToolchainChoice, alternatives,
+};
 
 /// Grants and variables for the tool chains that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,35 +108,56 @@ impl FoundToolchains {
                 }
             }
         }
-        if let Some(path) = found.path(path) {
+        if let Some(path) = found.path(path, home) {
             found.env.insert("PATH".to_owned(), path);
         }
         found.mounts.extend(at_its_own_path(granted, &found.mounts));
         found
     }
 
-    /// Returns the operator's PATH as far as it lies in what was found, with that of every cell behind it.
-    fn path(&self, path: &OsStr) -> Option<String> {
-        let own = std::env::split_paths(path).filter_map(|directory| {
+    /// Returns the operator's PATH as far as it lies in what was found, with that of every cell behind it. Where none of it
+    /// does, the operator's shell had no part in it: then the directories of programs that were found come last, so that
+    /// every program of the system stays what it is.
+    fn path(&self, path: &OsStr, home: &Path) -> Option<String> {
+        let own = self.shown(std::env::split_paths(path));
+        if !own.is_empty() {
+            return Some(format!("{}:{PATH}", own.join(":")));
+        }
+        let rows = PROGRAMS.iter().flat_map(|row| alternatives(row));
+        let latest = rows.filter_map(|row| {
+            matching_one(&row, home).into_iter().max_by_key(|path| numbers(path.as_os_str()))
+        });
+        let others = self.shown(latest);
+        (!others.is_empty()).then(|| format!("{PATH}:{}", others.join(":")))
+    }
+
+    /// Returns those of some directories that lie in what was found, or have a program of it in them, as a cell has them.
+    fn shown(&self, directories: impl Iterator<Item = PathBuf>) -> Vec<String> {
+        let shown = directories.filter_map(|directory| {
             let real = directory.canonicalize().ok()?;
             let inside = |mount: &MountRequest| {
-                let rest = real.strip_prefix(&mount.host).ok()?;
-                // Joining nothing would leave a slash behind.
-                let same = rest.as_os_str().is_empty();
-                let place = if same { mount.cell.clone() } else { mount.cell.join(rest) };
+                let place = match real.strip_prefix(&mount.host) {
+                    // Joining nothing would leave a slash behind.
+                    Ok(rest) if rest.as_os_str().is_empty() => mount.cell.clone(),
+                    Ok(rest) => mount.cell.join(rest),
+                    Err(_) if mount.host.parent() == Some(&real) && mount.host.is_file() => {
+                        mount.cell.parent()?.to_owned()
+                    }
+                    Err(_) => return None,
+                };
                 place.to_str().map(str::to_owned)
             };
             self.mounts.iter().find_map(inside)
         });
         let mut seen = BTreeSet::new();
-        let mut own: Vec<String> =
-            own.filter(|one| !one.contains(':') && seen.insert(one.clone())).collect();
-        if own.is_empty() {
-            return None;
-        }
-        own.push(PATH.to_owned());
-        Some(own.join(":"))
+        shown.filter(|one| !one.contains(':') && seen.insert(one.clone())).collect()
     }
+}
+
+/// Returns the numbers in a path, by which versions are compared.
+fn numbers(path: &OsStr) -> Vec<u64> {
+    let digits = path.as_bytes().split(|byte| !byte.is_ascii_digit());
+    digits.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse().ok()).collect()
 }
 
 /// Returns the files that are there of a row.

@@ -278,6 +278,33 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },
 ];
 
+/// Directories of programs of these tool chains, in the form of [`Toolchain::paths`], for cells of an operator whose PATH
+/// has none of them: that of a server that was started by a program without a shell. Of versions the latest counts.
+pub const PROGRAMS: &[&str] = &[
+    "~/.cargo/bin",
+    "~/.nvm/versions/node/*/bin",
+    "~/.local/share/fnm/node-versions/*/installation/bin",
+    "~/.volta/bin",
+    "~/.pyenv/shims",
+    "~/.pyenv/bin",
+    "~/.local/bin",
+    "~/go/bin",
+    "~/sdk/go1*/bin",
+    "~/.sdkman/candidates/{gradle,groovy,java,kotlin,sbt,scala}/current/bin",
+    "~/.bun/bin",
+    "~/.deno/bin",
+    "/home/linuxbrew/.linuxbrew/bin",
+    "/opt/{cmake,cmake-[0-9]*}/bin",
+    "/opt/{go,go[0-9]*,go-[0-9]*}/bin",
+    "/opt/{gradle,gradle-[0-9]*,gradle/gradle-[0-9]*}/bin",
+    "/opt/{java,java-[0-9]*,java/openjdk,java/[0-9]*,java/jdk-[0-9]*}/bin",
+    "/opt/{jdk,jdk[0-9]*,jdk-[0-9]*,openjdk,openjdk-[0-9]*}/bin",
+    "/opt/{graalvm,graalvm-*[0-9]*}/bin",
+    "/opt/{node,node-v[0-9]*,node/[0-9]*,node/v[0-9]*,nodejs}/bin",
+    "/opt/{python,python[0-9]*,python-[0-9]*,python/[0-9]*}/bin",
+    "/opt/{zig,zig-*[0-9]*}",
+];
+
 /// Variables that lead to what the operator has downloaded, which cells cannot add to, each with the host of the
 /// registry. Cells that reach the registry download for themselves and do without.
 pub const DOWNLOADED: [(&str, &str); 3] = [

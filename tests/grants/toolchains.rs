@@ -8,6 +8,7 @@ use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, pa
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_project_finds_the_tool_chains_of_the_home_and_itself_at_its_own_path", found),
+    claim("a_tool_chain_is_found_where_the_operators_path_has_none", empty_path),
     claim("no_cell_reads_a_credential_beside_a_tool_chain", credentials),
     claim("a_tool_chain_with_a_credential_among_its_files_is_withheld_and_told", withheld),
     claim("no_cell_reads_a_credential_inside_of_a_tool_chain", inside),
@@ -138,6 +139,41 @@ fn found(caller: &Caller) -> Check {
     let hook = format!("cd {at}/project && mkdir -p .git/hooks; echo x > .envrc; ls -A");
     let told = home.run(caller, &[], &hook)?;
     holds("guarded", &told.stdout, !told.stdout.contains(".envrc") && !told.stdout.contains(".git"))
+}
+
+/// As a graphical client starts a server: with the system's PATH, or none.
+fn empty_path(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    for version in ["v9.2.0", "v10.0.1"] {
+        let program = format!(".nvm/versions/node/{version}/bin/of-nvm");
+        home.file(caller, &program, "#!/bin/sh\necho $0\n", 0o755)?;
+    }
+    home.file(caller, ".local/bin/uv", "#!/bin/sh\necho uv\n", 0o755)?;
+    home.file(caller, ".local/bin/other", CANARY, 0o755)?;
+    // What the system has stays the system's.
+    home.file(caller, ".cargo/bin/sh", "#!/bin/bash\necho wrong\n", 0o755)?;
+    let at = home.path().display();
+    let [nvm, cargo] =
+        [".nvm/versions/node/v10.0.1/bin", ".cargo/bin"].map(|own| format!("{at}/{own}"));
+    let expected = format!(
+        "/usr/bin/sh\ndownloaded\n{nvm}/of-nvm\nuv\n/usr/local/bin:/usr/bin:/bin:{cargo}:{nvm}:{at}/.local/bin:{at}/.deno/bin\n"
+    );
+    let project = home.path().join("project").display().to_string();
+    let script = "type -P sh; cargo && of-nvm && uv && echo $PATH";
+    for path in [None, Some(""), Some("/usr/local/bin:/usr/bin:/bin")] {
+        let command = caller.run_command(&["--rw", &project], &["bash", "-c", script]);
+        let mut command = home.of(command);
+        match path {
+            Some(path) => command.env("PATH", path),
+            None => command.env_remove("PATH"),
+        };
+        let told = Told::of(command, patience())?;
+        equal("found", (told.stdout.as_str(), told.code), (expected.as_str(), 0))?;
+    }
+    // Beside others on a PATH a program that was granted alone is found too.
+    let mut command = home.of(caller.run_command(&["--rw", &project], &["uv"]));
+    command.env("PATH", format!("/usr/bin:{cargo}:{at}/.local/bin"));
+    equal("a program", Told::of(command, patience())?.said(), "uv")
 }
 
 fn credentials(caller: &Caller) -> Check {
