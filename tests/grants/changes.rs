@@ -15,6 +15,7 @@ const CONFIG: &str = "[tools]\ngroups = [\"shell\", \"exec\", \"files\"]\n";
 
 pub const CLAIMS: &[Claim] = &[
     claim("created_modified_and_deleted_files_are_told_once", told),
+    claim("a_workflow_is_made_and_flagged_in_fields_and_text", workflows),
     claim("a_fresh_cell_tells_of_its_own_changes_to_a_grant", granted),
     claim("what_a_command_did_before_its_shell_ended_is_told", ended),
     claim("who_cannot_be_asked_any_more_is_told_as_not_looked_at", killed),
@@ -31,6 +32,25 @@ fn changed(server: &mut Server, tool: &str, command: &str) -> Result<Value, Fail
     let fields = &answer["structuredContent"];
     equal(command, &fields["exit_code"], &json!(0))?;
     Ok(fields["files_changed"].clone())
+}
+
+fn workflows(caller: &Caller) -> Check {
+    let one = caller.directory("one")?.display().to_string();
+    let mut server = Server::of(caller.cofferdam(&["serve", "--workspace", &one]))?;
+    let made =
+        "mkdir -p .github/workflows; echo on: push > .github/workflows/ci.yml; echo x > README";
+    let answer = server.tool("bash", &json!({ "command": made }))?;
+    let files = &answer["structuredContent"]["files_changed"]["created"];
+    let flagged: Vec<&str> = files
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|file| file["runs_in_ci"] == true)
+        .filter_map(|file| file["path"].as_str())
+        .collect();
+    equal("in the fields", flagged, [".github/workflows/ci.yml"])?;
+    let said = text(&answer);
+    holds("in the text", said, said.contains(".github/workflows/ci.yml (runs in CI)"))
 }
 
 fn told(caller: &Caller) -> Check {

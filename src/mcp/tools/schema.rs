@@ -121,7 +121,8 @@ pub(super) fn files_changed() -> Value {
             "path": { "type": "string", "description": "From /workspace on; / ends a directory, @ a symbolic link." },
             "size": { "type": "integer", "minimum": 0 },
             "mode": { "type": "string" },
-            "executable": { "type": "boolean" }
+            "executable": { "type": "boolean" },
+            "runs_in_ci": { "type": "boolean" }
         },
         "required": ["path", "size", "mode"],
         "additionalProperties": false

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::ci;
 use capture::deceptive::plain;
 use model::outcome::{Change, FileChange, FileKind, FilesChanged};
 
@@ -54,16 +55,22 @@ fn file(one: &FileChange) -> Value {
         return json!(path);
     }
     let mut fields = json!({ "path": path, "size": one.size, "mode": format!("{:04o}", one.mode) });
-    if is_executable(one)
-        && let Some(fields) = fields.as_object_mut()
-    {
-        fields.insert("executable".to_owned(), json!(true));
+    let flags = [("executable", is_executable(one)), ("runs_in_ci", runs_in_ci(one))];
+    for (flag, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
+        if let Some(fields) = fields.as_object_mut() {
+            fields.insert(flag.to_owned(), json!(true));
+        }
     }
     fields
 }
 
 fn is_executable(one: &FileChange) -> bool {
     one.kind == FileKind::File && one.mode & 0o111 != 0
+}
+
+/// Returns whether a host of repositories runs what the file says, once it is pushed there.
+fn runs_in_ci(one: &FileChange) -> bool {
+    one.kind != FileKind::Directory && ci::runs(&one.path)
 }
 
 /// Formats the path, with the suffix of a listing for anything but a plain file.
@@ -96,8 +103,12 @@ pub fn line(changed: &FilesChanged) -> String {
             Change::Deleted => "deleted",
         };
         let word = if before == Some(one.change) { String::new() } else { format!("{word} ") };
-        let runs = one.change != Change::Deleted && is_executable(one);
-        let note = if runs { " (executable)" } else { "" };
+        let note = match (one.change, runs_in_ci(one), is_executable(one)) {
+            (Change::Deleted, _, _) | (_, false, false) => "",
+            (_, false, true) => " (executable)",
+            (_, true, false) => " (runs in CI)",
+            (_, true, true) => " (executable, runs in CI)",
+        };
         parts.push(format!("{word}{}{note}", within_a_line(shown(one))));
         before = Some(one.change);
         listed += 1;
@@ -149,6 +160,22 @@ mod tests {
             line(&changed),
             "[files changed: created a (executable), d/, modified m\\n\\xff, deleted x, 3 more, \
              not all of /workspace was looked at]"
+        );
+    }
+
+    #[test]
+    fn a_workflow_is_flagged_where_it_is_there() {
+        let listed = vec![
+            one(Change::Created, b".github/workflows", FileKind::Directory, 0o755),
+            one(Change::Created, b".github/workflows/ci.yml", FileKind::File, 0o644),
+            one(Change::Deleted, b".gitlab-ci.yml", FileKind::File, 0o644),
+        ];
+        let changed = FilesChanged { listed, created: 2, modified: 0, deleted: 1, is_whole: true };
+        let workflow = json!({ "path": ".github/workflows/ci.yml", "size": 3, "mode": "0644", "runs_in_ci": true });
+        assert_eq!(fields(&changed).pointer("/created/1"), Some(&workflow));
+        assert_eq!(
+            line(&changed),
+            "[files changed: created .github/workflows/, .github/workflows/ci.yml (runs in CI), deleted .gitlab-ci.yml]"
         );
     }
 

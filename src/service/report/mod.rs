@@ -2,6 +2,7 @@
 
 mod calculation;
 pub mod changes;
+mod ci;
 mod command;
 mod fields;
 mod file;
