@@ -205,7 +205,8 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::Terminate
         | ToInit::Interrupt { .. }
         | ToInit::End
-        | ToInit::Count { .. }
+        | ToInit::LookAtShell(_)
+        | ToInit::ShellDirectory
         | ToInit::Follow { .. }
         | ToInit::Signal { .. }
         | ToInit::SignalJob { .. }

@@ -8,6 +8,7 @@ mod changes;
 mod end;
 mod input;
 mod job;
+mod shown;
 mod tally;
 mod watch;
 
@@ -82,6 +83,8 @@ struct Init<'a> {
     watch: Option<Watch>,
     /// The inputs that the supervisor asks about.
     inputs: Vec<input::Asked>,
+    /// The directory of the payload in a procfs, if the supervisor has sent it.
+    shell_directory: Option<OwnedFd>,
     /// The jobs beside the shell.
     jobs: Followed,
     /// More children may have ended than were reaped in one turn.
@@ -155,6 +158,7 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         beside: entry.handoff.0,
         mediator,
         inputs: Vec::new(),
+        shell_directory: None,
         jobs: Followed::default(),
         has_unreaped: false,
         watch: watched.map(|proc| {
@@ -257,8 +261,8 @@ impl Init<'_> {
     }
 
     fn obey(&mut self) -> Result<Turn> {
-        let mut buffer = [0; 64];
-        let received = socket::receive(self.control, &mut buffer, PacketWait::No)?;
+        let mut buffer = [0; 512];
+        let mut received = socket::receive(self.control, &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
             return Ok(Turn::Alone);
         }
@@ -287,12 +291,9 @@ impl Init<'_> {
                     files.begin(Then::Begin);
                 }
             }
-            ToInit::Count { input } => {
-                self.drop_input(input);
-                match &mut self.files {
-                    Some(files) => files.begin(Then::Count),
-                    None => self.count()?,
-                }
+            ToInit::LookAtShell(look) => self.look_at_shell(&look)?,
+            ToInit::ShellDirectory => {
+                self.shell_directory = received.fds.first_mut().and_then(Option::take);
             }
             ToInit::Follow { pid, input } => self.follow(pid, input)?,
             ToInit::SignalJob { signal, pid } => self.signal_beside(signal, pid)?,

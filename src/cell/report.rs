@@ -28,7 +28,10 @@ pub enum FromInit {
     Sealed,
     /// The payload has ended; the whole cell ends with this message.
     Ended(PayloadEnd),
-    /// The answer to [`ToInit::Count`].
+    /// The answer to [`ToInit::LookAtShell`]. The counters follow where the call is over: in [`FromInit::Counted`], after
+    /// [`FromInit::Changed`] if the workspace is scanned.
+    Shown { number: u64, shell: ShellState },
+    /// Counters at the end of a call of a session.
     Counted(InitCounters),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
     Input { number: u32, waits: Waits },
@@ -36,8 +39,77 @@ pub enum FromInit {
     /// caused them.
     Changed,
     /// A process that [`ToInit::Follow`] named has ended. The denied calls since the last
-    /// [`ToInit::Count`] follow, and stay in the next count.
+    /// [`FromInit::Counted`] follow, and stay in the next count.
     JobEnded(ReapedJob),
+}
+
+/// What the descriptors of a session's shell show of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShellState {
+    /// The call is not over.
+    Runs { has_input: bool },
+    /// The call is over, with this exit code.
+    Over { status: u8 },
+    /// The descriptors cannot be looked at.
+    Unseen { errno: i32 },
+}
+
+/// A call that init looks for in the descriptors of its shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellLook {
+    /// Number of the call in its session.
+    pub number: u64,
+    pub marks: Marks,
+    pub input: Option<InputFile>,
+}
+
+/// The files by which a shell shows that a call is over, and with which exit code. All are in the mailbox, a filesystem
+/// to which no program of the cell can add a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// Device number of the mailbox.
+    pub device: u64,
+    /// Inode of the lines around the command.
+    pub lines: u64,
+    pub digits: Digits,
+}
+
+/// Inodes of the files that stand for the two digits of an exit code, to the base 16.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digits {
+    pub sixteens: [u64; 16],
+    pub ones: [u64; 16],
+}
+
+/// Marks that were found.
+#[derive(Debug, Default)]
+pub struct FoundMarks {
+    is_over: bool,
+    sixteens: Option<u8>,
+    ones: Option<u8>,
+}
+
+impl FoundMarks {
+    /// Takes note of a file that is held open.
+    pub fn add(&mut self, marks: &Marks, device: u64, inode: u64) {
+        if device != marks.device {
+            return;
+        }
+        let place = |digits: &[u64]| {
+            let found = digits.iter().position(|digit| *digit == inode);
+            found.and_then(|place| u8::try_from(place).ok())
+        };
+        self.is_over |= inode == marks.lines;
+        self.sixteens = self.sixteens.or_else(|| place(&marks.digits.sixteens));
+        self.ones = self.ones.or_else(|| place(&marks.digits.ones));
+    }
+
+    /// Returns the exit code, if all marks are there.
+    #[must_use]
+    pub fn status(&self) -> Option<u8> {
+        let (sixteens, ones) = (self.sixteens?, self.ones?);
+        self.is_over.then_some(sixteens * 16 + ones)
+    }
 }
 
 /// The end of a job that ran beside the shell of its session.
@@ -77,7 +149,7 @@ pub struct InitCounters {
     pub system_us: u64,
     /// Largest resident set of one process, or of the cell where init watches it, in bytes.
     pub max_rss: u64,
-    /// Denied calls since the last [`ToInit::Count`] follow in the same packet, each a number
+    /// Denied calls since the last [`FromInit::Counted`] follow in the same packet, each a number
     /// (u16) and a count (u32). To the number of one that was refused for a name, [`GUARDED`] is
     /// added.
     pub denied: u16,
@@ -135,9 +207,11 @@ pub enum ToInit {
     Signal { signal: JobSignal, since: Ticks },
     /// End the cell, in the tier where the end of its init is not the end of all else.
     End,
-    /// Report the counters. Refused calls are counted anew from here on, and a request about this input is
-    /// dropped.
-    Count { input: Option<InputFile> },
+    /// Report whether the shell shows the end of a call. If it does, report the counters too; refused calls are counted
+    /// from zero again, and a request about the input of the call is dropped.
+    LookAtShell(ShellLook),
+    /// Take the directory of the shell in a procfs, which comes with this: in cells that have no `/proc`.
+    ShellDirectory,
     /// Report the end of this process, which leads the process group of a job beside the shell. Its input
     /// is dropped with it.
     Follow { pid: u32, input: Option<InputFile> },

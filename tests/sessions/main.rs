@@ -16,6 +16,7 @@ mod progress;
 mod server;
 mod shells;
 mod slow;
+mod stall;
 #[path = "../support/mod.rs"]
 mod support;
 mod terminal;
@@ -82,6 +83,14 @@ fn shells() -> Vec<Claim> {
             slow::in_time,
         )
         .needs(&[Need::Python]),
+        claim("a_shell_full_of_watches_holds_no_other_session_up", stall::watches)
+            .needs(&[Need::Python]),
+        claim("a_shell_full_of_posix_locks_holds_no_other_session_up", stall::posix_locks)
+            .needs(&[Need::Python]),
+        claim("a_shell_full_of_ofd_locks_holds_no_other_session_up", stall::ofd_locks)
+            .needs(&[Need::Python]),
+        claim("a_shell_with_a_full_instance_of_epoll_holds_no_other_session_up", stall::epoll)
+            .needs(&[Need::Python]),
     ]
 }
 

@@ -182,6 +182,7 @@ impl PooledCell {
                 FromInit::Sealed
                 | FromInit::Network
                 | FromInit::Counted(_)
+                | FromInit::Shown { .. }
                 | FromInit::JobEnded(_)
                 | FromInit::Input { .. }
                 | FromInit::Changed,

@@ -188,6 +188,7 @@ impl Running {
                 FromInit::Sealed
                 | FromInit::Network
                 | FromInit::Counted(_)
+                | FromInit::Shown { .. }
                 | FromInit::Input { .. }
                 | FromInit::JobEnded(_),
                 _,
@@ -384,6 +385,7 @@ impl Running {
                     FromInit::Sealed
                     | FromInit::Network
                     | FromInit::Counted(_)
+                    | FromInit::Shown { .. }
                     | FromInit::Input { .. }
                     | FromInit::JobEnded(_),
                     _,

@@ -31,7 +31,7 @@ use crate::cells::streams::FarEnds;
 use crate::rootfs::terminals::Terminal;
 use cell::errno_of;
 use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, Tmpfs, WORKSPACE};
-use cell::report::InputFile;
+use cell::report::{Digits, InputFile, Marks};
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::job::JobMode;
 use model::shells::ShellKind;
@@ -61,6 +61,8 @@ pub(crate) struct Mailbox {
     terminals: Option<Terminals>,
     /// Number of the next call. It goes on when the shell is another: no name is used twice.
     next: u64,
+    /// Its device number.
+    device: u64,
     /// Files that stand for exit codes.
     digits: Digits,
     /// Output of the next call, made while the session was idle.
@@ -83,7 +85,7 @@ struct Output {
 /// The files that the supervisor holds open while a call runs.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
-    number: u64,
+    pub number: u64,
     /// The report's reading end.
     pub end: OwnedFd,
     /// Ends that keep a stream from ending before the shell has opened it, and the gate.
@@ -96,48 +98,6 @@ pub(crate) struct PendingCall {
     pub input_file: Option<InputFile>,
     /// The command's end of its terminal, which has not ended before the command has opened it.
     pub terminal: Option<OwnedFd>,
-}
-
-/// Inodes of the files that stand for the digits of an exit code, to the base 16.
-#[derive(Debug, Clone, Copy, Default)]
-struct Digits {
-    sixteens: [u64; 16],
-    ones: [u64; 16],
-}
-
-/// Inodes of the files by which a shell shows that a call is over, and with which exit code.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Marks {
-    /// The lines around the command.
-    lines: u64,
-    digits: Digits,
-}
-
-/// Marks that were found.
-#[derive(Debug, Default)]
-pub(crate) struct FoundMarks {
-    is_over: bool,
-    sixteens: Option<u8>,
-    ones: Option<u8>,
-}
-
-impl FoundMarks {
-    /// Takes note of a file that is held.
-    pub(crate) fn add(&mut self, marks: &Marks, inode: u64) {
-        let place = |digits: &[u64]| {
-            let found = digits.iter().position(|digit| *digit == inode);
-            found.and_then(|place| u8::try_from(place).ok())
-        };
-        self.is_over |= inode == marks.lines;
-        self.sixteens = self.sixteens.or_else(|| place(&marks.digits.sixteens));
-        self.ones = self.ones.or_else(|| place(&marks.digits.ones));
-    }
-
-    /// Returns the exit code, if all are there.
-    pub(crate) fn status(&self) -> Option<u8> {
-        let (sixteens, ones) = (self.sixteens?, self.ones?);
-        self.is_over.then_some(sixteens * 16 + ones)
-    }
 }
 
 /// Why a call was not laid out; the shell saw nothing of it.
@@ -157,11 +117,6 @@ pub(crate) enum Waiting {
 }
 
 impl PendingCall {
-    /// Returns true until the shell is known to have its input open, if that is a pipe.
-    pub(crate) fn awaits_input(&self) -> bool {
-        self.input.is_some()
-    }
-
     /// Lets the input go, which the shell has open: from here on the caller ends it.
     pub(crate) fn opened(&mut self) {
         self.input = None;
@@ -251,8 +206,17 @@ impl Mailbox {
         };
         let shell = own_namespace(proc)?;
         let digits = Digits::default();
-        let mut mailbox =
-            Self { directory, store, terminals, next: 1, digits, prepared: None, over: None };
+        let device = fstat(&directory)?.st_dev;
+        let mut mailbox = Self {
+            directory,
+            store,
+            terminals,
+            next: 1,
+            device,
+            digits,
+            prepared: None,
+            over: None,
+        };
         mailbox.gate(mailbox.next)?;
         mailbox.digits =
             Digits { sixteens: mailbox.make_digits(SIXTEENS)?, ones: mailbox.make_digits(ONES)? };
@@ -402,7 +366,7 @@ impl Mailbox {
         let call = CallLines { number, env, cwd, input: order.stdin, mode };
         let lines = loops::lines(order.shell, call);
         let lines = self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
-        let marks = Marks { lines, digits: self.digits };
+        let marks = Marks { device: self.device, lines, digits: self.digits };
         let (terminal, ends) = match terminal {
             Some(Terminal { master, slave, .. }) => {
                 let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);

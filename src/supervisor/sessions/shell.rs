@@ -88,8 +88,6 @@ pub(crate) struct Shell {
     pub receipt: Receipt,
     /// The procfs directory of its shell.
     process: OwnedFd,
-    /// Number of the mount at which the shell has the mailbox.
-    mount: u64,
     /// Of its root, which each call is shown the age of.
     sizes: Rc<Sizes>,
     stage: ShellStage,
@@ -123,6 +121,7 @@ struct Current {
     rung: usize,
     /// Its end, once the shell shows it.
     reported: Option<ShownEnd>,
+    looking: shown::Looking,
     /// How long it took until then; what init looks at after that is not the command's time.
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
@@ -167,13 +166,10 @@ impl Shell {
             Ok(root) => Rc::clone(&root.sizes),
             Err(errno) => return Err(Box::new((errno, cell))),
         };
-        let mount = match shown::mailbox_mount(&process) {
-            Ok(mount) => mount,
-            Err(errno) => return Err(Box::new((errno, cell))),
-        };
         let kind = ready.start.session.map_or_else(ShellKind::default, |within| within.shell);
         let begun =
             block(kind, first).and_then(|block| handover::shell(&cell, design, &block, ready));
+        let begun = begun.and_then(|()| shown::show_init(&cell, design, &process));
         if let Err(errno) = begun {
             return Err(Box::new((errno, cell)));
         }
@@ -183,7 +179,6 @@ impl Shell {
             limits: ready.limits,
             receipt,
             process,
-            mount,
             sizes,
             stage: ShellStage::Idle,
             deadline: None,
@@ -290,6 +285,7 @@ impl Shell {
             report: Vec::new(),
             rung: 0,
             reported: None,
+            looking: shown::Looking::default(),
             took: None,
             stopped: None,
             is_interrupted: false,
@@ -364,6 +360,9 @@ impl Shell {
             }
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+            }
+            Ok((FromInit::Shown { number, shell }, _)) => {
+                return self.shown(number, shell, Instant::now());
             }
             Ok((FromInit::Input { number, waits }, _)) => return self.answered(number, waits),
             Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),

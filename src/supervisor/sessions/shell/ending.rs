@@ -133,6 +133,7 @@ impl Shell {
                     | FromInit::Sealed
                     | FromInit::Network
                     | FromInit::Counted(_)
+                    | FromInit::Shown { .. }
                     | FromInit::JobEnded(_)
                     | FromInit::Input { .. },
                     _,
