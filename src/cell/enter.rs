@@ -206,6 +206,7 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::Interrupt { .. }
         | ToInit::End
         | ToInit::LookAtShell(_)
+        | ToInit::Confirm
         | ToInit::ShellDirectory
         | ToInit::Follow { .. }
         | ToInit::Signal { .. }

@@ -292,6 +292,7 @@ impl Init<'_> {
                 }
             }
             ToInit::LookAtShell(look) => self.look_at_shell(&look)?,
+            ToInit::Confirm => report::send(self.control, &FromInit::Confirmed, &[])?,
             ToInit::ShellDirectory => {
                 self.shell_directory = received.fds.first_mut().and_then(Option::take);
             }

@@ -31,6 +31,8 @@ pub enum FromInit {
     /// The answer to [`ToInit::LookAtShell`]. The counters follow where the call is over: in [`FromInit::Counted`], after
     /// [`FromInit::Changed`] if the workspace is scanned.
     Shown { number: u64, shell: ShellState },
+    /// The answer to [`ToInit::Confirm`].
+    Confirmed,
     /// Counters at the end of a call of a session.
     Counted(InitCounters),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
@@ -210,6 +212,8 @@ pub enum ToInit {
     /// Report whether the shell shows the end of a call. If it does, report the counters too; refused calls are counted
     /// from zero again, and a request about the input of the call is dropped.
     LookAtShell(ShellLook),
+    /// Answer: the orders before this one are carried out.
+    Confirm,
     /// Take the directory of the shell in a procfs, which comes with this: in cells that have no `/proc`.
     ShellDirectory,
     /// Report the end of this process, which leads the process group of a job beside the shell. Its input

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::cell::Cell;
 use super::cell::CellSocket;
-use super::dying::{self, DeathCheck};
+use super::dying::{self, DeathCheck, TurnBudget};
 use super::exit::{self, LINGER};
 use super::handover;
 use super::phases::Phases;
@@ -189,6 +189,7 @@ impl Running {
                 | FromInit::Network
                 | FromInit::Counted(_)
                 | FromInit::Shown { .. }
+                | FromInit::Confirmed
                 | FromInit::Input { .. }
                 | FromInit::JobEnded(_),
                 _,
@@ -317,8 +318,13 @@ impl Running {
     }
 
     /// The end, where the cell takes its time and nothing of it can run any more.
-    pub(crate) fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Option<Box<Ended>> {
-        if !self.look.is_over(&self.cell, shared, now) {
+    pub(crate) fn answer_dying(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        budget: TurnBudget,
+    ) -> Option<Box<Ended>> {
+        if !self.look.is_over(&self.cell, shared, now, budget) {
             return None;
         }
         self.is_reported = true;
@@ -386,6 +392,7 @@ impl Running {
                     | FromInit::Network
                     | FromInit::Counted(_)
                     | FromInit::Shown { .. }
+                    | FromInit::Confirmed
                     | FromInit::Input { .. }
                     | FromInit::JobEnded(_),
                     _,

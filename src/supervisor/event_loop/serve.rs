@@ -13,6 +13,7 @@ use super::outbox::{Fatal, MOST_FAILURES, pause};
 use super::poll::{Source, Token};
 use super::supervisor::{Owner, Supervisor};
 use crate::cells::bare;
+use crate::cells::dying::TurnBudget;
 use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::running::{CallEvent, Running};
 use crate::sessions::shell::Shell;
@@ -250,10 +251,12 @@ impl Supervisor {
     /// Answers the callers whose cells take their time to end.
     fn answer_for_the_dying(&mut self, now: Instant) {
         let mut told = Vec::new();
+        let budget = TurnBudget::begin();
         for (call, running) in &mut self.calls {
-            told.extend(running.answer_dying(&self.shared, now).map(|ended| (*call, ended)));
+            let ended = running.answer_dying(&self.shared, now, budget);
+            told.extend(ended.map(|ended| (*call, ended)));
         }
-        told.extend(self.sessions.answer_dying(&self.shared, now));
+        told.extend(self.sessions.answer_dying(&self.shared, now, budget));
         told.into_iter().for_each(|(call, ended)| self.end(call, *ended));
     }
 

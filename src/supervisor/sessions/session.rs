@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::mailbox::Mailbox;
 use super::shell::Shell;
+use crate::cells::dying::TurnBudget;
 use crate::cells::key::KeyId;
 use cell::Shared;
 use cell::mounts::Slot;
@@ -127,11 +128,12 @@ impl SessionTable {
         &mut self,
         shared: &Shared,
         now: Instant,
+        budget: TurnBudget,
     ) -> Vec<(CallId, Box<Ended>)> {
         let mut answers = Vec::new();
         for Session { shell, mailbox, .. } in self.sessions.values_mut() {
             if let Some(shell) = shell {
-                answers.extend(shell.answer_dying(mailbox, shared, now));
+                answers.extend(shell.answer_dying(mailbox, shared, now, budget));
             }
         }
         answers

@@ -122,6 +122,8 @@ struct Current {
     /// Its end, once the shell shows it.
     reported: Option<ShownEnd>,
     looking: shown::Looking,
+    /// Counters at its end, while init confirms that it has sent an interrupt.
+    counted: Option<(InitCounters, Vec<DeniedCall>)>,
     /// How long it took until then; what init looks at after that is not the command's time.
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
@@ -286,6 +288,7 @@ impl Shell {
             rung: 0,
             reported: None,
             looking: shown::Looking::default(),
+            counted: None,
             took: None,
             stopped: None,
             is_interrupted: false,
@@ -349,8 +352,9 @@ impl Shell {
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match postcard::take_from_bytes::<FromInit>(bytes) {
             Ok((FromInit::Counted(counts), denied)) if self.stage == ShellStage::Counting => {
-                return self.over(counts, report::denials(denied, counts.denied), mailbox);
+                return self.counted(counts, report::denials(denied, counts.denied), mailbox);
             }
+            Ok((FromInit::Confirmed, _)) => return self.confirmed(mailbox),
             Ok((FromInit::Ended(end), denied)) => {
                 self.end = Some((end, report::denials(denied, end.counts.denied)));
                 self.stage = ShellStage::Ending;
@@ -373,6 +377,34 @@ impl Shell {
             Ok((FromInit::Counted(_) | FromInit::Sealed | FromInit::Network, _)) | Err(_) => {}
         }
         ShellEvent::None
+    }
+
+    /// Takes the counters at the end of a call. An interrupt for it may be on its way to init: until it has been sent, the
+    /// shell is not known to outlast it.
+    fn counted(
+        &mut self,
+        counts: InitCounters,
+        denials: Vec<DeniedCall>,
+        mailbox: &mut Mailbox,
+    ) -> ShellEvent {
+        let Some(current) = &mut self.current else { return ShellEvent::None };
+        if !current.is_interrupted {
+            return self.over(counts, denials, mailbox);
+        }
+        current.counted = Some((counts, denials));
+        // Init is gone, which its pidfd reports.
+        if let Err(errno) = self.cell.tell(&report::ToInit::Confirm) {
+            tracing::debug!(%errno, "a session's cell could not be asked");
+        }
+        ShellEvent::None
+    }
+
+    fn confirmed(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
+        let current = self.current.as_mut().filter(|_| self.stage == ShellStage::Counting);
+        match current.and_then(|current| current.counted.take()) {
+            Some((counts, denials)) => self.over(counts, denials, mailbox),
+            None => ShellEvent::None,
+        }
     }
 
     /// Ends the call: the shell waits, unless the signal that ended the call ends the shell as well.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Current, Shell, ShellEvent};
-use crate::cells::dying;
+use crate::cells::dying::{self, TurnBudget};
 use crate::cells::exit;
 use crate::sessions::cpu_time::CpuTime;
 use crate::sessions::mailbox::Mailbox;
@@ -68,8 +68,9 @@ impl Shell {
         mailbox: &mut Mailbox,
         shared: &Shared,
         now: Instant,
+        budget: TurnBudget,
     ) -> Vec<(CallId, Box<Ended>)> {
-        if !self.look.is_over(&self.cell, shared, now) {
+        if !self.look.is_over(&self.cell, shared, now, budget) {
             return Vec::new();
         }
         let mut ends = self.last_ends(mailbox, Used::default());
@@ -134,6 +135,7 @@ impl Shell {
                     | FromInit::Network
                     | FromInit::Counted(_)
                     | FromInit::Shown { .. }
+                    | FromInit::Confirmed
                     | FromInit::JobEnded(_)
                     | FromInit::Input { .. },
                     _,
