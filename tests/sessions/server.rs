@@ -122,11 +122,6 @@ impl Server {
         }
     }
 
-    /// Returns true if the answer has come while others were waited for.
-    pub fn has_answer(&self, id: u64) -> bool {
-        self.answers.contains_key(&id)
-    }
-
     pub fn ask(&mut self, arguments: &Value) -> Result<u64, Failed> {
         self.request("tools/call", &json!({ "name": "bash", "arguments": arguments }))
     }
