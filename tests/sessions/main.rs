@@ -58,6 +58,7 @@ fn shells() -> Vec<Claim> {
             .needs(&[Need::TimeNamespace]),
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("at_the_cap_the_session_ends_that_was_unused_for_longest", room),
+        claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim(
             "output_of_an_exit_trap_is_in_the_reply_of_the_call_that_ends_the_shell",
@@ -482,6 +483,33 @@ fn room(caller: &Caller) -> Check {
     let answer = server.with(&json!({ "command": "cat f", "session": "a" }))?;
     equal("a new one", story(&answer).0, Some(1))?;
     equal("no note", &answer["structuredContent"]["notes"], &serde_json::Value::Null)
+}
+
+/// One session fits, and another has to end for the other that begins at the same time.
+fn at_once(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nmost = 4\n")?;
+    for round in 0..8 {
+        for name in ["a", "b", "c"] {
+            let answer = server.with(&json!({ "command": "true", "session": name }))?;
+            equal(name, story(&answer).0, Some(0))?;
+        }
+        let new = ["x", "y"].map(|name| format!("{name}{round}"));
+        let mut asked = Vec::new();
+        for name in &new {
+            asked.push(server.ask(&json!({ "command": "echo new", "session": name }))?);
+        }
+        let mut ended = 0;
+        for id in asked {
+            let answer = server.answer(id)?;
+            equal("it has room", story(&answer), (Some(0), "new\n".to_owned()))?;
+            ended += text(&answer).matches("was ended to make room").count();
+        }
+        equal("sessions that ended for both", ended, 1)?;
+        for name in &new {
+            server.with(&json!({ "end": true, "session": name }))?;
+        }
+    }
+    Ok(())
 }
 
 fn in_turn(caller: &Caller) -> Check {

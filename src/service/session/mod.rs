@@ -171,6 +171,9 @@ pub struct Clients {
     /// Number of the newest session.
     last: AtomicU64,
     sessions: Lock<Vec<Weak<Sessions>>>,
+    /// Held from the answer that there is room for a session until the supervisor is sent its first command: another new
+    /// session would be given the same room.
+    opening: Arc<Mutex<()>>,
 }
 
 impl Clients {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::jobs::END;
 use super::{Named, SessionError, Sessions, ShellLoss, UnusedSession, check_name};
 use crate::workbench::Workbench;
@@ -10,23 +12,29 @@ use crate::{Caller, Refusal};
 use model::job::SessionId;
 use policy::Grant;
 
+/// A session that is being opened. While it exists, no other new session is given room.
+#[derive(Debug)]
+pub(super) struct Opening {
+    _alone: OwnedMutexGuard<()>,
+}
+
 /// Unused sessions that the supervisor is asked about at once.
 const MOST_ASKED: usize = 64;
 
 impl Workbench {
     /// Returns the session of this name; one that is new gets room, and the sessions are returned that ended
-    /// for it.
+    /// for it. The room is its own as long as its [`Opening`] is kept.
     pub(super) async fn open(
         &self,
         session: &str,
         grant: &Grant,
         caller: &Caller,
-    ) -> (Named, Vec<UnusedSession>) {
-        let made_room = match self.sessions.find(session) {
-            Some(_) => Vec::new(),
+    ) -> (Named, Vec<UnusedSession>, Option<Opening>) {
+        let (made_room, opening) = match self.sessions.find(session) {
+            Some(_) => (Vec::new(), None),
             None => self.make_room(grant, caller).await,
         };
-        (self.sessions.named(session), made_room)
+        (self.sessions.named(session), made_room, opening)
     }
 
     /// Ends a session with all that runs in it, its workspace included where that is the session's own.
@@ -50,14 +58,20 @@ impl Workbench {
     /// Ends sessions in which nothing runs until there is room for one more: this scope's first, then other ones of
     /// its client, then those of clients that have more. Of each, the one unused for longest is first. Returns those
     /// of this scope.
-    async fn make_room(&self, grant: &Grant, caller: &Caller) -> Vec<UnusedSession> {
+    async fn make_room(
+        &self,
+        grant: &Grant,
+        caller: &Caller,
+    ) -> (Vec<UnusedSession>, Option<Opening>) {
         let mut ended = Vec::new();
         let (profile, workspace) = (grant.job().profile.clone(), grant.job().workspace);
         loop {
+            let opening =
+                Opening { _alone: Arc::clone(&self.shared.clients.opening).lock_owned().await };
             let mut spare = self.shared.clients.spare(&self.sessions);
             spare.truncate(MOST_ASKED);
             if spare.is_empty() {
-                return ended;
+                return (ended, Some(opening));
             }
             let ids = spare.iter().map(|(_, session)| session.id).collect();
             for (owner, session) in &spare {
@@ -69,7 +83,9 @@ impl Workbench {
             for (owner, session) in &spare {
                 owner.stay(std::slice::from_ref(session));
             }
-            let Some((owner, one)) = one else { return ended };
+            let Some((owner, one)) = one else { return (ended, Some(opening)) };
+            // It may take seconds, for which other sessions need not wait.
+            drop(opening);
             self.has_ended(&owner, one.id, caller).await;
             if Arc::ptr_eq(&owner, &self.sessions) {
                 ended.push(one);

@@ -1,5 +1,6 @@
 //! Starting a command: from the client's request to a running command in its session.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::command::{CommandInfo, Held};
 use super::feed::FeedKind;
 use super::jobs::END;
+use super::room::Opening;
 use super::seat::Seat;
 use super::{
     Command, CommandState, DEFAULT, Finished, Named, Patience, Reply, Restart, Retention,
@@ -175,12 +177,22 @@ impl Workbench {
     ) -> Result<Reply, Refusal> {
         let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
         self.shared.clients.forget(&self.shared.link.forgotten());
-        let (named, made_room) = self.open(&session, &decided.grant, caller).await;
+        let (named, made_room, mut opening) = self.open(&session, &decided.grant, caller).await;
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
         }
-        let seat = self.seat(&session, &named, restart, caller).await;
+        let seat = {
+            let mut waiting = pin!(self.seat(&session, &named, restart, caller));
+            match at_once(&mut waiting).await {
+                Some(seat) => seat,
+                None => {
+                    // Another call opens the session; no other session waits for its end.
+                    opening = None;
+                    waiting.await
+                }
+            }
+        };
         let fits = |seat| self.with_shell(&session, &named, seat, decided.shell);
         let seat = match seat.and_then(fits) {
             Ok(seat) => seat,
@@ -210,7 +222,7 @@ impl Workbench {
             clamped,
         };
         let is_new = !seat.started;
-        match self.start(&named, seat, about, decided, caller).await {
+        match self.start(&named, seat, about, decided, opening, caller).await {
             Ok((command, lost)) => {
                 let finished = wait(&command, patience, caller).await;
                 let began = command.began.clone();
@@ -285,6 +297,7 @@ impl Workbench {
         mut seat: OwnedMutexGuard<Seat>,
         mut about: CommandInfo,
         decided: Decided,
+        opening: Option<Opening>,
         caller: &Caller,
     ) -> Result<(Arc<Command>, Option<ShellLoss>), Outcome> {
         let asked = named.restarted.swap(false, Ordering::AcqRel);
@@ -298,7 +311,15 @@ impl Workbench {
         let within = Within { session: id, place, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        match self.shared.link.start_heard(grant, Some(within), heard(&entry)).await {
+        let mut starting = pin!(self.shared.link.start_heard(grant, Some(within), heard(&entry)));
+        let at_once = at_once(&mut starting).await;
+        // The supervisor has been sent the command, and serves one frame after the other.
+        drop(opening);
+        let started = match at_once {
+            Some(started) => started,
+            None => starting.await,
+        };
+        match started {
             Ok(running) => {
                 let mut ended = self.shared.link.forgotten();
                 if ended.contains(&id) {
@@ -337,6 +358,15 @@ impl Workbench {
                 Err(outcome)
             }
         }
+    }
+}
+
+/// Returns the output of a future that is ready when it is polled for the first time.
+async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = std::future::ready(()) => None,
     }
 }
 
