@@ -4,7 +4,7 @@
 //! by, and is answered as any unknown one.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -26,6 +26,7 @@ use crate::body::busy;
 use crate::health::HealthWord;
 use crate::limits::ListenerLimits;
 use crate::respond::{Refusal, json_response};
+use crate::session_use::{ActivityProbe, ServedBody, SessionUses};
 use mcp::gate::RemoteSecret;
 use mcp::server::Continuity;
 use policy::Principal;
@@ -41,6 +42,11 @@ pub trait MakeHandler: Send + Sync + 'static {
 
     /// Makes the handler of one session of a client, or of its requests without one.
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler;
+
+    /// Makes the handler of an MCP session of a client, with what tells whether commands run in it.
+    fn session(&self, client: &Principal) -> (Self::Handler, Option<ActivityProbe>) {
+        (self.handler(client, Continuity::Session), None)
+    }
 
     /// Makes the handler of a client that calls nothing: nobody leaves anything for it.
     fn watcher(&self, client: &Principal) -> Self::Handler {
@@ -78,6 +84,9 @@ pub struct Door<H> {
     most: usize,
     /// Held while a session is opened: of two at once, each would find the other's place.
     opening: Mutex<()>,
+    /// Probe of the session that was opened last.
+    made: Arc<std::sync::Mutex<Option<ActivityProbe>>>,
+    uses: Arc<SessionUses>,
     secret: Option<Arc<RemoteSecret>>,
     streams: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
@@ -111,7 +120,13 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         let streamed = stateless.clone().with_json_response(false);
         let of_request = of_requests(handlers, client);
         let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
-        let of_session = move || Ok(made_by.handler(&of, Continuity::Session));
+        let made: Arc<std::sync::Mutex<Option<ActivityProbe>>> = Arc::default();
+        let slot = Arc::clone(&made);
+        let of_session = move || {
+            let (handler, activity) = made_by.session(&of);
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+            Ok(handler)
+        };
         Self {
             sessions: Service::new(of_session, Arc::clone(&table), config),
             table,
@@ -119,6 +134,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
             streamed: Service::new(of_request, Arc::default(), streamed),
             most: limits.sessions,
             opening: Mutex::default(),
+            made,
+            uses: Arc::default(),
             secret: handlers.secret(),
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiting: Arc::new(Semaphore::new(limits.requests)),
@@ -137,18 +154,15 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| busy(message))
     }
 
-    /// Returns the number of the client's MCP sessions.
-    pub(crate) async fn open_sessions(&self) -> usize {
-        self.table.sessions.read().await.len()
-    }
-
     /// Serves a request of MCP.
     pub(crate) async fn mcp(&self, request: Request<Bytes>) -> Result<Response, Refusal> {
         let request = match self.shown(request).await {
             Ok(request) => request,
             Err(answer) => return Ok(json_response(StatusCode::FORBIDDEN, &answer)),
         };
-        let (mut service, mut opening) = (&self.requests, None);
+        let mut service = &self.requests;
+        let mut opening = None;
+        let mut serving = None;
         if is_stateless(request.headers()) {
             if prefers_streams(request.headers()) {
                 service = &self.streamed;
@@ -158,12 +172,23 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
                 opening = Some(self.opening.lock().await);
             }
             self.check_session(&request).await?;
+            let named = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+            serving = named.map(|id| self.uses.serves(id));
             service = &self.sessions;
         }
         let answer = service.clone().oneshot(request.map(Full::new)).await;
         let answer = answer.unwrap_or_else(|never| match never {});
+        if opening.is_some()
+            && let Some(id) = answer.headers().get(SESSION).and_then(|id| id.to_str().ok())
+        {
+            let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.uses.opened(id, made);
+        }
         drop(opening);
-        Ok(answer.map(Body::new))
+        Ok(answer.map(|body| match serving {
+            Some(serving) => Body::new(ServedBody { body: Body::new(body), _serving: serving }),
+            None => Body::new(body),
+        }))
     }
 
     /// Returns a request that may pass: with the project's secret, where it has one.
@@ -192,7 +217,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         self.secret.is_some()
     }
 
-    /// Checks what rmcp leaves open: the number of sessions, and the end of one that there is not.
+    /// Checks what rmcp leaves open: room for a session, and the end of one that there is not.
     async fn check_session(&self, request: &Request<Bytes>) -> Result<(), Refusal> {
         let named = request.headers().get(SESSION).map(|id| id.to_str());
         let missing =
@@ -200,12 +225,24 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         // rmcp takes a name that is no text for none, and would open another session.
         let named = named.transpose().map_err(|_| missing())?;
         match (request.method(), named) {
-            (&Method::POST, None) if self.open_sessions().await >= self.most => {
-                Err(busy("this client has too many sessions: end one with DELETE").after(30))
-            }
+            (&Method::POST, None) => self.room_for_session().await,
             (&Method::DELETE, Some(id)) if !self.has(id).await => Err(missing()),
             _ => Ok(()),
         }
+    }
+
+    /// Ends the session that was unused for longest, where there is no room for one more: clients go without DELETE.
+    async fn room_for_session(&self) -> Result<(), Refusal> {
+        let open: Vec<String> =
+            self.table.sessions.read().await.keys().map(|id| id.to_string()).collect();
+        self.uses.keep(&open);
+        if open.len() < self.most {
+            return Ok(());
+        }
+        let all = "this client has too many sessions, and each serves a call or a stream: end one with DELETE";
+        let Some(unused) = self.uses.unused(&open) else { return Err(busy(all).after(30)) };
+        let closed = self.table.close_session(&unused.as_str().into()).await;
+        closed.map_err(|_| busy(all).after(30))
     }
 
     async fn has(&self, id: &str) -> bool {

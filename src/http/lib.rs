@@ -26,6 +26,7 @@ mod rest;
 pub mod run;
 mod scopes;
 pub mod serve;
+mod session_use;
 pub mod tcp;
 mod throttle;
 

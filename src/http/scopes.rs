@@ -13,6 +13,7 @@ use crate::metrics::{OwnMemory, metrics};
 use crate::openapi::openapi;
 use crate::operator::{self, configuration};
 use crate::run::{TOOL, run};
+use crate::session_use::ActivityProbe;
 use mcp::gate::RemoteSecret;
 use mcp::serve::Offer;
 use mcp::server::{Continuity, Server};
@@ -59,6 +60,14 @@ impl MakeHandler for Scopes {
         let scope = self.executor.scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
             .of_client(client.name())
+    }
+
+    fn session(&self, client: &Principal) -> (Self::Handler, Option<ActivityProbe>) {
+        let scope = self.executor.scope(client.clone());
+        let activity: ActivityProbe = Arc::new(scope.session_use());
+        let (kill, offer) = (self.kill.clone(), self.offer.clone());
+        let handler = Server::offering(scope, kill, offer, Continuity::Session);
+        (handler.of_client(client.name()), Some(activity))
     }
 
     fn watcher(&self, client: &Principal) -> Self::Handler {

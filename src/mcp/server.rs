@@ -27,7 +27,7 @@ use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, Detail, RunningReport};
-use service::request::{BashRequest, ExecRequest, JobRequest};
+use service::request::{BashRequest, CommandInput, ExecRequest, JobRequest, SessionCommand, Wait};
 use service::shell::ScriptArgs;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -365,6 +365,9 @@ impl<B: Backend> Server<B> {
         if let (BashRequest::Run(run), Some(_)) = (&mut request, Lasting::of(context)) {
             run.wait = run.wait.in_a_task();
         }
+        if let BashRequest::Run(run) = &mut request {
+            self.without_later_calls(run)?;
+        }
         let answer =
             self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
         Ok(match answer {
@@ -415,6 +418,40 @@ impl<B: Backend> Server<B> {
         };
         let run = |caller| self.0.backend.command(declared, request, caller);
         Ok(commands::reply(&self.turn(context, run).await?))
+    }
+}
+
+impl<B> Server<B> {
+    /// Has a command run to its end where no later call could ask for it.
+    ///
+    /// # Errors
+    /// It is to run on in the background, or to wait for input.
+    fn without_later_calls(&self, run: &mut SessionCommand) -> Result<(), Refused> {
+        if self.0.continuity != Continuity::Strangers {
+            return Ok(());
+        }
+        if run.wait == Wait::Background {
+            self.lasts("a background command would end with this one")?;
+        }
+        if run.input == CommandInput::Open {
+            self.lasts("none can write to the command's input; pass stdin")?;
+        }
+        run.wait = Wait::Beyond;
+        Ok(())
+    }
+
+    /// Checks that the client's later calls find what this one keeps.
+    ///
+    /// # Errors
+    /// They do not: no session was opened, and nobody can tell which requests are of one client. `instead` is the way out.
+    pub(crate) fn lasts(&self, instead: &str) -> Result<(), Refused> {
+        match self.0.continuity {
+            Continuity::Connection | Continuity::Session | Continuity::Requests => Ok(()),
+            Continuity::Strangers => {
+                Err(Refused::failed(format!("requests of this client stand alone: {instead}"))
+                    .with_hint("open a session (`initialize`), or ask the operator for a token"))
+            }
+        }
     }
 }
 

@@ -60,10 +60,13 @@ pub struct RuleLimits {
     pub env_bytes: usize,
 }
 
+/// A `/workspace` that ends with its session.
+const PRIVATE_WORKSPACE: &str = "/workspace is private to a session and lasts as long as it does";
+
 /// Describes `/workspace` in one line for an agent: private, or granted with this access.
 fn workspace_text(granted: Option<Access>) -> &'static str {
     match granted {
-        None => "/workspace is private to a session and lasts as long as it does",
+        None => PRIVATE_WORKSPACE,
         Some(Access::ReadOnly) => "/workspace is a directory of the host, read-only",
         Some(Access::ReadWrite) => {
             "/workspace is a directory of the host; changes are kept; names that the host \
@@ -77,6 +80,12 @@ fn workspace_text(granted: Option<Access>) -> &'static str {
 }
 
 impl Rules {
+    /// Returns true if files of `/workspace` end with the session.
+    #[must_use]
+    pub fn has_private_workspace(&self) -> bool {
+        self.workspace == PRIVATE_WORKSPACE
+    }
+
     /// Derives the rules from the profile of `bash`, and from the access to the directory that is
     /// granted as `/workspace`, if one is.
     pub fn of(

@@ -126,6 +126,12 @@ fn more_connections_than_there_may_be_close_the_longest_idle_one() {
 fn a_client_has_so_many_sessions_and_streams_and_is_told() {
     let server = Server::configured("[http]\nsessions = 3\nstreams = 2\n", &[]);
     let ids: Vec<String> = (0..3).map(|_| server.session(&[])).collect();
+    // A session with a job is not ended for a new one.
+    for id in &ids {
+        let job = json!({"command": "sleep 600", "background": true});
+        let started = server.mcp(&[("mcp-session-id", id.as_str())], &call("bash", job));
+        assert_eq!(started.status, 200, "{started:?}");
+    }
     let refused = server.mcp(&[], &initialize());
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(refused.header("retry-after").is_some());

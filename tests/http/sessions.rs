@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::client::{Server, call, modern, modern_call, patience};
+use std::io::Read;
+
+use crate::client::{Connection, Server, call, initialize, modern, modern_call, patience, request};
 
 fn borrowed<'h>(headers: &'h [(&'static str, String)]) -> Vec<(&'h str, &'h str)> {
     headers.iter().map(|(name, value)| (*name, value.as_str())).collect()
@@ -48,6 +50,73 @@ fn requests_of_strangers_without_a_session_share_nothing() {
     let refused = server.mcp(&borrowed(&precision), &message);
     assert_eq!(refused.message()["result"]["isError"], true, "{refused:?}");
     assert!(refused.body.contains("pass precision per call"), "{refused:?}");
+}
+
+#[test]
+fn what_a_stranger_could_not_find_again_is_refused_with_the_way_out() {
+    let server = Server::start(&["--tools", "shell,exec,files,history"]);
+    let ask = |tool: &str, arguments: serde_json::Value| {
+        server.mcp(&borrowed(&modern(tool)), &modern_call(tool, arguments))
+    };
+    for (tool, arguments, way_out) in [
+        ("set_working_dir", json!({"directory": "/tmp"}), "pass working_dir per call"),
+        ("macro_save", json!({"name": "m", "commands": ["true"]}), "pass the commands per call"),
+        ("put_file", json!({"path": "f", "content": "x"}), "write the file by the command"),
+        ("bash", json!({"command": "sleep 9", "background": true}), "would end with this one"),
+        ("bash", json!({"command": "cat", "input": true}), "pass stdin"),
+    ] {
+        let refused = ask(tool, arguments.clone());
+        let result = &refused.message()["result"];
+        assert_eq!(result["isError"], true, "{refused:?}");
+        let told = result.to_string();
+        assert!(told.contains("requests of this client stand alone"), "{told}");
+        assert!(told.contains(way_out), "{told}");
+        // The control: in a session the same call is done.
+        let id = server.session(&[]);
+        let done = server.mcp(&[("mcp-session-id", id.as_str())], &call(tool, arguments));
+        assert_ne!(done.message()["result"]["isError"], true, "{done:?}");
+    }
+    // A command is no job that nobody could ask for, however long it takes.
+    let server = Server::configured("[sessions]\nyield = \"1s\"\n", &["--tools", "shell"]);
+    let message = modern_call("bash", json!({"command": "sleep 2; echo done"}));
+    let waited = server.mcp(&borrowed(&modern("bash")), &message);
+    assert_eq!(waited.stdout(), "done\n", "{waited:?}");
+}
+
+#[test]
+fn at_the_cap_the_session_ends_that_was_unused_for_longest() {
+    let server = Server::configured("[http]\nsessions = 3\n", &[]);
+    let [streaming, running, unused] = std::array::from_fn(|_| server.session(&[]));
+    let stream = open_stream(&server, &streaming);
+    let job = json!({"command": "sleep 600", "background": true});
+    let started = server.mcp(&[("mcp-session-id", running.as_str())], &call("bash", job));
+    assert_eq!(started.status, 200, "{started:?}");
+    let answers = |id: &str| {
+        let headers = [("mcp-session-id", id)];
+        server.mcp(&headers, &call("bash", json!({"command": "echo on"}))).status
+    };
+    // The one without a call, a stream or a job, although the others were used before it.
+    let new = server.session(&[]);
+    assert_eq!(answers(&unused), 404, "it has ended");
+    assert_eq!([&streaming, &running, &new].map(|id| answers(id)), [200, 200, 200]);
+    let newer = server.session(&[]);
+    assert_eq!(answers(&new), 404, "the only one that could end");
+    let newest_stream = open_stream(&server, &newer);
+    let refused = server.mcp(&[], &initialize());
+    assert_eq!(refused.status, 503, "each serves something: {refused:?}");
+    assert!(refused.header("retry-after").is_some());
+    drop((stream, newest_stream));
+}
+
+/// Opens the stream of a session; it is open as long as the connection.
+fn open_stream(server: &Server, id: &str) -> Connection {
+    let mut connection = server.connect();
+    let headers = [("mcp-session-id", id), ("accept", "text/event-stream")];
+    connection.send(&request("GET", "/mcp", &headers, ""));
+    let mut first = [0; 12];
+    connection.0.read_exact(&mut first).expect("an answer");
+    assert!(first.ends_with(b"200"), "{}", String::from_utf8_lossy(&first));
+    connection
 }
 
 #[test]

@@ -18,6 +18,9 @@ impl<B: Backend> Server<B> {
         asked: FileRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
+        if asked.request.writes() && self.0.backend.rules().has_private_workspace() {
+            self.lasts("write the file by the command that needs it")?;
+        }
         let about = reply::RequestSummary::of(&asked);
         let run = |turn| self.0.backend.file(tool, asked, turn);
         let filed = self.turn(context, run).await?;

@@ -67,6 +67,7 @@ impl BuiltIn for MacroSaveArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        server.lasts("pass the commands per call, as to pipeline")?;
         let Self { name, commands } = self;
         let count = commands.len();
         let saved = server.0.backend.client().macros.save(&name, commands);

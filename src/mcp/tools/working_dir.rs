@@ -78,6 +78,7 @@ impl BuiltIn for SetWorkingDirArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        server.lasts("pass working_dir per call")?;
         let directory = Cwd::new("directory", &self.directory)?;
         inspect::line("directory", directory.as_str().to_owned())?;
         let report =

@@ -49,6 +49,17 @@ pub enum ClerkRequest {
     Get { offset: u64, length: usize },
 }
 
+impl ClerkRequest {
+    /// Returns true if it changes a file.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Put { .. } | Self::Replace { .. } | Self::Insert { .. } => true,
+            Self::View { .. } | Self::Get { .. } => false,
+        }
+    }
+}
+
 /// Permission to replace an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
