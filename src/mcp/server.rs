@@ -434,7 +434,7 @@ impl<B> Server<B> {
             self.lasts("a background command would end with this one")?;
         }
         if run.input == CommandInput::Open {
-            self.lasts("none can write to the command's input; pass stdin")?;
+            self.lasts("its input could not be written to; pass stdin")?;
         }
         run.wait = Wait::Beyond;
         Ok(())
@@ -443,7 +443,7 @@ impl<B> Server<B> {
     /// Checks that the client's later calls find what this one keeps.
     ///
     /// # Errors
-    /// They do not: no session was opened, and nobody can tell which requests are of one client. `instead` is the way out.
+    /// They do not: no session was opened, and which requests belong to one client is not known. `instead` is the way out.
     pub(crate) fn lasts(&self, instead: &str) -> Result<(), Refused> {
         match self.0.continuity {
             Continuity::Connection | Continuity::Session | Continuity::Requests => Ok(()),

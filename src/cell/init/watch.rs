@@ -25,7 +25,7 @@ use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 
 use maps::{Mappings, Process, Progress};
-use shared::SharedMemory;
+use shared::{SharedMemory, processor_time};
 
 /// Looks are at least this far apart, so that a large cell is not slowed by them.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -40,6 +40,12 @@ const DESCRIPTOR: u64 = 4096;
 const DESCRIPTORS: u64 = 64;
 /// Mappings of a process that a look goes through for what is shared: some milliseconds.
 const MAPPINGS_LOOKED_THROUGH: u64 = 8192;
+/// Part of the cell's memory that the page tables of a process may be for a look to go through what it shares, and the
+/// least that counts as much. A megabyte of tables takes the kernel 7 ms, in which nothing stops the cell.
+const TABLES_LOOKED_THROUGH: u64 = 128;
+const TABLES_OF_ANY: u64 = 1 << 20;
+/// Processor time that a look may take for what processes share. Those that it does not come to count whole.
+const SHARES_BUDGET: Duration = Duration::from_millis(250);
 /// Looks in a row that may leave it open by how much processes share, while mappings are being counted.
 const POSTPONED: u32 = 64;
 /// Bytes of a connection that is gone and kept in mind (TIME_WAIT), with the port that it holds.
@@ -402,6 +408,7 @@ impl Watch {
     /// sum exceeds the limit.
     fn with_shares(&mut self, kernel: u64, seen: &[Seen]) -> u64 {
         let mut used = kernel;
+        let until = processor_time().map(|now| now + SHARES_BUDGET);
         for process in seen {
             if used > self.limit {
                 break;
@@ -411,6 +418,8 @@ impl Watch {
                 by_last_look(process, seen)
             } else if has_memory_of_parent(process, seen) {
                 Share { counted: 0, private: Some(0) }
+            } else if until.is_ok_and(|until| processor_time().is_ok_and(|now| now >= until)) {
+                self.whole(process)
             } else {
                 self.by_share(process)
             };
@@ -424,31 +433,34 @@ impl Watch {
 
     /// Returns the bytes of a process, pages that it shares by its part of them.
     ///
-    /// Refused where the process made itself non-dumpable, and too slow where it has many mappings: then its
-    /// whole size counts, as it is now: a process that has ended since has none. Page tables are no share of
-    /// anything: each process has its own.
+    /// Refused where the process made itself non-dumpable, and too slow where it has many mappings or page tables: then
+    /// its whole size counts. Page tables are no share of anything: each process has its own.
     fn by_share(&self, seen: &Seen) -> Share {
         let Process { pid, directory, .. } = &seen.process;
-        let whole = || {
-            let counted = match self.process(*pid, &pid.to_string()) {
-                Look::Seen(now) if now.ending.is_none() => now.resident,
-                Look::Gone => 0,
-                Look::Seen(_) | Look::Unclear => seen.resident,
-            };
-            Share { counted, private: None }
-        };
-        if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH {
-            return whole();
+        let tables = (self.limit / TABLES_LOOKED_THROUGH).max(TABLES_OF_ANY);
+        if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH || seen.tables > tables {
+            return self.whole(seen);
         }
         let mut buffer = [0; 4096];
         let Some(text) = self.text(&format!("{directory}/smaps_rollup"), &mut buffer) else {
-            return whole();
+            return self.whole(seen);
         };
         let bytes = |names: &[&[u8]]| {
             kilobytes(text, names).saturating_mul(1024).saturating_add(seen.tables)
         };
         let private = bytes(&[b"Private_Dirty:", b"SwapPss:"]);
         Share { counted: bytes(&[b"Pss:", b"SwapPss:"]), private: Some(private) }
+    }
+
+    /// Returns the bytes of a process, pages that it shares in full, as it is now: one that has ended since has none.
+    fn whole(&self, seen: &Seen) -> Share {
+        let pid = seen.process.pid;
+        let counted = match self.process(pid, &pid.to_string()) {
+            Look::Seen(now) if now.ending.is_none() => now.resident,
+            Look::Gone => 0,
+            Look::Seen(_) | Look::Unclear => seen.resident,
+        };
+        Share { counted, private: None }
     }
 
     /// Reads the beginning of a file of the procfs; none if it does not exist or is empty.
@@ -826,6 +838,26 @@ mod tests {
         }
         let charged: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen).counted).collect();
         assert_eq!(charged, [MIB / 2]);
+        Ok(())
+    }
+
+    #[test]
+    fn pages_that_a_process_shares_are_looked_at_unless_its_page_tables_take_too_long()
+    -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        let process = procfs.0.path().join(std::process::id().to_string());
+        fs::write(process.join("smaps_rollup"), "Pss: 16 kB\nSwapPss: 0 kB\n")?;
+        for (tables, charged) in [(1024, 1024 + 16), (1028, 4096 + 1028)] {
+            let status = format!(
+                "VmSize: 8192 kB\nRssShmem: 4096 kB\nVmPTE: {tables} kB\nFDSize: 64\nPPid: 1\nThreads: 1\n"
+            );
+            fs::write(process.join("status"), status)?;
+            let mut watch = procfs.watch()?;
+            watch.limit = 64 * MIB;
+            let listing = watch.processes()?;
+            let seen: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen).counted).collect();
+            assert_eq!(seen, [charged << 10], "{tables} kB of page tables");
+        }
         Ok(())
     }
 

@@ -173,7 +173,7 @@ impl Watch {
 }
 
 /// Returns the processor time of init: a machine that is busy must not make a look too long.
-fn processor_time() -> Result<Duration> {
+pub(super) fn processor_time() -> Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from)
 }
 
