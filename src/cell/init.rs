@@ -292,7 +292,10 @@ impl Init<'_> {
                 }
             }
             ToInit::LookAtShell(look) => self.look_at_shell(&look)?,
-            ToInit::Confirm => report::send(self.control, &FromInit::Confirmed, &[])?,
+            ToInit::Confirm => {
+                let is_ending = self.is_shell_ending();
+                report::send(self.control, &FromInit::Confirmed { is_ending }, &[])?;
+            }
             ToInit::ShellDirectory => {
                 self.shell_directory = received.fds.first_mut().and_then(Option::take);
             }

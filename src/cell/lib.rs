@@ -14,6 +14,7 @@ pub mod bare;
 pub mod buffers;
 pub mod caps;
 pub mod cgroup;
+pub mod dying;
 pub mod enter;
 pub mod fds;
 pub mod files;

@@ -31,8 +31,8 @@ pub enum FromInit {
     /// The answer to [`ToInit::LookAtShell`]. The counters follow where the call is over: in [`FromInit::Counted`], after
     /// [`FromInit::Changed`] if the workspace is scanned.
     Shown { number: u64, shell: ShellState },
-    /// The answer to [`ToInit::Confirm`].
-    Confirmed,
+    /// The answer to [`ToInit::Confirm`]: whether the payload is on its way out.
+    Confirmed { is_ending: bool },
     /// Counters at the end of a call of a session.
     Counted(InitCounters),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
@@ -146,7 +146,8 @@ pub enum OverMemory {
 /// Counters of init.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitCounters {
-    /// Of the processes that init reaped, since the cell began.
+    /// Of the processes that init reaped, since the cell began. At the end of a call of a session: of its shell too, with
+    /// those that this has waited for.
     pub user_us: u64,
     pub system_us: u64,
     /// Largest resident set of one process, or of the cell where init watches it, in bytes.

@@ -12,7 +12,10 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
 
 use super::Init;
+use crate::dying::is_dying;
+use crate::errno_of;
 use crate::files::Then;
+use crate::measure::read_lossy;
 use crate::report::{FoundMarks, FromInit, InputFile, ShellLook, ShellState, raw};
 use sys::Result;
 
@@ -21,6 +24,9 @@ const SHOWN: [i32; 32] = [
     4, 5, 6, 0, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
     28, 29, 30, 31, 32, 33,
 ];
+
+/// Microseconds of a clock tick of procfs: USER_HZ is 100 on every architecture that this is built for.
+const TICK: u64 = 10_000;
 
 impl Init<'_> {
     /// Reports whether the shell shows the end of a call, and the counters if it does.
@@ -45,27 +51,53 @@ impl Init<'_> {
         }
     }
 
-    fn shell_state(&self, look: &ShellLook) -> Result<ShellState> {
-        let opened;
-        let shell = match &self.shell_directory {
-            Some(directory) => directory,
+    /// Opens the directory of the shell in a procfs.
+    fn shell_in_procfs(&self) -> Result<OwnedFd> {
+        match &self.shell_directory {
+            Some(directory) => directory.try_clone().map_err(|error| errno_of(&error)),
             None => {
                 let path = format!("/proc/{}", self.payload);
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-                opened = match openat(AT_FDCWD, path.as_str(), flags, Mode::empty()) {
-                    Ok(opened) => opened,
-                    // It has ended, and is reaped in this turn.
-                    Err(Errno::ENOENT) => return Ok(ShellState::Runs { has_input: false }),
-                    Err(errno) => return Err(errno),
-                };
-                &opened
+                openat(AT_FDCWD, path.as_str(), flags, Mode::empty())
             }
+        }
+    }
+
+    /// Returns the microseconds that the shell, and all that it has waited for, have computed: in user mode and in the
+    /// kernel (proc_pid_stat(5)), in whole ticks.
+    ///
+    /// Init reads it: a reader that meets the end of a process takes its memory down in its stead.
+    pub(super) fn shell_time(&self) -> (u64, u64) {
+        let stat = self.shell_in_procfs().and_then(|shell| read_lossy(&shell, "stat"));
+        let stat = stat.unwrap_or_default();
+        // The name in field 2 may hold anything: count from its last bracket.
+        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+        let micros = |number: usize| {
+            let field = fields.split_ascii_whitespace().nth(number - 3);
+            let ticks = field.and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+            ticks.saturating_mul(TICK)
         };
-        let first = shown_by(shell, look)?;
+        (micros(14).saturating_add(micros(16)), micros(15).saturating_add(micros(17)))
+    }
+
+    /// Returns whether the shell is on its way out. One that cannot be seen is not known to be kept.
+    pub(super) fn is_shell_ending(&self) -> bool {
+        let looked = self.shell_in_procfs().and_then(|shell| is_dying(&shell, "."));
+        looked.unwrap_or(true)
+    }
+
+    fn shell_state(&self, look: &ShellLook) -> Result<ShellState> {
+        let shell = match self.shell_in_procfs() {
+            Ok(shell) => shell,
+            // It has ended, and is reaped in this turn.
+            Err(Errno::ENOENT) => return Ok(ShellState::Runs { has_input: false }),
+            Err(errno) => return Err(errno),
+        };
+        let first = shown_by(&shell, look)?;
         match first {
-            ShellState::Runs { has_input: false } => shown_by(shell, look),
+            ShellState::Runs { has_input: false } => shown_by(&shell, look),
             // Once more: nothing rings again where one system call failed as if the shell had no such file.
-            ShellState::Runs { has_input: true } => match shown_by(shell, look)? {
+            ShellState::Runs { has_input: true } => match shown_by(&shell, look)? {
                 ShellState::Runs { .. } => Ok(first),
                 over => Ok(over),
             },

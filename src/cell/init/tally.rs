@@ -21,9 +21,13 @@ impl Init<'_> {
         }
     }
 
-    /// Reports the counters, and counts refused calls anew.
+    /// Reports the counters with those of the shell, and counts refused calls from zero again.
     pub(super) fn count(&mut self) -> Result<()> {
-        self.tell(FromInit::Counted(self.counts()))?;
+        let counts = self.counts();
+        let (user, system) = self.shell_time();
+        let user_us = counts.user_us.saturating_add(user);
+        let system_us = counts.system_us.saturating_add(system);
+        self.tell(FromInit::Counted(InitCounters { user_us, system_us, ..counts }))?;
         self.mediator.forget_refusals();
         Ok(())
     }

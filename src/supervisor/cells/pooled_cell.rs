@@ -183,7 +183,7 @@ impl PooledCell {
                 | FromInit::Network
                 | FromInit::Counted(_)
                 | FromInit::Shown { .. }
-                | FromInit::Confirmed
+                | FromInit::Confirmed { .. }
                 | FromInit::JobEnded(_)
                 | FromInit::Input { .. }
                 | FromInit::Changed,

@@ -189,7 +189,7 @@ impl Running {
                 | FromInit::Network
                 | FromInit::Counted(_)
                 | FromInit::Shown { .. }
-                | FromInit::Confirmed
+                | FromInit::Confirmed { .. }
                 | FromInit::Input { .. }
                 | FromInit::JobEnded(_),
                 _,
@@ -392,7 +392,7 @@ impl Running {
                     | FromInit::Network
                     | FromInit::Counted(_)
                     | FromInit::Shown { .. }
-                    | FromInit::Confirmed
+                    | FromInit::Confirmed { .. }
                     | FromInit::Input { .. }
                     | FromInit::JobEnded(_),
                     _,

@@ -18,7 +18,7 @@ use super::loops;
 use super::mailbox::{CallRequest, Mailbox, PendingCall, Undelivered, Waiting};
 use crate::cells::cell::Cell;
 use crate::cells::cell::CellSocket;
-use crate::cells::dying::{self, DeathCheck};
+use crate::cells::dying::DeathCheck;
 use crate::cells::exit::{self, LINGER};
 use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
@@ -88,6 +88,7 @@ pub(crate) struct Shell {
     pub receipt: Receipt,
     /// The procfs directory of its shell.
     process: OwnedFd,
+    ids: ProcessIds,
     /// Of its root, which each call is shown the age of.
     sizes: Rc<Sizes>,
     stage: ShellStage,
@@ -108,6 +109,25 @@ pub(crate) struct Shell {
     /// Request for a list of changes in the workspace, and the last list from init.
     changes: ListChanges,
     changed: Option<FilesChanged>,
+}
+
+/// The process ids of a shell and of its init, in the procfs of the supervisor.
+#[derive(Debug)]
+struct ProcessIds {
+    shell: String,
+    init: String,
+}
+
+impl ProcessIds {
+    /// Reads them before the shell is executed (proc_pid_stat(5)): nothing of the cell has run yet.
+    fn read(process: &OwnedFd) -> Result<Self, Errno> {
+        let stat = measure::read_lossy(process, "stat")?;
+        let shell = stat.split_once(' ').map(|(shell, _)| shell.to_owned());
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+        let init = fields.and_then(|fields| fields.split_ascii_whitespace().nth(1));
+        let (Some(shell), Some(init)) = (shell, init) else { return Err(Errno::EPROTO) };
+        Ok(Self { shell, init: init.to_owned() })
+    }
 }
 
 /// The call that runs.
@@ -168,6 +188,10 @@ impl Shell {
             Ok(root) => Rc::clone(&root.sizes),
             Err(errno) => return Err(Box::new((errno, cell))),
         };
+        let ids = match ProcessIds::read(&process) {
+            Ok(ids) => ids,
+            Err(errno) => return Err(Box::new((errno, cell))),
+        };
         let kind = ready.start.session.map_or_else(ShellKind::default, |within| within.shell);
         let begun =
             block(kind, first).and_then(|block| handover::shell(&cell, design, &block, ready));
@@ -181,6 +205,7 @@ impl Shell {
             limits: ready.limits,
             receipt,
             process,
+            ids,
             sizes,
             stage: ShellStage::Idle,
             deadline: None,
@@ -210,12 +235,7 @@ impl Shell {
     /// Returns whether commands have left processes behind: children of the shell, or of init, which takes
     /// those whose parents have ended. True where the kernel does not list children (proc_pid_task(5)).
     pub(crate) fn has_children(&self, proc: &OwnedFd) -> bool {
-        let stat = measure::read_lossy(&self.process, "stat").unwrap_or_default();
-        let (Some((shell, _)), Some((_, fields))) = (stat.split_once(' '), stat.rsplit_once(") "))
-        else {
-            return true;
-        };
-        let Some(init) = fields.split_ascii_whitespace().nth(1) else { return true };
+        let ProcessIds { shell, init } = &self.ids;
         let children = |pid| measure::read_lossy(proc, &format!("{pid}/task/{pid}/children"));
         match (children(shell), children(init)) {
             (Ok(shells), Ok(inits)) => !shells.trim().is_empty() || inits.trim() != shell,
@@ -354,7 +374,9 @@ impl Shell {
             Ok((FromInit::Counted(counts), denied)) if self.stage == ShellStage::Counting => {
                 return self.counted(counts, report::denials(denied, counts.denied), mailbox);
             }
-            Ok((FromInit::Confirmed, _)) => return self.confirmed(mailbox),
+            Ok((FromInit::Confirmed { is_ending }, _)) => {
+                return self.confirmed(is_ending, mailbox);
+            }
             Ok((FromInit::Ended(end), denied)) => {
                 self.end = Some((end, report::denials(denied, end.counts.denied)));
                 self.stage = ShellStage::Ending;
@@ -399,26 +421,26 @@ impl Shell {
         ShellEvent::None
     }
 
-    fn confirmed(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
+    /// Ends the call, unless the interrupt ends the shell as well. fish takes its time to end by one.
+    fn confirmed(&mut self, is_ending: bool, mailbox: &mut Mailbox) -> ShellEvent {
         let current = self.current.as_mut().filter(|_| self.stage == ShellStage::Counting);
         match current.and_then(|current| current.counted.take()) {
+            Some(_) if is_ending || self.kind == ShellKind::Fish => {
+                self.kill(Instant::now());
+                ShellEvent::None
+            }
             Some((counts, denials)) => self.over(counts, denials, mailbox),
             None => ShellEvent::None,
         }
     }
 
-    /// Ends the call: the shell waits, unless the signal that ended the call ends the shell as well.
+    /// Ends the call: the shell waits.
     fn over(
         &mut self,
         counts: InitCounters,
         denials: Vec<DeniedCall>,
         mailbox: &mut Mailbox,
     ) -> ShellEvent {
-        let is_interrupted = self.current.as_ref().is_some_and(|current| current.is_interrupted);
-        if is_interrupted && self.is_ended_by_interrupt() {
-            self.kill(Instant::now());
-            return ShellEvent::None;
-        }
         let Some(current) = self.current.take() else { return ShellEvent::None };
         let Current { call, pending, reported, took, mut stopped, started, timings, force, .. } =
             current;
@@ -432,7 +454,7 @@ impl Shell {
         mailbox.clear_up(pending);
         self.stage = ShellStage::Idle;
         self.deadline = None;
-        let total = CpuTime::of_tree(&self.process).and(CpuTime::of(&counts));
+        let total = CpuTime::of(&counts);
         let usage = self.usage(total, counts.max_rss, wall);
         let ended = Ended {
             usage,
@@ -444,12 +466,6 @@ impl Shell {
             ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: reported.status }))
         };
         ShellEvent::Ended(call, Box::new(ended))
-    }
-
-    /// Returns whether the shell does not outlast an INT that it was sent. fish takes its time to end by one.
-    fn is_ended_by_interrupt(&self) -> bool {
-        // Does not tell a shell to be kept that cannot be seen.
-        self.kind == ShellKind::Fish || dying::is_dying(&self.process, ".").unwrap_or(true)
     }
 }
 

@@ -135,7 +135,7 @@ impl Shell {
                     | FromInit::Network
                     | FromInit::Counted(_)
                     | FromInit::Shown { .. }
-                    | FromInit::Confirmed
+                    | FromInit::Confirmed { .. }
                     | FromInit::JobEnded(_)
                     | FromInit::Input { .. },
                     _,
