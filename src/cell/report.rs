@@ -193,6 +193,10 @@ pub struct Probes {
 
 /// To init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is on the stack for one call; init allocates none"
+)]
 pub enum ToInit {
     /// The id maps are written.
     Mapped,

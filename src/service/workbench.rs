@@ -1,6 +1,7 @@
 //! The one path by which each call of a client runs: decided by policy, recorded, queued, started in
 //! a cell, captured.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -315,7 +316,27 @@ impl Workbench {
     ) -> Observed {
         // Cancelling does not stop this step: a cell that is being handed over must be ended by its
         // control, and the supervisor bounds the time of a start.
-        match self.shared.link.start_heard(grant, None, heard).await {
+        let opening = self.open_beside(&grant, caller).await;
+        let session = match grant.job().workspace {
+            Workspace::Session(id) => Some(id),
+            Workspace::Fresh | Workspace::Granted(_) => None,
+        };
+        let mut starting = pin!(self.shared.link.start_heard(grant, None, heard));
+        let at_once = session::at_once(&mut starting).await;
+        // The supervisor has been sent the call, and serves one frame after the other.
+        if let Some(id) = session.filter(|_| opening.is_some()) {
+            self.sessions.set_open(id, true);
+        }
+        let is_first = opening.is_some();
+        drop(opening);
+        let started = match at_once {
+            Some(started) => started,
+            None => starting.await,
+        };
+        if let (Some(id), Err(_), true) = (session, &started, is_first) {
+            self.sessions.set_open(id, false);
+        }
+        match started {
             Err(failure) => Observed::nothing(Outcome::Failed(failure)),
             Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
         }

@@ -59,6 +59,7 @@ fn shells() -> Vec<Claim> {
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("at_the_cap_the_session_ends_that_was_unused_for_longest", room),
         claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
+        claim("a_call_beside_the_default_session_has_room_at_the_cap", beside_at_the_cap),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim(
             "output_of_an_exit_trap_is_in_the_reply_of_the_call_that_ends_the_shell",
@@ -508,6 +509,32 @@ fn at_once(caller: &Caller) -> Check {
         for name in &new {
             server.with(&json!({ "end": true, "session": name }))?;
         }
+    }
+    Ok(())
+}
+
+/// A call beside the default session begins that session, for which another has to end.
+fn beside_at_the_cap(caller: &Caller) -> Check {
+    let config = "[sessions]\nmost = 2\n";
+    let mut server = Server::configured(caller, config, &[], &["--tools", "shell,exec"])?;
+    for name in ["a", "b"] {
+        let answer = server.with(&json!({ "command": "true", "session": name }))?;
+        equal(name, story(&answer).0, Some(0))?;
+    }
+    let ask = |server: &mut Server| {
+        let arguments = json!({ "name": "bash_exec", "arguments": { "command": "echo on" } });
+        server.request("tools/call", &arguments)
+    };
+    let asked = [ask(&mut server)?, ask(&mut server)?];
+    for id in asked {
+        let answer = server.answer(id)?;
+        equal("it has room", &answer["structuredContent"]["stdout"], &json!("on\n"))?;
+    }
+    // One ended for both, the one that was unused for longest.
+    for (name, is_lost) in [("b", false), ("a", true)] {
+        let answer = server.with(&json!({ "command": "true", "session": name }))?;
+        let why = "had been ended to make room";
+        equal(name, text(&answer).contains(why), is_lost)?;
     }
     Ok(())
 }

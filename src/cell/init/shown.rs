@@ -99,7 +99,7 @@ impl Init<'_> {
             // Once more: nothing rings again where one system call failed as if the shell had no such file.
             ShellState::Runs { has_input: true } => match shown_by(&shell, look)? {
                 ShellState::Runs { .. } => Ok(first),
-                over => Ok(over),
+                second @ (ShellState::Over { .. } | ShellState::Unseen { .. }) => Ok(second),
             },
             ShellState::Over { .. } | ShellState::Unseen { .. } => Ok(first),
         }

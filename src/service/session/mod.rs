@@ -30,6 +30,7 @@ use model::job::{JobMode, Limits, SessionId};
 use model::outcome::Outcome;
 use model::shells::ShellKind;
 use policy::Principal;
+pub(crate) use run::at_once;
 use seat::Seat;
 pub use seat::ShellLoss;
 use spool::Spool;
@@ -228,6 +229,8 @@ pub struct Sessions {
     /// Client of the scope, which may have others.
     principal: Principal,
     table: Lock<Table>,
+    /// Held while a session of the scope is opened: two calls that begin the same one make room for it once.
+    opening: Arc<Mutex<()>>,
     pub(super) spool: Spool,
 }
 
@@ -255,13 +258,17 @@ struct Named {
     since: Instant,
     /// True if one-shot cells use the session's workspace, so that it is kept without a shell too.
     beside: bool,
+    /// True once the supervisor has it, or has been sent what begins it.
+    is_open: bool,
 }
 
 impl Sessions {
     /// Makes those of one more scope of a client.
     pub(crate) fn of_a_client(clients: &Arc<Clients>, principal: Principal) -> Arc<Self> {
         let (table, spool) = (Lock::default(), Spool::default());
-        let sessions = Arc::new(Self { clients: Arc::clone(clients), principal, table, spool });
+        let opening = Arc::default();
+        let shared = Arc::clone(clients);
+        let sessions = Arc::new(Self { clients: shared, principal, table, opening, spool });
         let mut all = clients.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|sessions| sessions.strong_count() > 0);
         all.push(Arc::downgrade(&sessions));
@@ -390,6 +397,18 @@ impl Sessions {
         }
     }
 
+    /// Notes whether the supervisor has a session.
+    pub(crate) fn set_open(&self, id: SessionId, is_open: bool) {
+        if let Some(named) = self.table().named.values_mut().find(|named| named.id == id) {
+            named.is_open = is_open;
+        }
+    }
+
+    /// Returns whether the supervisor may not have a session yet.
+    pub(crate) fn is_new(&self, id: SessionId) -> bool {
+        self.table().named.values().any(|named| named.id == id && !named.is_open)
+    }
+
     fn is_used_beside(&self, name: &str) {
         if let Some(named) = self.table().named.get_mut(name) {
             named.beside = true;
@@ -427,6 +446,7 @@ impl Named {
             restarted: Arc::default(),
             since: Instant::now(),
             beside: false,
+            is_open: false,
         }
     }
 

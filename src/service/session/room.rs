@@ -9,13 +9,14 @@ use super::jobs::END;
 use super::{Named, SessionError, Sessions, ShellLoss, UnusedSession, check_name};
 use crate::workbench::Workbench;
 use crate::{Caller, Refusal};
-use model::job::SessionId;
+use model::job::{ProfileName, SessionId, Workspace};
 use policy::Grant;
 
 /// A session that is being opened. While it exists, no other new session is given room.
 #[derive(Debug)]
-pub(super) struct Opening {
-    _alone: OwnedMutexGuard<()>,
+pub(crate) struct Opening {
+    _in_scope: OwnedMutexGuard<()>,
+    _in_server: OwnedMutexGuard<()>,
 }
 
 /// Unused sessions that the supervisor is asked about at once.
@@ -32,9 +33,26 @@ impl Workbench {
     ) -> (Named, Vec<UnusedSession>, Option<Opening>) {
         let (made_room, opening) = match self.sessions.find(session) {
             Some(_) => (Vec::new(), None),
-            None => self.make_room(grant, caller).await,
+            None => {
+                let job = grant.job();
+                let is_new = || self.sessions.find(session).is_none();
+                self.make_room(&job.profile, job.workspace, is_new, caller).await
+            }
         };
         (self.sessions.named(session), made_room, opening)
+    }
+
+    /// Makes room for the session whose workspace a call of a cell beside it has, if the supervisor has no such session
+    /// yet.
+    pub(crate) async fn open_beside(&self, grant: &Grant, caller: &Caller) -> Option<Opening> {
+        let job = grant.job();
+        let Workspace::Session(id) = job.workspace else { return None };
+        if !self.sessions.is_new(id) {
+            return None;
+        }
+        let owner = job.session_profile.as_ref().unwrap_or(&job.profile);
+        let is_new = || self.sessions.is_new(id);
+        self.make_room(owner, Workspace::Fresh, is_new, caller).await.1
     }
 
     /// Ends a session with all that runs in it, its workspace included where that is the session's own.
@@ -55,22 +73,28 @@ impl Workbench {
         Ok(())
     }
 
-    /// Ends sessions in which nothing runs until there is room for one more: this scope's first, then other ones of
+    /// Ends sessions in which nothing runs until there is room for one more, as long as that `is_new`: this scope's first, then other ones of
     /// its client, then those of clients that have more. Of each, the one unused for longest is first. Returns those
     /// of this scope.
     async fn make_room(
         &self,
-        grant: &Grant,
+        profile: &ProfileName,
+        workspace: Workspace,
+        is_new: impl Fn() -> bool,
         caller: &Caller,
     ) -> (Vec<UnusedSession>, Option<Opening>) {
         let mut ended = Vec::new();
-        let (profile, workspace) = (grant.job().profile.clone(), grant.job().workspace);
+        let in_scope = Arc::clone(&self.sessions.opening).lock_owned().await;
+        // Another call may have opened it meanwhile.
+        if !is_new() {
+            return (ended, None);
+        }
         loop {
-            let opening =
-                Opening { _alone: Arc::clone(&self.shared.clients.opening).lock_owned().await };
+            let in_server = Arc::clone(&self.shared.clients.opening).lock_owned().await;
             let mut spare = self.shared.clients.spare(&self.sessions);
             spare.truncate(MOST_ASKED);
             if spare.is_empty() {
+                let opening = Opening { _in_scope: in_scope, _in_server: in_server };
                 return (ended, Some(opening));
             }
             let ids = spare.iter().map(|(_, session)| session.id).collect();
@@ -83,9 +107,12 @@ impl Workbench {
             for (owner, session) in &spare {
                 owner.stay(std::slice::from_ref(session));
             }
-            let Some((owner, one)) = one else { return (ended, Some(opening)) };
-            // It may take seconds, for which other sessions need not wait.
-            drop(opening);
+            let Some((owner, one)) = one else {
+                let opening = Opening { _in_scope: in_scope, _in_server: in_server };
+                return (ended, Some(opening));
+            };
+            // It may take seconds, for which other clients need not wait.
+            drop(in_server);
             self.has_ended(&owner, one.id, caller).await;
             if Arc::ptr_eq(&owner, &self.sessions) {
                 ended.push(one);

@@ -321,6 +321,7 @@ impl Workbench {
         };
         match started {
             Ok(running) => {
+                self.sessions.set_open(id, true);
                 let mut ended = self.shared.link.forgotten();
                 if ended.contains(&id) {
                     // The session had ended while this start was on its way, and began again with
@@ -362,7 +363,7 @@ impl Workbench {
 }
 
 /// Returns the output of a future that is ready when it is polled for the first time.
-async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+pub(crate) async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     tokio::select! {
         biased;
         output = future => Some(output),
