@@ -30,7 +30,7 @@ pub enum FromInit {
     Ended(PayloadEnd),
     /// The answer to [`ToInit::LookAtShell`]. The counters follow where the call is over: in [`FromInit::Counted`], after
     /// [`FromInit::Changed`] if the workspace is scanned.
-    Shown { number: u64, shell: ShellState },
+    Shown { number: u64, shell: ShownState },
     /// The answer to [`ToInit::Confirm`]: whether the payload is on its way out.
     Confirmed { is_ending: bool },
     /// Counters at the end of a call of a session.
@@ -47,7 +47,7 @@ pub enum FromInit {
 
 /// What the descriptors of a session's shell show of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ShellState {
+pub enum ShownState {
     /// The call is not over.
     Runs { has_input: bool },
     /// The call is over, with this exit code.

@@ -1,7 +1,6 @@
 //! The one path by which each call of a client runs: decided by policy, recorded, queued, started in
 //! a cell, captured.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -321,19 +320,13 @@ impl Workbench {
             Workspace::Session(id) => Some(id),
             Workspace::Fresh | Workspace::Granted(_) => None,
         };
-        let mut starting = pin!(self.shared.link.start_heard(grant, None, heard));
-        let at_once = session::at_once(&mut starting).await;
-        // The supervisor has been sent the call, and serves one frame after the other.
-        if let Some(id) = session.filter(|_| opening.is_some()) {
+        let begun = session.filter(|_| opening.is_some());
+        if let Some(id) = begun {
             self.sessions.set_open(id, true);
         }
-        let is_first = opening.is_some();
-        drop(opening);
-        let started = match at_once {
-            Some(started) => started,
-            None => starting.await,
-        };
-        if let (Some(id), Err(_), true) = (session, &started, is_first) {
+        let started =
+            session::until_sent(opening, self.shared.link.start_heard(grant, None, heard)).await;
+        if let (Some(id), Err(_)) = (begun, &started) {
             self.sessions.set_open(id, false);
         }
         match started {

@@ -16,7 +16,7 @@ use crate::dying::is_dying;
 use crate::errno_of;
 use crate::files::Then;
 use crate::measure::read_lossy;
-use crate::report::{FoundMarks, FromInit, InputFile, ShellLook, ShellState, raw};
+use crate::report::{FoundMarks, FromInit, InputFile, ShellLook, ShownState, raw};
 use sys::Result;
 
 /// Descriptors that are looked at: where bash, sh and zsh have the files first, then where fish may have put them.
@@ -33,12 +33,12 @@ impl Init<'_> {
     pub(super) fn look_at_shell(&mut self, look: &ShellLook) -> Result<()> {
         let state = match self.shell_state(look) {
             Ok(state) => state,
-            Err(errno) => ShellState::Unseen { errno: raw(errno) },
+            Err(errno) => ShownState::Unseen { errno: raw(errno) },
         };
         self.tell(FromInit::Shown { number: look.number, shell: state })?;
         match state {
-            ShellState::Runs { .. } | ShellState::Unseen { .. } => Ok(()),
-            ShellState::Over { .. } => {
+            ShownState::Runs { .. } | ShownState::Unseen { .. } => Ok(()),
+            ShownState::Over { .. } => {
                 self.drop_input(look.input);
                 match &mut self.files {
                     Some(files) => {
@@ -86,28 +86,28 @@ impl Init<'_> {
         looked.unwrap_or(true)
     }
 
-    fn shell_state(&self, look: &ShellLook) -> Result<ShellState> {
+    fn shell_state(&self, look: &ShellLook) -> Result<ShownState> {
         let shell = match self.shell_in_procfs() {
             Ok(shell) => shell,
             // It has ended, and is reaped in this turn.
-            Err(Errno::ENOENT) => return Ok(ShellState::Runs { has_input: false }),
+            Err(Errno::ENOENT) => return Ok(ShownState::Runs { has_input: false }),
             Err(errno) => return Err(errno),
         };
         let first = shown_by(&shell, look)?;
         match first {
-            ShellState::Runs { has_input: false } => shown_by(&shell, look),
+            ShownState::Runs { has_input: false } => shown_by(&shell, look),
             // Once more: nothing rings again where one system call failed as if the shell had no such file.
-            ShellState::Runs { has_input: true } => match shown_by(&shell, look)? {
-                ShellState::Runs { .. } => Ok(first),
-                second @ (ShellState::Over { .. } | ShellState::Unseen { .. }) => Ok(second),
+            ShownState::Runs { has_input: true } => match shown_by(&shell, look)? {
+                ShownState::Runs { .. } => Ok(first),
+                second @ (ShownState::Over { .. } | ShownState::Unseen { .. }) => Ok(second),
             },
-            ShellState::Over { .. } | ShellState::Unseen { .. } => Ok(first),
+            ShownState::Over { .. } | ShownState::Unseen { .. } => Ok(first),
         }
     }
 }
 
 /// Returns what the descriptors of a shell, whose directory in a procfs this is, show of a call.
-fn shown_by(shell: &OwnedFd, look: &ShellLook) -> Result<ShellState> {
+fn shown_by(shell: &OwnedFd, look: &ShellLook) -> Result<ShownState> {
     let mut found = FoundMarks::default();
     let mut has_input = false;
     for descriptor in SHOWN {
@@ -122,10 +122,10 @@ fn shown_by(shell: &OwnedFd, look: &ShellLook) -> Result<ShellState> {
         has_input |= Some(file) == look.input;
         found.add(&look.marks, file.device, file.inode);
         if let Some(status) = found.status() {
-            return Ok(ShellState::Over { status });
+            return Ok(ShownState::Over { status });
         }
     }
-    Ok(ShellState::Runs { has_input })
+    Ok(ShownState::Runs { has_input })
 }
 
 #[cfg(test)]

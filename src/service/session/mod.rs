@@ -30,7 +30,7 @@ use model::job::{JobMode, Limits, SessionId};
 use model::outcome::Outcome;
 use model::shells::ShellKind;
 use policy::Principal;
-pub(crate) use run::at_once;
+pub(crate) use room::until_sent;
 use seat::Seat;
 pub use seat::ShellLoss;
 use spool::Spool;

@@ -1,5 +1,6 @@
 //! Room for sessions: ending one on request, or one that nobody uses for another.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,22 @@ use policy::Grant;
 pub(crate) struct Opening {
     _in_scope: OwnedMutexGuard<()>,
     _in_server: OwnedMutexGuard<()>,
+}
+
+/// Waits for a start, and keeps `opening` until the supervisor has been sent it: it serves one frame after the other.
+pub(crate) async fn until_sent<S: Future>(opening: Option<Opening>, start: S) -> S::Output {
+    let mut start = pin!(start);
+    // A frame is sent when the start is polled for the first time.
+    let at_once = tokio::select! {
+        biased;
+        output = &mut start => Some(output),
+        () = std::future::ready(()) => None,
+    };
+    drop(opening);
+    match at_once {
+        Some(output) => output,
+        None => start.await,
+    }
 }
 
 /// Unused sessions that the supervisor is asked about at once.

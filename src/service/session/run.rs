@@ -1,6 +1,5 @@
 //! Starting a command: from the client's request to a running command in its session.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::command::{CommandInfo, Held};
 use super::feed::FeedKind;
 use super::jobs::END;
-use super::room::Opening;
+use super::room::{Opening, until_sent};
 use super::seat::Seat;
 use super::{
     Command, CommandState, DEFAULT, Finished, Named, Patience, Reply, Restart, Retention,
@@ -22,7 +21,7 @@ use crate::{Caller, Refusal};
 use audit::LoggedCall;
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
-use model::job::{JobMode, Place, Within, Workspace};
+use model::job::{JobMode, Place, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::shells::ShellKind;
@@ -182,17 +181,7 @@ impl Workbench {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
         }
-        let seat = {
-            let mut waiting = pin!(self.seat(&session, &named, restart, caller));
-            match at_once(&mut waiting).await {
-                Some(seat) => seat,
-                None => {
-                    // Another call opens the session; no other session waits for its end.
-                    opening = None;
-                    waiting.await
-                }
-            }
-        };
+        let seat = self.seat(&session, &named, restart, &mut opening, caller).await;
         let fits = |seat| self.with_shell(&session, &named, seat, decided.shell);
         let seat = match seat.and_then(fits) {
             Ok(seat) => seat,
@@ -272,8 +261,14 @@ impl Workbench {
         session: &str,
         named: &Named,
         restart: Restart,
+        opening: &mut Option<Opening>,
         caller: &Caller,
     ) -> Result<OwnedMutexGuard<Seat>, SessionError> {
+        if let Ok(seat) = Arc::clone(&named.seat).try_lock_owned() {
+            return Ok(seat);
+        }
+        // Another call has begun the session; no other session waits for its end.
+        *opening = None;
         let mut seat = Box::pin(Arc::clone(&named.seat).lock_owned());
         loop {
             let holder = self.sessions.find(session).and_then(|named| named.runs);
@@ -289,6 +284,18 @@ impl Workbench {
                 () = tokio::time::sleep(GLANCE) => {}
             }
         }
+    }
+
+    /// Takes note of a session in which a command has begun.
+    fn began(&self, id: SessionId, seat: &mut Seat) {
+        self.sessions.set_open(id, true);
+        let mut ended = self.shared.link.forgotten();
+        if ended.contains(&id) {
+            // The session had ended while this start was on its way, and began again with it.
+            ended.retain(|one| *one != id);
+            seat.end(ShellLoss::Idle);
+        }
+        self.shared.clients.forget(&ended);
     }
 
     async fn start(
@@ -311,25 +318,10 @@ impl Workbench {
         let within = Within { session: id, place, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        let mut starting = pin!(self.shared.link.start_heard(grant, Some(within), heard(&entry)));
-        let at_once = at_once(&mut starting).await;
-        // The supervisor has been sent the command, and serves one frame after the other.
-        drop(opening);
-        let started = match at_once {
-            Some(started) => started,
-            None => starting.await,
-        };
-        match started {
+        let starting = self.shared.link.start_heard(grant, Some(within), heard(&entry));
+        match until_sent(opening, starting).await {
             Ok(running) => {
-                self.sessions.set_open(id, true);
-                let mut ended = self.shared.link.forgotten();
-                if ended.contains(&id) {
-                    // The session had ended while this start was on its way, and began again with
-                    // it.
-                    ended.retain(|one| *one != id);
-                    seat.end(ShellLoss::Idle);
-                }
-                self.shared.clients.forget(&ended);
+                self.began(id, &mut seat);
                 let lost = seat.takes(running.turn);
                 if let (Place::Stay, Some(cwd)) = (place, &seat.cwd) {
                     about.began.clone_from(cwd);
@@ -359,15 +351,6 @@ impl Workbench {
                 Err(outcome)
             }
         }
-    }
-}
-
-/// Returns the output of a future that is ready when it is polled for the first time.
-pub(crate) async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = std::future::ready(()) => None,
     }
 }
 

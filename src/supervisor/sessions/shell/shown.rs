@@ -17,7 +17,7 @@ use super::{Shell, ShellEvent, ShellStage};
 use crate::cells::cell::Cell;
 use crate::cells::exit::LINGER;
 use cell::Design;
-use cell::report::{self, ShellLook, ShellState, ToInit};
+use cell::report::{self, ShellLook, ShownState, ToInit};
 use model::profile::ProcView;
 
 /// The end of a call.
@@ -67,13 +67,13 @@ impl Shell {
     }
 
     /// Takes what init has seen of a call.
-    pub(super) fn shown(&mut self, number: u64, shell: ShellState, now: Instant) -> ShellEvent {
+    pub(super) fn shown(&mut self, number: u64, shell: ShownState, now: Instant) -> ShellEvent {
         let is_over = matches!(self.stage, ShellStage::Ending | ShellStage::Counting);
         let current = self.current.as_mut().filter(|current| current.pending.number == number);
         let Some(current) = current.filter(|_| !is_over) else { return ShellEvent::None };
         let before = std::mem::take(&mut current.looking);
         match shell {
-            ShellState::Runs { has_input } => {
+            ShownState::Runs { has_input } => {
                 if has_input {
                     current.pending.opened();
                 }
@@ -81,8 +81,8 @@ impl Shell {
                     self.look_at_shell();
                 }
             }
-            ShellState::Over { status } => return self.shown_end(status, now),
-            ShellState::Unseen { errno } => return self.unseen(Errno::from_raw(errno), now),
+            ShownState::Over { status } => return self.shown_end(status, now),
+            ShownState::Unseen { errno } => return self.unseen(Errno::from_raw(errno), now),
         }
         ShellEvent::None
     }
