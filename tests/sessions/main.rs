@@ -59,6 +59,7 @@ fn shells() -> Vec<Claim> {
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("at_the_cap_the_session_ends_that_was_unused_for_longest", room),
         claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
+        claim("a_session_without_proc_keeps_its_shell_and_reports_exit_codes", without_proc),
         claim("a_call_beside_the_default_session_has_room_at_the_cap", beside_at_the_cap),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim(
@@ -511,6 +512,21 @@ fn at_once(caller: &Caller) -> Check {
         }
     }
     Ok(())
+}
+
+/// Init, which sees how a command ends, has no `/proc` of its own then.
+fn without_proc(caller: &Caller) -> Check {
+    let profile = "schema = 1\nname = \"noproc\"\nextends = \"bash\"\ndescription = \"no /proc\"\n\
+        proc = { view = \"none\", why = \"a test\" }\n";
+    let rule = "schema = 1\n[[rule]]\nid = \"shell\"\ntools = [\"bash\"]\naction = \"allow\"\n\
+        profile = \"noproc\"\nwhy = \"a test\"\nmatches = [{ tool = \"bash\" }]\n\
+        not_matches = [{ tool = \"calculate\" }]\n";
+    let files = [("sandbox-profiles", profile), ("policies", rule)];
+    let mut server = Server::with_files(caller, "", &files)?;
+    let control = "x=5; [ -e /proc ] || echo no proc; sh -c 'exit 203'";
+    server.gives(control, 203, "no proc\n")?;
+    let answer = server.with(&json!({ "command": "echo $x; cat", "stdin": "given" }))?;
+    equal("the same shell", story(&answer), (Some(0), "5\ngiven".to_owned()))
 }
 
 /// A call beside the default session begins that session, for which another has to end.
