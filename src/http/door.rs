@@ -43,7 +43,7 @@ pub trait MakeHandler: Send + Sync + 'static {
     /// Makes the handler of one session of a client, or of its requests without one.
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler;
 
-    /// Makes the handler of an MCP session of a client, with what tells whether commands run in it.
+    /// Makes the handler of an MCP session of a client, with a probe for the commands that run in it.
     fn session(&self, client: &Principal) -> (Self::Handler, Option<ActivityProbe>) {
         (self.handler(client, Continuity::Session), None)
     }

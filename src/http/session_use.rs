@@ -10,7 +10,7 @@ use hyper::body::{Frame, SizeHint};
 use service::session::SessionActivity;
 use tokio::time::Instant;
 
-/// Tells what runs in the shells of an MCP session.
+/// Returns what runs in the shells of an MCP session.
 pub(crate) type ActivityProbe = Arc<dyn Fn() -> SessionActivity + Send + Sync>;
 
 /// The sessions of a client.

@@ -76,7 +76,7 @@ fn what_a_stranger_could_not_find_again_is_refused_with_the_way_out() {
         let done = server.mcp(&[("mcp-session-id", id.as_str())], &call(tool, arguments));
         assert_ne!(done.message()["result"]["isError"], true, "{done:?}");
     }
-    // A command is no job that nobody could ask for, however long it takes.
+    // A command that takes long becomes no job, which no later request could find.
     let server = Server::configured("[sessions]\nyield = \"1s\"\n", &["--tools", "shell"]);
     let message = modern_call("bash", json!({"command": "sleep 2; echo done"}));
     let waited = server.mcp(&borrowed(&modern("bash")), &message);

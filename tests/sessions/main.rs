@@ -514,7 +514,7 @@ fn at_once(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// Init, which sees how a command ends, has no `/proc` of its own then.
+/// Init, which sees how a command ends, finds no `/proc` then.
 fn without_proc(caller: &Caller) -> Check {
     let profile = "schema = 1\nname = \"noproc\"\nextends = \"bash\"\ndescription = \"no /proc\"\n\
         proc = { view = \"none\", why = \"a test\" }\n";

@@ -53,22 +53,22 @@ for number in range(rings):
 const DEAR: usize = 150_000;
 
 pub fn watches(caller: &Caller) -> Check {
-    holds_nobody_up(caller, "inotify")
+    delays_no_other(caller, "inotify")
 }
 
 pub fn posix_locks(caller: &Caller) -> Check {
-    holds_nobody_up(caller, "posix")
+    delays_no_other(caller, "posix")
 }
 
 pub fn ofd_locks(caller: &Caller) -> Check {
-    holds_nobody_up(caller, "ofd")
+    delays_no_other(caller, "ofd")
 }
 
 pub fn epoll(caller: &Caller) -> Check {
-    holds_nobody_up(caller, "epoll")
+    delays_no_other(caller, "epoll")
 }
 
-fn holds_nobody_up(caller: &Caller, kind: &str) -> Check {
+fn delays_no_other(caller: &Caller, kind: &str) -> Check {
     let config = "[sessions]\nyield = \"1s\"\n";
     let mut server = Server::configured(caller, config, &[], &["--tools", "shell"])?;
     server.with(&json!({ "command": "true", "session": "victim" }))?;

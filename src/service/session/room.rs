@@ -59,7 +59,7 @@ impl Workbench {
         (self.sessions.named(session), made_room, opening)
     }
 
-    /// Makes room for the session whose workspace a call of a cell beside it has, if the supervisor has no such session
+    /// Makes room for the session whose workspace a one-shot call uses, if the supervisor has no such session
     /// yet.
     pub(crate) async fn open_beside(&self, grant: &Grant, caller: &Caller) -> Option<Opening> {
         let job = grant.job();
