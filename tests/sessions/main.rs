@@ -32,7 +32,7 @@ use server::{Server, story, text};
 use support::{Caller, Check, Claim, Failed, Need, claim, equal, gone, holds, patience, soon};
 
 fn main() -> ExitCode {
-    support::main(&[shells(), others(), in_the_background()].concat())
+    support::main(&[shells(), side_by_side(), others(), in_the_background()].concat())
 }
 
 fn shells() -> Vec<Claim> {
@@ -58,9 +58,6 @@ fn shells() -> Vec<Claim> {
             .needs(&[Need::TimeNamespace]),
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("at_the_cap_the_session_ends_that_was_unused_for_longest", room),
-        claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
-        claim("a_session_without_proc_keeps_its_shell_and_reports_exit_codes", without_proc),
-        claim("a_call_beside_the_default_session_has_room_at_the_cap", beside_at_the_cap),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim(
             "output_of_an_exit_trap_is_in_the_reply_of_the_call_that_ends_the_shell",
@@ -86,6 +83,14 @@ fn shells() -> Vec<Claim> {
             slow::in_time,
         )
         .needs(&[Need::Python]),
+    ]
+}
+
+fn side_by_side() -> Vec<Claim> {
+    vec![
+        claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
+        claim("a_call_beside_the_default_session_has_room_at_the_cap", beside_at_the_cap),
+        claim("a_session_without_proc_keeps_its_shell_and_reports_exit_codes", without_proc),
         claim("a_shell_full_of_watches_holds_no_other_session_up", stall::watches)
             .needs(&[Need::Python]),
         claim("a_shell_full_of_posix_locks_holds_no_other_session_up", stall::posix_locks)
