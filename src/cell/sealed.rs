@@ -119,20 +119,43 @@ impl Overlays {
             return Ok(());
         }
         *refresher = None;
+        let mut kept: Vec<u32> =
+            self.all().filter_map(|it| it.as_raw_fd().try_into().ok()).collect();
+        kept.sort_unstable();
         *refresher = match process::clone3(0, None)? {
-            Side::Child => process::exit_now(i32::from(self.drop_names().is_err())),
+            Side::Child => {
+                let done = close_others(&kept).and_then(|()| self.drop_names());
+                process::exit_now(i32::from(done.is_err()))
+            }
             Side::Parent(child) => Some(child),
         };
         Ok(())
     }
 
+    fn all(&self) -> impl Iterator<Item = &Filesystem> {
+        self.of_profile.iter().chain(&self.of_grants)
+    }
+
     fn drop_names(&self) -> Result<(), Errno> {
-        self.of_profile.iter().chain(&self.of_grants).try_for_each(|overlay| {
+        self.all().try_for_each(|overlay| {
             // Set each time: an overlay without a writable layer is not made writable.
             overlay.set(c"ro")?;
             overlay.reconfigure()
         })
     }
+}
+
+/// Closes every descriptor but these, in ascending order: whoever reads a pipe waits until the last copy of its other
+/// end is closed.
+fn close_others(kept: &[u32]) -> Result<(), Errno> {
+    let mut first = 0;
+    for number in kept {
+        if first < *number {
+            process::close_range(first, number.saturating_sub(1))?;
+        }
+        first = number.saturating_add(1);
+    }
+    process::close_range(first, u32::MAX)
 }
 
 #[cfg(test)]

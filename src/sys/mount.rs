@@ -1,7 +1,7 @@
 //! Mounts: the calls of the new mount API, and openat2.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -113,6 +113,12 @@ pub fn new_filesystem(kind: &CStr, attributes: u64) -> Result<OwnedFd> {
 /// A filesystem that is being configured, or that exists (fsopen(2)).
 #[derive(Debug)]
 pub struct Filesystem(OwnedFd);
+
+impl AsRawFd for Filesystem {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl Filesystem {
     /// Opens the configuration of a new filesystem of kind `kind`.
