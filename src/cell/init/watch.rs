@@ -289,7 +289,10 @@ impl Watch {
             }
             if are_ending && self.has_no_other(pid, directory, &threads) {
                 let threads = threads.into_iter().collect();
-                return Look::Seen(Seen { ending: Some(Ending { threads, private: None }), ..seen });
+                return Look::Seen(Seen {
+                    ending: Some(Ending { threads, private: None }),
+                    ..seen
+                });
             }
             // A thread that was listed has made another before it ended: that one is in the next list.
         }
@@ -372,9 +375,8 @@ impl Watch {
     fn hides(&mut self, unclear: &[i32], seen: &[Seen]) -> bool {
         self.unclear = if unclear.is_empty() { 0 } else { self.unclear.saturating_add(1) };
         // Threads that hide are taken for an end now and then: that does not begin the count of a process again.
-        let is_ending = |pid: &i32| {
-            seen.iter().any(|seen| seen.process.pid == *pid && seen.ending.is_some())
-        };
+        let is_ending =
+            |pid: &i32| seen.iter().any(|seen| seen.process.pid == *pid && seen.ending.is_some());
         self.unclear_of.retain(|pid, _| unclear.contains(pid) || is_ending(pid));
         for pid in unclear {
             let looks = self.unclear_of.entry(*pid).or_default();
@@ -419,9 +421,9 @@ impl Watch {
             } else if has_memory_of_parent(process, seen) {
                 Share { counted: 0, private: Some(0) }
             } else if until.is_ok_and(|until| processor_time().is_ok_and(|now| now >= until)) {
-                self.whole(process)
+                self.whole(process, seen)
             } else {
-                self.by_share(process)
+                self.by_share(process, seen)
             };
             used = used.saturating_add(share.counted);
             if let Some(last) = self.last.get_mut(&pid) {
@@ -435,30 +437,32 @@ impl Watch {
     ///
     /// Refused where the process made itself non-dumpable, and too slow where it has many mappings or page tables: then
     /// its whole size counts. Page tables are no share of anything: each process has its own.
-    fn by_share(&self, seen: &Seen) -> Share {
-        let Process { pid, directory, .. } = &seen.process;
+    fn by_share(&self, process: &Seen, seen: &[Seen]) -> Share {
+        let Process { pid, directory, .. } = &process.process;
         let tables = (self.limit / TABLES_LOOKED_THROUGH).max(TABLES_OF_ANY);
-        if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH || seen.tables > tables {
-            return self.whole(seen);
+        if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH || process.tables > tables {
+            return self.whole(process, seen);
         }
         let mut buffer = [0; 4096];
         let Some(text) = self.text(&format!("{directory}/smaps_rollup"), &mut buffer) else {
-            return self.whole(seen);
+            return self.whole(process, seen);
         };
         let bytes = |names: &[&[u8]]| {
-            kilobytes(text, names).saturating_mul(1024).saturating_add(seen.tables)
+            kilobytes(text, names).saturating_mul(1024).saturating_add(process.tables)
         };
         let private = bytes(&[b"Private_Dirty:", b"SwapPss:"]);
         Share { counted: bytes(&[b"Pss:", b"SwapPss:"]), private: Some(private) }
     }
 
     /// Returns the bytes of a process, pages that it shares in full, as it is now: one that has ended since has none.
-    fn whole(&self, seen: &Seen) -> Share {
-        let pid = seen.process.pid;
+    fn whole(&self, process: &Seen, seen: &[Seen]) -> Share {
+        let pid = process.process.pid;
         let counted = match self.process(pid, &pid.to_string()) {
-            Look::Seen(now) if now.ending.is_none() => now.resident,
+            // It has begun to end since: what it shares is the others' by now.
+            Look::Seen(now) if now.ending.is_some() => return by_last_look(process, seen),
+            Look::Seen(now) => now.resident,
             Look::Gone => 0,
-            Look::Seen(_) | Look::Unclear => seen.resident,
+            Look::Unclear => process.resident,
         };
         Share { counted, private: None }
     }
@@ -836,7 +840,8 @@ mod tests {
         for seen in &mut listing.seen {
             seen.process.directory.push_str("/task/1");
         }
-        let charged: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen).counted).collect();
+        let charged: Vec<u64> =
+            listing.seen.iter().map(|seen| watch.by_share(seen, &[]).counted).collect();
         assert_eq!(charged, [MIB / 2]);
         Ok(())
     }
@@ -855,7 +860,11 @@ mod tests {
             let mut watch = procfs.watch()?;
             watch.limit = 64 * MIB;
             let listing = watch.processes()?;
-            let seen: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen).counted).collect();
+            let seen: Vec<u64> = listing
+                .seen
+                .iter()
+                .map(|seen| watch.by_share(seen, &listing.seen).counted)
+                .collect();
             assert_eq!(seen, [charged << 10], "{tables} kB of page tables");
         }
         Ok(())

@@ -100,8 +100,9 @@ impl Watch {
         }
         // A process that ended before it was read may have left what it had to a child.
         let after = self.processes()?;
-        let is_certain =
-            before.unclear.is_empty() && after.unclear.is_empty() && pids(&after).is_subset(&pids(&before));
+        let is_certain = before.unclear.is_empty()
+            && after.unclear.is_empty()
+            && pids(&after).is_subset(&pids(&before));
         Ok(is_certain.then_some(objects))
     }
 
