@@ -20,6 +20,7 @@ mod secrets;
 #[expect(clippy::indexing_slicing, reason = "an index that is not there fails the test")]
 mod tests;
 mod tls;
+mod traces;
 pub mod trust;
 
 use std::sync::Arc;

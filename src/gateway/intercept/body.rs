@@ -14,7 +14,8 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 
 use super::request::{CellSeed, check_fields, end_to_end};
-use super::scan::{Finder, Needles, Scrubber};
+use super::scan::{Finder, Scrubber};
+use super::traces::Traces;
 
 /// The reasons for which a body ends before its end.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +94,7 @@ impl Body for SearchedBody {
 /// The body of an answer, in which stars stand for secrets. Its length stays the same.
 pub(super) struct ScrubbedBody {
     inner: Incoming,
-    secrets: Needles,
+    secrets: Traces,
     scrubber: Scrubber,
     /// Trailers that wait until what was held back is passed on.
     trailers: Option<HeaderMap>,
@@ -101,7 +102,7 @@ pub(super) struct ScrubbedBody {
 }
 
 impl ScrubbedBody {
-    pub(super) fn new(inner: Incoming, secrets: &Needles) -> Self {
+    pub(super) fn new(inner: Incoming, secrets: &Traces) -> Self {
         let scrubber = Scrubber::new(secrets.clone());
         Self { inner, secrets: secrets.clone(), scrubber, trailers: None, is_over: false }
     }
@@ -157,7 +158,7 @@ impl Body for ScrubbedBody {
 }
 
 /// Puts stars for secrets in headers and trailers; leaves out one whose name is a secret.
-pub(super) fn scrubbed_fields(fields: HeaderMap, secrets: &Needles) -> HeaderMap {
+pub(super) fn scrubbed_fields(fields: HeaderMap, secrets: &Traces) -> HeaderMap {
     if secrets.is_empty() {
         return fields;
     }

@@ -25,7 +25,7 @@ use super::RequestEvents;
 use super::body::{AnswerBody, ScrubbedBody, SearchedBody, scrubbed_fields, text};
 use super::grants::Refusal;
 use super::request::{CellSeed, Destination, end_to_end, misplaced};
-use super::scan::Needles;
+use super::traces::Traces;
 
 /// Bytes of the heads of a request and of an answer.
 const HEAD_BYTES: usize = 64 * 1024;
@@ -104,7 +104,7 @@ async fn over(connection: impl Future<Output = Result<(), hyper::Error>>) {
 struct Exchange {
     destination: Destination,
     cell: CellSeed,
-    secrets: Needles,
+    secrets: Traces,
     sender: Result<Sender, String>,
     events: Arc<dyn RequestEvents>,
 }

@@ -10,6 +10,7 @@ use hyper::{Method, Request, Uri, Version};
 
 use super::grants::{PinnedRule, Readings, Refusal, RequestRule, granting};
 use super::scan::Needles;
+use super::traces::Traces;
 
 /// Headers by which some servers take a request for one of another method, as [`folded`] spells them.
 const METHOD_HEADERS: [&str; 10] = [
@@ -166,10 +167,10 @@ impl Destination {
     }
 
     /// Returns the values of the secrets that requests to it may carry.
-    pub(super) fn secrets(&self) -> Needles {
+    pub(super) fn secrets(&self) -> Traces {
         let rules = self.rules.iter().filter(|_| self.is_verified);
         let injections = rules.filter_map(|it| it.rule.injection.as_ref());
-        Needles::new(injections.map(|injection| injection.value.bytes()))
+        Traces::joined(injections.map(|injection| &injection.traces))
     }
 
     /// Names a request for denials and for the audit log: the method and the URL, without the query.

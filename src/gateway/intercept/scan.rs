@@ -9,6 +9,8 @@ use bytes::Bytes;
 use memchr::memmem;
 use zeroize::Zeroizing;
 
+use super::traces::Traces;
+
 /// Texts that are looked for. They may be secrets: nothing prints them, and they are erased when dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Needles(Arc<Vec<Zeroizing<Vec<u8>>>>);
@@ -23,16 +25,12 @@ impl Needles {
     /// Takes each text as it is and in the encodings in which a request or an answer may hold it.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut needles: Vec<Zeroizing<Vec<u8>>> = Vec::new();
-        for spelling in texts.into_iter().flat_map(spellings) {
-            if !needles.contains(&spelling) {
-                needles.push(spelling);
+        for Spelling { text, .. } in texts.into_iter().flat_map(spellings) {
+            if !needles.contains(&text) {
+                needles.push(text);
             }
         }
         Self(Arc::new(needles))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Returns true if one of them is in `text`.
@@ -40,87 +38,98 @@ impl Needles {
         self.0.iter().any(|needle| memmem::find(text, needle).is_some())
     }
 
-    /// Returns `text` with a star for each byte of them, or nothing if it has none.
-    pub(crate) fn masked(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let mut masked = None;
-        for needle in self.0.iter() {
-            let mut from = 0;
-            while let Some(found) = text.get(from..).and_then(|rest| memmem::find(rest, needle)) {
-                let start = from + found;
-                let copy = masked.get_or_insert_with(|| text.to_vec());
-                copy.iter_mut().skip(start).take(needle.len()).for_each(|byte| *byte = b'*');
-                // Occurrences may overlap.
-                from = start + 1;
-            }
-        }
-        masked
-    }
-
-    /// Returns the length of the longest end of `text` with which one of them begins.
-    fn begun(&self, text: &[u8]) -> usize {
-        let begun = |needle: &Zeroizing<Vec<u8>>| {
-            let longest = needle.len().saturating_sub(1).min(text.len());
-            (1..=longest).rev().find(|length| {
-                let end = text.get(text.len() - length..);
-                end.is_some_and(|end| needle.starts_with(end))
-            })
-        };
-        self.0.iter().filter_map(begun).max().unwrap_or(0)
-    }
-
     fn longest(&self) -> usize {
         self.0.iter().map(|needle| needle.len()).max().unwrap_or(0)
     }
 }
 
-/// Returns a text in its encodings: plain, in hexadecimal, percent-encoded, escaped for JSON, and in base64 at
-/// each of its three alignments, without the letters at the ends that depend on what stands beside it.
-fn spellings(text: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
-    let mut all = vec![Zeroizing::new(text.to_vec())];
-    for lower in [false, true] {
-        let mut hexadecimal = Zeroizing::new(Vec::with_capacity(text.len() * 2));
-        for byte in text {
-            let digits = if lower { format!("{byte:02x}") } else { format!("{byte:02X}") };
-            hexadecimal.extend(digits.bytes());
+/// A text in one of its encodings.
+pub(super) struct Spelling {
+    pub(super) text: Zeroizing<Vec<u8>>,
+    places: Places,
+}
+
+/// The places in a spelling of the bytes that it spells.
+enum Places {
+    /// The first letter of each byte, and the end.
+    Bytes(Vec<usize>),
+    /// Base64 after so many bytes.
+    Base64(usize),
+}
+
+impl Spelling {
+    /// Returns the letters that bytes of the text alone decide.
+    pub(super) fn range(&self, first: usize, end: usize) -> Option<std::ops::Range<usize>> {
+        match &self.places {
+            Places::Bytes(places) => Some(*places.get(first)?..*places.get(end)?),
+            Places::Base64(before) => {
+                let left_out = (before * 8).div_ceil(6);
+                let start = ((before + first) * 8).div_ceil(6).checked_sub(left_out)?;
+                let end = ((before + end) * 8 / 6).checked_sub(left_out)?;
+                Some(start..end)
+            }
         }
-        all.push(hexadecimal);
+    }
+
+    /// Spells each byte by itself, in at most three letters.
+    fn bytewise(text: &[u8], mut spell: impl FnMut(u8, &mut Vec<u8>)) -> Self {
+        let mut all = Zeroizing::new(Vec::with_capacity(text.len() * 3));
+        let mut places = vec![0];
+        for byte in text {
+            spell(*byte, &mut all);
+            places.push(all.len());
+        }
+        Self { text: all, places: Places::Bytes(places) }
+    }
+}
+
+/// Returns a text in its encodings: plain, in hexadecimal, percent-encoded, escaped for JSON, and in base64 at
+/// each of its three alignments, without the letters at the ends that depend on what stands next to it.
+pub(super) fn spellings(text: &[u8]) -> Vec<Spelling> {
+    let mut all = vec![Spelling::bytewise(text, |byte, text| text.push(byte))];
+    let digits = |byte: u8, lower: bool| match lower {
+        true => format!("{byte:02x}"),
+        false => format!("{byte:02X}"),
+    };
+    for lower in [false, true] {
+        let spell = |byte, text: &mut Vec<u8>| text.extend(digits(byte, lower).bytes());
+        all.push(Spelling::bytewise(text, spell));
     }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     if !text.iter().all(|byte| is_plain(*byte)) {
         for lower in [false, true] {
-            let mut encoded = Zeroizing::new(Vec::with_capacity(text.len() * 3));
-            for byte in text {
-                match (is_plain(*byte), lower) {
-                    (true, _) => encoded.push(*byte),
-                    (false, true) => encoded.extend(format!("%{byte:02x}").bytes()),
-                    (false, false) => encoded.extend(format!("%{byte:02X}").bytes()),
+            all.push(Spelling::bytewise(text, |byte, text| {
+                if is_plain(byte) {
+                    text.push(byte);
+                } else {
+                    text.push(b'%');
+                    text.extend(digits(byte, lower).bytes());
                 }
-            }
-            all.push(encoded);
+            }));
         }
         for escaped in [b"\"\\".as_slice(), b"\"\\/"] {
-            let mut json = Zeroizing::new(Vec::with_capacity(text.len() * 2));
-            for byte in text {
-                if escaped.contains(byte) {
-                    json.push(b'\\');
+            all.push(Spelling::bytewise(text, |byte, text| {
+                if escaped.contains(&byte) {
+                    text.push(b'\\');
                 }
-                json.push(*byte);
-            }
-            all.push(json);
+                text.push(byte);
+            }));
         }
     }
     for before in 0..3_usize {
-        let mut padded = Zeroizing::new(vec![0; before]);
+        let mut padded = Zeroizing::new(Vec::with_capacity(before + text.len()));
+        padded.resize(before, 0);
         padded.extend_from_slice(text);
         let whole = padded.len() * 8 / 6;
         let first = (before * 8).div_ceil(6);
         for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
             let encoded = Zeroizing::new(engine.encode(&padded).into_bytes());
             let middle = encoded.get(first..whole).unwrap_or_default();
-            all.push(Zeroizing::new(middle.to_vec()));
+            let text = Zeroizing::new(middle.to_vec());
+            all.push(Spelling { text, places: Places::Base64(before) });
         }
     }
-    all.retain(|spelling| spelling.len() >= 6);
+    all.retain(|spelling| spelling.text.len() >= 6);
     all
 }
 
@@ -156,29 +165,36 @@ impl Finder {
     }
 }
 
-/// Replacement of needles in a stream by stars of the same length. Holds back only what may be the begin of one.
+/// Replacement of secrets in a stream by stars, as many as it has bytes. Holds back only what may be the begin of one.
 pub(crate) struct Scrubber {
-    needles: Needles,
+    secrets: Traces,
     /// Bytes held back as they came, and as they would be passed on.
     held: Zeroizing<Vec<u8>>,
     shown: Vec<u8>,
 }
 
 impl Scrubber {
-    pub(crate) fn new(needles: Needles) -> Self {
-        Self { needles, held: Zeroizing::default(), shown: Vec::new() }
+    pub(crate) fn new(secrets: Traces) -> Self {
+        Self { secrets, held: Zeroizing::default(), shown: Vec::new() }
     }
 
     /// Takes the next part of the stream; returns what may be passed on.
     pub(crate) fn pass(&mut self, chunk: Bytes) -> Bytes {
-        if self.needles.is_empty() {
+        if self.secrets.is_empty() {
             return chunk;
+        }
+        if self.held.is_empty() {
+            let passed = chunk.len() - self.secrets.begun(&chunk);
+            self.held = Zeroizing::new(chunk.get(passed..).unwrap_or_default().to_vec());
+            let mut shown = self.secrets.masked(&chunk).map_or(chunk, Bytes::from);
+            self.shown = shown.split_off(passed).to_vec();
+            return shown;
         }
         let mut text = std::mem::take(&mut self.held);
         text.extend_from_slice(&chunk);
         let mut shown = std::mem::take(&mut self.shown);
         shown.extend_from_slice(&chunk);
-        if let Some(masked) = self.needles.masked(&text) {
+        if let Some(masked) = self.secrets.masked(&text) {
             // A star of an earlier part stays one.
             for (byte, masked) in shown.iter_mut().zip(masked) {
                 if masked == b'*' {
@@ -186,7 +202,7 @@ impl Scrubber {
                 }
             }
         }
-        let passed = text.len() - self.needles.begun(&text);
+        let passed = text.len() - self.secrets.begun(&text);
         self.held = Zeroizing::new(text.get(passed..).unwrap_or_default().to_vec());
         self.shown = shown.split_off(passed);
         Bytes::from(shown)
@@ -206,15 +222,20 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    use super::{Finder, Needles, Scrubber};
+    use super::{Finder, Needles, Scrubber, Traces};
 
     fn needles(texts: &[&str]) -> Needles {
         Needles::new(texts.iter().map(|text| text.as_bytes()))
     }
 
+    fn traces(texts: &[&str]) -> Traces {
+        let all: Vec<_> = texts.iter().map(|text| Traces::of(text.as_bytes())).collect();
+        Traces::joined(&all)
+    }
+
     /// Passes `text` through in parts that end at `cuts`.
-    fn scrubbed(needles: &Needles, text: &[u8], cuts: &[usize]) -> Vec<u8> {
-        let mut scrubber = Scrubber::new(needles.clone());
+    fn scrubbed(secrets: &Traces, text: &[u8], cuts: &[usize]) -> Vec<u8> {
+        let mut scrubber = Scrubber::new(secrets.clone());
         let (mut out, mut from) = (Vec::new(), 0);
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
         cuts.sort_unstable();
@@ -229,11 +250,11 @@ mod tests {
 
     #[test]
     fn a_secret_is_replaced_wherever_a_stream_is_cut() {
-        let needles = needles(&["s3cr3t-value/+x"]);
+        let secrets = traces(&["s3cr3t-value/+x"]);
         let text = b"a=s3cr3t-value/+x;s3cr3t-val;ss3cr3t-value/+x";
         for cut in 0..=text.len() {
             for other in cut..=text.len() {
-                let out = scrubbed(&needles, text, &[cut, other]);
+                let out = scrubbed(&secrets, text, &[cut, other]);
                 assert_eq!(out, b"a=***************;s3cr3t-val;s***************", "{cut} {other}");
             }
         }
@@ -241,10 +262,10 @@ mod tests {
 
     #[test]
     fn each_encoding_of_a_secret_is_replaced() {
-        let needles = needles(&["s3cr3t-value/+\"x"]);
+        let secrets = traces(&["s3cr3t-value/+\"x"]);
         for before in ["", "a", "ab", "abc", "user:"] {
             let encoded = STANDARD.encode(format!("{before}s3cr3t-value/+\"x:after"));
-            let out = scrubbed(&needles, encoded.as_bytes(), &[7, 20]);
+            let out = scrubbed(&secrets, encoded.as_bytes(), &[7, 20]);
             let left = out.iter().filter(|byte| **byte != b'*').count();
             assert!(encoded.len() - left >= 18, "{}", String::from_utf8_lossy(&out));
         }
@@ -257,7 +278,7 @@ mod tests {
             "7333637233742D76616C75652F2B2278",
         ] {
             assert!(
-                scrubbed(&needles, text.as_bytes(), &[5]).iter().all(|byte| *byte == b'*'),
+                scrubbed(&secrets, text.as_bytes(), &[5]).iter().all(|byte| *byte == b'*'),
                 "{text}"
             );
         }
@@ -265,7 +286,7 @@ mod tests {
 
     #[test]
     fn nothing_is_held_that_cannot_begin_a_secret() {
-        let mut scrubber = Scrubber::new(needles(&["s3cr3t-value"]));
+        let mut scrubber = Scrubber::new(traces(&["s3cr3t-value"]));
         assert_eq!(scrubber.pass(Bytes::from_static(b"data: 1\n\n")), "data: 1\n\n");
         assert_eq!(scrubber.pass(Bytes::from_static(b"x s3cr")), "x ");
         assert_eq!(scrubber.pass(Bytes::from_static(b"-")), "s3cr-");
@@ -273,15 +294,66 @@ mod tests {
         assert_eq!(scrubber.finish(), "s3");
     }
 
+    #[test]
+    fn a_part_of_eight_bytes_is_replaced_in_each_spelling_and_wherever_it_is_cut() {
+        let secret = "S3cret/Value+42-abXY";
+        let secrets = traces(&[secret]);
+        for first in 0..=secret.len() - 8 {
+            for end in first + 8..=secret.len() {
+                let part = secret.get(first..end).expect("a part");
+                let text = format!("<{part}>");
+                for cut in 0..text.len() {
+                    let out = scrubbed(&secrets, text.as_bytes(), &[cut]);
+                    assert_eq!(out, format!("<{}>", "*".repeat(part.len())).into_bytes(), "{part}");
+                }
+                let hexadecimal: String = part.bytes().map(|byte| format!("{byte:02x}")).collect();
+                let percent = part.replace('/', "%2F").replace('+', "%2B");
+                for text in [hexadecimal, percent, part.replace('/', "\\/")] {
+                    let out = scrubbed(&secrets, text.as_bytes(), &[5]);
+                    assert!(out.iter().all(|byte| *byte == b'*'), "{text}");
+                }
+                for before in ["", "a", "ab"] {
+                    let encoded = STANDARD.encode(format!("{before}{part}"));
+                    let out = scrubbed(&secrets, encoded.as_bytes(), &[7]);
+                    assert!(out.iter().filter(|byte| **byte == b'*').count() >= 10, "{encoded}");
+                }
+            }
+        }
+        // Seven bytes are no part; of a secret shorter than sixteen only the whole is one.
+        assert_eq!(scrubbed(&secrets, b"S3cret/ Value+4", &[]), b"S3cret/ Value+4");
+        assert_eq!(
+            scrubbed(&traces(&["S3cret/Value+42"]), b"S3cret/Value+4", &[]),
+            b"S3cret/Value+4"
+        );
+    }
+
+    #[test]
+    fn what_any_text_may_hold_is_no_part() {
+        for (secret, text) in [
+            ("sk-ant-api03-Zk4Qw8Rt2Yp6", "keys begin with sk-ant-api03-"),
+            ("R4nd0m--------------Zk4Qw8", "a line: ----------------------"),
+            (
+                "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.Zk4Qw8Rt2Yp6",
+                "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.other",
+            ),
+        ] {
+            let secrets = traces(&[secret]);
+            assert_eq!(scrubbed(&secrets, text.as_bytes(), &[9]), text.as_bytes(), "{secret}");
+            // The whole is replaced whole, and so is the end.
+            let whole = scrubbed(&secrets, secret.as_bytes(), &[9, 20]);
+            assert!(whole.iter().all(|byte| *byte == b'*'), "{secret}");
+        }
+    }
+
     proptest! {
         /// Scrubbing a stream in parts gives what scrubbing it whole gives, of the same length.
         #[test]
         fn parts_are_scrubbed_as_the_whole(
-            text in "[ab]{0,80}", cuts in prop::collection::vec(0_usize..100, 0..12)
+            text in "([ab]{0,40}|[abcd]{0,30}|abacabadbbac(abdc)?)*", cuts in prop::collection::vec(0_usize..100, 0..12)
         ) {
-            let needles = needles(&["abababa", "bbabba"]);
-            let whole = needles.masked(text.as_bytes()).unwrap_or_else(|| text.clone().into_bytes());
-            let out = scrubbed(&needles, text.as_bytes(), &cuts);
+            let secrets = traces(&["ababababa", "bbabbabb", "abacabadbbacabdc"]);
+            let whole = secrets.masked(text.as_bytes()).unwrap_or_else(|| text.clone().into_bytes());
+            let out = scrubbed(&secrets, text.as_bytes(), &cuts);
             prop_assert_eq!(out, whole);
         }
 

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use super::grants::Refusal;
 use super::scan::Needles;
+use super::traces::Traces;
 
 /// Bytes of a secret: a shorter one would be found in texts by chance.
 const BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
@@ -112,14 +113,17 @@ pub(crate) struct Injection {
     name: String,
     header: HeaderName,
     form: SecretForm,
-    pub(super) value: SecretValue,
+    value: SecretValue,
+    /// The texts by which it shows in an answer.
+    pub(super) traces: Traces,
 }
 
 impl Injection {
     /// Joins the use of a secret by a rule with its value; nothing where the header has no valid name.
     pub(crate) fn new(place: &SecretUse, value: SecretValue) -> Option<Self> {
         let header = HeaderName::from_bytes(place.header.as_bytes()).ok()?;
-        Some(Self { name: place.name.clone(), header, form: place.form, value })
+        let traces = Traces::of(value.bytes());
+        Some(Self { name: place.name.clone(), header, form: place.form, value, traces })
     }
 
     /// Puts the secret where the cell has its placeholder. Returns true if it did; headers without it stay as they are.
