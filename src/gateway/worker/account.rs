@@ -238,7 +238,7 @@ impl Account {
             Allowance::Bytes(now) if now < bytes && self.bucket < self.limits.rate.unwrap_or(0) => {
                 Allowance::Wait(RATE_TICK)
             }
-            allowance => allowance,
+            allowance @ (Allowance::Bytes(_) | Allowance::Wait(_) | Allowance::Over) => allowance,
         }
     }
 

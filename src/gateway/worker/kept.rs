@@ -70,9 +70,9 @@ fn seconds(answer: &Message) -> u32 {
     if answer.answers.iter().any(|record| Some(record.record_type()) == asked) {
         return shortest.min(LONGEST);
     }
-    let absences = answer.authorities.iter().filter_map(|record| match &record.data {
-        RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
-        _ => None,
+    let absences = answer.authorities.iter().filter_map(|record| {
+        let RData::SOA(soa) = &record.data else { return None };
+        Some(record.ttl.min(soa.minimum))
     });
     absences.min().unwrap_or(0).min(shortest).min(LONGEST_ABSENCE)
 }

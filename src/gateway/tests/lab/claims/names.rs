@@ -220,9 +220,9 @@ fn counted(lab: &Lab) {
     // Each has a line of the audit log, where there is room.
     let cell = lab.cell(LIST);
     cell.run("dig +short a.wild.test");
-    let line = std::iter::from_fn(|| lab.frame()).find_map(|frame| match frame {
-        FromGateway::Connection { cell: of, connection, .. } if of == cell.key => Some(connection),
-        _ => None,
+    let line = std::iter::from_fn(|| lab.frame()).find_map(|frame| {
+        let FromGateway::Connection { cell: of, connection, .. } = frame else { return None };
+        (of == cell.key).then_some(connection)
     });
     let line = line.expect("a line");
     assert_eq!(line.request.as_deref(), Some("question A"));
