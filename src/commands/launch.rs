@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::cache_upkeep::CacheUpkeep;
 use super::confine::Duties;
 use super::error::CliError;
 use super::listener::{HttpPlan, Opened, TcpPlan};
@@ -127,10 +128,7 @@ fn with(
         CliError::new(error.to_string()).with_hint(hint)
     })?;
     // Before this process holds a log, a listener or a token.
-    let watched = plans.watcher.and_then(watch);
-    if let Some(upkeep) = settings.upkeep {
-        upkeep.start();
-    }
+    let watched = start_others(plans.watcher, settings.upkeep.as_deref());
     // An operator's limit on file size must cost lines of the log, and not this process. Set after
     // the supervisor is made, whose cells have every signal as usual.
     signals::ignore_file_size_signal()
@@ -154,6 +152,15 @@ fn with(
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
     Ok(Launched { link: started.link, audit, streams, http, tcp, watched })
+}
+
+/// Starts the processes that a start may have besides: the one that looks after caches, and the one that watches a project,
+/// whose link is returned.
+fn start_others(watcher: Option<WatcherSpec>, upkeep: Option<&CacheUpkeep>) -> Option<OwnedFd> {
+    if let Some(upkeep) = upkeep {
+        upkeep.start();
+    }
+    watcher.and_then(watch)
 }
 
 /// Starts the process that watches a project. A server without it is as one of before: its lists stay as they are.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::agreement;
@@ -535,6 +536,8 @@ pub fn with_grants(
 
 /// Checks what the operator grants, each looked up once.
 fn granted(settings: &Settings, asked: &[Asked]) -> Result<Vec<Granted>, CliError> {
+    let names = &settings.loaded.config.guard_names.value;
+    let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
     for found in grant_lookup::all(asked)? {
         let Asked { flag, request } = found.asked;
@@ -542,7 +545,8 @@ fn granted(settings: &Settings, asked: &[Asked]) -> Result<Vec<Granted>, CliErro
             check_writable(settings, &found)?;
         }
         let MountRequest { cell, access, .. } = request.clone();
-        let granted = Granted { host: found.host, file: found.file, cell, access };
+        let also = Rc::clone(&also);
+        let granted = Granted { host: found.host, file: found.file, cell, access, also };
         all.push(match flag {
             Flag::Workspace => tier::workspace(settings.tier, granted)?,
             Flag::Ro | Flag::Rw | Flag::Cache => tier::granted(settings.tier, granted)?,

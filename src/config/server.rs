@@ -106,6 +106,8 @@ pub struct Config {
     pub toolchains: Setting<ToolchainChoice>,
     /// Bytes that a workspace's cache may have at the start of cofferdam; none is kept if it is 0.
     pub cache: Setting<u64>,
+    /// Names that are guarded in granted directories, besides those that cofferdam knows.
+    pub guard_names: Setting<BTreeSet<String>>,
     /// Groups of tools that are shown.
     pub tools_groups: Setting<BTreeSet<ToolGroup>>,
     /// Tools that are not offered at all, whatever the policy says.
@@ -172,6 +174,9 @@ struct Written {
     /// Tool chains of your home that cells have read-only.
     #[serde(default)]
     toolchains: WrittenToolchains,
+    /// Names that the host obeys in a granted directory.
+    #[serde(default)]
+    guard: WrittenGuard,
     /// Tools that callers see.
     #[serde(default)]
     tools: WrittenTools,
@@ -326,6 +331,37 @@ impl TryFrom<String> for CacheSize {
     }
 }
 
+/// Names that a program of yours runs or obeys by itself, wherever they lie in a directory that is granted for writing:
+/// cells can neither make nor change what has one, as with `.git/hooks` and `.vscode`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenGuard {
+    /// Names of files or directories, besides those that cofferdam knows; `--unguarded` lifts them too.
+    ///
+    /// Default: `[]`. Example: `["lefthook.yml", ".mytool"]`.
+    names: Option<Spanned<BTreeSet<GuardedName>>>,
+}
+
+/// A name that a file can have: one part of a path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+struct GuardedName(String);
+
+impl TryFrom<String> for GuardedName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "" | "." | ".." => Err(format!("`{name}` is not a name of a file")),
+            _ if name.contains(['/', '\0']) => {
+                Err(format!("`{name}` is not one name: a path is guarded by one of its parts"))
+            }
+            _ if name.len() > 255 => Err("a name of a file has at most 255 bytes".to_owned()),
+            _ => Ok(Self(name)),
+        }
+    }
+}
+
 /// Tools that callers see. The policy must allow each of them too.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -441,7 +477,6 @@ impl Config {
         let private = u64::from(running).saturating_mul(private).max(memory.value / 2);
         let processes = running.saturating_mul(defaults::PROCESSES);
         let (groups, wait) = (tools.groups.as_ref(), sessions.yield_after.as_ref());
-        let chosen = written.toolchains.grant.as_ref();
         Ok(Self {
             queue: reader.count(server.queue.as_ref(), defaults::QUEUE)?,
             uid_base,
@@ -457,8 +492,9 @@ impl Config {
             session_yield: reader.set(wait, defaults::SESSION_YIELD, |time| time.0),
             exec: ExecSettings::parse(&reader, &written.exec)?,
             git_identity: reader.set(written.git.identity.as_ref(), true, |given| given),
-            toolchains: reader.set(chosen, ToolchainChoice::Auto, |choice| choice),
+            toolchains: toolchains(&reader, &written.toolchains),
             cache: reader.set(written.toolchains.cache.as_ref(), defaults::CACHE, |size| size.0),
+            guard_names: guard_names(&reader, &written.guard),
             tools_groups: reader.set(groups, ToolGroup::shown_by_default(), |named| named),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
@@ -513,6 +549,7 @@ impl Config {
                 0 => "none".to_owned(),
                 bytes => Size(*bytes).to_string(),
             }),
+            shown("guard.names", &self.guard_names, names),
             shown("tools.groups", &self.tools_groups, |groups| {
                 groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
             }),
@@ -570,6 +607,17 @@ fn egress(reader: &Reader<'_>, server: &WrittenServer) -> Result<Setting<Vec<Str
         Some(mistake) => Err(mistake),
         None => Ok(reader.set(words, Vec::new(), |words| words)),
     }
+}
+
+/// Reads the choice of tool chains.
+fn toolchains(reader: &Reader<'_>, written: &WrittenToolchains) -> Setting<ToolchainChoice> {
+    reader.set(written.grant.as_ref(), ToolchainChoice::Auto, |choice| choice)
+}
+
+/// Reads the names that are guarded besides those that cofferdam knows.
+fn guard_names(reader: &Reader<'_>, written: &WrittenGuard) -> Setting<BTreeSet<String>> {
+    let texts = |names: BTreeSet<GuardedName>| names.into_iter().map(|name| name.0).collect();
+    reader.set(written.names.as_ref(), BTreeSet::new(), texts)
 }
 
 fn audit_file(

@@ -134,7 +134,7 @@ fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         let watched = taken.flatten().collect();
         Mediation::new(watched, names, Belongings::default(), Recording::Off).expect("a mediation")
     };
-    let names = Some(GuardedNames { directory, named: &[] });
+    let names = Some(GuardedNames { directory, named: &[], also: &[] });
     let (making, both) =
         (&[CallGroup::Names][..], &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..]);
     let cells = [

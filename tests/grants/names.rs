@@ -18,6 +18,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
     claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated).needs(&[Need::Python]),
     claim("twins_of_guarded_names_are_guarded_and_daily_work_goes_on", twins).needs(&[Need::Git]),
+    claim("names_of_the_operator_are_guarded_as_the_known_ones", operators),
     claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
     claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
     claim("every_odd_call_is_answered_as_without_the_guard", odd).needs(&[Need::Python]),
@@ -646,4 +647,41 @@ fn twins(caller: &Caller) -> Check {
         "cd {text} && cat .github/hooks/one && ls -A . p/.clinerules/hooks"
     ))?;
     equal("as before", seen.said(), "1\n.:\n.clinerules\n.git\n.github\np\n\np/.clinerules/hooks:")
+}
+
+fn operators(caller: &Caller) -> Check {
+    let config = caller.directory("config")?;
+    let path = caller.directory("grant")?;
+    let text = path.display().to_string();
+    let made = "mkdir -p there/.mytool && echo host > there/.mytool/run && echo host > there/lefthook.yml && echo made";
+    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
+    let script = "exec 2>&1; cd /workspace; echo x > there/lefthook.yml; echo x > there/.mytool/run; mkdir -p d/.mytool; \
+        echo x > d/LeftHook.yml; mv there/.mytool there/x; mkdir other && mv other .mytool; ls -A d; echo x > lefthook.yaml && echo fine";
+    let options = ["--config", &config.display().to_string(), "--rw", &text];
+    let run = |options: &[&str]| caller.run(options, &["bash", "-c", script]);
+    let write = |names: &str| {
+        std::fs::write(
+            config.join("cofferdam.toml"),
+            format!("schema = 1\n[guard]\nnames = {names}\n"),
+        )
+    };
+    write(r#"["lefthook.yml", ".mytool"]"#)?;
+    let told = run(&options)?;
+    let count = |what: &str| told.stdout.matches(what).count();
+    let counted =
+        (count("Read-only file system"), count("Operation not permitted"), count("\nfine\n"));
+    holds("guarded", &told.stdout, counted.0 >= 2 && counted.1 == 3 && counted.2 == 1)?;
+    let seen = caller.bash_outside(&format!(
+        "cd {text} && cat there/.mytool/run there/lefthook.yml && ls -A . d"
+    ))?;
+    equal("as before", seen.said(), "host\nhost\n.:\nd\nlefthook.yaml\nother\nthere\n\nd:")?;
+    // The positive control, and what is no name.
+    write("[]")?;
+    caller.bash_outside(&format!("rm -r {text}/d {text}/other"))?;
+    let told = run(&options)?;
+    holds("unguarded", &told.stdout, told.stdout.starts_with(".mytool\nLeftHook.yml\nfine"))?;
+    write(r#"["a/b"]"#)?;
+    let told = run(&options)?;
+    let why = "`a/b` is not one name: a path is guarded by one of its parts";
+    holds("refused", &told.stderr, told.code == 125 && told.stderr.contains(why))
 }

@@ -63,6 +63,7 @@ exec.history           9            BASH_MCP_MAX_HISTORY
 git.identity           true         default
 toolchains.grant       auto         default
 toolchains.cache       4G           default
+guard.names                         default
 tools.groups           calc, shell  default
 tools.off                           default
 tools.on                            default

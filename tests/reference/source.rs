@@ -137,7 +137,7 @@ impl Sources {
             "BTreeMap" => Form::Map(Box::new(inner())),
             "bool" => Form::Plain("`true` or `false`"),
             "u8" | "u32" | "u64" | "usize" | "i64" => Form::Plain("whole number"),
-            "String" | "ToolchainChoice" | "CacheSize" => Form::Plain("text"),
+            "String" | "ToolchainChoice" | "CacheSize" | "GuardedName" => Form::Plain("text"),
             "WrittenPorts" => Form::Plain("port, or text"),
             "PathBuf" => Form::Plain("path"),
             "Time" => Form::Plain("time"),

@@ -27,6 +27,8 @@ const WORKSPACE: &CStr = c"/workspace";
 pub struct NameGuard<'a> {
     /// Places that a configuration names, none of which may be made or written to: directory and name.
     named: &'a [(Vec<u8>, Vec<u8>)],
+    /// Names that the operator guards.
+    also: &'a [Vec<u8>],
     /// A procfs of the cell's pid namespace that is mounted nowhere.
     pub proc: OwnedFd,
     /// Device numbers of the cell's own filesystems; unused entries are 0, which no file has.
@@ -52,7 +54,7 @@ impl<'a> NameGuard<'a> {
         }
         let cache = guard.cache.as_deref().map(mount::mount_id).transpose()?;
         let own = guard.private.len();
-        Ok(Self { named: &guard.named, proc, private, own, cache, workspace })
+        Ok(Self { named: &guard.named, also: &guard.also, proc, private, own, cache, workspace })
     }
 
     /// Decides what a rename may move from one spot to the other.
@@ -97,6 +99,9 @@ impl<'a> NameGuard<'a> {
         if self.is_named(directory, spot.name()) || self.is_within(spot, directory)? {
             return Ok(true);
         }
+        if names::is_one_of(self.also, spot.name()) {
+            return Ok(true);
+        }
         let kind = NameClass::of(spot.name());
         match kind {
             NameClass::Plain | NameClass::Holder => Ok(false),
@@ -121,6 +126,9 @@ impl<'a> NameGuard<'a> {
 
     /// Returns true if no directory of this name must be made here, also in doubt.
     pub(crate) fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
+        if names::is_one_of(self.also, spot.name()) {
+            return self.is_guarded(spot);
+        }
         match NameClass::of(spot.name()) {
             NameClass::Info if !self.is_free(&spot.parent)? => {
                 let mut buffer = [0; 4096];
@@ -143,6 +151,9 @@ impl<'a> NameGuard<'a> {
     /// Returns true if the file here must not be written to: the mount over it is gone if the host has
     /// replaced it since the grant, as git does with its configuration. A HEAD alone names nothing to run.
     pub fn keeps(&self, spot: &Spot) -> Result<bool> {
+        if names::is_one_of(self.also, spot.name()) {
+            return self.is_guarded(spot);
+        }
         match NameClass::of(spot.name()) {
             NameClass::Head { .. } if !self.is_free(&spot.parent)? => {
                 let mut buffer = [0; 4096];
@@ -191,6 +202,7 @@ impl<'a> NameGuard<'a> {
     /// kernel refuses by itself.
     fn is_within(&self, spot: &Spot, directory: &[u8]) -> Result<bool> {
         let within = names::has_obeyed(directory)
+            || names::parts(directory).any(|part| names::is_one_of(self.also, part))
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
             || is_of_repository(&spot.parent, directory)?;
         Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))

@@ -51,6 +51,8 @@ pub struct Mediation {
     pub calls: Vec<MediatedCall>,
     /// Places that a configuration in the grant names, as the cell has them: directory and name.
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Names that the operator guards, wherever they lie in a grant.
+    pub also: Vec<Vec<u8>>,
     /// The cell's own filesystems, where every name may be made.
     pub private: Vec<CString>,
     /// The mount of the workspace's cache, where every name may be made too. Sockets in it cannot be connected to.
@@ -74,6 +76,8 @@ pub struct GuardedNames<'a> {
     pub directory: &'a Path,
     /// Places that a configuration names.
     pub named: &'a [PathBuf],
+    /// Names that the operator guards.
+    pub also: &'a [Vec<u8>],
 }
 
 /// The filesystems of a cell's own, and the paths of the host that were granted.
@@ -113,6 +117,7 @@ impl Mediation {
         Ok(Self {
             calls,
             named: named.iter().filter_map(split).collect(),
+            also: names.map_or_else(Vec::new, |names| names.also.to_vec()),
             private: own.private,
             cache: cache.map(super::c_path).transpose()?,
             sockets: own.sockets,

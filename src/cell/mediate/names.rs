@@ -86,7 +86,7 @@ pub(crate) const OBJECTS: &str = "objects";
 pub const ATTRIBUTES: &str = "attributes";
 /// Names, in a repository's `objects/info`, further directories of the host that git reads objects from. Git makes no
 /// other file of this name either.
-pub const ALTERNATES: &str = "alternates";
+pub(crate) const ALTERNATES: &str = "alternates";
 
 /// Directories of a repository with remotes in older forms, a file each: git fetches from and pushes to what a file
 /// names, as to a configured remote (gitrepository-layout(5)). Among references they are names like any others.
@@ -201,7 +201,7 @@ pub fn is_obeyed(name: &[u8]) -> bool {
 
 /// Returns true if a directory, by its path, is one of [`HOLDERS`] and a name in it [`HOOKS`].
 #[must_use]
-pub fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
+pub(crate) fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
     let holder = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     may_be(name, HOOKS) && HOLDERS.iter().any(|word| may_be(holder, word))
 }
@@ -217,6 +217,12 @@ pub fn has_obeyed(path: &[u8]) -> bool {
     })
 }
 
+/// Returns true if a name may be one of those that the operator guards.
+#[must_use]
+pub fn is_one_of(words: &[Vec<u8>], name: &[u8]) -> bool {
+    words.iter().any(|word| may_be_same(name, word))
+}
+
 /// Returns true for most names that are no word above, by their first letter. A short name needs a tilde, and a
 /// name that does not begin with an ASCII letter or digit is left to the folding.
 fn is_plain(name: &[u8]) -> bool {
@@ -228,7 +234,7 @@ fn is_plain(name: &[u8]) -> bool {
 
 /// Returns true if the text of a link may lead the host into a cache.
 #[must_use]
-pub fn leads_to_caches(text: &[u8]) -> bool {
+pub(crate) fn leads_to_caches(text: &[u8]) -> bool {
     parts(text).any(|part| may_be(part, CACHES))
 }
 

@@ -63,7 +63,7 @@ impl Spot {
     ///
     /// # Errors
     /// ELOOP, ENOENT, ENOTDIR: a directory on the way was changed since.
-    pub fn as_named(path: &[u8]) -> Result<Self> {
+    pub(crate) fn as_named(path: &[u8]) -> Result<Self> {
         spot_from(None, path, Follow::Nothing)
     }
 

@@ -301,7 +301,11 @@ fn mediation(
     verdicts: &mut BTreeMap<u32, Verdict>,
 ) -> Result<Option<Mediation>, Unusable> {
     let names = template.guarded.first();
-    let names = names.map(|directory| GuardedNames { directory, named: &template.named });
+    let names = names.map(|directory| GuardedNames {
+        directory,
+        named: &template.named,
+        also: &template.also,
+    });
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let mut watched = Vec::new();
     match (held.proc_kind, names) {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat};
@@ -20,6 +21,8 @@ pub struct Granted {
     /// Path in the cell, such as `/workspace`.
     pub cell: PathBuf,
     pub access: Access,
+    /// Names that the operator guards in it, besides those of [`cell::mediate::names`].
+    pub also: Rc<[Vec<u8>]>,
 }
 
 impl Granted {
@@ -29,7 +32,7 @@ impl Granted {
     /// ELOOP: the path has a link; else as of openat2(2).
     pub fn now(host: PathBuf, cell: PathBuf, access: Access) -> Result<Self, Errno> {
         let file = FileId::of(&open_resolved(&c_path(&host)?)?)?;
-        Ok(Self { host, file, cell, access })
+        Ok(Self { host, file, cell, access, also: Rc::default() })
     }
 
     /// Holds what is granted (O_PATH).

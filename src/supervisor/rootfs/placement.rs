@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -93,6 +94,7 @@ pub(crate) struct PlacedGrants {
     pub guarded: Vec<PathBuf>,
     pub cache: Option<PathBuf>,
     pub named: Vec<PathBuf>,
+    pub also: Rc<[Vec<u8>]>,
     pub notes: Vec<String>,
 }
 
@@ -152,6 +154,7 @@ impl PlacedGrants {
             Access::ReadWrite => {
                 self.writable.push(cell.clone());
                 self.guarded.push(cell.clone());
+                self.also = Rc::clone(&granted.also);
                 self.named.extend(found.named.iter().map(|path| cell.join(path)));
             }
             Access::Unguarded => self.writable.push(cell.clone()),

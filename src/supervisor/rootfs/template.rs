@@ -84,6 +84,8 @@ pub(crate) struct Template {
     pub cache: Option<PathBuf>,
     /// Places in them that links lead to or a configuration names, there or not.
     pub named: Vec<PathBuf>,
+    /// Names that the operator guards in them.
+    pub also: Rc<[Vec<u8>]>,
     /// Places in them that are not guarded in full, each with the reason.
     pub notes: Vec<String>,
 }
@@ -214,6 +216,7 @@ impl TemplateBuilder<'_> {
             guarded,
             cache,
             named,
+            also,
             notes,
             overlays: of_grants,
         } = grants;
@@ -236,6 +239,7 @@ impl TemplateBuilder<'_> {
             guarded,
             cache,
             named,
+            also,
             notes,
         })
     }

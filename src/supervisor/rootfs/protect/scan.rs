@@ -163,7 +163,9 @@ impl Scan {
                 self.holder(&place, kind);
             }
         }
-        for (word, _) in names::OBEYED {
+        let also = self.trees.also(directory.tree);
+        let known = names::OBEYED.iter().map(|(word, _)| OsStr::new(word));
+        for word in known.chain(also.iter().map(|word| OsStr::from_bytes(word))) {
             let place = directory.below(Path::new(word));
             match self.trees.kind(&self.trees.host(&place)) {
                 Some(Kind::Link) => drop(self.link(&place)),
@@ -203,7 +205,11 @@ impl Scan {
             }
             for (name, kind) in self.entries(&directory) {
                 let here = directory.below(&name);
-                match (names::NameClass::of(name.as_os_str().as_bytes()), kind) {
+                let bytes = name.as_os_str().as_bytes();
+                match (names::NameClass::of(bytes), kind) {
+                    _ if names::is_one_of(&self.trees.also(directory.tree), bytes) => {
+                        self.obeyed(&here, kind);
+                    }
                     (names::NameClass::Obeyed, _) => self.obeyed(&here, kind),
                     (names::NameClass::Head { .. }, _) => self.bare_repository(&directory),
                     (names::NameClass::Holder, kind) => {
@@ -244,9 +250,11 @@ impl Scan {
     /// Entries of a directory that the walk has to know of, within the budget: those of plain files
     /// are only counted.
     pub(crate) fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+        let also = self.trees.also(directory.tree);
         self.listed(directory, |name, kind| {
             matches!(kind, Kind::Directory | Kind::Link)
                 || names::NameClass::of(name) != names::NameClass::Plain
+                || names::is_one_of(&also, name)
         })
     }
 

@@ -22,7 +22,13 @@ fn found(host: &Path) -> GuardedPaths {
 fn granted(host: &Path) -> Result<Granted, Errno> {
     let file = FileId::of(open_resolved(&c_path(host)?)?)?;
     let host = host.to_owned();
-    Ok(Granted { host, file, cell: "/workspace".into(), access: Access::ReadWrite })
+    Ok(Granted {
+        host,
+        file,
+        cell: "/workspace".into(),
+        access: Access::ReadWrite,
+        also: std::rc::Rc::default(),
+    })
 }
 
 #[test]

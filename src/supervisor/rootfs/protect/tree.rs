@@ -5,6 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
@@ -65,6 +66,7 @@ struct Tree {
     held: OwnedFd,
     host: PathBuf,
     file: FileId,
+    also: Rc<[Vec<u8>]>,
 }
 
 /// The granted directories that a cell may write to.
@@ -78,8 +80,14 @@ impl Trees {
         if kind(&fstat(&held)?) != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        self.0.push(Tree { held, host: granted.host.clone(), file: granted.file });
+        let (host, also) = (granted.host.clone(), Rc::clone(&granted.also));
+        self.0.push(Tree { held, host, file: granted.file, also });
         Ok(())
+    }
+
+    /// Returns the names that the operator guards in a granted directory.
+    pub(crate) fn also(&self, tree: usize) -> Rc<[Vec<u8>]> {
+        self.0.get(tree).map(|tree| Rc::clone(&tree.also)).unwrap_or_default()
     }
 
     pub(crate) fn len(&self) -> usize {
