@@ -346,12 +346,11 @@ impl<'a> Handlers<'a> {
             self.name_guard.is_holder(&to)? || (swaps && self.name_guard.is_holder(&from)?);
         let renames = match self.name_guard.is_free(&to.parent)? {
             true => Renames::Anything,
-            false => match self.name_guard.renames(&from, &to)? {
-                Renames::Nothing => Renames::Nothing,
-                Renames::Anything | Renames::Files | Renames::Regular if gets_holder => {
-                    Renames::Regular
-                }
-                renames => renames,
+            false => match (self.name_guard.renames(&from, &to)?, gets_holder) {
+                (Renames::Nothing, _) => Renames::Nothing,
+                (Renames::Anything | Renames::Files | Renames::Regular, true) => Renames::Regular,
+                (Renames::Anything, false) => Renames::Anything,
+                (Renames::Files | Renames::Regular, false) => Renames::Files,
             },
         };
         caller.still_waits()?;
