@@ -45,6 +45,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use model::core_dumps::CoreHandler;
 use model::job::Workspace;
 use model::profile::Profile;
 use model::receipt::{MemoryHold, NOT_IN_FULL};
@@ -162,6 +163,8 @@ pub struct Shared {
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
     pub clocks: Clocks,
+    /// Taker of the memory of a process that crashes.
+    pub cores: CoreHandler,
     /// The Landlock domain that confines signals of this supervisor, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
     /// File in which inits record the paths that commands name; none except for `profile learn`.

@@ -4,6 +4,7 @@ use nix::errno::Errno;
 use rlimit::{Resource, setrlimit};
 
 use super::errno_of;
+use model::core_dumps;
 use model::job::Limits;
 use model::profile::Exec;
 use model::receipt::MemoryHold;
@@ -62,7 +63,7 @@ pub(crate) fn process_room(limits: &Limits) -> u64 {
 /// `others` are the processes that count beside it: none where it has a user namespace.
 pub fn shared(limits: &Limits, others: u64) -> Result<()> {
     set(Resource::NPROC, process_room(limits).saturating_add(others))?;
-    set(Resource::CORE, 0)?;
+    no_core_dumps()?;
     set(Resource::MEMLOCK, LOCKED_BYTES)?;
     set(Resource::MSGQUEUE, QUEUE_BYTES)?;
     set(Resource::SIGPENDING, PENDING_SIGNALS)?;
@@ -88,6 +89,34 @@ pub fn lowered(limits: &Limits, memory: MemoryHold, others: u64) -> Result<()> {
         MemoryHold::CgroupV2 | MemoryHold::CgroupV1 => Ok(()),
         MemoryHold::BestEffort => set(Resource::DATA, limits.memory),
     }
+}
+
+/// Sets the limit of core files to the one value that keeps the kernel from starting a program for a crash, where it is
+/// another. Each process of ours does this before its filter, which lets nobody set it.
+///
+/// A process whose hard limit is 0 needs CAP_SYS_RESOURCE in the first user namespace to raise it. Without, it keeps 0:
+/// `supervisor::boot::requirements` refuses cells then, unless crashes are written to files.
+///
+/// # Errors
+/// The errno of a call that failed for another reason.
+pub fn no_core_dumps() -> Result<()> {
+    let (soft, hard) = core_limits()?;
+    let wanted = core_dumps::LIMIT;
+    if (soft, hard) == (wanted, wanted) {
+        return Ok(());
+    }
+    match setrlimit(Resource::CORE, wanted, wanted) {
+        Err(error) if hard > 0 => Err(errno_of(&error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Returns the soft and the hard limit of core files of this process.
+///
+/// # Errors
+/// That of getrlimit(2).
+pub fn core_limits() -> Result<(u64, u64)> {
+    rlimit::getrlimit(Resource::CORE).map_err(|error| errno_of(&error))
 }
 
 /// Raises nothing, lowers the number of processes that all cells of this supervisor may have:

@@ -18,6 +18,7 @@ use super::mounts::{HIDDEN, HIDDEN_TERMINALS, TERMINALS};
 use super::proc::SUBSET;
 use super::report::{Probes, raw};
 use super::{Design, Ground};
+use model::core_dumps::{self, CoreHandler};
 use model::profile::ProcView;
 use model::receipt::{Measured, Probed};
 
@@ -321,9 +322,29 @@ pub(super) fn hard_limits(
     };
     let limits = &design.profile.limits;
     let files = u64::from(open_files(limits, &design.profile.exec));
-    demand(hard("Max core file size") == Some(0), || "core dumps are on".to_owned())?;
+    core_limits(&process, &table)?;
     let processes = within("Max processes", u64::MAX)?;
     Ok((processes, within("Max open files", files)?, within("Max file size", limits.file_size)?))
+}
+
+/// Demands that a crash of the process starts no program of the host, by its limit of core files.
+fn core_limits(process: impl AsFd, table: &str) -> Result<(), UnfitCell> {
+    let line = table.lines().find_map(|line| line.strip_prefix("Max core file size"));
+    let mut words = line.unwrap_or_default().split_ascii_whitespace().map(str::parse::<u64>);
+    let (Some(Ok(soft)), Some(Ok(hard))) = (words.next(), words.next()) else {
+        return Err(UnfitCell("the limit of core files is not 1".to_owned()));
+    };
+    if (soft, hard) == (core_dumps::LIMIT, core_dumps::LIMIT) {
+        return Ok(());
+    }
+    // The pattern may have changed since the supervisor began.
+    let handler = match read_bytes(process, "../sys/kernel/core_pattern") {
+        Ok(pattern) => CoreHandler::of_pattern(&pattern),
+        Err(_) => CoreHandler::Unknown,
+    };
+    demand(handler.may_have(soft, hard), || {
+        format!("the limit of core files is {soft} {hard}, and not 1 1")
+    })
 }
 
 /// Judges what the payload-to-be met when it tried its walls.

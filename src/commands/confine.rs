@@ -149,9 +149,13 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
         (Sysno::clone, Verdict::AllowIf(vec![vec![test(0, Op::MaskedEq(thread), thread)]])),
         // Naming a thread is all that a front end asks of prctl.
         (Sysno::prctl, only(0, unsigned(libc::PR_SET_NAME))),
-        // Its own signals (abort) and limits: other processes of the operator have the same uid.
+        // Its own signals (abort): other processes of the operator have the same uid.
         (Sysno::tgkill, only(0, u64::from(std::process::id()))),
-        (Sysno::prlimit64, only(0, 0)),
+        // Of its limits a look alone: that of core files keeps the kernel from starting a program for a crash.
+        (
+            Sysno::prlimit64,
+            Verdict::AllowIf(vec![vec![test(0, Op::Eq, 0), Test::full(2, Op::Eq, 0)]]),
+        ),
         // Socket pairs of its own for the runtime. Not datagrams: such a socket can send to any
         // other that the uid may write to, whatever its pair is (unix(7)).
         (
@@ -209,6 +213,7 @@ pub fn confine(held: Option<BorrowedFd<'_>>, duties: Duties) -> Result<(), CliEr
     if nix::unistd::geteuid().is_root() {
         caps::drop_bounding(&[]).map_err(|errno| wall("bounding capabilities", errno))?;
     }
+    cell::limits::no_core_dumps().map_err(|errno| wall("the limit of core files", errno))?;
     caps::clear_current().map_err(|errno| wall("capabilities", errno))?;
     process::set_no_new_privs().map_err(|errno| wall("no_new_privs", errno))?;
     let abi = landlock::kernel_abi();

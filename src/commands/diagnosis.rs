@@ -124,6 +124,7 @@ fn host_layers(
     layers.push(kernel_probe::network_layer(hints.surroundings));
     layers.push(probe::groups_layer());
     layers.extend(probe::open_files_layer());
+    layers.push(probe::core_dumps_layer());
     layers.extend(settings.sockets_layer());
     layers.push(reach::layer(&settings.profiles));
     layers.extend(directory_layer());

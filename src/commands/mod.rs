@@ -144,6 +144,11 @@ pub fn main() -> ExitCode {
         eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
         return ExitCode::from(exit::REFUSED);
     }
+    // Before this process has a secret in its memory, and before there is any other.
+    if let Err(errno) = cell::limits::no_core_dumps() {
+        eprintln!("cofferdam: the limit of core files cannot be set: {errno}");
+        return ExitCode::from(exit::REFUSED);
+    }
     Colour::of_streams();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

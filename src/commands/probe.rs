@@ -19,7 +19,8 @@ use super::surroundings::Surroundings;
 use cell::ids::write_map;
 use cell::{landlock, report};
 use model::accounts;
-use supervisor::{IdRange, OPEN_FILES_HELD};
+use model::core_dumps::{self, CoreHandler};
+use supervisor::{IdRange, OPEN_FILES_HELD, core_handler};
 use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};
 use sys::socket::{self, PacketWait};
@@ -176,6 +177,45 @@ pub fn open_files_layer() -> Option<LayerCheck> {
         how: format!("{most} are allowed, and {OPEN_FILES_HELD} are needed for every profile"),
         remedy: Some(OPEN_FILES_REMEDY.to_owned()),
     })
+}
+
+/// Describes who takes the memory of a process that crashes.
+pub fn core_dumps_layer() -> LayerCheck {
+    let (soft, hard) = cell::limits::core_limits().unwrap_or_default();
+    core_dumps(core_handler(), (soft, hard))
+}
+
+fn core_dumps(handler: CoreHandler, (soft, hard): (u64, u64)) -> LayerCheck {
+    let layer = |state, how: String, remedy: Option<&str>| LayerCheck {
+        name: "core dumps".to_owned(),
+        state,
+        how,
+        remedy: remedy.map(str::to_owned),
+    };
+    if handler == CoreHandler::Socket {
+        let how = "kernel.core_pattern is a socket, which heeds no limit: a crash in a cell is handed to the host's handler";
+        return layer(LayerState::Weak, how.to_owned(), Some(core_dumps::SOCKET_REMEDY));
+    }
+    if !handler.may_have(soft, hard) {
+        let how = format!(
+            "the limit of core files is {soft} {hard} and cannot be raised: a crash in a cell would start the host's handler"
+        );
+        return layer(LayerState::Missing, how, Some(core_dumps::HARD_LIMIT_REMEDY));
+    }
+    let limit = format!("the limit of core files is {soft} {hard}");
+    match handler {
+        CoreHandler::Unknown => {
+            let how = format!(
+                "{limit}; kernel.core_pattern cannot be read, and a socket there heeds no limit"
+            );
+            layer(LayerState::Weak, how, None)
+        }
+        CoreHandler::File | CoreHandler::Pipe | CoreHandler::Socket => layer(
+            LayerState::Ok,
+            format!("{limit}: a crash in a cell starts no program of the host"),
+            None,
+        ),
+    }
 }
 
 /// Describes the layers that namespaces make, each with its remedy if it is refused.

@@ -34,6 +34,7 @@ pub fn remedy(error: &StartError) -> &'static str {
         | StartError::NoInstance { .. }
         | StartError::Grant { .. }
         | StartError::Signals(_)
+        | StartError::CoreLimit(_)
         | StartError::Store(_)
         | StartError::Gateway(_)
         | StartError::Link(_) => "`cofferdam doctor` shows what is missing here",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+use model::core_dumps;
 use model::profile::condition::{Op, Test, Verdict, Width};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -73,14 +74,13 @@ const OLDER: [Sysno; 0] = [];
 
 /// Calls of the gateway alone: connecting sockets, forking and reaping workers, and what a worker does before its own
 /// filter.
-const GATEWAY: [Sysno; 11] = [
+const GATEWAY: [Sysno; 10] = [
     Sysno::connect,
     Sysno::close_range,
     Sysno::socketpair,
     Sysno::waitid,
     Sysno::pidfd_send_signal,
     Sysno::prctl,
-    Sysno::prlimit64,
     Sysno::setpriority,
     Sysno::getpriority,
     Sysno::seccomp,
@@ -180,7 +180,14 @@ fn conditional() -> [(Sysno, Verdict); 3] {
 
 /// Returns every call of the gateway and of its workers, whatever is checked about its arguments.
 pub fn calls() -> impl Iterator<Item = Sysno> {
-    let checked = [Sysno::clone, Sysno::socket, Sysno::setsockopt, Sysno::sendto, Sysno::sendmsg];
+    let checked = [
+        Sysno::prlimit64,
+        Sysno::clone,
+        Sysno::socket,
+        Sysno::setsockopt,
+        Sysno::sendto,
+        Sysno::sendmsg,
+    ];
     COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK).chain(checked)
 }
 
@@ -204,6 +211,7 @@ pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
     verdicts
         .insert(number(Sysno::clone), Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]]));
     verdicts.insert(number(Sysno::socket), Verdict::AllowIf(sockets));
+    verdicts.insert(number(Sysno::prlimit64), Verdict::AllowIf(core_dumps::prlimit64_but_cores()));
     // What a worker sets is allowed here too: its filter can only be narrower.
     let options = options(GATEWAY_OPTIONS.into_iter().chain(WORKER_OPTIONS));
     verdicts.insert(number(Sysno::setsockopt), options);
@@ -239,7 +247,7 @@ pub(crate) fn gateway() -> Result<(), Errno> {
     process::set_dumpable(Dumpable::No)?;
     process::set_no_new_privs()?;
     empty_root()?;
-    limit(Resource::CORE, 0)?;
+    cell::limits::no_core_dumps()?;
     limit(Resource::FSIZE, 0)?;
     caps::drop_bounding(&[])?;
     process::lock_securebits()?;

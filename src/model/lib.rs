@@ -7,6 +7,7 @@
 pub mod accounts;
 pub mod call;
 pub mod clock;
+pub mod core_dumps;
 pub mod defaults;
 pub mod egress;
 pub mod job;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::core_dumps::{self, CoreHandler};
 use crate::egress::Egress;
 
 /// The protection of one cell. Made by the supervisor before the job is handed over.
@@ -80,16 +81,20 @@ impl Receipt {
         Some(notes)
     }
 
-    /// Returns the protections that the cell lacks and the tier [`Tier::Full`] has: by the namespaces that it was measured not
-    /// to have. Nothing in that tier.
+    /// Returns the protections that the cell lacks: those of the tier [`Tier::Full`], by the namespaces that it was measured
+    /// not to have, and one that no cell has where crashes are handed to a socket.
     #[must_use]
     pub fn lacks(&self) -> Vec<&'static str> {
         let own = |name: &str| self.measured.namespaces.iter().any(|one| one == name);
         let shared = SHARED.iter().filter(|(name, _)| !own(name)).map(|(_, what)| *what);
-        match self.tier {
+        let mut lacks: Vec<&str> = match self.tier {
             Tier::Full => Vec::new(),
             Tier::Bare => shared.chain(UNBOUNDED).collect(),
+        };
+        if self.configured.core_handler == CoreHandler::Socket {
+            lacks.push(core_dumps::SOCKET_NOTE);
         }
+        lacks
     }
 }
 
@@ -144,6 +149,8 @@ pub struct Configured {
     /// Names of the sockets of the host that it may connect to.
     pub unix_sockets: String,
     pub host_name: String,
+    /// Taker of the memory of a process that crashes, as it was when the supervisor began.
+    pub core_handler: CoreHandler,
     /// Rules of a cell with egress.
     pub egress: Option<EgressReceipt>,
 }

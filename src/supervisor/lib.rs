@@ -32,7 +32,7 @@ pub use boot::filter;
 pub use boot::host::first_id;
 pub use boot::idmap::IdRange;
 pub use boot::outer::calls as outer_calls;
-pub use boot::requirements::OPEN_FILES_HELD;
+pub use boot::requirements::{OPEN_FILES_HELD, core_handler};
 pub use boot::scope::Wish as ScopeWish;
 pub use boot::spec::Spec;
 pub use boot::start::{Started, start, start_beside};

@@ -19,13 +19,9 @@ const NICE: i32 = 10;
 
 /// Bytes of its private memory. The longest report with the lists that it is made of and those before it takes less.
 pub(crate) const DATA_BYTES: u64 = 1 << 30;
-/// Bounds of the process (getrlimit(2)): memory, open files, and no bytes of a file or of a core dump.
-const LIMITS: [(Resource, u64); 4] = [
-    (Resource::DATA, DATA_BYTES),
-    (Resource::NOFILE, 64),
-    (Resource::FSIZE, 0),
-    (Resource::CORE, 0),
-];
+/// Bounds of the process (getrlimit(2)): memory, open files, and no bytes of a file.
+const LIMITS: [(Resource, u64); 3] =
+    [(Resource::DATA, DATA_BYTES), (Resource::NOFILE, 64), (Resource::FSIZE, 0)];
 
 /// Its system calls: the link, files beneath the project, watches, memory, time. `socket`, `clone`, `execve`, `kill` and
 /// all that writes to files are absent on purpose. What `openat2` asks for is behind a pointer: Landlock holds it.
@@ -102,6 +98,7 @@ pub fn program() -> Result<Vec<Instruction>, Errno> {
 pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     process::give_way(NICE)?;
     bound()?;
+    cell::limits::no_core_dumps()?;
     process::set_dumpable(Dumpable::No)?;
     // Emptying the bounding set takes a capability, which only root has here.
     if nix::unistd::geteuid().is_root() {

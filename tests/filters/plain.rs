@@ -164,6 +164,12 @@ impl Plain {
             "sendfile" | "splice" if !self.memory_is_held && !self.families.is_empty() => {
                 Some(libc::EINVAL)
             }
+            // The limit of core files stays 1, and who sets it goes on.
+            "setrlimit" => (word(0) == 4).then_some(0),
+            "prlimit64" => {
+                let sets = arguments[2] != 0 && arguments[3] == 0;
+                (word(0) == 0 && word(1) == 4 && sets).then_some(0)
+            }
             "futex" => matches!(operation, 6 | 7 | 8 | 11 | 12 | 13).then_some(libc::ENOSYS),
             "madvise" => (!conditions(name, arguments)).then_some(libc::EINVAL),
             "preadv2" | "pwritev2" => (!conditions(name, arguments)).then_some(libc::EOPNOTSUPP),
@@ -238,7 +244,9 @@ fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
         "prctl" => prctl(word(0)),
         "arch_prctl" => matches!(word(0), 0x1001..=0x1004 | 0x1011 | 0x1021..=0x1023),
         "personality" => matches!(word(0), 0 | u32::MAX),
-        "prlimit64" => word(0) == 0,
+        // Not to set the limit of core files.
+        "prlimit64" => word(0) == 0 && (word(1) != 4 || arguments[2] == 0),
+        "setrlimit" => word(0) != 4,
         "setpriority" => word(0) < 2,
         "ioprio_set" => matches!(word(0), 1 | 2),
         "sched_setscheduler" => matches!(word(1) & !0x4000_0000, 0 | 3 | 5),

@@ -35,7 +35,8 @@ fn front(name: &str, arguments: &[u64; 6], duties: Duties) -> Answer {
         "prctl" => word(0) == 15,
         // Its own.
         "tgkill" => word(0) == std::process::id(),
-        "prlimit64" => word(0) == 0,
+        // To look at its limits.
+        "prlimit64" => word(0) == 0 && arguments[2] == 0,
         // Streams of the family unix, however they are opened.
         "socketpair" => word(0) == 1 && word(1) & !0o2_004_000 == 1,
         // To nobody but whom it is connected to.
@@ -180,7 +181,14 @@ fn a_supervisor_is_answered_as_its_list_and_its_profiles_read() {
             let own = SUPERVISOR.split_whitespace().any(|listed| listed == name);
             let is_allowed = own || records || cells.contains(&number);
             let wanted = if is_allowed { Answer::Allow } else { Answer::Listener };
-            for arguments in [[0; 6], [u64::MAX; 6], [1 << 32; 6]] {
+            let cores = [[4; 6], [1 << 32 | 4; 6], [0, 4, 0, 1, 0, 0], [0, 4, 1, 0, 0, 0]];
+            for arguments in [[0; 6], [u64::MAX; 6], [1 << 32; 6]].into_iter().chain(cores) {
+                let sets_cores = match name {
+                    "setrlimit" => low(&arguments, 0) == 4,
+                    "prlimit64" => low(&arguments, 1) == 4 && arguments[2] != 0,
+                    _ => false,
+                };
+                let wanted = if sets_cores { Answer::Listener } else { wanted };
                 let call = Call { arch: OURS, number, arguments };
                 assert_eq!(run(&program, &call), wanted.value(), "{name} ({number})");
                 let refused = Answer::Errno(libc::ENOSYS).value();

@@ -15,6 +15,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
     claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
     claim("no_socket_of_init_is_of_the_hosts_network", sockets).needs(&[Need::RootLooks]),
+    claim("no_process_has_another_limit_of_core_files_than_1", core_limits),
+    claim("the_limit_of_core_files_stays_1_and_who_sets_it_goes_on", core_limit_stays)
+        .needs(&[Need::Python]),
     claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
 ];
 
@@ -72,6 +75,40 @@ fn supervisor(caller: &Caller) -> Check {
         holds(&format!("its own namespace: {kind}"), pid, of(&pid.to_string())? != of("self")?)?;
     }
     equal("pid 1 of its pid namespace", told.get("NSpid").split_whitespace().last(), Some("1"))
+}
+
+/// Any other, 0 included, lets the kernel start a program of the host for a crash where `core_pattern` is a pipe.
+fn core_limits(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let all = [
+        ("front end", live.pid()),
+        ("supervisor", live.supervisor()?),
+        ("init", live.init()?),
+        ("program", live.payload()?),
+    ];
+    for (role, pid) in all {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+        let found: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+        equal(role, found, ["1", "1", "bytes"].to_vec())?;
+    }
+    Ok(())
+}
+
+fn core_limit_stays(caller: &Caller) -> Check {
+    let script = format!(
+        "{}
+import resource, os
+new = (ctypes.c_uint64 * 2)(0, 0); old = (ctypes.c_uint64 * 2)(7, 7)
+n, o = ctypes.addressof(new), ctypes.addressof(old)
+print(call(302, 0, 4, n, 0), call(160, 4, n), call(302, 0, 4, n, o), list(old), call(302, 1, 4, n, 0))
+print(call(302, 0, 4, 0, o), list(old), call(302, 0, 4, 0, 0))
+resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
+print(resource.getrlimit(resource.RLIMIT_CORE), os.system('ulimit -c 0 && ulimit -c unlimited'))",
+        crate::support::CALLS
+    );
+    let expected = "0 0 EPERM [7, 7] EPERM\n0 [1, 1] 0\n(1, 1) 0";
+    equal("prlimit64, setrlimit, a shell", caller.python(&script)?.said(), expected)
 }
 
 fn init(caller: &Caller) -> Check {

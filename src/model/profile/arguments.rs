@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::condition::{All, Op, Probe, Test, Verdict, within};
 use super::{Exec, Family, options};
+use crate::core_dumps;
 use crate::egress::NetworkClass;
 use crate::receipt::MemoryHold;
 
@@ -134,7 +135,8 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         // 0 sets the ordinary personality, all ones asks for it.
         "personality" => Some(Verdict::one_of(0, &[0, u32::MAX])),
         // Other processes' limits are not the caller's business, by pid or otherwise.
-        "prlimit64" => when(vec![Test::low(0, Op::Eq, 0)]),
+        "prlimit64" => Some(core_dumps::prlimit64()),
+        "setrlimit" => Some(core_dumps::setrlimit()),
         "setpriority" => Some(Verdict::in_ranges(0, &[(0, 1)])),
         "ioprio_set" => Some(Verdict::in_ranges(0, &[(1, 2)])),
         "sched_setscheduler" => Some(ordinary_schedulers()),
@@ -158,7 +160,9 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
         "clone" | "unshare" => "cells make no namespaces",
         "ioctl" | "fcntl" | "prctl" | "arch_prctl" => "only harmless requests are allowed",
         "personality" => "a cell has the ordinary personality",
-        "prlimit64" => "a process may see and lower its own limits only",
+        "prlimit64" | "setrlimit" => {
+            "a process may see and lower its own limits only; that of core files stays as it is"
+        }
         "setpriority" | "ioprio_set" => "a process may lower its own priority only",
         "sched_setscheduler" => "only the ordinary schedulers are allowed",
         "setsockopt" => "only ordinary options of sockets are allowed",

@@ -84,6 +84,7 @@ pub(super) fn boot(
         proc,
         proc_kind: ProcKind::Own,
         clocks: Clocks::Host,
+        cores: inherited.cores,
         domain,
         record: None,
     };
@@ -110,7 +111,7 @@ fn keys(inherited: &Inherited, store: &Rc<Store>, landlock_abi: u32) -> Vec<Key>
     let mut keys = Vec::new();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
         for grant in grants {
-            let design = usable(profile, landlock_abi, false)
+            let design = usable(profile, landlock_abi, false, inherited.cores)
                 .and_then(|()| can_hold(profile, &inherited.cgroups))
                 .and_then(|()| design(profile, grant, store, landlock_abi));
             let (profile, workspace) = (profile.name.clone(), grant.workspace);

@@ -159,6 +159,7 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError
         proc,
         proc_kind,
         clocks: inherited.clocks,
+        cores: inherited.cores,
         record: inherited.record.clone(),
         domain: None,
     };
@@ -261,10 +262,12 @@ fn templates(
         for grant in grants {
             let last = templates.len() + 1 == all;
             let namespace = if last { Namespace::First } else { Namespace::New };
-            templates.push(usable(profile, landlock_abi, gateway).and_then(|()| {
-                let built = builder.build(profile, grant, namespace);
-                built.map_err(|error| unusable(profile, &error))
-            }));
+            templates.push(usable(profile, landlock_abi, gateway, inherited.cores).and_then(
+                |()| {
+                    let built = builder.build(profile, grant, namespace);
+                    built.map_err(|error| unusable(profile, &error))
+                },
+            ));
         }
     }
     let whole = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));

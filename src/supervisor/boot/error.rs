@@ -29,6 +29,8 @@ pub enum StartError {
     Grant(#[from] GrantError),
     #[error("signals cannot be set to what they usually do: {0}")]
     Signals(#[source] Errno),
+    #[error("the limit of core files cannot be set: {0}")]
+    CoreLimit(#[source] Errno),
     #[error("no private directory for cells: {}", in_words(.0))]
     Store(#[source] std::io::Error),
     #[error("the gateway, by which cells reach a network, cannot be started: {0}")]

@@ -12,6 +12,7 @@ use syscalls::Sysno;
 
 use crate::cells::key::Key;
 use cell::seccomp::{self, Action, Recording, number};
+use model::core_dumps;
 use model::profile::condition::Verdict;
 use sys::bpf;
 
@@ -158,7 +159,10 @@ pub fn program(
         Recording::Off => &[],
     };
     let recorded = recorded.iter().copied().map(number);
-    let verdicts: BTreeMap<u32, Verdict> =
+    let mut verdicts: BTreeMap<u32, Verdict> =
         own.chain(cells).chain(recorded).map(|number| (number, Verdict::Allow)).collect();
+    // Whoever takes this process over cannot have the kernel start a program for its crash.
+    verdicts.insert(number(Sysno::prlimit64), Verdict::AllowIf(core_dumps::prlimit64_but_cores()));
+    verdicts.insert(number(Sysno::setrlimit), Verdict::AllowIf(core_dumps::setrlimit_but_cores()));
     seccomp::compile(&verdicts, Action::Notify)
 }

@@ -11,6 +11,7 @@ use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{HostIds, Supplementary};
 use cell::measure::Operator;
+use model::core_dumps::CoreHandler;
 use model::job::{ProfileName, Workspace};
 use model::profile::Profile;
 use sys::process::ArgumentPages;
@@ -38,6 +39,8 @@ pub(crate) struct Inherited {
     pub own_ids: Option<[HostIds; 2]>,
     /// The host's until the supervisor has its own.
     pub clocks: Clocks,
+    /// Taker of the memory of a process that crashes, as it was at the start.
+    pub cores: CoreHandler,
     /// As [`super::spec::Spec::first`].
     pub first: Option<(ProfileName, Workspace)>,
     /// Resources of the tier without namespaces; absent in the other.

@@ -3,12 +3,22 @@
 use crate::cells::key::Unusable;
 use crate::rootfs::error::TemplateError;
 use cell::cgroup::Parent;
+use model::core_dumps::CoreHandler;
 use model::profile::tier::LANDLOCK_ABI;
 use model::profile::{Exec, Profile};
 use model::receipt::{MemoryHold, Tier};
 
 /// The least hard limit on open files for a profile of one program, which its cells hold at descriptor 1000.
 pub const OPEN_FILES_HELD: u64 = 1024;
+
+/// Reads who takes the memory of a process that crashes.
+#[must_use]
+pub fn core_handler() -> CoreHandler {
+    match std::fs::read("/proc/sys/kernel/core_pattern") {
+        Ok(pattern) => CoreHandler::of_pattern(&pattern),
+        Err(_) => CoreHandler::Unknown,
+    }
+}
 
 /// Returns why a key of `profile` is unusable whose template could not be built.
 pub(crate) fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
@@ -26,7 +36,12 @@ fn refuse(why: String) -> Result<(), Unusable> {
 }
 
 /// Returns whether this host has what the profile requires, but for control groups.
-pub(crate) fn usable(profile: &Profile, landlock_abi: u32, gateway: bool) -> Result<(), Unusable> {
+pub(crate) fn usable(
+    profile: &Profile,
+    landlock_abi: u32,
+    gateway: bool,
+    cores: CoreHandler,
+) -> Result<(), Unusable> {
     // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
     // could not be ruled (landlock(7)).
     let (least, of) = match profile.tier {
@@ -48,6 +63,13 @@ pub(crate) fn usable(profile: &Profile, landlock_abi: u32, gateway: bool) -> Res
                 format!("the network class `{class}` needs namespaces, which this tier has not")
             }
         });
+    }
+    let (soft, hard) = cell::limits::core_limits().unwrap_or_default();
+    if !cores.may_have(soft, hard) {
+        return refuse(format!(
+            "a crash would start the host's core handler: the limit of core files is {soft} {hard} here, and only 1 \
+             prevents that; `cofferdam doctor` has the remedy"
+        ));
     }
     let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
     if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {

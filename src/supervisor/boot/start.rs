@@ -13,6 +13,7 @@ use super::enter::{self, GoSignal};
 use super::error::{OPEN_FILES_LEAST, StartError};
 use super::host::{self, Identity};
 use super::inherited::{Inherited, Prepared};
+use super::requirements::core_handler;
 use super::scope::{self, Asking, Pending};
 use super::spec::Spec;
 use super::subordinate::{Ids, Mapping};
@@ -99,6 +100,7 @@ pub fn start_beside(
         ids: Ids::All(identity.cells()),
         own_ids: identity.own_ids()?,
         clocks: Clocks::Host,
+        cores: core_handler(),
         bare,
     };
     match cloned(spec.tier).map_err(StartError::Clone)? {
@@ -155,6 +157,8 @@ fn identity(spec: &Spec) -> Result<Identity, StartError> {
     }
     // The parent of this process may have left others: with SIGCHLD ignored, no end of a cell would show.
     signals::usual_signals().map_err(StartError::Signals)?;
+    // Before any process is made, which has it then: the supervisor's filter lets nobody set it.
+    cell::limits::no_core_dumps().map_err(StartError::CoreLimit)?;
     // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
     let most = rlimit::increase_nofile_limit(u64::MAX)
         .map_err(|error| StartError::Link(cell::errno_of(&error)))?;

@@ -315,6 +315,7 @@ impl Maker<'_> {
                     Ground::Root(_) => crate::rootfs::synthetic::HOST_NAME.to_owned(),
                     Ground::Bare(_) => "the host's".to_owned(),
                 },
+                core_handler: self.shared.cores,
                 egress: EgressReceipt::of(&profile.egress),
             },
         };

@@ -190,9 +190,8 @@ fn confined(out: &mut Out, text: &mut [u8], filter: &[Instruction]) -> Result<()
     if number > 0 {
         close_range(0, number - 1)?;
     }
-    for (resource, most) in [(rlimit::Resource::CORE, 0), (rlimit::Resource::CPU, 2)] {
-        rlimit::setrlimit(resource, most, most).map_err(|_| Errno::EPERM)?;
-    }
+    cell::limits::no_core_dumps()?;
+    rlimit::setrlimit(rlimit::Resource::CPU, 2, 2).map_err(|_| Errno::EPERM)?;
     bpf::load(filter)?;
     loop {
         let mut head = [0; 4];
