@@ -1,6 +1,7 @@
 //! Requests of a hostile client of the listener: bodies of `/run`, tokens, heads of requests, and lines over raw TCP.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -158,6 +159,10 @@ fn connected() -> UnixStream {
     stream
 }
 
+fn own_uid() -> u32 {
+    std::fs::metadata("/proc/self").expect("a process").uid()
+}
+
 fn served(listener: UnixListener) {
     let names =
         ServedNames { reach: ListenerReach::Socket, hosts: Vec::new(), origins: Vec::new() };
@@ -165,7 +170,7 @@ fn served(listener: UnixListener) {
     let front = Front {
         handlers: Probe,
         access: AccessRules::new(names, vec![known], WithoutToken::Refused),
-        listener: Listener::Unix(listener),
+        listener: Listener::Unix { socket: listener, owner: own_uid() },
         tls: None,
         limits: ListenerLimits::default(),
     };

@@ -14,10 +14,10 @@ use sys::Result;
 /// Returns the names in a directory, and whether each may be a directory itself.
 fn names(directory: impl AsFd) -> Result<Vec<(std::ffi::CString, bool)>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut list = Dir::openat(directory, ".", flags, Mode::empty())?;
+    let list = Dir::openat(directory, ".", flags, Mode::empty())?;
     let mut found = Vec::new();
     // So many at a time: a cell may have made more than there is memory for.
-    for entry in list.iter().take(10_000) {
+    for entry in list.into_iter().take(10_000) {
         let entry = entry?;
         let name = entry.file_name().to_owned();
         if !matches!(name.to_bytes(), b"." | b"..") {

@@ -234,10 +234,10 @@ impl HttpPlan {
                 let at = socket.local_addr().map_err(|error| bad(&in_words(&error)))?;
                 eprintln!("cofferdam: MCP at {scheme}://{at}/mcp");
             }
-            (Listener::Unix(_), Endpoint::Unix(path)) => {
+            (Listener::Unix { .. }, Endpoint::Unix(path)) => {
                 eprintln!("cofferdam: MCP at unix:{}, path /mcp", path.display());
             }
-            (Listener::Unix(_), Endpoint::Tcp(_)) => {}
+            (Listener::Unix { .. }, Endpoint::Tcp(_)) => {}
         }
         if let Some(path) = &self.made {
             eprintln!("cofferdam: clients need the token in {}", path.display());
@@ -421,7 +421,8 @@ impl Endpoint {
                 TcpListener::bind(at).map(Listener::Tcp).map_err(|error| told(at, &error))
             }
             Self::Unix(path) => {
-                unix(path).map(Listener::Unix).map_err(|error| told(&path.display(), &error))
+                let socket = unix(path).map_err(|error| told(&path.display(), &error))?;
+                Ok(Listener::Unix { socket, owner: nix::unistd::geteuid().as_raw() })
             }
         }
     }

@@ -38,7 +38,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub enum Listener {
     Tcp(std::net::TcpListener),
-    Unix(std::os::unix::net::UnixListener),
+    /// A socket at a path, for the user who started the server and for root.
+    Unix {
+        socket: std::os::unix::net::UnixListener,
+        /// Uid of that user. It is read with the socket: the filter of the front end allows no geteuid(2).
+        owner: u32,
+    },
 }
 
 /// All that a server is given.
@@ -88,7 +93,7 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     };
     match listener {
         Listener::Tcp(listener) => taking.tcp(listener, &guarded, &ends).await?,
-        Listener::Unix(listener) => taking.unix(listener, &ends).await?,
+        Listener::Unix { socket, owner } => taking.unix(socket, owner, &ends).await?,
     }
     guarded.busy.close();
     if timeout(limits.drain, guarded.busy.wait()).await.is_err() {
@@ -187,11 +192,11 @@ impl Taking {
     async fn unix(
         &self,
         listener: std::os::unix::net::UnixListener,
+        owner: u32,
         ends: &Ends,
     ) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        let own = nix::unistd::geteuid().as_raw();
         loop {
             let taken = tokio::select! {
                 taken = listener.accept() => taken,
@@ -200,7 +205,7 @@ impl Taking {
             match taken {
                 // The socket's mode says the same; a descriptor may have been handed on.
                 Ok((stream, _)) => match stream.peer_cred() {
-                    Ok(peer) if peer.uid() == own || peer.uid() == 0 => {
+                    Ok(peer) if peer.uid() == owner || peer.uid() == 0 => {
                         self.begin(stream, Peer::Owner);
                     }
                     Ok(peer) => tracing::warn!(uid = peer.uid(), "a user who is not allowed"),

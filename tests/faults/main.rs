@@ -10,6 +10,7 @@ mod client;
 mod dice;
 mod host;
 mod kernel;
+mod own_filters;
 mod storms;
 mod wants;
 
@@ -42,6 +43,13 @@ fn main() -> ExitCode {
         })
         .needs(&[Need::Strace, Need::RootLooks])
         .thorough(),
+        claim("the_owner_of_a_socket_is_served_and_no_other_user", |c| {
+            alone(c, own_filters::the_owner_of_a_socket_is_served)
+        }),
+        claim("no_process_of_the_server_makes_a_call_that_its_filter_refuses", |c| {
+            alone(c, own_filters::refuse_nothing)
+        })
+        .needs(&[Need::Strace, Need::RootLooks, Need::Setpriv]),
         claim("a_client_that_reads_no_log_is_served", |c| alone(c, calls::unread_log)),
         claim("want_of_descriptors_is_told_and_passes", |c| alone(c, wants::descriptors))
             .needs(&[Need::Prlimit]),

@@ -114,8 +114,9 @@ impl Init<'_> {
 /// Entries of a directory of procfs that are numbers.
 pub(super) fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let Ok(mut list) = Dir::openat(proc, path, flags, Mode::empty()) else { return Vec::new() };
-    let names = list.iter().filter_map(std::result::Result::ok);
+    let Ok(list) = Dir::openat(proc, path, flags, Mode::empty()) else { return Vec::new() };
+    // By value: a borrowed list is rewound at its end (lseek), which the filter refuses.
+    let names = list.into_iter().filter_map(std::result::Result::ok);
     names.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
 }
 

@@ -238,9 +238,9 @@ impl Watch {
     /// Returns all processes of the cell.
     fn processes(&self) -> Result<Listing> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut list = Dir::openat(&self.proc, ".", flags, Mode::empty())?;
+        let list = Dir::openat(&self.proc, ".", flags, Mode::empty())?;
         let mut listing = Listing { seen: Vec::new(), unclear: Vec::new() };
-        for entry in list.iter() {
+        for entry in list {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name.iter().all(u8::is_ascii_digit) {
@@ -304,11 +304,11 @@ impl Watch {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = format!("{directory}/task");
         let opened = Dir::openat(&self.proc, path.as_str(), flags, Mode::empty());
-        let Ok(mut threads) = opened else { return Vec::new() };
+        let Ok(threads) = opened else { return Vec::new() };
         let number = |entry: nix::Result<nix::dir::Entry>| {
             entry.ok()?.file_name().to_str().ok()?.parse().ok()
         };
-        threads.iter().filter_map(number).collect()
+        threads.into_iter().filter_map(number).collect()
     }
 
     fn thread(&self, pid: i32, directory: &str, thread: i32) -> Look {
