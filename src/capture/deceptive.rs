@@ -1,12 +1,22 @@
 //! Characters that hide text or turn it around: a reader sees something else than what is there.
 //!
-//! They are shown as `<U+202E>`. Marks of direction turn the text behind them around, tags and the
+//! They are shown as `<U+202E>`, and found by their properties in Unicode. Marks of direction turn the text behind them around, tags and the
 //! selectors of the supplement spell out words that nobody sees, and what has no width hides inside a
 //! word or a name. Text of a right-to-left language needs none of them: its letters have a direction.
 //!
 //! Three kinds are ordinary where they stand directly behind the characters they are made for, and
 //! are shown there as they are: joiners between emoji and behind letters of scripts that join, the two
 //! selectors of a picture's form, and the selectors of Mongolian letters.
+
+use std::borrow::Cow;
+
+use icu_properties::props::{
+    DefaultIgnorableCodePoint, EmojiModifier, ExtendedPictographic, GeneralCategory,
+    PrependedConcatenationMark,
+};
+use icu_properties::{CodePointMapData, CodePointSetData};
+
+use super::escapes::shown;
 
 /// Returns whether the character deceives between these two, where there are any.
 pub(crate) fn deceives(character: char, before: Option<char>, after: Option<char>) -> bool {
@@ -23,7 +33,7 @@ pub(crate) fn deceives(character: char, before: Option<char>, after: Option<char
                 && after == Some(KEYCAP);
             !(is_keycap || before.is_some_and(is_picture))
         }
-        '\u{180b}'..='\u{180f}' => !matches!(before, Some('\u{1820}'..='\u{18aa}')),
+        '\u{180b}'..='\u{180d}' | '\u{180f}' => !matches!(before, Some('\u{1820}'..='\u{18aa}')),
         _ => always_deceives(character),
     }
 }
@@ -34,25 +44,35 @@ const TEXT_FORM: char = '\u{fe0e}';
 const PICTURE_FORM: char = '\u{fe0f}';
 const KEYCAP: char = '\u{20e3}';
 
-/// Returns whether the character deceives wherever it stands.
+/// Returns whether the character deceives wherever it stands, by its properties in Unicode: it has no shape, turns
+/// text around, ends a line for some readers only, or has no meaning on which readers agree.
+///
+/// Characters that are judged by their neighbours ([`deceives`]) and marks that have a shape, such as the sign of an
+/// Arabic number, are left out.
 pub fn always_deceives(character: char) -> bool {
+    if character < '\u{ad}' || is_judged_by_neighbours(character) {
+        return false;
+    }
+    let category = CodePointMapData::<GeneralCategory>::new().get(character);
+    if category == GeneralCategory::Format {
+        return !CodePointSetData::new::<PrependedConcatenationMark>().contains(character);
+    }
+    let has_no_reading = matches!(
+        category,
+        GeneralCategory::PrivateUse
+            | GeneralCategory::Unassigned
+            | GeneralCategory::LineSeparator
+            | GeneralCategory::ParagraphSeparator
+    );
+    // The latter are blank letters, selectors of shapes, the joiner of graphemes.
+    has_no_reading || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(character)
+}
+
+fn is_judged_by_neighbours(character: char) -> bool {
     matches!(
         character,
-        // Marks, embeddings, overrides and isolates of direction.
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        // Lines that end for one reader and not for another.
-        | '\u{2028}' | '\u{2029}'
-        // Without width: soft hyphen, grapheme joiner, space, word joiner, operators, byte order mark.
-        | '\u{ad}' | '\u{34f}' | '\u{200b}' | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}'
-        | '\u{feff}'
-        // Letters that are blank: of Hangul and Khmer.
-        | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' | '\u{17b4}' | '\u{17b5}'
-        // Selectors that no picture has, and what is reserved for more without a shape.
-        | '\u{fe00}'..='\u{fe0d}' | '\u{fff0}'..='\u{fff8}'
-        // Annotations, and the invisible marks of shorthand and music.
-        | '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-        // Tags, the selectors of the supplement, and the rest of their plane's first rows.
-        | '\u{e0000}'..='\u{e0fff}'
+        ZERO_WIDTH_NON_JOINER | ZERO_WIDTH_JOINER | TEXT_FORM | PICTURE_FORM | '\u{180b}'
+            ..='\u{180d}' | '\u{180f}'
     )
 }
 
@@ -69,13 +89,8 @@ fn joins(character: char) -> bool {
 
 /// Returns whether the character can be an emoji, or the colour of one.
 fn is_picture(character: char) -> bool {
-    matches!(
-        character,
-        '\u{a9}' | '\u{ae}' | '\u{203c}' | '\u{2049}' | '\u{2122}' | '\u{2139}'
-        | '\u{2190}'..='\u{21ff}' | '\u{2300}'..='\u{23ff}' | '\u{24c2}'
-        | '\u{25a0}'..='\u{27bf}' | '\u{2900}'..='\u{297f}' | '\u{2b00}'..='\u{2bff}'
-        | '\u{3030}' | '\u{303d}' | '\u{3297}' | '\u{3299}' | '\u{1f000}'..='\u{1faff}'
-    )
+    CodePointSetData::new::<ExtendedPictographic>().contains(character)
+        || CodePointSetData::new::<EmojiModifier>().contains(character)
 }
 
 /// Returns the way such a character is shown.
@@ -83,18 +98,64 @@ pub fn escaped(character: char) -> String {
     format!("<U+{:04X}>", u32::from(character))
 }
 
+/// Returns the text with what deceives shown as an escape, and what a terminal obeys as a picture (`␛`), line feeds and
+/// tabs excepted; a carriage return stays where a line feed follows it.
+///
+/// This is the one rule for text of a cell in a reply. Text that has passed it once comes back as it is.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    if text.bytes().all(is_plain) || first_harm(text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut all = String::with_capacity(text.len());
+    for (before, character, after) in neighbours(text) {
+        match harm(before, character, after) {
+            Some(Harm::Deceives) => all.push_str(&escaped(character)),
+            Some(Harm::Obeyed) => all.push(shown(character)),
+            None => all.push(character),
+        }
+    }
+    Cow::Owned(all)
+}
+
+/// What a character does besides being read.
+enum Harm {
+    Deceives,
+    /// A terminal does something at it.
+    Obeyed,
+}
+
+fn harm(before: Option<char>, character: char, after: Option<char>) -> Option<Harm> {
+    match character {
+        '\n' | '\t' => None,
+        '\r' if after == Some('\n') => None,
+        _ if character.is_control() => Some(Harm::Obeyed),
+        _ => deceives(character, before, after).then_some(Harm::Deceives),
+    }
+}
+
+fn first_harm(text: &str) -> Option<Harm> {
+    neighbours(text).find_map(|(before, it, after)| harm(before, it, after))
+}
+
+/// Returns each character with those around it.
+fn neighbours(text: &str) -> impl Iterator<Item = (Option<char>, char, Option<char>)> + '_ {
+    let mut before = None;
+    let mut rest = text.chars();
+    std::iter::from_fn(move || {
+        let character = rest.next()?;
+        let after = rest.clone().next();
+        Some((before.replace(character), character, after))
+    })
+}
+
 /// Returns the text with what deceives shown as an escape.
 pub fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let (mut before, mut rest) = (None, text.chars());
-    while let Some(character) = rest.next() {
-        match deceives(character, before, rest.clone().next()) {
-            true => shown.push_str(&escaped(character)),
-            false => shown.push(character),
-        }
-        before = Some(character);
-    }
-    shown
+    let shown = |(before, character, after)| match deceives(character, before, after) {
+        true => escaped(character),
+        false => character.to_string(),
+    };
+    neighbours(text).map(shown).collect()
 }
 
 #[cfg(test)]
@@ -146,6 +207,64 @@ mod tests {
         ];
         for (text, shown) in cases {
             assert_eq!(plain(text), shown);
+        }
+    }
+
+    #[test]
+    fn classes_are_those_of_unicode() {
+        // Format, private use, unassigned and noncharacters, separators, default-ignorable.
+        for harmful in [
+            '\u{e0001}',
+            '\u{180e}',
+            '\u{13430}',
+            '\u{1bca0}',
+            '\u{e000}',
+            '\u{f8ff}',
+            '\u{100000}',
+            '\u{378}',
+            '\u{ffff}',
+            '\u{1fffe}',
+            '\u{2028}',
+            '\u{34f}',
+            '\u{115f}',
+            '\u{3164}',
+            '\u{fe00}',
+            '\u{e0100}',
+            '\u{2065}',
+            '\u{fff0}',
+        ] {
+            assert!(always_deceives(harmful), "{harmful:?}");
+        }
+        // Marks with a shape, letters, signs, spaces that have a width, a replacement.
+        for shown in [
+            '\u{600}',
+            '\u{6dd}',
+            '\u{70f}',
+            '\u{110bd}',
+            'é',
+            '漢',
+            '\u{2003}',
+            '\u{fffd}',
+            '\u{1f600}',
+        ] {
+            assert!(!always_deceives(shown), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn harmless_text_is_the_same_and_comes_back_so() {
+        for same in ["", "a\tb\r\nc\n", "é漢\u{1f468}\u{200d}\u{1f469}"] {
+            assert!(matches!(harmless(same), Cow::Borrowed(it) if it == same));
+        }
+        let cases = [
+            ("\u{1b}[31mred\u{7}\0\u{7f}", "\u{241b}[31mred\u{2407}\u{2400}\u{2421}"),
+            ("done\rfake\u{8}\u{9b}2J", "done\u{240d}fake\u{2408}\u{fffd}2J"),
+            ("a\u{202e}b\u{e0041}", "a<U+202E>b<U+E0041>"),
+        ];
+        for (text, wanted) in cases {
+            let found = harmless(text);
+            assert_eq!(found, wanted);
+            assert_eq!(harmless(&found), wanted);
         }
     }
 }

@@ -16,6 +16,7 @@ mod correlation;
 pub mod exec;
 pub mod files;
 pub mod gate;
+mod harmless;
 pub mod jobs;
 pub mod lines;
 pub mod logs;

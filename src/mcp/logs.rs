@@ -13,7 +13,7 @@ use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value};
 
-use crate::tasks;
+use crate::{harmless, tasks};
 use project::ScriptMessage;
 
 /// Messages that a client receives in each [`WINDOW`], at most; the rest is counted.
@@ -104,6 +104,8 @@ impl Logs {
         }
         let mut note = LoggingMessageNotificationParam::new(level, message.data);
         note.logger = message.logger;
+        harmless::value(&mut note.data);
+        note.logger.iter_mut().for_each(harmless::text);
         if let Err(error) = context.peer.notify_logging_message(note).await {
             tracing::debug!(%error, "a message was not sent");
         }

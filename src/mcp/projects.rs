@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use tracing::Instrument;
 
 use super::pages::{self, MOVED, Paged};
-use super::reply;
 use super::server::Server;
 use super::tools::Context;
+use super::{harmless, reply};
 use model::outcome::Outcome;
 use project::{
     AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, SUGGESTIONS,
@@ -154,7 +154,7 @@ pub(crate) fn rendered(
     // MCP knows no role for instructions of a system.
     let message = PromptMessage::new_text(Role::User, prompt.rendered(arguments));
     let result = GetPromptResult::new(vec![message]).with_description(&prompt.description);
-    Ok(result.into())
+    Ok(harmless::prompt(result).into())
 }
 
 /// Returns the name and version that a project gives its server.

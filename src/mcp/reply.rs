@@ -6,6 +6,7 @@ mod calculator;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::{Map, Value};
 
+use crate::harmless;
 pub(crate) use calculator::{calculated, precision_set, scripted};
 use model::outcome::Outcome;
 use model::receipt::Receipt;
@@ -200,8 +201,12 @@ pub(super) fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>
     meta
 }
 
+/// Returns fields as text. Their texts are made harmless before: JSON has escapes for some of what is replaced, and
+/// the text would differ from the fields.
 pub(super) fn pretty(fields: &Value) -> String {
-    serde_json::to_string_pretty(fields).unwrap_or_else(|_| fields.to_string())
+    let mut fields = fields.clone();
+    harmless::value(&mut fields);
+    serde_json::to_string_pretty(&fields).unwrap_or_else(|_| fields.to_string())
 }
 
 #[cfg(test)]

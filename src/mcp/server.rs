@@ -12,7 +12,7 @@ use super::sessions;
 use super::tasks::{self, Lasting, Tasks};
 use super::tools::shell::BashArguments;
 use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
-use super::{commands, jobs, projects, reply};
+use super::{commands, harmless, jobs, projects, reply};
 use crate::changes::Subscriptions;
 use crate::projects::CurrentProject;
 use crate::serve::Offer;
@@ -333,6 +333,10 @@ impl<B: Backend> Server<B> {
     where
         F: Future<Output = Result<CallToolResult, ErrorData>> + Send + 'static,
     {
+        let run = |context| {
+            let done = run(context);
+            async { done.await.map(harmless::result).map_err(harmless::error) }
+        };
         match &self.0.tasks {
             Some(tasks) => tasks.call(context, self.0.backend.yield_after(), run).await,
             None => tasks::alone(run(context)).await,

@@ -1,5 +1,7 @@
 //! Results of the file tools: lines with their numbers, or fields and bytes.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
@@ -7,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::reply;
-use capture::deceptive::plain;
+use capture::deceptive::harmless;
 use model::defaults::INLINE_CHARACTERS;
 use service::files::{ClerkRequest, DirectoryEntry, EntryKind, FileAnswer, Region, ReplacedFile};
 use service::report::FileReport;
@@ -60,7 +62,9 @@ pub(crate) fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResul
     if !notes.is_empty() {
         content.push(ContentBlock::text(notes.join("\n")));
     }
-    let all = remarks(&filed.answer).into_iter().map(str::to_owned).chain(notes);
+    let is_escaped = fields.contains_key("content") && fields.contains_key("content_base64");
+    let remarks = remarks(&filed.answer).into_iter().chain(is_escaped.then_some(ESCAPED));
+    let all = remarks.map(str::to_owned).chain(notes);
     reply::push_notes(&mut fields, all.map(|note| bare(&note).to_owned()).collect());
     let mut result = CallToolResult::success(content);
     result.structured_content = Some(Value::Object(fields));
@@ -78,6 +82,10 @@ fn remarks(answer: &FileAnswer) -> Vec<&'static str> {
     };
     all.into_iter().filter(|remark| !remark.is_empty()).collect()
 }
+
+/// Remark for a text whose fields have its bytes too.
+const ESCAPED: &str = "[characters that hide or turn text, or that a terminal obeys, are shown as escapes: \
+                       `content_base64` has the exact bytes]";
 
 /// Returns a remark without its line break and brackets.
 fn bare(remark: &str) -> &str {
@@ -108,17 +116,12 @@ fn numbered(region: &Region) -> (String, usize) {
         }
         // A carriage return is shown, because an agent that replaces text must know of it.
         let line = line.strip_suffix('\n').unwrap_or(line).replace('\r', "\\r");
-        let kept: String = plain(&line).chars().take(room).map(harmless).collect();
+        let kept: String = harmless(&line).chars().take(room).collect();
         room = room.saturating_sub(kept.chars().count() + 8);
         shown.push_str(&format!("{number:>6}\t{kept}\n"));
         last = number;
     }
     (shown, last)
-}
-
-/// Replaces a control character, which a terminal would obey.
-fn harmless(c: char) -> char {
-    if c.is_control() && c != '\t' { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 fn lines(region: &Region, fields: &mut Map<String, Value>) -> Vec<ContentBlock> {
@@ -264,8 +267,14 @@ fn got(
     }
     match text {
         Some(text) => {
-            fields.insert("content".to_owned(), json!(text));
-            texts(text.to_owned())
+            let shown = harmless(text);
+            let mut content = texts(shown.clone().into_owned());
+            if let Cow::Owned(_) = shown {
+                fields.insert("content_base64".to_owned(), json!(STANDARD.encode(text)));
+                content.push(ContentBlock::text(ESCAPED));
+            }
+            fields.insert("content".to_owned(), json!(shown));
+            content
         }
         None => {
             let coded = STANDARD.encode(bytes);
@@ -299,7 +308,7 @@ mod tests {
     #[test]
     fn lines_have_their_numbers_and_show_what_is_not_seen() {
         let (text, last) = numbered(&region(b"a\r\n\tb\x1b[0m\n\xff", 9));
-        assert_eq!(text, "     9\ta\\r\n    10\t\tb\u{fffd}[0m\n    11\t\u{fffd}\n");
+        assert_eq!(text, "     9\ta\\r\n    10\t\tb\u{241b}[0m\n    11\t\u{fffd}\n");
         assert_eq!(last, 11);
         let long = "x".repeat(INLINE_CHARACTERS) + "\nmore\n";
         let (text, last) = numbered(&region(long.as_bytes(), 1));

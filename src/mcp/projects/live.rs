@@ -12,10 +12,10 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use crate::correlation;
 use crate::server::Server;
 use crate::tasks::{self, Lasting};
 use crate::tools::Context;
+use crate::{correlation, harmless};
 use capture::tap::{Reader, Source, Tap};
 use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
 use service::refused::Refused;
@@ -223,6 +223,7 @@ impl<B: Backend> Server<B> {
                     let Some(token) = token.clone() else { continue };
                     let mut note = ProgressNotificationParam::new(token, progress);
                     (note.total, note.message) = (total, message);
+                    note.message.iter_mut().for_each(harmless::text);
                     if let Err(error) = context.peer.notify_progress(note).await {
                         tracing::debug!(%error, "progress was not sent");
                     }
@@ -296,7 +297,8 @@ fn can_ask(context: &Context) -> bool {
 async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     let declined = json!({ "action": "decline", "content": null });
     let cancelled = json!({ "action": "cancel", "content": null });
-    let Some(params) = question(&context, fields) else { return declined };
+    let Some(mut params) = question(&context, fields) else { return declined };
+    harmless::value(&mut params);
     if let Some(lasting) = Lasting::of(&context) {
         let question = json!({ "method": QUESTION, "params": params });
         // rmcp knows fewer schemas than clients may; there is no other way for these.

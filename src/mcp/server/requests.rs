@@ -5,7 +5,7 @@ use crate::pages::{self, Page, Paged};
 use crate::resources;
 use crate::tasks::{self};
 use crate::tools::Context;
-use crate::{projects, reply};
+use crate::{harmless, projects, reply};
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CancelTaskMethod,
     CancelTaskParams, CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString,
@@ -220,6 +220,7 @@ impl<B: Backend> ServerHandler for Server<B> {
                 Some(done) => done,
                 None => self.read(&request.uri, &context).await,
             };
+            let done = done.map(harmless::read).map_err(harmless::error);
             done.map(ReadResourceResponse::from)
         };
         read.instrument(span).await
@@ -300,10 +301,11 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        match self.complete_script(&request, &context).await {
+        let done = match self.complete_script(&request, &context).await {
             Some(done) => done,
             None => self.completions(&request, &context).await,
-        }
+        };
+        done.map(harmless::suggestions).map_err(harmless::error)
     }
 
     async fn call_tool(

@@ -1,0 +1,100 @@
+//! Texts of a cell or a project in messages to a client: each passes [`capture::deceptive::harmless`] here, whatever
+//! made the message.
+
+use std::borrow::Cow;
+
+use capture::deceptive::harmless;
+use rmcp::ErrorData;
+use rmcp::model::{
+    CallToolResult, CompleteResult, ContentBlock, GetPromptResult, ReadResourceResult,
+    ResourceContents,
+};
+use serde_json::Value;
+
+/// Replaces a text by its harmless form, if that is another.
+pub(crate) fn text(text: &mut String) {
+    if let Cow::Owned(shown) = harmless(text) {
+        *text = shown;
+    }
+}
+
+/// Does so with every text in a value, names of fields included.
+pub(crate) fn value(value: &mut Value) {
+    match value {
+        Value::String(one) => text(one),
+        Value::Array(all) => all.iter_mut().for_each(self::value),
+        Value::Object(fields) => {
+            let has_other_names = fields.keys().any(|name| matches!(harmless(name), Cow::Owned(_)));
+            if has_other_names {
+                let named = |(name, value): (String, Value)| (harmless(&name).into_owned(), value);
+                *fields = std::mem::take(fields).into_iter().map(named).collect();
+            }
+            fields.values_mut().for_each(self::value);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Does so with the result of a tool: its texts and its fields.
+pub(crate) fn result(mut result: CallToolResult) -> CallToolResult {
+    result.content.iter_mut().for_each(block);
+    result.structured_content.iter_mut().for_each(value);
+    if let Some(meta) = &mut result.meta {
+        meta.0.values_mut().for_each(value);
+    }
+    result
+}
+
+fn block(block: &mut ContentBlock) {
+    match block {
+        ContentBlock::Text(one) => text(&mut one.text),
+        ContentBlock::Resource(embedded) => contents(&mut embedded.resource),
+        ContentBlock::ResourceLink(link) => {
+            let texts = [link.title.as_mut(), link.description.as_mut()];
+            texts.into_iter().flatten().chain([&mut link.name, &mut link.uri]).for_each(text);
+        }
+        // Bytes in base64, and kinds that no reply of a cell has.
+        ContentBlock::Image(_) | ContentBlock::Audio(_) | _ => {}
+    }
+}
+
+fn contents(contents: &mut ResourceContents) {
+    match contents {
+        ResourceContents::TextResourceContents { uri, text: content, .. } => {
+            text(uri);
+            text(content);
+        }
+        ResourceContents::BlobResourceContents { uri, .. } => text(uri),
+        _ => {}
+    }
+}
+
+/// Does so with what was read of resources.
+pub(crate) fn read(mut result: ReadResourceResult) -> ReadResourceResult {
+    result.contents.iter_mut().for_each(contents);
+    result
+}
+
+/// Does so with a prompt.
+pub(crate) fn prompt(mut result: GetPromptResult) -> GetPromptResult {
+    result.description.iter_mut().for_each(text);
+    for message in &mut result.messages {
+        block(&mut message.content);
+    }
+    result
+}
+
+/// Does so with suggestions.
+pub(crate) fn suggestions(mut result: CompleteResult) -> CompleteResult {
+    result.completion.values.iter_mut().for_each(text);
+    result
+}
+
+/// Does so with an error, which a script may have worded.
+pub(crate) fn error(mut error: ErrorData) -> ErrorData {
+    if let Cow::Owned(shown) = harmless(&error.message) {
+        error.message = Cow::Owned(shown);
+    }
+    error.data.iter_mut().for_each(value);
+    error
+}
