@@ -108,14 +108,15 @@ fn story(caller: &Caller, client: &mut Client, socket: &Path) -> Check {
     client.call_tool("get_file", json!({"path": "/workspace/f"}))?;
     client.call_tool("system_info", json!({}))?;
     // Nothing answers there: the gateway still makes a worker and a socket.
-    client.call_tool("bash", json!({"command": "exec 3<>/dev/tcp/127.0.0.1/9; echo"}))?;
+    client.call_tool("bash", json!({"command": "exec 3<>/dev/tcp/192.0.2.1/9", "timeout": 2}))?;
     for path in ["/health", "/tools", "/metrics", "/openapi.json"] {
         let answer = asked(caller, socket, path, None)?;
         holds(path, &answer, answer.stdout.starts_with("HTTP/1.1 200 "))?;
     }
     // The log is turned over.
     for _ in 0..4 {
-        client.call_tool("bash_exec", json!({"command": format!("echo {}", "x".repeat(30_000))}))?;
+        client
+            .call_tool("bash_exec", json!({"command": format!("echo {}", "x".repeat(30_000))}))?;
     }
     Ok(())
 }
@@ -128,7 +129,8 @@ fn refused(traces: &Path) -> Result<BTreeSet<String>, Failed> {
         for line in String::from_utf8_lossy(&bytes).lines() {
             let Some((call, error)) = line.rsplit_once(" = -1 ") else { continue };
             let errno = error.split(' ').next().unwrap_or_default();
-            let is_expected = |(start, with): &(&str, &str)| *with == errno && call.starts_with(start);
+            let is_expected =
+                |(start, with): &(&str, &str)| *with == errno && call.starts_with(start);
             if matches!(errno, "EPERM" | "ENOSYS") && !EXPECTED.iter().any(is_expected) {
                 let call: String = call.trim_end().chars().take(80).collect();
                 all.insert(format!("{call} {errno}"));
@@ -174,7 +176,7 @@ fn traced(
 
 pub fn refuse_nothing(caller: &Caller) -> Check {
     let workspace = caller.directory("workspace")?.display().to_string();
-    let granted = ["--workspace", &workspace, "--toolchains", "none", "--egress", "127.0.0.1:9"];
+    let granted = ["--workspace", &workspace, "--toolchains", "none", "--egress", "192.0.2.1:9"];
     let found = traced(caller, &granted, |client, socket| story(caller, client, socket))?;
     equal("refused of a server with a workspace and a network", found, BTreeSet::<String>::new())?;
     let project = caller.directory("project")?.display().to_string();
