@@ -174,7 +174,7 @@ impl Plain {
             "madvise" => (!conditions(name, arguments)).then_some(libc::EINVAL),
             "preadv2" | "pwritev2" => (!conditions(name, arguments)).then_some(libc::EOPNOTSUPP),
             "fadvise64" => (!conditions(name, arguments)).then_some(0),
-            _ => None,
+            _ => (!owns(name, arguments)).then_some(libc::EPERM),
         }
     }
 
@@ -267,6 +267,19 @@ fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
         "mknodat" => node(2),
         _ => true,
     }
+}
+
+/// Ids that the call sets are the cell's own, or kept.
+fn owns(name: &str, arguments: &[u64; 6]) -> bool {
+    let ids: &[usize] = match name {
+        "setuid" | "setgid" => return low(arguments, 0) == 1000,
+        "setreuid" | "setregid" => &[0, 1],
+        "setresuid" | "setresgid" => &[0, 1, 2],
+        "chown" | "fchown" | "lchown" => &[1, 2],
+        "fchownat" => &[2, 3],
+        _ => return true,
+    };
+    ids.iter().all(|place| matches!(low(arguments, *place), 1000 | u32::MAX))
 }
 
 fn prctl(option: u32) -> bool {

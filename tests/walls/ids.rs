@@ -127,9 +127,28 @@ fn own_id_only(caller: &Caller) -> Check {
         crate::support::CALLS
     );
     let told = caller.python(&script)?;
-    // EINVAL: the namespace does not even have a name for them.
-    let one = "['EINVAL', 'EINVAL', 'EINVAL', 'ok']";
-    equal("setresuid, setresgid, setgroups", told.said(), format!("{one}\n{one}\nEPERM"))
+    // As to any program without the privilege; the kernel would say EINVAL of ids that the namespace has not.
+    let one = "['EPERM', 'EPERM', 'EPERM', 'ok']";
+    equal("setresuid, setresgid, setgroups", told.said(), format!("{one}\n{one}\nEPERM"))?;
+    let script = format!(
+        "{}
+ids = (0, 65534, 1000)
+print([tried(lambda: f(i)) for f in (os.setuid, os.setgid) for i in ids])
+print([tried(lambda: f(i, -1)) for f in (os.setreuid, os.setregid) for i in ids])
+open('/tmp/f', 'w').close()
+held = os.open('/tmp/f', os.O_RDONLY)
+ways = [lambda u, g: os.chown('/tmp/f', u, g), lambda u, g: os.lchown('/tmp/f', u, g),
+        lambda u, g: os.fchown(held, u, g), lambda u, g: os.chown('f', u, g, dir_fd=os.open('/tmp', os.O_RDONLY))]
+for way in ways:
+    print([tried(lambda: way(u, g)) for u, g in ((0, 0), (0, -1), (-1, 0), (1000, 0), (1000, 1000), (-1, -1), (1000, -1))])",
+        crate::support::CALLS
+    );
+    let told = caller.python(&script)?;
+    let ids = "['EPERM', 'EPERM', 'ok', 'EPERM', 'EPERM', 'ok']";
+    let owners = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'ok', 'ok', 'ok']";
+    equal("by each call", told.said(), [ids, ids, owners, owners, owners, owners].join("\n"))?;
+    let told = caller.json(&[], &["chown", "0:0", "/tmp"])?;
+    equal("is not counted as a denial", crate::support::denials(&told), Vec::new())
 }
 
 /// The kernel counts them for the host's user as well, 128 by default (inotify(7)).

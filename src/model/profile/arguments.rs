@@ -154,6 +154,40 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
     }
 }
 
+/// Uid and gid of every program of a cell that has ids of its own.
+const OWN_ID: u32 = 1000;
+
+/// Returns the condition on a call that sets ids, where a cell has ids of its own: that id, or -1 where the call leaves
+/// an id as it is. Others are answered EPERM and not counted, as to a program that lacks the privilege: programs know
+/// that answer. The kernel says EINVAL, since the namespace has no such id.
+pub(super) fn own_ids(call: &str) -> Option<Verdict> {
+    const KEPT: u32 = u32::MAX;
+    let own = |argument| Test::low(argument, Op::Eq, OWN_ID);
+    let kept = |argument| Test::low(argument, Op::Eq, KEPT);
+    let allowed: Vec<All> = match call {
+        "setuid" | "setgid" => vec![vec![own(0)]],
+        "setreuid" | "setregid" => each_own_or_kept(&[0, 1], own, kept),
+        "setresuid" | "setresgid" => each_own_or_kept(&[0, 1, 2], own, kept),
+        "chown" | "lchown" | "fchown" => each_own_or_kept(&[1, 2], own, kept),
+        "fchownat" => each_own_or_kept(&[2, 3], own, kept),
+        _ => return None,
+    };
+    Some(Verdict::AllowOrProbe(allowed, Probe { when: vec![Vec::new()], errno: libc::EPERM }))
+}
+
+/// Returns every way in which each of these arguments is the own id or is kept.
+fn each_own_or_kept(
+    arguments: &[u8],
+    own: impl Fn(u8) -> Test,
+    kept: impl Fn(u8) -> Test,
+) -> Vec<All> {
+    arguments.iter().fold(vec![Vec::new()], |ways, argument| {
+        let with =
+            |test: Test| ways.iter().map(move |way: &All| [way.as_slice(), &[test]].concat());
+        with(own(*argument)).chain(with(kept(*argument))).collect()
+    })
+}
+
 /// Explains a refusal by [`condition`], for a reply.
 pub(super) fn refused(call: &str) -> Option<&'static str> {
     Some(match call {
@@ -175,6 +209,10 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
         "fallocate" => "no file takes room that its size does not show",
         "preadv2" | "pwritev2" => "what the host has in memory is not shown",
         "fadvise64" => "no file is dropped from memory, which the host shares",
+        "setuid" | "setgid" | "setreuid" | "setregid" | "setresuid" | "setresgid" | "chown"
+        | "fchown" | "lchown" | "fchownat" => {
+            "a cell with ids has one user and one group, 1000: any other is EPERM"
+        }
         "mknod" | "mknodat" => "cells have no device nodes and no set-id files",
         _ if file_mode(call).is_some() => "cells make no set-id files",
         _ => return None,
