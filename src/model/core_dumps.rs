@@ -58,7 +58,7 @@ pub enum CoreHandler {
 }
 
 /// Reason for which the default limit of a [`CoreHandler::Socket`] does not help, as receipts have it, with its remedy.
-pub const SOCKET_NOTE: &str = "a crash in a cell is handed to the host's core handler: kernel.core_pattern is a socket, which heeds \
+pub(crate) const SOCKET_NOTE: &str = "a crash in a cell is handed to the host's core handler: kernel.core_pattern is a socket, which heeds \
      no limit (as root: sysctl -w kernel.core_pattern=core, or a pattern that begins with `|`)";
 
 /// Remedy for a [`CoreHandler::Socket`].
