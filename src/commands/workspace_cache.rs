@@ -37,6 +37,31 @@ use profile::toolchains::ToolchainChoice;
 const PLACE: &str = "/cache";
 /// Time after which it is measured again.
 const MEASURED: Duration = Duration::from_secs(3600);
+/// Variables that lead package managers and compilers to the cache, each with a path below it. Without them what they
+/// download is in the cell's home or `/tmp`, which are memory and end with the cell. Those that heed `XDG_CACHE_HOME`
+/// need no other: pip, uv, sccache, Composer, Playwright, Cypress, Hugging Face.
+const VARIABLES: &[(&str, &str)] = &[
+    ("XDG_CACHE_HOME", ""),
+    ("BUN_INSTALL_CACHE_DIR", "/bun"),
+    // This one and GOMODCACHE hold downloads where cells do not have the operator's.
+    ("CARGO_HOME", "/cargo"),
+    ("CCACHE_DIR", "/ccache"),
+    ("DENO_DIR", "/deno"),
+    ("GOMODCACHE", "/go-mod"),
+    ("GRADLE_USER_HOME", "/gradle"),
+    ("NUGET_PACKAGES", "/nuget"),
+    ("POETRY_CACHE_DIR", "/poetry"),
+    ("PRE_COMMIT_HOME", "/pre-commit"),
+    ("PUB_CACHE", "/pub"),
+    ("YARN_CACHE_FOLDER", "/yarn"),
+    // Of Yarn 2 and later, whose cache is below it.
+    ("YARN_GLOBAL_FOLDER", "/yarn-global"),
+    ("npm_config_cache", "/npm"),
+    // pnpm's store.
+    ("npm_config_store_dir", "/pnpm"),
+];
+/// End of the path of the operator's Maven repository.
+const MAVEN_REPOSITORY: &str = ".m2/repository";
 /// Directory of Gradle in the cache, and in that the one that the host's distributions are shown at.
 const GRADLE: [&str; 2] = ["gradle", "wrapper"];
 
@@ -71,7 +96,8 @@ impl WorkspaceCache {
         if is_bare || most == 0 || is_taken || *choice == ToolchainChoice::None {
             return None;
         }
-        match Self::made(&user_caches()?, &workspace.host.canonicalize().ok()?, most, mounts) {
+        let workspace = workspace.host.canonicalize().ok()?;
+        match Self::made(&user_caches()?, &workspace, most, mounts) {
             Ok(cache) => Some(cache),
             Err(Errno::EXDEV) => {
                 tracing::info!(
@@ -90,9 +116,8 @@ impl WorkspaceCache {
         caches: &Path,
         workspace: &Path,
         most: u64,
-        mounts: &[MountRequest],
+        granted: &[MountRequest],
     ) -> Result<Self, Errno> {
-        let wrapper = mounts.iter().find(|mount| mount.host.ends_with(".gradle/wrapper"));
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(caches).map_err(|error| errno_of(&error))?;
@@ -100,7 +125,7 @@ impl WorkspaceCache {
         let held = owned(open(&place, DIRECTORY, Mode::empty())?)?;
         let held = directory(&held, CACHES)?;
         place.push(CACHES);
-        if mounts.iter().any(|mount| is_shared(mount, &place)) {
+        if granted.iter().any(|mount| is_shared(mount, &place)) {
             return Err(Errno::EXDEV);
         }
         let name = name(workspace);
@@ -126,18 +151,8 @@ impl WorkspaceCache {
         let mut mounts =
             vec![MountRequest { host: place, cell: PathBuf::from(PLACE), access: Access::Cache }];
         let [gradle, shown] = GRADLE;
-        // Of these, CARGO_HOME and GOMODCACHE hold downloads where cells do not have the operator's.
-        let variables = [
-            ("XDG_CACHE_HOME", ""),
-            ("npm_config_cache", "/npm"),
-            ("GRADLE_USER_HOME", "/gradle"),
-            ("CARGO_HOME", "/cargo"),
-            ("GOMODCACHE", "/go-mod"),
-        ];
-        let env: BTreeMap<String, String> = variables
-            .map(|(name, below)| (name.to_owned(), format!("{PLACE}{below}")))
-            .into_iter()
-            .collect();
+        let env = variables(granted);
+        let wrapper = granted.iter().find(|mount| mount.host.ends_with(".gradle/wrapper"));
         if let Some(wrapper) = wrapper {
             in_cache(&in_cache(&cache, gradle)?, shown)?;
             let cell = Path::new(PLACE).join(gradle).join(shown);
@@ -153,6 +168,26 @@ fn is_shared(mount: &MountRequest, caches: &Path) -> bool {
     let host = mount.host.canonicalize();
     mount.access == Access::ReadWrite
         && host.is_ok_and(|host| caches.starts_with(&host) || host.starts_with(caches))
+}
+
+/// Returns the variables of cells that have the cache.
+fn variables(mounts: &[MountRequest]) -> BTreeMap<String, String> {
+    let below = |(name, path): &(&str, &str)| ((*name).to_owned(), format!("{PLACE}{path}"));
+    let mut env: BTreeMap<String, String> = VARIABLES.iter().map(below).collect();
+    let repository = mounts.iter().find(|mount| mount.cell.ends_with(MAVEN_REPOSITORY));
+    let options = maven_options(repository.map(|mount| mount.cell.as_path()));
+    env.extend(options.map(|options| ("MAVEN_ARGS".to_owned(), options)));
+    env
+}
+
+/// Returns the options of Maven 3.9 and later, which has no variable for its repository: `granted` is searched too. A shell
+/// splits them at spaces, so a path with one leaves the repository where it is.
+fn maven_options(granted: Option<&Path>) -> Option<String> {
+    let own = format!("-Dmaven.repo.local={PLACE}/maven");
+    let Some(granted) = granted else { return Some(own) };
+    let granted = granted.to_str()?;
+    let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
+    granted.bytes().all(usual).then(|| format!("{own} -Dmaven.repo.local.tail={granted}"))
 }
 
 /// Returns the directory of the user's caches (XDG Base Directory Specification).
@@ -214,4 +249,20 @@ fn limit(held: &OwnedFd, name: &str, lock: &File) -> Result<bool, Errno> {
     eprintln!("cofferdam: the cache of this workspace is emptied: it is {why}");
     Measured::Fits.note(lock)?;
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maven_searches_a_granted_repository_behind_the_cache() {
+        let options = |path: &str| maven_options(Some(Path::new(path)));
+        let own = "-Dmaven.repo.local=/cache/maven";
+        assert_eq!(maven_options(None).as_deref(), Some(own));
+        let tail = " -Dmaven.repo.local.tail=/home/me/.m2/repository";
+        assert_eq!(options("/home/me/.m2/repository"), Some(format!("{own}{tail}")));
+        assert_eq!(options("/home/my self/.m2/repository"), None);
+        assert_eq!(options("/home/$(x)/.m2/repository"), None);
+    }
 }

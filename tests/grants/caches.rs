@@ -9,6 +9,7 @@ use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, hol
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
+    claim("stores_of_package_managers_are_in_the_cache", stores),
     claim("a_cache_is_emptied_when_it_is_too_large", limited),
     claim("nothing_is_measured_or_removed_before_a_server_answers", later),
     claim("no_cell_spoils_a_start_by_what_it_leaves_in_the_cache", spoiled),
@@ -75,6 +76,39 @@ fn kept(caller: &Caller) -> Check {
         equal(&options.join(" "), told.said().lines().last(), Some("[]"))?;
     }
     Ok(())
+}
+
+/// Variables and their values, as a cell with a cache has them.
+const STORES: &str = "BUN_INSTALL_CACHE_DIR=/cache/bun
+CARGO_HOME=/cache/cargo
+CCACHE_DIR=/cache/ccache
+DENO_DIR=/cache/deno
+GOMODCACHE=/cache/go-mod
+GRADLE_USER_HOME=/cache/gradle
+MAVEN_ARGS=-Dmaven.repo.local=/cache/maven
+NUGET_PACKAGES=/cache/nuget
+POETRY_CACHE_DIR=/cache/poetry
+PRE_COMMIT_HOME=/cache/pre-commit
+PUB_CACHE=/cache/pub
+XDG_CACHE_HOME=/cache
+YARN_CACHE_FOLDER=/cache/yarn
+YARN_GLOBAL_FOLDER=/cache/yarn-global
+npm_config_cache=/cache/npm
+npm_config_store_dir=/cache/pnpm";
+
+fn stores(caller: &Caller) -> Check {
+    let one = workspace(caller, "one")?;
+    let list = "env | grep =.*/cache | LC_ALL=C sort";
+    equal("each", run(caller, &["--rw", &one], list)?.said(), STORES)?;
+    // Only where there is a cache.
+    equal("without one", run(caller, &[], list)?.said(), "")?;
+    let options = ["--rw", &one, "--env", "DENO_DIR=/tmp/d"];
+    equal("what is asked for stays", run(caller, &options, "echo $DENO_DIR")?.said(), "/tmp/d")?;
+    // A repository that is granted is read where it is.
+    let home = Home::new(caller)?;
+    home.file(caller, ".m2/repository/a/one.pom", "", 0o644)?;
+    let told = home.run(caller, &[], "ls ${MAVEN_ARGS##*=}; echo ${MAVEN_ARGS%% *}")?;
+    equal("Maven's", told.said(), "a\njar\n-Dmaven.repo.local=/cache/maven")
 }
 
 /// A configuration with a cache of this size.
