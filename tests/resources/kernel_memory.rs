@@ -19,6 +19,8 @@ pub const CLAIMS: &[Claim] = &[
         .needs(GCC)
         .only(For::User),
     claim("programs_that_end_are_not_over_their_memory", ending).needs(PYTHON).only(For::User),
+    claim("names_of_files_end_the_call", names).needs(PYTHON).only(For::User),
+    claim("attributes_of_files_end_the_call", attributes).needs(PYTHON).only(For::User),
     claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
     claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent).needs(PYTHON).only(For::User),
     claim("shared_memory_counts_until_nobody_has_any_of_it", shared).needs(PYTHON).only(For::User),
@@ -233,6 +235,48 @@ for _ in range(30):
         equal(threads, found, ("exited", "0".repeat(30).as_str()))?;
     }
     Ok(())
+}
+
+/// Links with long names, which take no block of a tmpfs.
+fn names(caller: &Caller) -> Check {
+    let script = "
+import os, time
+for place in '/tmp', '/dev/shm', '/workspace':
+    try:
+        for number in range(99000):
+            os.symlink('t' * 120, f'{place}/{number:0>250}')
+            if number % 64 == 63: os.write(1, b'x')
+    except OSError: pass
+time.sleep(60)";
+    // Of each link the kernel has an inode, a name and the name it leads to.
+    python(caller, script, 64 * 960)
+}
+
+/// Attributes, each of which the kernel keeps in a piece of 64 KiB.
+fn attributes(caller: &Caller) -> Check {
+    let script = "
+import os, time
+for place in '/tmp', '/dev/shm', '/workspace':
+    try:
+        for number in range(1000):
+            open(f'{place}/{number}', 'w').close()
+            for name in range(16):
+                os.setxattr(f'{place}/{number}', f'user.{name}', bytes(33000)); os.write(1, b'x')
+    except OSError: pass
+time.sleep(60)";
+    let told = caller.json(
+        &["--memory", LIMIT],
+        &[
+            "/usr/bin/python3",
+            "-c",
+            "import os
+open('/tmp/a', 'w').close(); os.setxattr('/tmp/a', 'user.a', b'x')",
+        ],
+    )?;
+    if text(&told, "stderr").contains("Operation not supported") {
+        return Ok(());
+    }
+    python(caller, script, 1 << 16)
 }
 
 fn sizes(caller: &Caller) -> Check {

@@ -50,6 +50,9 @@ const SHARES_BUDGET: Duration = Duration::from_millis(250);
 const POSTPONED: u32 = 64;
 /// Bytes of a connection that is gone and kept in mind (TIME_WAIT), with the port that it holds.
 const CLOSED: u64 = 512;
+/// Bytes charged for each inode in use of a tmpfs: the inode and its name. The kernel takes attributes of files from the
+/// same account, a KiB as one inode (tmpfs(5), Linux 6.6 and later), and holds at most twice as much for them.
+const INODE: u64 = 1024;
 /// Times that a look lists the threads of a process whose first thread has ended, to find one that shows its memory.
 const LISTINGS: u32 = 8;
 /// Looks in a row that may miss the memory of a living process. With more, the cell ends: it hides what it has.
@@ -620,7 +623,7 @@ fn number_after(text: &str, words: &str) -> u64 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the bytes in the cell's private filesystems, which are memory too.
+/// Returns the bytes in the cell's private filesystems, which are memory too, and those of their inodes.
 fn private_files() -> u64 {
     ["/tmp", "/dev/shm", "/workspace"]
         .into_iter()
@@ -632,7 +635,8 @@ fn private_files() -> u64 {
             }
             let used = filesystem.blocks().saturating_sub(filesystem.blocks_free());
             let size = u64::try_from(filesystem.block_size()).ok()?;
-            Some(used.saturating_mul(size))
+            let inodes = filesystem.files().saturating_sub(filesystem.files_free());
+            Some(used.saturating_mul(size).saturating_add(inodes.saturating_mul(INODE)))
         })
         .sum()
 }
