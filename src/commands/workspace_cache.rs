@@ -235,7 +235,7 @@ fn in_cache(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Empties the cache if a cell has made it unusable, or if it was too large when it was measured. Returns whether it is
-/// to be measured, which is done once in a while. `lock` tells when it was.
+/// to be measured, which is done once in a while. `lock` says when it was.
 fn limit(held: &OwnedFd, name: &str, lock: &File) -> Result<bool, Errno> {
     let found = lock.metadata().map_err(|error| errno_of(&error))?;
     let measured = Measured::of(found.len());

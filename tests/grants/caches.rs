@@ -130,11 +130,11 @@ fn unmeasured(lock: &Path) -> Check {
 /// Has a server measure the cache, which the next start then empties if it is too large.
 fn measured(caller: &Caller, options: &[&str], lock: &Path) -> Check {
     unmeasured(lock)?;
-    let _server = serving(caller, options)?;
+    let server = serving(caller, options)?;
     until("it is measured", || Ok(std::fs::metadata(lock)?.len() > 0))?;
     until("nothing is left", || Ok(!caches(caller).join(".gone").exists()))?;
     // Its end lets go of the cache.
-    drop(_server);
+    drop(server);
     let held = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
     held.map(drop).map_err(|(_, errno)| errno.to_string().into())
 }
