@@ -59,6 +59,13 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("get_env", json!({"variable": HOSTILE})),
         ("get_env", json!({"all": true})),
         ("system_info", json!({})),
+    ]
+}
+
+/// The same of tools that look something up, calculate or remember.
+fn further_calls() -> Vec<(&'static str, Value)> {
+    let print = format!("printf '{0}'; printf '{0}' >&2", written());
+    vec![
         ("process_info", json!({"filter": HOSTILE})),
         ("which_command", json!({"command": HOSTILE})),
         ("command_help", json!({"command": HOSTILE})),
@@ -80,6 +87,13 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("calculate_history", json!({"query": HOSTILE})),
         ("set_precision", json!({"precision": HOSTILE})),
         ("sandbox_rules", json!({})),
+    ]
+}
+
+/// The same of tools for files.
+fn file_calls() -> Vec<(&'static str, Value)> {
+    let file = format!("/workspace/{HOSTILE}");
+    vec![
         ("put_file", json!({"path": file, "content": HOSTILE})),
         ("put_file", json!({"path": "/workspace/g", "content": HOSTILE})),
         ("edit", json!({"command": "view", "path": "/workspace/hostile"})),
@@ -102,7 +116,7 @@ fn no_tool_shows_what_hides_or_turns_text_or_what_a_terminal_obeys() {
     let mut server = Server::start(&[&["--tools", groups][..], &grant].concat());
     let level = server.request("logging/setLevel", json!({"level": "debug"}));
     server.answer(level);
-    let calls = calls();
+    let calls = [calls(), further_calls(), file_calls()].concat();
     let missing: Vec<String> = names(&mut server)
         .into_iter()
         .filter(|name| !calls.iter().any(|(tool, _)| tool == name))

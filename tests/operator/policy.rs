@@ -95,7 +95,7 @@ rule      sums (DIR/policies/team.toml:4)
 why       the team needs sums
 profile   bc: bc(1) and nothing else: no fork, no network, no files
 limits    timeout 5s
-          cpu 30s
+          cpu 40s
           memory 64M
           processes 4
           open_files 64

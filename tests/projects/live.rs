@@ -239,7 +239,7 @@ fn an_output_is_whole_up_to_its_limit_and_an_error_above() {
     let held = tempfile::tempdir().expect("a directory");
     let mut server = served(&held, "", json!({}));
     let result = server.result("live", json!({"of": "bytes"}));
-    assert_eq!(result["content"][0]["text"], "a\0b\n\n");
+    assert_eq!(result["content"][0]["text"], "a\u{2400}b\n\n");
     let most = 10 << 20;
     let result = server.result("live", json!({"of": "long", "bytes": most}));
     assert_eq!(result["content"][0]["text"].as_str().map(str::len), Some(most));

@@ -97,7 +97,9 @@ fn arguments_reach_a_script_as_they_are_and_are_never_words_of_a_shell() {
     let mut server = served(&held, &[]);
     for value in ["plain", "'; touch /tmp/x; '", "$(id) `id` \\ \" \n\t\u{1}\u{e9}", ""] {
         let result = server.result("basics-echo", json!({ "value": value, "$(id)": "'" }));
-        assert_eq!(result["structuredContent"]["value"], value, "{result}");
+        // A reply shows a control character by its picture.
+        let shown = value.replace('\u{1}', "\u{2401}");
+        assert_eq!(result["structuredContent"]["value"], shown, "{result}");
         assert_eq!(result["isError"], false);
         assert_eq!(result["_meta"]["exitCode"], 0);
     }
