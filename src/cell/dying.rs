@@ -56,13 +56,13 @@ fn is_exiting(stat: &str) -> bool {
 /// The directory cannot be read.
 pub fn numbers(proc: &OwnedFd, path: &str) -> Result<Vec<i32>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut list = match Dir::openat(proc, path, flags, Mode::empty()) {
+    let list = match Dir::openat(proc, path, flags, Mode::empty()) {
         Ok(list) => list,
         Err(Errno::ENOENT | Errno::ESRCH) => return Ok(Vec::new()),
         Err(errno) => return Err(errno),
     };
     let mut numbers = Vec::new();
-    for entry in list.iter() {
+    for entry in list {
         match entry {
             Ok(entry) => {
                 numbers.extend(entry.file_name().to_str().ok().and_then(|n| n.parse::<i32>().ok()))
