@@ -259,6 +259,8 @@ fn follow(offer: &Offer, watched: Option<OwnedFd>) -> Option<JoinHandle<()>> {
 
 /// Serves at each door: standard input and output, a listener, or both. The end of standard input ends its own door
 /// only, where there is another.
+///
+/// Each door's future is boxed: those of doors that are not open would be moved, and their pages touched, at each start.
 async fn doors(
     executor: Arc<Executor>,
     offer: Offer,
@@ -275,16 +277,19 @@ async fn doors(
             false => Ends { quiet: reader.quiet(), ..ends.clone() },
         };
         let backend = executor.scope(Principal::local());
-        serve::streams((backend, offer.clone()), reader, writer, ends)
+        Box::pin(serve::streams((backend, offer.clone()), reader, writer, ends))
     });
     let lines = tcp.map(|listener| {
-        http::tcp::serve(listener, Arc::clone(&executor), offer.clone(), ends.clone())
+        Box::pin(http::tcp::serve(listener, Arc::clone(&executor), offer.clone(), ends.clone()))
     });
     let listened = http.map(|Opened { access, listener, tls, limits, memory, run_root }| {
         let secret = RemoteSecret::of(&offer).map(Arc::new);
         let (executor, kill) = (Arc::clone(&executor), ends.kill.clone());
         let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
-        http::serve::serve(Front { handlers, access, listener, tls, limits }, ends.clone())
+        Box::pin(http::serve::serve(
+            Front { handlers, access, listener, tls, limits },
+            ends.clone(),
+        ))
     });
     let local = async {
         match local {
