@@ -55,6 +55,9 @@ const CLOSED: u64 = 512;
 const INODE: u64 = 1024;
 /// Times that a look lists the threads of a process whose first thread has ended, to find one that shows its memory.
 const LISTINGS: u32 = 8;
+/// Time that an end may take for pages that others may share to be left out. A program chooses how slow its end is:
+/// SCHED_IDLE next to programs that compute leaves it hardly any processor time.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Looks in a row that may miss the memory of a living process. With more, the cell ends: it hides what it has.
 const UNCLEAR: u32 = 4;
 /// Flag of a thread that ends, in the field of flags of `/proc/PID/stat` (proc_pid_stat(5)).
@@ -155,7 +158,7 @@ impl Watch {
     /// Adds up the cell's memory. Returns why the cell must end, if it must.
     pub(crate) fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
         let Listing { mut seen, mut unclear } = self.processes()?;
-        unclear.extend(self.recall(&mut seen));
+        unclear.extend(self.recall(&mut seen, now));
         let is_whole = unclear.is_empty();
         let hides = self.hides(&unclear, &seen);
         // Without mounts of its own the cell's files are on a disk.
@@ -275,7 +278,7 @@ impl Watch {
             if seen.threads < 2 {
                 // The kernel frees the memory of a process before it makes a zombie of it.
                 let threads = BTreeSet::from([pid]);
-                let ending = (!seen.is_zombie).then_some(Ending { threads, private: None });
+                let ending = (!seen.is_zombie).then_some(Ending { threads, ..Ending::default() });
                 return Look::Seen(Seen { ending, ..seen });
             }
             let threads = self.threads(directory);
@@ -293,7 +296,7 @@ impl Watch {
             if are_ending && self.has_no_other(pid, directory, &threads) {
                 let threads = threads.into_iter().collect();
                 return Look::Seen(Seen {
-                    ending: Some(Ending { threads, private: None }),
+                    ending: Some(Ending { threads, ..Ending::default() }),
                     ..seen
                 });
             }
@@ -351,7 +354,7 @@ impl Watch {
 
     /// Charges each ending process with what it had when its memory was seen last, and remembers the others. Returns
     /// the processes that were taken for ending ones and have made threads since.
-    fn recall(&mut self, seen: &mut [Seen]) -> Vec<i32> {
+    fn recall(&mut self, seen: &mut [Seen], now: Instant) -> Vec<i32> {
         let mut before = std::mem::take(&mut self.last);
         let mut mistaken = Vec::new();
         for one in seen {
@@ -363,12 +366,16 @@ impl Watch {
                     mistaken.push(pid);
                 }
                 one.resident = last.resident;
-                ending.private = last.private;
+                let since = last.ending_since.unwrap_or(now);
+                ending.private = match now.duration_since(since) < END_PATIENCE {
+                    true => last.share.and_then(|share| share.private),
+                    false => last.share.map(|share| share.counted).or(Some(last.resident)),
+                };
                 let threads = Some(ending.threads.clone());
-                self.last.insert(pid, LastKnown { threads, ..last });
+                self.last.insert(pid, LastKnown { threads, ending_since: Some(since), ..last });
             } else if one.process.size > 0 {
                 let resident = one.resident;
-                self.last.insert(pid, LastKnown { resident, private: None, threads: None });
+                self.last.insert(pid, LastKnown { resident, ..LastKnown::default() });
             }
         }
         mistaken
@@ -429,8 +436,8 @@ impl Watch {
                 self.by_share(process, seen)
             };
             used = used.saturating_add(share.counted);
-            if let Some(last) = self.last.get_mut(&pid) {
-                last.private = share.private;
+            if let Some(last) = self.last.get_mut(&pid).filter(|_| process.ending.is_none()) {
+                last.share = Some(share);
             }
         }
         used
@@ -467,7 +474,8 @@ impl Watch {
             Look::Gone => 0,
             Look::Unclear => process.resident,
         };
-        Share { counted, private: None }
+        // It counts as much while it ends: else one whose shares are never looked at hid its memory by ending slowly.
+        Share { counted, private: Some(counted) }
     }
 
     /// Reads the beginning of a file of the procfs; none if it does not exist or is empty.
@@ -497,17 +505,20 @@ struct Listing {
 struct LastKnown {
     /// Bytes, pages that it shared among them.
     resident: u64,
-    /// Bytes that it shared with no other process, if that was looked at.
-    private: Option<u64>,
+    /// Its bytes where others share its pages, if that was looked at.
+    share: Option<Share>,
+    /// When a look first took it for an ending process.
+    ending_since: Option<Instant>,
     /// Its threads at a look that took it for an ending process.
     threads: Option<BTreeSet<i32>>,
 }
 
 /// An end of a process: all its threads end, and its memory is not free yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ending {
     threads: BTreeSet<i32>,
-    /// Bytes that it shared with no other process, if that was looked at before.
+    /// Bytes that it shared with no other process, if that was looked at before. After [`END_PATIENCE`] those of its
+    /// share, or all.
     private: Option<u64>,
 }
 
@@ -767,7 +778,7 @@ mod tests {
     /// Bytes that a look charges for processes, and the processes that it could not tell.
     fn recalled(watch: &mut Watch) -> std::io::Result<(u64, usize)> {
         let Listing { mut seen, mut unclear } = watch.processes().map_err(std::io::Error::from)?;
-        unclear.extend(watch.recall(&mut seen));
+        unclear.extend(watch.recall(&mut seen, Instant::now()));
         Ok((seen.iter().map(|seen| seen.resident).sum(), unclear.len()))
     }
 
@@ -828,8 +839,62 @@ mod tests {
         assert_eq!(watch.with_shares(0, &seen), 300 << 10);
         procfs.ends('R', &[])?;
         let Listing { mut seen, .. } = watch.processes().map_err(std::io::Error::from)?;
-        watch.recall(&mut seen);
+        watch.recall(&mut seen, Instant::now());
         assert_eq!(watch.with_shares(0, &seen), 100 << 10);
+        Ok(())
+    }
+
+    /// Makes another process, of which half a MiB is in memory.
+    fn another(procfs: &Procfs, shares: &str) -> std::io::Result<()> {
+        let other = procfs.0.path().join("1");
+        fs::create_dir(&other)?;
+        fs::write(other.join("smaps_rollup"), shares)?;
+        let status = "State:\tR\nVmSize: 1024 kB\nRssAnon: 512 kB\nFDSize: 64\nThreads: 1\n";
+        fs::write(other.join("status"), status)
+    }
+
+    /// Bytes that a look at a time charges by shares.
+    fn shared_at(watch: &mut Watch, now: Instant) -> std::io::Result<u64> {
+        let Listing { mut seen, .. } = watch.processes().map_err(std::io::Error::from)?;
+        watch.recall(&mut seen, now);
+        Ok(watch.with_shares(0, &seen))
+    }
+
+    #[test]
+    fn a_process_whose_shares_cannot_be_read_counts_whole_while_it_ends() -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        another(&procfs, "Pss: 512 kB\nPrivate_Dirty: 512 kB\n")?;
+        // The first has no smaps_rollup, as one that made itself non-dumpable.
+        let mut watch = with_memory(&procfs)?;
+        watch.limit = 64 * MIB;
+        let now = Instant::now();
+        assert_eq!(shared_at(&mut watch, now)?, MIB, "the control: while both live");
+        procfs.ends('R', &[])?;
+        assert_eq!(shared_at(&mut watch, now)?, MIB);
+        Ok(())
+    }
+
+    #[test]
+    fn an_end_that_lasts_counts_by_its_share_or_else_whole() -> std::io::Result<()> {
+        for (share, early, late) in
+            [(Some("Pss: 300 kB\nPrivate_Dirty: 100 kB\n"), 100, 300), (None, 0, 512)]
+        {
+            let procfs = Procfs::new(MIB)?;
+            let mut watch = with_memory(&procfs)?;
+            watch.limit = 64 * MIB;
+            let now = Instant::now();
+            if let Some(share) = share {
+                fs::write(procfs.process().join("smaps_rollup"), share)?;
+                assert_eq!(shared_at(&mut watch, now)?, 300 << 10);
+            }
+            // It may have the same pages.
+            another(&procfs, "Pss: 0 kB\n")?;
+            procfs.ends('R', &[])?;
+            for (after, charged) in [(Duration::ZERO, early), (END_PATIENCE, late)] {
+                let found = shared_at(&mut watch, now + after)?;
+                assert_eq!(found, charged << 10, "{share:?} {after:?}");
+            }
+        }
         Ok(())
     }
 
