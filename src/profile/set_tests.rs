@@ -540,3 +540,19 @@ fn requests_and_secrets_that_cannot_hold_are_refused_with_the_way_out() {
     );
     assert!(mistake(&two).contains("GH_TOKEN is of two secrets"), "{}", mistake(&two));
 }
+
+#[test]
+fn time_ends_a_call_of_a_shipped_profile_before_processor_time_does() -> Result<(), String> {
+    let profiles = Profiles::parse(&shipped(), &[]).map_err(|mistake| mistake.to_string())?;
+    // Where one process takes all of a processor, the two would race, and the reply would name the one or the other.
+    let raced: Vec<String> = profiles
+        .iter()
+        .filter(|profile| profile.limits.cpu <= profile.limits.wall)
+        .map(|profile| {
+            let limits = &profile.limits;
+            format!("{}: cpu {:?}, timeout {:?}", profile.name, limits.cpu, limits.wall)
+        })
+        .collect();
+    assert_eq!(raced, Vec::<String>::new());
+    Ok(())
+}
