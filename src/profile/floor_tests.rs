@@ -197,10 +197,16 @@ fn a_denied_call_names_the_key_that_would_allow_it() {
         key("sockets = { families = [\"unix\", \"inet\", \"inet6\"] }")
     );
     assert_eq!(grant("execve", &bc), key("exec = { program = \"any\" }"));
-    assert_eq!(
-        grant("clone", &bc).and_then(|grantable| grantable.grant()).as_deref(),
-        Some("exec = { program = \"any\" } and [[syscalls]] names = [\"clone\"]")
-    );
+    let fork = "exec = { program = \"any\" } and [[syscalls]] names = [\"vfork\"]";
+    let words = |name| grant(name, &bc).and_then(|grantable| grantable.grant()).unwrap_or_default();
+    assert_eq!(words("vfork"), fork);
+    // Threads are refused by the same call: a setting of the library comes before any program and processes.
+    let (threads, processes) = words("clone")
+        .split_once("; ")
+        .map(|(threads, processes)| (threads.to_owned(), processes.to_owned()))
+        .unwrap_or_default();
+    assert!(threads.contains("[env] set = { OPENBLAS_NUM_THREADS = \"1\""), "{threads}");
+    assert!(processes.ends_with(&fork.replace("vfork", "clone")), "{processes}");
     let unix = Profile { families: BTreeSet::from([Family::Unix]), ..bc };
     assert_eq!(grant("socket", &unix), key("sockets = { families = [\"inet\", \"inet6\"] }"));
 }

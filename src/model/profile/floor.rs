@@ -97,6 +97,11 @@ pub fn conditioned(call: &str, memory: MemoryHold) -> Verdict {
 /// The key that lets a cell execute any program, and so start processes at all.
 pub const EXEC_ANY: &str = "exec = { program = \"any\" }";
 
+/// What to try before a program gets processes: many libraries start a thread for each processor, and run without.
+const ONE_THREAD: &str = "where a library only starts threads (BLAS, OpenMP), \
+    [env] set = { OPENBLAS_NUM_THREADS = \"1\", OMP_NUM_THREADS = \"1\" } or the program's own setting is enough; \
+    where it needs processes,";
+
 /// Change of a profile that would allow a denied call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grantable {
@@ -118,6 +123,9 @@ impl Grantable {
     pub fn grant(&self) -> Option<String> {
         match self {
             Self::Key(line) => Some(line.clone()),
+            Self::CallAndExec(line) if line.contains("\"clone\"") => {
+                Some(format!("{ONE_THREAD} {EXEC_ANY} and {line}"))
+            }
             Self::CallAndExec(line) => Some(format!("{EXEC_ANY} and {line}")),
             Self::MemoryCgroup(None) => Some("a memory cgroup for the cells".to_owned()),
             Self::MemoryCgroup(Some(line)) => Some(format!("{line}, and a memory cgroup")),
