@@ -50,6 +50,8 @@ const VARIABLES: &[(&str, &str)] = &[
     ("GOMODCACHE", "/go-mod"),
     ("GRADLE_USER_HOME", "/gradle"),
     ("NUGET_PACKAGES", "/nuget"),
+    // pnpm's store is below it, up to version 10. The name `npm_config_store_dir` would have npm warn at each call.
+    ("PNPM_HOME", "/pnpm"),
     ("POETRY_CACHE_DIR", "/poetry"),
     ("PRE_COMMIT_HOME", "/pre-commit"),
     ("PUB_CACHE", "/pub"),
@@ -57,8 +59,8 @@ const VARIABLES: &[(&str, &str)] = &[
     // Of Yarn 2 and later, whose cache is below it.
     ("YARN_GLOBAL_FOLDER", "/yarn-global"),
     ("npm_config_cache", "/npm"),
-    // pnpm's store.
-    ("npm_config_store_dir", "/pnpm"),
+    // Of pnpm 11 and later.
+    ("pnpm_config_store_dir", "/pnpm/store"),
 ];
 /// End of the path of the operator's Maven repository.
 const MAVEN_REPOSITORY: &str = ".m2/repository";

@@ -87,6 +87,7 @@ GOMODCACHE=/cache/go-mod
 GRADLE_USER_HOME=/cache/gradle
 MAVEN_ARGS=-Dmaven.repo.local=/cache/maven
 NUGET_PACKAGES=/cache/nuget
+PNPM_HOME=/cache/pnpm
 POETRY_CACHE_DIR=/cache/poetry
 PRE_COMMIT_HOME=/cache/pre-commit
 PUB_CACHE=/cache/pub
@@ -94,7 +95,7 @@ XDG_CACHE_HOME=/cache
 YARN_CACHE_FOLDER=/cache/yarn
 YARN_GLOBAL_FOLDER=/cache/yarn-global
 npm_config_cache=/cache/npm
-npm_config_store_dir=/cache/pnpm";
+pnpm_config_store_dir=/cache/pnpm/store";
 
 fn stores(caller: &Caller) -> Check {
     let one = workspace(caller, "one")?;
