@@ -185,3 +185,79 @@ fn a_script_tells_what_bc_warned_of_and_what_it_printed_before_an_error() {
     }
     assert_eq!(server.close(), Some(0));
 }
+
+#[test]
+fn a_scale_above_the_precision_is_noted_where_it_would_have_shown_more() {
+    let mut server = Server::start(&["--tools", "calc,math"]);
+    let note = "`scale` in the expression adds no decimals: the result is rounded to `precision`, which is 20 \
+                here; for more, leave out `scale` and pass a `precision` of up to 100";
+    let cut = server.result("calculate", json!({"expression": "scale=50; 4*a(1)"}));
+    let content = &cut["structuredContent"];
+    assert_eq!(content["result"], "3.14159265358979323846");
+    assert_eq!(content["notes"], json!([note]));
+    let text = cut["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.contains(note), "{text}");
+    for expression in ["scale=50; 1/8", "scale=20; 1/3", "scale=2; 1/3", "1/3", "scale=50; scale"] {
+        let whole = server.result("calculate", json!({"expression": expression}));
+        assert_eq!(whole["structuredContent"].get("notes"), None, "{expression}: {whole}");
+    }
+    // What the note says to do.
+    let more = json!({"expression": "4*a(1)", "precision": 50});
+    let more = server.result("calculate", more);
+    let pi = "3.14159265358979323846264338327950288419716939937511";
+    assert_eq!(more["structuredContent"]["result"], pi);
+    assert_eq!(more["structuredContent"].get("notes"), None, "{more}");
+    let batch = server.result("calculate_batch", json!({"expressions": ["1/3", "scale=5*9;1/3"]}));
+    let results = &batch["structuredContent"]["results"];
+    assert_eq!((results[0].get("notes"), &results[1]["notes"]), (None, &json!([note])));
+    // bc as it is: the script's own scale counts.
+    let script = server.result("calculate_advanced", json!({"script": "scale=30; 1/3"}));
+    assert_eq!(script["structuredContent"]["result"], format!(".{}", "3".repeat(30)));
+    assert_eq!(server.close(), Some(0));
+}
+
+/// Returns all of an output that a reply shortened, as `bash_output` reads it piece by piece.
+fn whole(server: &mut Server, id: &Value) -> String {
+    let mut read = String::new();
+    loop {
+        let arguments = json!({"output_id": id, "since": {"stdout": read.len()}});
+        let piece = server.result("bash_output", arguments)["structuredContent"].clone();
+        let text = piece["stdout"].as_str().unwrap_or_default().to_owned();
+        if text.is_empty() {
+            return read;
+        }
+        read.push_str(&text);
+    }
+}
+
+#[test]
+fn a_long_result_is_shown_by_its_ends_and_read_whole_by_its_handle() {
+    let mut server = Server::start(&["--tools", "calc,math,shell"]);
+    let long = server.result("calculate", json!({"expression": "2^(2^18)"}));
+    let content = &long["structuredContent"];
+    assert_eq!((&content["digits"], &content["truncated"]), (&json!(78914), &json!(true)));
+    let shown = content["result"].as_str().unwrap_or_default().to_owned();
+    assert!(shown.len() <= 30_000 && shown.contains("bytes"), "{}", shown.len());
+    assert!(long.to_string().len() < 70_000, "{}", long.to_string().len());
+    let note = content["notes"][0].as_str().unwrap_or_default();
+    assert!(note.starts_with("the result has 78914 digits"), "{note}");
+    let all = whole(&mut server, &content["output_id"]);
+    assert_eq!(all.trim_end().len(), 78914);
+    assert!(all.starts_with(&shown[..1000]) && all.ends_with(&shown[shown.len() - 1000..]));
+    let script = json!({"script": "for (i = 0; i < 20000; i++) i"});
+    let script = server.result("calculate_advanced", script);
+    let content = &script["structuredContent"];
+    assert_eq!((content.get("digits"), &content["truncated"]), (None, &json!(true)));
+    assert_eq!(whole(&mut server, &content["output_id"]).lines().count(), 20_000);
+    let batch = json!({"expressions": ["2^(2^16)", "2^(2^16)+1", "1+1"]});
+    let batch = server.result("calculate_batch", batch);
+    let results = batch["structuredContent"]["results"].clone();
+    assert_eq!((&results[2]["result"], results[2].get("output_id")), (&json!("2"), None));
+    for (place, last) in [(0, '6'), (1, '7')] {
+        assert_eq!(results[place]["digits"], 19729);
+        let all = whole(&mut server, &results[place]["output_id"]);
+        assert!(all.trim_end().ends_with(last), "{place}");
+    }
+    assert!(batch.to_string().len() < 70_000, "{}", batch.to_string().len());
+    assert_eq!(server.close(), Some(0));
+}

@@ -182,6 +182,23 @@ async fn evaluated(
     })
 }
 
+/// Returns a note on a result that has fewer decimals than the expression asked for by setting `scale`.
+///
+/// The working scale is chosen by the precision, so the value of a `scale` above it has no effect.
+#[must_use]
+pub fn scale_note(expression: &str, result: &str, precision: u32) -> Option<String> {
+    let text = spelling::understood(expression).ok()?;
+    let decimals = result.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    let cut = decimals >= evaluate::length(precision);
+    if !cut || !Expression::new(&text).sets_scale_above(precision) {
+        return None;
+    }
+    Some(format!(
+        "`scale` in the expression adds no decimals: the result is rounded to `precision`, which is {precision} \
+         here; for more, leave out `scale` and pass a `precision` of up to {MAX_PRECISION}"
+    ))
+}
+
 /// The second working scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Second {

@@ -148,6 +148,25 @@ impl<'text> Expression<'text> {
         })
     }
 
+    /// Returns true if it sets `scale` to more than `precision`, or to what is not a plain number.
+    pub(super) fn sets_scale_above(&self, precision: u32) -> bool {
+        let sets = ["=", "+=", "*=", "^=", "++"];
+        let within = |value: Option<&Token<'_>>| {
+            value.and_then(|value| value.text.parse().ok()).is_some_and(|it: u32| it <= precision)
+        };
+        let is_scale = |place: usize| self.0.get(place).is_some_and(|it| it.text == "scale");
+        // One that prints `scale` or in another base is evaluated as it stands.
+        self.shape() != Shape::Raw
+            && self.0.iter().enumerate().any(|(place, token)| {
+                let target = place.checked_sub(1).is_some_and(is_scale);
+                let counted = token.text == "++" && is_scale(place + 1);
+                let assigned = target && sets.contains(&token.text);
+                let alone = self.0.get(place + 2).is_none_or(|it| it.kind == Kind::Break);
+                let known = token.text == "=" && alone && within(self.0.get(place + 1));
+                counted || (assigned && !known)
+            })
+    }
+
     /// Returns the expression as bc text that calls functions of the library.
     pub(super) fn rewritten(&self, arithmetic: Arithmetic) -> String {
         let own = library::defined_in(&self.0);

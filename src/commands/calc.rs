@@ -58,8 +58,8 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
             audit,
         );
         let backend = Arc::new(executor).scope(Principal::local());
-        let done =
-            backend.calculate(typed.expression, typed.precision, None, Caller::default()).await;
+        let expression = typed.expression.clone();
+        let done = backend.calculate(expression, typed.precision, None, Caller::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
         if done.result.is_empty() {
@@ -67,6 +67,9 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
             return Ok(0);
         }
         print_out(&format!("{}\n", done.result))?;
+        if let Some(note) = done.scale_note(&typed.expression, typed.precision.places()) {
+            eprintln!("cofferdam: {note}");
+        }
         if done.exact == Exact::No {
             eprintln!("cofferdam: the last digits are not sure");
         }

@@ -233,6 +233,7 @@ fn the_fields_alone_say_that_limits_were_lowered_and_the_shell_has_ended() {
 fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
     let done = Calculated {
         result: "0.5".to_owned(),
+        shortened: None,
         exact: Exact::Yes,
         warnings: Vec::new(),
         took: Duration::from_millis(4),
@@ -254,6 +255,7 @@ fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
 fn a_value_that_was_calculated_before_comes_with_the_word_that_no_cell_ran() {
     let done = Calculated {
         result: "0.5".to_owned(),
+        shortened: None,
         exact: Exact::Yes,
         warnings: Vec::new(),
         took: Duration::from_millis(0),

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use calc::{BcRun, CalcError, Evaluate};
+use capture::Captured;
 use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::{Failure, LimitKind, Outcome};
@@ -17,8 +18,8 @@ use crate::workbench::Workbench;
 pub(crate) struct InCells<'bench> {
     workbench: &'bench Workbench,
     caller: Caller,
-    /// Of the last cell that ran: a calculation may need several, all of one profile.
-    receipt: Mutex<Option<Receipt>>,
+    /// Of the last cell that ran, without its output: a calculation may need several, all of one profile.
+    last: Mutex<Option<CallReport>>,
     /// Why a cell was refused.
     refusal: Mutex<Option<Refusal>>,
     /// When the time that was asked for ends, and that time.
@@ -27,8 +28,7 @@ pub(crate) struct InCells<'bench> {
 
 impl<'bench> InCells<'bench> {
     pub(crate) fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
-        let (receipt, refusal) = (Mutex::new(None), Mutex::new(None));
-        Self { workbench, caller, receipt, refusal, end: None }
+        Self { workbench, caller, last: Mutex::default(), refusal: Mutex::default(), end: None }
     }
 
     /// The same, for a calculation that may not take longer than this in all.
@@ -60,7 +60,15 @@ impl<'bench> InCells<'bench> {
 
     /// What protected the calculation.
     pub(crate) fn receipt(self) -> Option<Receipt> {
-        self.receipt.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let last = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        last.and_then(|report| report.receipt)
+    }
+
+    /// Keeps a result as the output of the last cell, so that `bash_output` can read all of it; returns its handle.
+    pub(crate) fn keep(&self, result: &str) -> Option<String> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let stdout = Captured::of(result.as_bytes());
+        self.workbench.keep(&CallReport { stdout, ..last })
     }
 }
 
@@ -80,12 +88,19 @@ impl Evaluate for InCells<'_> {
             call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
         let report = self.workbench.call(call, &self.caller).await;
         let mut report = report.map_err(|refusal| self.refused(refusal))?;
-        if let Some(receipt) = report.receipt.take() {
-            *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
+        let run = ended(&report);
+        if report.receipt.is_some() {
+            report.stdout = Captured::of(&[]);
+            report.stderr = Captured::of(&[]);
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         }
-        match (ended(report), self.end) {
+        match (run, self.end) {
             // The whole of it is what was asked for.
-            (Err(CalcError::Timeout(_)), Some((_, time))) => Err(CalcError::Timeout(time)),
+            (Err(CalcError::Timeout(ran)), Some((_, time)))
+                if ran.as_millis() >= wall.as_millis() =>
+            {
+                Err(CalcError::Timeout(time))
+            }
             (done, _) => done,
         }
     }
@@ -108,9 +123,9 @@ fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, Inv
     })
 }
 
-fn ended(report: CallReport) -> Result<BcRun, CalcError> {
+fn ended(report: &CallReport) -> Result<BcRun, CalcError> {
     let stderr = String::from_utf8_lossy(report.stderr.head()).into_owned();
-    match report.outcome {
+    match &report.outcome {
         Outcome::Exited { code: 0 } => {
             let Some(stdout) = report.stdout.whole() else {
                 return Err(CalcError::Limit(LimitKind::Output));
@@ -130,7 +145,11 @@ fn ended(report: CallReport) -> Result<BcRun, CalcError> {
             Err(CalcError::Internal(format!("bc was ended by signal {signal}")))
         }
         Outcome::Timeout => Err(CalcError::Timeout(report.limits.wall)),
-        Outcome::Limit(kind) => Err(CalcError::Limit(kind)),
+        // bc is one process and never waits: the two times are one to the caller, and the shorter ends it.
+        Outcome::Limit(LimitKind::Cpu) => {
+            Err(CalcError::Timeout(report.limits.cpu.min(report.limits.wall)))
+        }
+        Outcome::Limit(kind) => Err(CalcError::Limit(*kind)),
         Outcome::Cancelled => Err(CalcError::Cancelled),
         Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::Internal(
             "bc not found\nhint: the operator can install bc where the profile looks for it"
@@ -143,6 +162,9 @@ fn ended(report: CallReport) -> Result<BcRun, CalcError> {
 #[cfg(test)]
 mod tests {
     use calc::{PRECISION, calculate, calculate_advanced};
+    use model::call::Cwd;
+    use model::job::Limits;
+    use model::outcome::{Timings, Usage};
     use profile::Profiles;
 
     use super::*;
@@ -155,6 +177,37 @@ mod tests {
         let ahead = bc.map(|bc| bc.and_then(|bc| bc.ahead).map(|ahead| (ahead.argv, ahead.env)));
         let call = call("calculate", "1".to_owned(), CALCULATOR_TIMEOUT);
         assert_eq!(ahead, Ok(call.ok().map(|call| (call.argv, call.env))));
+    }
+
+    #[test]
+    fn a_calculation_that_takes_too_long_has_one_text_whichever_time_ended_it() {
+        let seconds = Duration::from_secs;
+        let told = |outcome: Outcome, wall: u64, cpu: u64| {
+            let limits = Limits { wall: seconds(wall), cpu: seconds(cpu), ..Limits::none() };
+            let report = CallReport {
+                outcome,
+                usage: Usage::default(),
+                denials: Vec::new(),
+                timings: Timings::default(),
+                receipt: None,
+                stdout: Captured::of(&[]),
+                stderr: Captured::of(&[]),
+                files_changed: None,
+                network: None,
+                cwd: Cwd::tmp(),
+                limits,
+                clamped: false,
+                duration: Duration::ZERO,
+            };
+            ended(&report).map_err(|error| error.to_string())
+        };
+        let expected = |text: &str| Err(text.to_owned());
+        let after_30 = expected("Calculation timeout after 30s");
+        assert_eq!(told(Outcome::Timeout, 30, 40), after_30);
+        assert_eq!(told(Outcome::Limit(LimitKind::Cpu), 30, 30), after_30);
+        // An operator's profile may have less of it than of time.
+        let after_5 = expected("Calculation timeout after 5s");
+        assert_eq!(told(Outcome::Limit(LimitKind::Cpu), 30, 5), after_5);
     }
 
     /// Servers run calls on many threads: these futures must be able to move between them.

@@ -169,6 +169,10 @@ fn calculator_output(echo: &str, echoed: &str) -> Value {
             "result": { "type": "string", "description": "The value, or empty when nothing was printed." },
             "precision": precision_schema("Decimal places in force."),
             "executionTimeMs": { "type": "integer", "minimum": 0 },
+            "truncated": { "type": "boolean", "description": "Present and true if `result` is the head and tail of a longer one." },
+            "digits": { "type": "integer", "minimum": 0, "description": "Of a number that is shortened: how many it has." },
+            "output_id": { "type": "string", "description": "Of a shortened result: by it bash_output reads the rest." },
+            "notes": { "type": "array", "items": { "type": "string" } },
             "warnings": warnings_schema()
         },
         "required": ["result", echo, "precision", "executionTimeMs"],

@@ -201,7 +201,9 @@ impl BuiltIn for CalculateBatchArguments {
                         "properties": {
                             "expression": text, "result": text,
                             "exact": { "type": "boolean", "description": "Present and false when not every digit is sure." },
-                            "error": { "type": "string", "description": "Why there is no result." }
+                            "error": { "type": "string", "description": "Why there is no result." },
+                            "truncated": { "type": "boolean" }, "digits": count(), "output_id": text,
+                            "notes": { "type": "array", "items": text }
                         },
                         "required": ["expression"], "additionalProperties": false
                     }
@@ -229,7 +231,7 @@ impl BuiltIn for CalculateBatchArguments {
         for (place, expression) in expressions.0.iter().enumerate() {
             let outcome = match &done {
                 Ok(done) => match done.entries.get(place) {
-                    Some(Ok((result, _))) => Ok(result.as_str()),
+                    Some(Ok(value)) => Ok(value.result.as_str()),
                     Some(Err(error)) => Err(error.as_str()),
                     None => continue,
                 },

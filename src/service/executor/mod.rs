@@ -30,8 +30,8 @@ use crate::host_programs::HostPrograms;
 use crate::queue::{Queue, Turn};
 use crate::refused::{Refused, RefusedKind, uncalculated};
 use crate::report::{
-    BashAnswer, Batch, Calculated, Clamped, CommandReport, Exact, FileReport, JobAnswer, JobEnd,
-    Plotted, ValueOrigin,
+    BashAnswer, Batch, BatchValue, Calculated, Clamped, CommandReport, Exact, FileReport,
+    JobAnswer, JobEnd, Plotted, Shortened, ValueOrigin,
 };
 use crate::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
@@ -42,8 +42,11 @@ use crate::{Backend, CallReport, Caller};
 use audit::Audit;
 pub use audit::{CallCounts, DURATION_BOUNDS};
 use calc::plot::Plot;
+use capture::Captured;
+use capture::text::render;
 use config::Loaded;
 use link::Link;
+use model::defaults::INLINE_CHARACTERS;
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
@@ -280,7 +283,21 @@ impl Scope {
     fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
         let (took, unrecorded) = (since.elapsed(), self.workbench.audit.trouble());
         let (exact, warnings) = (Exact::Yes, Vec::new());
-        Calculated { result, exact, warnings, took, ran, unrecorded }
+        Calculated { result, shortened: None, exact, warnings, took, ran, unrecorded }
+    }
+
+    /// Shortens a result of more than `most` characters to its head and tail, and keeps the whole for `bash_output`.
+    fn shortened(&self, cells: &InCells<'_>, result: &str, most: usize) -> Option<Shortened> {
+        // A result is text of bc and ASCII but for strings of a script.
+        if result.chars().count() <= most {
+            return None;
+        }
+        let text = render(&Captured::of(result.as_bytes()), &Captured::of(&[]), most).stdout;
+        let number = |c: char| c.is_ascii_digit() || c == '.' || c == '-';
+        let digits = result.chars().filter(char::is_ascii_digit).count();
+        let digits = result.chars().all(number).then_some(digits);
+        let output_id = if self.lists("bash_output") { cells.keep(result) } else { None };
+        Some(Shortened { text, digits, output_id })
     }
 }
 
@@ -441,11 +458,12 @@ impl Backend for Scope {
             Ok(done) => done,
             Err(error) => return Err(uncalculated(cells, error)),
         };
+        let shortened = self.shortened(&cells, &done.result, INLINE_CHARACTERS);
         let receipt = cells.receipt();
         self.cache.put(&done);
         let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
         let ran = ValueOrigin::InCell(receipt.map(Box::new));
-        Ok(Calculated { exact, ..self.calculated(done.result, ran, started) })
+        Ok(Calculated { exact, shortened, ..self.calculated(done.result, ran, started) })
     }
 
     async fn calculate_advanced(
@@ -462,9 +480,11 @@ impl Backend for Scope {
             Ok(done) => done,
             Err(error) => return Err(uncalculated(cells, error)),
         };
+        let shortened = self.shortened(&cells, &done.result, INLINE_CHARACTERS);
         let receipt = cells.receipt();
         let ran = ValueOrigin::InCell(receipt.map(Box::new));
-        Ok(Calculated { warnings: done.warnings, ..self.calculated(done.result, ran, started) })
+        let warnings = done.warnings;
+        Ok(Calculated { warnings, shortened, ..self.calculated(done.result, ran, started) })
     }
 
     async fn script(
@@ -542,14 +562,25 @@ impl Backend for Scope {
             Ok(entries) => entries,
             Err(error) => return Err(uncalculated(cells, error)),
         };
-        let receipt = cells.receipt();
-        let exact = |exact| if exact == Some(false) { Exact::No } else { Exact::Yes };
+        // All results together have the room of one output: each its share, if they need more.
+        let lengths = entries.iter().filter_map(|entry| entry.as_ref().ok());
+        let length: usize = lengths.map(|(result, _)| result.len()).sum();
+        let most = match length > INLINE_CHARACTERS {
+            true => INLINE_CHARACTERS / entries.len().max(1),
+            false => INLINE_CHARACTERS,
+        };
         let entry = |entry: calc::BatchEntry| match entry {
-            Ok((result, sure)) => Ok((result, exact(sure))),
+            Ok((result, sure)) => {
+                let shortened = self.shortened(&cells, &result, most);
+                let exact = if sure == Some(false) { Exact::No } else { Exact::Yes };
+                Ok(BatchValue { result, shortened, exact })
+            }
             Err(error) => Err(error.with_hint()),
         };
+        let entries = entries.into_iter().map(entry).collect();
+        let receipt = cells.receipt();
         Ok(Batch {
-            entries: entries.into_iter().map(entry).collect(),
+            entries,
             took: started.elapsed(),
             receipt,
             unrecorded: self.workbench.audit.trouble(),

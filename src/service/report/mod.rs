@@ -11,7 +11,7 @@ pub mod network;
 mod notes;
 mod protection;
 
-pub use calculation::{Batch, Calculated, Exact, Plotted, ValueOrigin};
+pub use calculation::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
 pub use command::{
     BashAnswer, Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionFields,
     SessionReport, ShellState, StreamReport, are_cut,
