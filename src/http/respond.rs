@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
+use service::report::harmless;
 
 /// Reason why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +33,9 @@ pub(crate) struct ErrorBody {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
-        Self { status, error, message: message.into(), retry_after: None }
+        // It may quote what was asked for.
+        let message = harmless(&message.into()).into_owned();
+        Self { status, error, message, retry_after: None }
     }
 
     pub(crate) fn after(mut self, seconds: u64) -> Self {

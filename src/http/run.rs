@@ -20,7 +20,7 @@ use crate::scopes::Scopes;
 use model::call::Correlation;
 use service::apart::{ApartRun, FileIn, FileOut};
 use service::refused::{Refused, RefusedKind};
-use service::report::{CommandReport, millis};
+use service::report::{CommandReport, harmless, millis};
 use service::shell::ScriptArgs;
 use service::{Backend, Caller};
 
@@ -83,6 +83,7 @@ pub(crate) struct RunAnswer {
 /// A file of the command's directory, or the reason why it is not returned.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 struct ReturnedFile {
+    /// As it was asked for; what hides or turns text is shown as escapes.
     path: String,
     /// Absent in a form, where the file is a part of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -284,13 +285,13 @@ impl ReturnedFile {
             Ok(bytes) => (Some(BASE64_STANDARD.encode(bytes)), None),
             Err(why) => (None, Some(why.to_string())),
         };
-        Self { path, content_base64, error }
+        Self { path: harmless(&path).into_owned(), content_base64, error }
     }
 
     /// Names a file whose content stands elsewhere.
     fn named(FileOut { path, content }: &FileOut) -> Self {
         let error = content.as_ref().err().map(ToString::to_string);
-        Self { path: path.clone(), content_base64: None, error }
+        Self { path: harmless(path).into_owned(), content_base64: None, error }
     }
 }
 

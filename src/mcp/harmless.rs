@@ -35,6 +35,23 @@ pub(crate) fn value(value: &mut Value) {
     }
 }
 
+/// Does so with the descriptions and titles in an entry of a list. Names, addresses and what a schema compares stay, as
+/// clients send them back.
+pub(crate) fn described(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(described),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match (name.as_str(), field) {
+                    ("description" | "title", Value::String(one)) => text(one),
+                    (_, field) => described(field),
+                }
+            }
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// Does so with the result of a tool: its texts and its fields.
 pub(crate) fn result(mut result: CallToolResult) -> CallToolResult {
     result.content.iter_mut().for_each(block);

@@ -114,6 +114,7 @@ fn entry<T: DeserializeOwned, const N: usize>(
             fixed = with;
         }
     }
+    harmless::described(&mut fixed);
     serde_json::from_value(fixed).ok()
 }
 

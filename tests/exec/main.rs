@@ -4,6 +4,8 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+#[path = "../support/deceptive.rs"]
+mod deceptive;
 mod harmless;
 mod history;
 mod log;

@@ -6,6 +6,8 @@ mod abuse;
 mod access;
 mod changes;
 mod client;
+#[path = "../support/deceptive.rs"]
+mod deceptive;
 mod figures;
 mod form;
 mod isolation;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Server, call, modern, modern_call};
+use crate::deceptive::{HOSTILE, raw, written};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -238,4 +239,32 @@ fn the_name_of_a_request_is_echoed_and_in_the_audit_log() {
     // Each evaluation of a sum is a call of its own.
     seen.dedup();
     assert_eq!(seen, expected);
+}
+
+#[test]
+fn no_answer_shows_what_hides_or_turns_text_or_what_a_terminal_obeys() {
+    let server = Server::start(&[]);
+    let print = format!("printf '{0}'; printf '{0}' >&2", written());
+    let mut shown = 0;
+    for (path, body) in [
+        ("/run", json!({"command": print})),
+        (
+            "/run",
+            json!({"command": format!("printf '{}' >f", written()), "outputs": ["f", HOSTILE]}),
+        ),
+        (
+            "/run",
+            json!({"command": "true", "files": [{"path": format!("../{HOSTILE}"), "content": ""}]}),
+        ),
+        ("/run", json!({"command": HOSTILE})),
+        ("/run", json!({"command": "true", HOSTILE: 1})),
+        ("/tools/bash/execute", json!({"command": print})),
+        ("/tools/calculate/execute", json!({"expression": HOSTILE})),
+    ] {
+        let answer = server.ask("POST", path, &[JSON], &body.to_string()).message();
+        assert_eq!(raw(&answer), Vec::<char>::new(), "{path} {body}: {answer}");
+        shown += usize::from(answer.to_string().contains("<U+202E>"));
+    }
+    // The control: the text did come through, as escapes.
+    assert!(shown >= 5, "{shown} answers with the text");
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::deceptive::{raw, written};
 use crate::hooks::project;
 use crate::server::patience::patience;
 use crate::server::{PROGRAM, Server};
@@ -455,4 +456,64 @@ fn a_script_at_its_time_limit_has_a_moment_for_its_end() {
     assert!(answer.to_string().contains("timed out"), "{answer}");
     let left = fs::read_to_string(held.path().join("resources/end"));
     assert_eq!(left.ok().as_deref(), Some("done\n"), "{answer}");
+}
+
+#[test]
+fn no_message_of_a_script_shows_what_hides_or_turns_text_or_what_a_terminal_obeys() {
+    let text = format!("text=$(printf 'a{}')\n", written());
+    let says = tool(&format!(
+        "source \"$MCP_SDK/tool-sdk.sh\"\n{text}mcp_log_info \"$text\" \"$text\"\nmcp_progress 10 \"$text\"
+        mcp_elicit_choice \"$text\" \"$text\" two >/dev/null\nmcp_elicit_string \"$text\" name >/dev/null
+        echo \"$text\" >&2\nmcp_emit_json \"$(mcp_json_obj \"$text\" \"$text\")\"\n"
+    ));
+    let fails = tool(&format!(
+        "source \"$MCP_SDK/tool-sdk.sh\"\n{text}mcp_fail -32602 \"$text\" \"$(mcp_json_obj a \"$text\")\"\n"
+    ));
+    let suggests =
+        format!("{text}printf '[\"%s\"]' \"$(printf 'a\\xe2\\x80\\xae\\xf3\\xa0\\x81\\x81')\"\n");
+    let prompt = "hello \u{202e}\u{e0041}\u{200b} ${name}";
+    let about = json!({"name": "p", "description": prompt, "arguments": {"properties": {"name": {"type": "string", "description": prompt}}}});
+    let held = project(&[
+        ("tools/x/tool.sh", &says),
+        ("tools/fails/tool.sh", &fails.replace("\"x\"", "\"fails\"")),
+        ("prompts/p.txt", prompt),
+        ("prompts/p.meta.json", &about.to_string()),
+        ("prompts/p.completion.sh", &suggests),
+        ("resources/r.txt", prompt),
+        ("resources/r.txt.meta.json", "{\"name\": \"r\", \"uri\": \"file://./resources/r.txt\"}"),
+    ]);
+    let mut server = Server::of_client(command(&held, &[]), json!({"elicitation": {}}));
+    let level = server.request("logging/setLevel", json!({"level": "debug"}));
+    server.answer(level);
+    let named = json!({"name": "p", "arguments": {"name": "\u{202e}"}});
+    let completed = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "name", "value": ""}});
+    let mut with_text = std::collections::BTreeSet::new();
+    for (method, params) in [
+        ("tools/call", json!({"name": "x", "arguments": {}, "_meta": {"progressToken": 1}})),
+        ("tools/call", json!({"name": "fails", "arguments": {}})),
+        ("prompts/list", json!({})),
+        ("prompts/get", named),
+        ("completion/complete", completed),
+        ("resources/read", json!({"uri": "file://./resources/r.txt"})),
+    ] {
+        let id = server.request(method, params);
+        for line in until(&mut server, id, |_| Some(json!({"action": "decline"}))) {
+            assert_eq!(raw(&line), Vec::<char>::new(), "{method}: {line}");
+            if line.to_string().contains("<U+202E>") {
+                with_text.insert(line["method"].as_str().unwrap_or(method).to_owned());
+            }
+        }
+    }
+    // The control: in each kind of message the text did come through, as escapes.
+    let kinds = [
+        "completion/complete",
+        "elicitation/create",
+        "notifications/message",
+        "notifications/progress",
+        "prompts/get",
+        "resources/read",
+        "tools/call",
+    ];
+    let missing: Vec<&str> = kinds.into_iter().filter(|kind| !with_text.contains(*kind)).collect();
+    assert_eq!(missing, Vec::<&str>::new(), "{with_text:?}");
 }

@@ -8,6 +8,8 @@ mod author;
 #[path = "../http/client.rs"]
 #[expect(dead_code, reason = "the tests of HTTP use more of it")]
 mod client;
+#[path = "../support/deceptive.rs"]
+mod deceptive;
 mod examples;
 mod hooks;
 mod hostile;
