@@ -520,7 +520,14 @@ fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the
         let both = line.unwrap_or_default().split_whitespace().take(2);
         both.map(str::to_owned).collect::<Vec<_>>()
     };
-    for (name, most) in [("data size", "1073741824"), ("open files", "64"), ("file size", "0")] {
+    let expected = [
+        ("data size", "1073741824"),
+        ("open files", "64"),
+        ("file size", "0"),
+        // core_dumps::LIMIT: the kernel starts no program for a crash.
+        ("core file size", "1"),
+    ];
+    for (name, most) in expected {
         assert_eq!(limit(&format!("Max {name}")), [most, most], "{name}");
     }
     if nix::unistd::geteuid().is_root() {

@@ -1,7 +1,11 @@
 //! The privilege table of DESIGN.md, read from outside for each process of a call.
 
+use serde_json::{Value, json};
+
+use crate::server::Server;
 use crate::support::{
-    Caller, Check, Claim, For, Live, Need, Who, claim, equal, holds, proc_file, status,
+    Caller, Check, Claim, Failed, For, Live, Need, Who, children, claim, equal, holds, patience,
+    proc_file, status,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -16,6 +20,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
     claim("no_socket_of_init_is_of_the_hosts_network", sockets).needs(&[Need::RootLooks]),
     claim("no_process_has_another_limit_of_core_files_than_1", core_limits),
+    claim("nor_has_the_gateway_a_worker_of_it_or_the_file_clerk", core_limits_of_a_server),
     claim("the_limit_of_core_files_stays_1_and_who_sets_it_goes_on", core_limit_stays)
         .needs(&[Need::Python]),
     claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
@@ -87,12 +92,69 @@ fn core_limits(caller: &Caller) -> Check {
         ("program", live.payload()?),
     ];
     for (role, pid) in all {
-        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
-        let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
-        let found: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
-        equal(role, found, ["1", "1", "bytes"].to_vec())?;
+        equal(role, core_limit(pid).as_deref(), Some("1 1 bytes"))?;
     }
     Ok(())
+}
+
+/// Returns the soft and the hard limit of core files of a process, if it has not ended.
+fn core_limit(pid: u32) -> Option<String> {
+    let limits = proc_file(pid, "limits").ok()?;
+    let limits = String::from_utf8_lossy(&limits);
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max core file size"))?;
+    Some(limit.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Returns a process and all that come from it.
+fn family(pid: u32) -> Vec<u32> {
+    let mut all = children(pid).into_iter().flat_map(family).collect::<Vec<_>>();
+    all.push(pid);
+    all
+}
+
+fn core_limits_of_a_server(caller: &Caller) -> Check {
+    let words = ["serve", "--tools", "shell,files", "--egress", "192.0.2.1:9"];
+    let mut server = Server::of(caller.cofferdam(&words));
+    // From then on the cell has a worker of the gateway.
+    server.result("bash", json!({ "command": "echo x >/dev/udp/192.0.2.1/9; echo x >file" }));
+    let named = |pid: u32| {
+        let words = proc_file(pid, "cmdline").unwrap_or_default();
+        String::from_utf8_lossy(words.split(|byte| *byte == 0).next().unwrap_or_default())
+            .into_owned()
+    };
+    let mut gateways = 0;
+    let all = family(server.child.id());
+    for pid in all.iter().copied() {
+        let role = named(pid);
+        if let Some(limit) = core_limit(pid) {
+            equal(&role, limit, "1 1 bytes")?;
+            gateways += usize::from(role == "cofferdam-gateway");
+        }
+    }
+    // Itself, eight that close sockets, and a worker.
+    equal("the gateway's processes", gateways, 10)?;
+
+    // It runs for a millisecond as a child of the shell, so its parents are found beforehand.
+    let parents: Vec<u32> = all.into_iter().filter(|pid| named(*pid).contains("bash")).collect();
+    let clerk = || {
+        parents.iter().find_map(|shell| {
+            let children = proc_file(*shell, &format!("task/{shell}/children")).ok()?;
+            let child = String::from_utf8_lossy(&children).trim().parse().ok()?;
+            // Read before its name: after that it is the same process, or none.
+            core_limit(child).filter(|_| named(child) == "/.cofferdam/clerk")
+        })
+    };
+    let end = std::time::Instant::now() + patience();
+    while std::time::Instant::now() < end {
+        let asked = server.call("get_file", json!({ "path": "file" }));
+        let is_answered = |line: Value| line.get("id") == Some(&json!(asked));
+        while !server.lines.try_recv().is_ok_and(is_answered) && std::time::Instant::now() < end {
+            if let Some(limit) = clerk() {
+                return equal("clerk", limit, "1 1 bytes");
+            }
+        }
+    }
+    Err(Failed::from(format!("no clerk was seen below {parents:?}")))
 }
 
 fn core_limit_stays(caller: &Caller) -> Check {
