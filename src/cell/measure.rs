@@ -330,21 +330,26 @@ pub(super) fn hard_limits(
 /// Demands that a crash of the process starts no program of the host, by its limit of core files.
 fn core_limits(process: impl AsFd, table: &str) -> Result<(), UnfitCell> {
     let line = table.lines().find_map(|line| line.strip_prefix("Max core file size"));
-    let mut words = line.unwrap_or_default().split_ascii_whitespace().map(str::parse::<u64>);
-    let (Some(Ok(soft)), Some(Ok(hard))) = (words.next(), words.next()) else {
-        return Err(UnfitCell("the limit of core files is not 1".to_owned()));
-    };
-    if (soft, hard) == (core_dumps::LIMIT, core_dumps::LIMIT) {
-        return Ok(());
-    }
+    let words = line.unwrap_or_default().split_ascii_whitespace().take(2);
+    let seen: Vec<&str> = words.collect();
+    let [soft, hard] =
+        [seen.first(), seen.get(1)].map(|word| word.and_then(|word| word.parse().ok()));
     // The pattern may have changed since the supervisor began.
-    let handler = match read_bytes(process, "../sys/kernel/core_pattern") {
+    let may_have = |(soft, hard)| {
+        (soft, hard) == (core_dumps::LIMIT, core_dumps::LIMIT)
+            || handler_of(process).may_have(soft, hard)
+    };
+    demand(soft.zip(hard).is_some_and(may_have), || {
+        format!("the limit of core files is {}, and not 1 1", seen.join(" "))
+    })
+}
+
+/// Reads who takes the memory of a process that crashes, in the procfs in which this is a process.
+fn handler_of(process: impl AsFd) -> CoreHandler {
+    match read_bytes(process, "../sys/kernel/core_pattern") {
         Ok(pattern) => CoreHandler::of_pattern(&pattern),
         Err(_) => CoreHandler::Unknown,
-    };
-    demand(handler.may_have(soft, hard), || {
-        format!("the limit of core files is {soft} {hard}, and not 1 1")
-    })
+    }
 }
 
 /// Judges what the payload-to-be met when it tried its walls.

@@ -77,3 +77,43 @@ fn interfaces_are_those_of_the_link_and_of_no_host() -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// `/proc/PID/limits` with these values for core files.
+fn limits_with(core_files: &str) -> String {
+    format!(
+        "Limit                     Soft Limit           Hard Limit           Units     \n\
+         Max cpu time              unlimited            unlimited            seconds   \n\
+         Max core file size        {core_files} bytes     \n\
+         Max open files            1                    1                    files     \n"
+    )
+}
+
+#[test]
+fn a_cell_has_the_limit_of_core_files_with_which_a_crash_starts_no_program() -> std::io::Result<()>
+{
+    let place = tempfile::tempdir()?;
+    let settings = place.path().join("sys/kernel");
+    std::fs::create_dir_all(&settings)?;
+    std::fs::create_dir(place.path().join("7"))?;
+    let process = std::fs::File::open(place.path().join("7"))?;
+    let of = |core_files: &str| core_limits(&process, &limits_with(core_files));
+    let refused =
+        |seen: &str| Err(UnfitCell(format!("the limit of core files is {seen}, and not 1 1")));
+    let pattern = |text: &str| std::fs::write(settings.join("core_pattern"), text);
+    let one = "1                    1                   ";
+    let zero = "0                    0                   ";
+
+    assert_eq!((of(one), of(zero)), (Ok(()), refused("0 0")), "no pattern can be read");
+    for text in ["|/usr/lib/systemd/systemd-coredump %P\n", "@/run/systemd/coredump\n"] {
+        pattern(text)?;
+        assert_eq!((of(one), of(zero)), (Ok(()), refused("0 0")), "{text}");
+    }
+    pattern("core\n")?;
+    assert_eq!((of(one), of(zero)), (Ok(()), Ok(())), "files are not written with either");
+    assert_eq!(of("0                    1                   "), refused("0 1"));
+    assert_eq!(of("1                    2                   "), refused("1 2"));
+    assert_eq!(of("unlimited            unlimited           "), refused("unlimited unlimited"));
+    assert_eq!(of("1                    unlimited           "), refused("1 unlimited"));
+    assert_eq!(core_limits(&process, "Max open files 1 1 files\n"), refused(""));
+    Ok(())
+}

@@ -359,3 +359,47 @@ pub fn groups_layer() -> LayerCheck {
         remedy: Some("run cofferdam as a user who is not in these groups".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `doctor` says where this is the pattern, and these are the soft and the hard limit.
+    fn said(pattern: &str, limits: (u64, u64)) -> (LayerState, String, Option<String>) {
+        let layer = core_dumps(CoreHandler::of_pattern(pattern.as_bytes()), limits);
+        assert_eq!(layer.name, "core dumps");
+        (layer.state, layer.how, layer.remedy)
+    }
+
+    #[test]
+    fn a_socket_for_crashes_is_weak_with_its_remedy() {
+        let how = "kernel.core_pattern is a socket, which heeds no limit: a crash in a cell is handed to the host's handler";
+        let remedy = "as root: sysctl -w kernel.core_pattern=core, or a pattern that begins with `|`, which heeds the limit";
+        for pattern in ["@/run/systemd/coredump\n", "@@/run/systemd/coredump\n"] {
+            for limits in [(1, 1), (0, 0)] {
+                let expected = (LayerState::Weak, how.to_owned(), Some(remedy.to_owned()));
+                assert_eq!(said(pattern, limits), expected, "{pattern} {limits:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pipe_for_crashes_needs_a_limit_of_1() {
+        let pipe = "|/usr/lib/systemd/systemd-coredump %P\n";
+        let fine =
+            "the limit of core files is 1 1: a crash in a cell starts no program of the host";
+        assert_eq!(said(pipe, (1, 1)), (LayerState::Ok, fine.to_owned(), None));
+        let how = "the limit of core files is 0 0 and cannot be raised: a crash in a cell would start the host's handler";
+        let remedy = "start cofferdam with a hard limit of core files of 1 or more: LimitCORE=1 in a systemd unit, \
+                      `USER hard core 1` in /etc/security/limits.conf, --ulimit core=1 for a container, or as root \
+                      sysctl -w kernel.core_pattern=core";
+        let expected = (LayerState::Missing, how.to_owned(), Some(remedy.to_owned()));
+        assert_eq!(said(pipe, (0, 0)), expected);
+        let fine =
+            "the limit of core files is 0 0: a crash in a cell starts no program of the host";
+        assert_eq!(said("core\n", (0, 0)), (LayerState::Ok, fine.to_owned(), None));
+        let unread = core_dumps(CoreHandler::Unknown, (1, 1));
+        let how = "the limit of core files is 1 1; kernel.core_pattern cannot be read, and a socket there heeds no limit";
+        assert_eq!((unread.state, unread.how.as_str()), (LayerState::Weak, how));
+    }
+}

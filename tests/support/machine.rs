@@ -32,6 +32,8 @@ pub enum Need {
     /// newuidmap(1), newgidmap(1) and the files that they read.
     NewUidMap,
     Nsenter,
+    /// A virtual machine of tests/kernels, in which a test may change what is the whole machine's.
+    OwnKernel,
     /// ps, free.
     Procps,
     /// Limits of a process that runs.
@@ -71,6 +73,7 @@ impl Need {
             Self::LandlockScope => "landlock-scope",
             Self::NewUidMap => "newuidmap",
             Self::Nsenter => "nsenter",
+            Self::OwnKernel => "own-kernel",
             Self::Procps => "ps and free",
             Self::Prlimit => "prlimit",
             Self::Python => "/usr/bin/python3",
@@ -115,6 +118,10 @@ impl Need {
                 files.iter().all(|file| std::path::Path::new(file).exists())
             }
             Self::Nsenter => starts(&["nsenter", "--version"]),
+            Self::OwnKernel => {
+                let is_root = nix::unistd::geteuid().is_root();
+                is_root && std::env::var_os("COFFERDAM_OWN_KERNEL").is_some() && is_first_ours()
+            }
             Self::Procps => starts(&["ps", "--version"]) && starts(&["free", "--version"]),
             Self::Prlimit => starts(&["prlimit", "--version"]),
             Self::Python => starts(&["/usr/bin/python3", "-c", "import ctypes"]),
@@ -146,6 +153,13 @@ fn has_cgroup_v2() -> bool {
     let files = ["memory.max", "pids.max", "cpu.max"];
     let all = files.iter().all(|file| group.join(file).exists());
     std::fs::remove_dir(&group).is_ok() && all
+}
+
+/// Returns whether the first process of this machine is tests/kernels/first: no variable alone makes a test change a setting
+/// of the machine.
+fn is_first_ours() -> bool {
+    std::fs::read("/proc/1/cmdline")
+        .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"/first"))
 }
 
 /// As qemu names its own processor where the host's is not used; on aarch64 by no implementer at all.

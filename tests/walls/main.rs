@@ -2,6 +2,7 @@
 
 mod caps;
 mod containers;
+mod crashes;
 mod env;
 mod fds;
 mod ids;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         ("reach", reach::CLAIMS),
         ("containers", containers::CLAIMS),
         ("privileges", privileges::CLAIMS),
+        ("crashes", crashes::CLAIMS),
         ("learn", learn::CLAIMS),
         ("terminal", terminal::CLAIMS),
     ])
