@@ -19,6 +19,7 @@ use nix::unistd::{UnlinkatFlags, getpid, getppid, unlinkat};
 use rlimit::Resource;
 use syscalls::Sysno;
 
+use cell::limits::no_core_dumps;
 use cell::removal::{opened_up, put_aside, remove_all};
 use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
 use cell::{c_path, caps, errno_of, fds, landlock};
@@ -38,12 +39,8 @@ const DEEPEST: u8 = 100;
 /// Steps of priority by which it gives way to others.
 const NICE: i32 = 19;
 /// Its budget: seconds of a processor, bytes of memory. It writes to no file.
-const LIMITS: [(Resource, u64); 4] = [
-    (Resource::CPU, 30),
-    (Resource::DATA, 256 << 20),
-    (Resource::FSIZE, 1 << 10),
-    (Resource::CORE, 1),
-];
+const LIMITS: [(Resource, u64); 3] =
+    [(Resource::CPU, 30), (Resource::DATA, 256 << 20), (Resource::FSIZE, 1 << 10)];
 pub(super) const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
@@ -194,6 +191,7 @@ fn confine(caches: &OwnedFd, note: Option<&File>) -> Result<(), Errno> {
         let most = most.min(hard);
         rlimit::setrlimit(resource, most, most).map_err(|error| errno_of(&error))?;
     }
+    no_core_dumps()?;
     // Emptying the bounding set takes a capability, which only root has here.
     if nix::unistd::geteuid().is_root() {
         caps::drop_bounding(&[])?;
