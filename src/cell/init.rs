@@ -1,4 +1,4 @@
-//! Pid 1 of a cell: reaps, answers for refused calls, watches memory, reports, ends the cell.
+//! Pid 1 of a cell: reaps, answers for refused calls, watches memory and open files, reports, ends the cell.
 //!
 //! It never execs. Its end is the cell's end: the kernel kills every other process of
 //! the pid namespace with it (pid_namespaces(7)).
@@ -8,6 +8,7 @@ mod changes;
 mod end;
 mod input;
 mod job;
+mod open_files;
 mod shown;
 mod tally;
 mod watch;
@@ -25,15 +26,16 @@ use super::bare::Domain;
 use super::enter::CellSpec;
 use super::files::{Files, Then};
 use super::mediate::mediator::{Mediator, Memory};
-use super::report::{self, First, FromInit, OverMemory, ToInit};
-use super::{Design, ProcKind, Shared, proc};
-use model::profile::ProcView;
+use super::report::{self, First, FromInit, OverLimit, ToInit};
+use super::{Design, ProcKind, Shared, limits, proc};
+use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;
 use sys::process::{self, Dumpable, Reaped};
 use sys::socket::{self, PacketWait};
 use sys::{Result, mount};
 
 use beside::Followed;
+use open_files::{Bounds, OpenFiles};
 use watch::Watch;
 
 /// Children that are reaped in one turn, at most.
@@ -56,7 +58,9 @@ pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
     let mediates = design.mediation.as_ref().is_some_and(|mediation| {
         mediation.has_directory() || design.profile.proc == ProcView::None
     });
-    let wanted = watches(shared) || mediates;
+    let is_hidden = design.profile.proc == ProcView::None;
+    let counts = is_hidden && open_file_bounds(design, shared).is_some();
+    let wanted = watches(shared) || mediates || counts;
     match shared.proc_kind {
         ProcKind::Own if wanted => {
             mount::new_filesystem(c"proc", mount::attribute::NOEXEC).map(Some)
@@ -73,6 +77,21 @@ fn watches(shared: &Shared) -> bool {
     }
 }
 
+/// Returns the bounds of open files that init has to watch: none where the limits of the cell's processes hold its share.
+/// A procfs of a container shows others as well, and nothing to tell them apart by.
+fn open_file_bounds(design: &Design, shared: &Shared) -> Option<Bounds> {
+    let Profile { limits, exec, .. } = &design.profile;
+    let each = u64::from(limits::open_files(limits, exec));
+    let most = limits::process_count(limits).saturating_mul(each);
+    let share = shared.open_files;
+    // Without a user namespace the processes of a cell are not bounded by themselves.
+    let can_exceed = most > share || shared.domain.is_some();
+    match shared.proc_kind {
+        ProcKind::Own => can_exceed.then_some(Bounds { share, each }),
+        ProcKind::Outer => None,
+    }
+}
+
 /// Everything the loop changes.
 struct Init<'a> {
     control: BorrowedFd<'a>,
@@ -81,6 +100,8 @@ struct Init<'a> {
     children: SignalFd,
     mediator: Mediator<'a>,
     watch: Option<Watch>,
+    /// The watch over open files, where the cell's limits leave room for more than its share.
+    open_files: Option<OpenFiles>,
     /// The inputs that the supervisor asks about.
     inputs: Vec<input::Asked>,
     /// The directory of the payload in a procfs, if the supervisor has sent it.
@@ -130,7 +151,7 @@ enum Turn {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Program,
-    OverMemory(OverMemory),
+    OverLimit(OverLimit),
 }
 
 /// Serves the cell until its payload has ended; returns when the end is reported.
@@ -145,6 +166,14 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
             Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)
         }
         Some(_) | None => None,
+    };
+    let counted = match (open_file_bounds(entry.design, entry.shared), &procfs) {
+        (None, _) => None,
+        (Some(bounds), None) => Some(OpenFiles::new(bounds, None, domain)),
+        (Some(bounds), Some(procfs)) => {
+            let proc = procfs.try_clone().map_err(|error| super::errno_of(&error))?;
+            Some(OpenFiles::new(bounds, Some(proc), domain))
+        }
     };
     let mediator = Mediator::new(entry.design, entry.shared, procfs)?;
     let mut init = Init {
@@ -168,6 +197,7 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
             let socket = has_sockets.then_some(entry.shared.socket_bytes);
             Watch::new(proc, profile.limits.memory, domain, socket)
         }),
+        open_files: counted,
         user_us: 0,
         system_us: 0,
         max_rss: 0,
@@ -240,7 +270,10 @@ impl Init<'_> {
         self.look_further()?;
         let now = Instant::now();
         self.look_at_inputs(now)?;
-        self.look_at_memory(now)
+        match self.look_at_memory(now)? {
+            Turn::Again => self.look_at_open_files(now),
+            end @ (Turn::End(..) | Turn::Alone) => Ok(end),
+        }
     }
 
     /// Returns the longest time that poll(2) may wait.
@@ -256,7 +289,8 @@ impl Init<'_> {
             PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO)
         });
         // No timeout is -1, which would count as less.
-        let some = [watch, again].into_iter().filter(|one| *one != PollTimeout::NONE);
+        let open_files = self.open_files.as_ref().map_or(PollTimeout::NONE, OpenFiles::timeout);
+        let some = [watch, again, open_files].into_iter().filter(|one| *one != PollTimeout::NONE);
         some.chain(inputs).min().unwrap_or(PollTimeout::NONE)
     }
 

@@ -159,6 +159,8 @@ pub struct Shared {
     pub memory: MemoryHold,
     /// Bytes that a socket may hold at first, of what it sends or what it receives.
     pub socket_bytes: u64,
+    /// Open files that a cell may have: its share of the machine's.
+    pub open_files: u64,
     /// A procfs directory, and whose it is.
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,

@@ -129,18 +129,20 @@ pub struct ReapedJob {
 pub struct PayloadEnd {
     /// Exit code, or 256 and the signal.
     pub status: u16,
-    /// Why init ended it, where that was for memory.
-    pub over_memory: Option<OverMemory>,
+    /// Why init ended it, where it did.
+    pub over_limit: Option<OverLimit>,
     pub counts: InitCounters,
 }
 
-/// Why a cell whose memory no control group holds is ended for it.
+/// Limits for which init ends a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OverMemory {
-    /// It uses more than it may.
-    Limit,
-    /// The host is about to run out.
-    Host,
+pub enum OverLimit {
+    /// It uses more memory than it may, and no control group holds that.
+    Memory,
+    /// The host is about to run out of memory.
+    HostMemory,
+    /// It has more open files than its share of the machine's.
+    OpenFiles,
 }
 
 /// Counters of init.

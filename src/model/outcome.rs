@@ -57,6 +57,8 @@ pub enum LimitKind {
     /// The host had little left, and no control group holds the memory of cells: which of them took it is not known.
     HostMemory,
     FileSize,
+    /// The cell had more than its share of the open files of the machine.
+    OpenFiles,
     Output,
 }
 
@@ -68,6 +70,7 @@ impl LimitKind {
             Self::Memory => "memory",
             Self::HostMemory => "host_memory",
             Self::FileSize => "file_size",
+            Self::OpenFiles => "open_files",
             Self::Output => "output",
         }
     }

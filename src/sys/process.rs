@@ -84,6 +84,18 @@ pub fn have_one_memory(one: i32, other: i32) -> Result<bool> {
     Ok(order == 0)
 }
 
+/// Returns true if two threads have one table of descriptors (kcmp(2), KCMP_FILES).
+///
+/// # Errors
+/// As [`have_one_memory`].
+pub fn have_one_table(one: i32, other: i32) -> Result<bool> {
+    /// From the kernel's header; libc does not have it.
+    const KCMP_FILES: libc::c_int = 2;
+    // SAFETY: takes numbers only.
+    let order = check(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) })?;
+    Ok(order == 0)
+}
+
 /// Takes a copy of another process's descriptor, closed at exec (pidfd_getfd(2)).
 ///
 /// # Errors

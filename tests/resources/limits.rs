@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::server::Server;
 use crate::support::{
     Caller, Check, Claim, Failed, For, Need, Told, claim, equal, gone, holds, patience, soon,
 };
@@ -17,6 +18,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("processes_end_at_their_figure", processes).needs(PYTHON),
     claim("threads_count_as_processes", threads).needs(PYTHON),
     claim("open_files_end_at_their_figure", open_files).needs(PYTHON),
+    claim("open_files_of_many_processes_end_the_call", open_files_of_all).needs(PYTHON),
     claim("a_file_that_grows_too_large_ends_the_call", file_size).needs(PYTHON),
     claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
     claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
@@ -141,6 +143,42 @@ try:
     while True: os.open('/dev/null', 0); n += 1
 except OSError as error: print(n + 3, errno.errorcode[error.errno])";
     equal("with the three", caller.python(script)?.said(), "1024 EMFILE")
+}
+
+/// Twelve processes with 900 files each, whose cell may have 6,000; and with 400 each. A bound of the machine's that no number
+/// of cells divides into so few ends neither call.
+fn open_files_of_all(caller: &Caller) -> Check {
+    const SHARE: u64 = 6000;
+    let file_max = std::fs::read_to_string("/proc/sys/fs/file-max")?;
+    let machine: u64 = file_max.trim().parse().unwrap_or(u64::MAX);
+    let cells = (machine / 4 / SHARE).clamp(1, 65_535);
+    let is_reached = machine / 4 / cells < 10_000;
+    let script = "import ctypes, os, signal, sys, threading
+files, kind = int(sys.argv[1]), sys.argv[2]
+def hold():
+    kept = [os.open('/dev/null', 0) for _ in range(files)]
+    os.write(1, b'x'); signal.pause() if kind == 'processes' else threading.Event().wait()
+def own_table():
+    if ctypes.CDLL(None).unshare(0x400) == 0: hold()
+for _ in range(12):
+    if kind == 'threads': threading.Thread(target=own_table, daemon=True).start()
+    elif os.fork() == 0: hold()
+signal.pause()
+";
+    let mut server = Server::start(caller, &format!("[limits]\ncells = {cells}\n"))?;
+    let by_limit = if is_reached { ("limit", "open_files") } else { ("timeout", "") };
+    for (files, kind, wanted) in [
+        (900, "processes", by_limit),
+        (900, "threads", by_limit),
+        (400, "processes", ("timeout", "")),
+    ] {
+        let command = format!("exec /usr/bin/python3 -c \"{script}\" {files} {kind}");
+        let answer = server.tool("bash", &json!({ "command": command, "timeout": 4 }))?;
+        let told = answer.get("structuredContent").ok_or("no fields")?;
+        equal("all were made", text(told, "stdout"), "xxxxxxxxxxxx")?;
+        equal(&format!("{files} files in {kind}"), ended(told), wanted)?;
+    }
+    Ok(())
 }
 
 /// Sparse, so that the size and not the space of the workspace is what is met.

@@ -31,7 +31,7 @@ impl Init<'_> {
         let Some(files) = &mut self.files else { return Ok(()) };
         match cause {
             Cause::Program => report::tell_changed(self.control, &files.last()),
-            Cause::OverMemory(_) => Ok(()),
+            Cause::OverLimit(_) => Ok(()),
         }
     }
 }

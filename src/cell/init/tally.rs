@@ -47,11 +47,11 @@ impl Init<'_> {
     }
 
     fn ended(&self, status: u16, cause: Cause) -> FromInit {
-        let over_memory = match cause {
+        let over_limit = match cause {
             Cause::Program => None,
-            Cause::OverMemory(why) => Some(why),
+            Cause::OverLimit(why) => Some(why),
         };
-        FromInit::Ended(PayloadEnd { status, over_memory, counts: self.counts() })
+        FromInit::Ended(PayloadEnd { status, over_limit, counts: self.counts() })
     }
 
     /// Sends a message with the denied calls behind it.

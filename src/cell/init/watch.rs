@@ -20,7 +20,7 @@ use nix::unistd::read;
 
 use super::{Cause, Init, Turn};
 use crate::bare::Domain;
-use crate::report::OverMemory;
+use crate::report::OverLimit;
 use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 
@@ -102,7 +102,7 @@ impl Init<'_> {
         // The payload itself may be waiting for a child: what counts is that the cell ends now.
         let killed =
             Reaped { pid: self.payload.as_raw(), end: End::Signaled(9), used: Used::default() };
-        Ok(Turn::End(killed, Cause::OverMemory(why)))
+        Ok(Turn::End(killed, Cause::OverLimit(why)))
     }
 }
 
@@ -156,7 +156,7 @@ impl Watch {
     }
 
     /// Adds up the cell's memory. Returns why the cell must end, if it must.
-    pub(crate) fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
+    pub(crate) fn exceeded(&mut self, now: Instant) -> Result<Option<OverLimit>> {
         let Listing { mut seen, mut unclear } = self.processes()?;
         unclear.extend(self.recall(&mut seen, now));
         let is_whole = unclear.is_empty();
@@ -212,8 +212,8 @@ impl Watch {
         };
         self.next = Some(now + wait);
         Ok(match used > self.limit || hides {
-            true => Some(OverMemory::Limit),
-            false => host.is_short.then_some(OverMemory::Host),
+            true => Some(OverLimit::Memory),
+            false => host.is_short.then_some(OverLimit::HostMemory),
         })
     }
 
@@ -694,7 +694,7 @@ mod tests {
         }
     }
 
-    fn look(watch: &mut Watch) -> std::io::Result<Option<OverMemory>> {
+    fn look(watch: &mut Watch) -> std::io::Result<Option<OverLimit>> {
         watch.exceeded(Instant::now()).map_err(std::io::Error::from)
     }
 
@@ -703,12 +703,12 @@ mod tests {
         let procfs = Procfs::new(MIB)?;
         assert_eq!(look(&mut procfs.watch()?)?, None);
         procfs.host(MIB, 100 * MIB)?;
-        assert_eq!(look(&mut procfs.watch()?)?, Some(OverMemory::Host));
+        assert_eq!(look(&mut procfs.watch()?)?, Some(OverLimit::HostMemory));
         let mut watch = procfs.watch()?;
         watch.limit = 0;
         watch.shared = SharedMemory::default();
         procfs.host(16 << 30, 1 << 40)?;
-        assert_eq!(look(&mut watch)?, Some(OverMemory::Limit));
+        assert_eq!(look(&mut watch)?, Some(OverLimit::Memory));
         Ok(())
     }
 
@@ -731,7 +731,7 @@ mod tests {
         for _ in 0..UNCLEAR {
             assert_eq!(look(&mut watch)?, None);
         }
-        assert_eq!(look(&mut watch)?, Some(OverMemory::Limit));
+        assert_eq!(look(&mut watch)?, Some(OverLimit::Memory));
         // The control: a process that has ended, and its parent has not waited for it.
         let procfs = without_first_thread(1)?;
         let mut watch = procfs.watch()?;

@@ -254,7 +254,7 @@ fn end_fields() -> Value {
             },
             "signal": { "type": "string", "description": "Name of the signal that ended it." },
             "limit": {
-                "type": "string", "enum": ["cpu", "memory", "host_memory", "file_size", "output"],
+                "type": "string", "enum": ["cpu", "memory", "host_memory", "file_size", "open_files", "output"],
                 "description": "The limit that ended it."
             },
             "stdout": { "type": "string", "description": "Standard output; head and tail if truncated." },

@@ -81,6 +81,7 @@ pub(super) fn boot(
         memory: MemoryHold::BestEffort,
         socket_bytes: socket::bytes_at_first(&inherited.link)
             .during("asking what a socket holds")?,
+        open_files: super::open_files::share(inherited.caps.cells),
         proc,
         proc_kind: ProcKind::Own,
         clocks: Clocks::Host,

@@ -156,6 +156,7 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError
         memory,
         socket_bytes: socket::bytes_at_first(&inherited.link)
             .during("asking what a socket holds")?,
+        open_files: super::open_files::share(inherited.caps.cells),
         proc,
         proc_kind,
         clocks: inherited.clocks,

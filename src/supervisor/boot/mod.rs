@@ -13,6 +13,7 @@ pub mod filter;
 pub(crate) mod host;
 pub(crate) mod idmap;
 mod inherited;
+mod open_files;
 pub(crate) mod outer;
 pub(crate) mod requirements;
 pub(crate) mod scope;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::cell::Cell;
-use cell::report::{OverMemory, PayloadEnd, raw};
+use cell::report::{OverLimit, PayloadEnd, raw};
 use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
 
@@ -14,9 +14,10 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// How a program ended that nobody stopped.
 pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
-    match end.over_memory {
-        Some(OverMemory::Limit) => return Outcome::Limit(LimitKind::Memory),
-        Some(OverMemory::Host) => return Outcome::Limit(LimitKind::HostMemory),
+    match end.over_limit {
+        Some(OverLimit::Memory) => return Outcome::Limit(LimitKind::Memory),
+        Some(OverLimit::HostMemory) => return Outcome::Limit(LimitKind::HostMemory),
+        Some(OverLimit::OpenFiles) => return Outcome::Limit(LimitKind::OpenFiles),
         None if cell.ran_out_of_memory() => return Outcome::Limit(LimitKind::Memory),
         None => {}
     }

@@ -184,7 +184,7 @@ impl Shell {
         };
         let ended = match reaped.status {
             Some(status) => {
-                let end = PayloadEnd { status, over_memory: None, counts: reaped.counts };
+                let end = PayloadEnd { status, over_limit: None, counts: reaped.counts };
                 exit::of_program(&end, &self.limits, &self.cell)
             }
             None => Outcome::Failed(Failure::Lost),
