@@ -92,6 +92,18 @@ fn open_file_bounds(design: &Design, shared: &Shared) -> Option<Bounds> {
     }
 }
 
+/// Makes the watch over open files, if there is something to watch.
+fn watch_open_files(
+    entry: &CellSpec<'_>,
+    procfs: Option<&OwnedFd>,
+    domain: Option<Domain>,
+) -> Result<Option<OpenFiles>> {
+    let Some(bounds) = open_file_bounds(entry.design, entry.shared) else { return Ok(None) };
+    let proc = procfs.map(OwnedFd::try_clone).transpose();
+    let proc = proc.map_err(|error| super::errno_of(&error))?;
+    Ok(Some(OpenFiles::new(bounds, proc, domain)))
+}
+
 /// Everything the loop changes.
 struct Init<'a> {
     control: BorrowedFd<'a>,
@@ -167,14 +179,7 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         }
         Some(_) | None => None,
     };
-    let counted = match (open_file_bounds(entry.design, entry.shared), &procfs) {
-        (None, _) => None,
-        (Some(bounds), None) => Some(OpenFiles::new(bounds, None, domain)),
-        (Some(bounds), Some(procfs)) => {
-            let proc = procfs.try_clone().map_err(|error| super::errno_of(&error))?;
-            Some(OpenFiles::new(bounds, Some(proc), domain))
-        }
-    };
+    let counted = watch_open_files(entry, procfs.as_ref(), domain)?;
     let mediator = Mediator::new(entry.design, entry.shared, procfs)?;
     let mut init = Init {
         control: entry.control,
