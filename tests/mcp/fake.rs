@@ -23,7 +23,8 @@ use service::client::ClientState;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, FileReport, JobAnswer, JobEnd};
 use service::report::{
-    Batch, Calculated, Clamped, CommandReport, Exact, Plotted, StreamReport, ValueOrigin,
+    Batch, BatchValue, Calculated, Clamped, CommandReport, Exact, Plotted, StreamReport,
+    ValueOrigin,
 };
 use service::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
 use service::rules::Rules;
@@ -167,10 +168,11 @@ impl Backend for Fake {
         _within: Option<Duration>,
         _caller: Caller,
     ) -> Result<Batch, Refused> {
+        let value = |result, exact| BatchValue { result, shortened: None, exact };
         let entry = |expression: &String| match expression.as_str() {
             "1/0" => Err("BC error: Divide by zero".to_owned()),
-            "1/3*4.5" => Ok(("2".to_owned(), Exact::No)),
-            expression => Ok((format!("<{expression}>"), Exact::Yes)),
+            "1/3*4.5" => Ok(value("2".to_owned(), Exact::No)),
+            expression => Ok(value(format!("<{expression}>"), Exact::Yes)),
         };
         Ok(Batch {
             entries: expressions.iter().map(entry).collect(),
@@ -278,6 +280,7 @@ impl Backend for Fake {
 fn calculated(result: String) -> Calculated {
     Calculated {
         result,
+        shortened: None,
         exact: Exact::Yes,
         warnings: Vec::new(),
         took: Duration::from_millis(4),
