@@ -132,6 +132,38 @@ STORIES = [
         ],
     },
     {
+        "name": "pnpm-next",
+        "why": "Many processes that end at once, with large heaps, are not taken for a cell that is over its memory.",
+        "serve": ["--egress", "npm"],
+        "before": "npm init -y >/dev/null && npm install --silent pnpm@10.34.0",
+        "steps": [
+            step("kept=yes; mkdir app && cd app && npm init -y >/dev/null && "
+                 "../node_modules/.bin/pnpm add next react react-dom typescript", "dependencies:", '"exit_code":0', timeout=100),
+            step("echo kept=$kept; ls node_modules", "kept=yes", "next", "react-dom", "typescript"),
+        ],
+    },
+    {
+        "name": "uv",
+        "why": "uv makes a `.git` in its cache, and names are guarded in the workspace alone.",
+        "serve": ["--egress", "python"],
+        "before": "/usr/bin/python3 -m venv .tools && .tools/bin/pip install -q uv==0.9.2",
+        "steps": [
+            # uv trusts only authorities of its own otherwise, which some networks replace.
+            step("export UV_NATIVE_TLS=1; cd /workspace && .tools/bin/uv venv -q --python /usr/bin/python3 .venv && "
+                 ".tools/bin/uv pip install -q six==1.16.0 && .venv/bin/python -c 'import six; print(six.__version__)'",
+                 '"stdout":"1.16.0\\n"', lacks=("denied",)),
+            step("ls -A /cache/uv/sdists-v9", ".git"),
+        ],
+    },
+    {
+        "name": "cargo-from-a-graphical-client",
+        "why": "A client that a desktop starts has no PATH of a shell: the tool chains of the home are found all the same.",
+        "rust": True,
+        "graphical": True,
+        "before": "~/.cargo/bin/cargo init -q --vcs none --name story",
+        "steps": [step("cargo run -q --offline", "Hello, world!")],
+    },
+    {
         "name": "installers-without-a-network",
         "before": "npm init -y > /dev/null",
         "steps": [

@@ -91,6 +91,16 @@ pub(super) fn network() -> Value {
         "type": "object",
         "properties": {
             "connections": count, "sent": count, "received": count,
+            "questions": { "type": "integer", "minimum": 1, "description": "Questions for names that were forwarded." },
+            "session": {
+                "type": "object",
+                "properties": {
+                    "connections": count, "sent": count, "received": count, "denied": count,
+                    "earlier_sent": count, "earlier_received": count
+                },
+                "required": ["connections", "sent", "received"],
+                "additionalProperties": false
+            },
             "hosts": { "type": "array", "items": {
                 "type": "object",
                 "properties": {
@@ -159,4 +169,62 @@ pub(super) fn time_schema(rules: &Rules) -> Value {
 pub(super) fn warnings_schema() -> Value {
     let about = "What bc warned of, and a timeout that was lowered; absent when there is nothing.";
     json!({ "type": "array", "items": { "type": "string" }, "description": about })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::egress::{Denied, SessionUse, Tally, TallyRow};
+
+    use super::*;
+
+    /// Lists the fields of a value that its schema does not have: clients refuse a result with one.
+    fn unknown(schema: &Value, value: &Value, at: &str) -> Vec<String> {
+        match value {
+            Value::Object(fields) => {
+                let has = |name: &String| schema["properties"].get(name);
+                let each = fields.iter().flat_map(|(name, value)| match has(name) {
+                    Some(schema) => unknown(schema, value, &format!("{at}/{name}")),
+                    None => vec![format!("{at}/{name}")],
+                });
+                each.collect()
+            }
+            Value::Array(all) => {
+                all.iter().flat_map(|value| unknown(&schema["items"], value, at)).collect()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_network_that_was_used_is_in_the_schema() {
+        let row = TallyRow {
+            to: "a:443".to_owned(),
+            rule: "a".to_owned(),
+            connections: 1,
+            sent: 1,
+            received: 1,
+        };
+        let denied = Denied {
+            to: "b:443".to_owned(),
+            why: "no rule".to_owned(),
+            count: 1,
+            grant: Some("b:443".to_owned()),
+        };
+        let session =
+            SessionUse { denied: 1, earlier_sent: 1, earlier_received: 1, ..SessionUse::default() };
+        let tally = Tally {
+            questions: 1,
+            rows: vec![row],
+            denied: vec![denied],
+            more: 1,
+            session: Some(session),
+            incomplete: true,
+            ..Tally::default()
+        };
+        let used = service::report::network::fields(&tally);
+        assert_eq!(unknown(&network(), &used, ""), Vec::<String>::new());
+        // The control.
+        let other = json!({ "hosts": [{ "from": "a" }], "x": 1 });
+        assert_eq!(unknown(&network(), &other, ""), ["/hosts/from", "/x"]);
+    }
 }
