@@ -129,8 +129,9 @@ fn clocks(caller: &Caller) -> Check {
     equal("how many clocks there are", (inside.len(), outside.len()), (6, 6))?;
     let least = inside.iter().copied().fold(f64::INFINITY, f64::min);
     let most = inside.iter().copied().fold(0.0, f64::max);
-    // A supervisor's clocks begin at 1; sysinfo(2) has whole seconds.
-    holds("they begin with the supervisor", &inside, least >= 0.8 && most < took + 2.2)?;
+    // A supervisor's clocks begin at 1; sysinfo(2) has whole seconds. On a busy machine the time at which the process
+    // began was seen at 0.79.
+    holds("they begin with the supervisor", &inside, least >= 0.5 && most < took + 2.2)?;
     let boot = |ages: &[f64]| ages.first().copied().unwrap_or_default();
     holds("outside is the host's", &outside, boot(&outside) - boot(&inside) > 5.0)
 }
