@@ -33,7 +33,7 @@ use sys::signals;
 /// Directory among the caches with what is to be removed.
 const GONE: &str = ".gone";
 /// Files that are counted: with more a cache is emptied.
-const MOST_FILES: u32 = 1_000_000;
+const MAX_FILES: u32 = 1_000_000;
 /// Levels of directories that are measured: with more it is emptied.
 const DEEPEST: u8 = 100;
 /// Steps of priority by which it gives way to others.
@@ -241,7 +241,7 @@ pub(super) fn put_away(caches: &OwnedFd, name: &str) -> Result<(), Errno> {
 
 /// Returns whether a directory has more bytes, files or levels than it may, or cannot be measured.
 fn is_larger(parent: &OwnedFd, name: &str, most: u64) -> bool {
-    let mut left = Left { bytes: most, files: MOST_FILES };
+    let mut left = Left { bytes: most, files: MAX_FILES };
     let opened = Dir::openat(parent, name, DIRECTORY, Mode::empty());
     opened.and_then(|directory| left.take(directory, DEEPEST)).is_err()
 }

@@ -110,7 +110,8 @@ fn cold_run(caller: &Caller) -> Check {
 /// Counts the processes and descriptors of a server before its first call, and with a full pool.
 fn idle(caller: &Caller) -> Check {
     let mut server = server(caller)?;
-    let (front_end, supervisor) = (server.child.id(), server.supervisor()?);
+    let front_end = server.child.id();
+    let supervisor = server.supervisor()?;
     keeps("idle, no call yet: processes", 1 + below(front_end))?;
     keeps("idle, no call yet: descriptors of the supervisor", descriptors(supervisor)?)?;
     // The first call fills the pool, and a cell of it is ready when init has its two children.
@@ -123,7 +124,8 @@ fn idle(caller: &Caller) -> Check {
         }
         std::thread::sleep(LOOK);
     }
-    let (processes, held) = (1 + below(front_end), descriptors(supervisor)?);
+    let processes = 1 + below(front_end);
+    let held = descriptors(supervisor)?;
     server.close()?;
     keeps("idle, a full pool: processes", processes)?;
     keeps("idle, a full pool: descriptors of the supervisor", held)

@@ -44,7 +44,8 @@ impl Traced {
         let threads = threads(processes)?;
         let answered = |id: u64| format!("\\\"id\\\":{id},");
         // strace writes a line when the call has returned, which may be after the client has read.
-        let (end, wanted) = (Instant::now() + patience(), answered(last));
+        let end = Instant::now() + patience();
+        let wanted = answered(last);
         let mut text = fs::read_to_string(&self.trace)?;
         while !text.lines().any(|line| is_answer(line, &wanted)) {
             if Instant::now() > end {
