@@ -189,7 +189,7 @@ impl HttpPlan {
         let (without_token, made) = match reach {
             ListenerReach::Socket => (WithoutToken::One(Principal::local()), None),
             ListenerReach::Loopback if !needs_token => {
-                (WithoutToken::Strangers(Principal::named(CLIENT)), None)
+                (WithoutToken::Anonymous(Principal::named(CLIENT)), None)
             }
             ListenerReach::Loopback if !has_token => (WithoutToken::Refused, Some(token_file()?)),
             ListenerReach::Loopback | ListenerReach::Network => (WithoutToken::Refused, None),
@@ -491,7 +491,7 @@ mod tests {
     #[test]
     fn without_a_token_only_loopback_and_sockets_start() {
         let open = plan("127.0.0.1:0", None, "").expect("nothing is granted");
-        assert_eq!(open.without_token, WithoutToken::Strangers(Principal::named(CLIENT)));
+        assert_eq!(open.without_token, WithoutToken::Anonymous(Principal::named(CLIENT)));
         let owner = plan("unix:/tmp/s", None, "").expect("the owner's");
         assert_eq!(owner.without_token, WithoutToken::One(Principal::local()));
         for (address, proxy) in
@@ -523,7 +523,7 @@ mod tests {
     fn a_token_of_the_operator_neither_lets_agents_in_nor_shuts_them_out() {
         let operator = format!("{TOKEN}operator = true\n");
         let open = plan("127.0.0.1:0", None, &operator).expect("nothing is granted");
-        assert_eq!(open.without_token, WithoutToken::Strangers(Principal::named(CLIENT)));
+        assert_eq!(open.without_token, WithoutToken::Anonymous(Principal::named(CLIENT)));
         let refused = plan("0.0.0.0:0", None, &format!("{TLS}{operator}")).expect_err("no token");
         assert!(refused.contains("no token is configured"), "{refused}");
     }

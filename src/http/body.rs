@@ -1,5 +1,5 @@
-//! Memory of requests. Bodies are read whole before anything looks at them, within bounds on size, time and memory; what
-//! is answered has its part of the same memory until it is sent.
+//! Reads bodies of requests whole, within bounds on size, time and memory. Answers are charged to the same memory until
+//! they are sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use http_body_util::BodyExt;
 
 use crate::access::{Client, ClientRights};
 use crate::respond::Refusal;
-use mcp::values::{JsonValues, MOST_VALUES};
+use mcp::values::{JsonValues, MAX_VALUES};
 use service::fair::{FairShare, Share};
 
-/// Unit in which memory for bodies is given out.
+/// Unit of the memory for bodies, in bytes.
 const PIECE: usize = 1 << 10;
 
-/// Bytes for the requests of operators, which take nothing from clients that run something.
+/// Bytes that are reserved for requests of operators.
 const OPERATORS: usize = 4 << 20;
 
 /// Memory for the bodies of all requests, and for their answers.
@@ -28,15 +28,15 @@ pub struct Bodies {
     time: Duration,
 }
 
-/// Values that a body is read as.
+/// Kinds of content that a body is read as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyForm {
     Json,
-    /// Fields and files, whose bytes are taken as they are.
+    /// Fields and files, whose bytes are not parsed.
     Form,
 }
 
-/// A body, and what its request has of the memory.
+/// A body, and the memory that its request holds.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     pub(crate) bytes: Bytes,
@@ -48,7 +48,7 @@ pub(crate) struct HeldBody {
 pub(crate) struct RequestRoom(Arc<Mutex<Share>>);
 
 impl RequestRoom {
-    /// Takes memory for so many bytes more. Returns false, and takes none, if the client cannot have it now.
+    /// Takes memory for `bytes` more. Returns false, and takes nothing, if the client cannot have it now.
     #[must_use]
     pub(crate) fn grow(&self, bytes: usize) -> bool {
         let mut share = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl RequestRoom {
 }
 
 impl Bodies {
-    /// Reckons with a client from now on: it finds room, however much another has.
+    /// Registers a client, so that memory is reserved for it.
     pub(crate) fn know(&self, client: &Client) {
         self.of(client).know(&client.principal);
     }
@@ -105,7 +105,8 @@ impl Bodies {
     ) -> Result<HeldBody, Refusal> {
         let full = || busy("too many large requests are being read");
         let mut room = self.of(client).take(&client.principal, 0).ok_or_else(full)?;
-        let (mut bytes, mut values) = (Vec::new(), JsonValues::default());
+        let mut bytes = Vec::new();
+        let mut values = JsonValues::default();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| {
                 Refusal::new(StatusCode::BAD_REQUEST, "bad_request", "the body is broken off")
@@ -119,7 +120,7 @@ impl Bodies {
                 values.count(&piece);
             }
             if values.are_too_many() {
-                let message = format!("a body has {MOST_VALUES} values of JSON at most");
+                let message = format!("a body has {MAX_VALUES} values of JSON at most");
                 return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
             }
             let held = length.saturating_add(values.bytes());
@@ -139,7 +140,7 @@ impl Bodies {
     }
 }
 
-/// Makes the refusal of a request for which there is no room now.
+/// Makes the refusal of a request that there is no room for now.
 pub(crate) fn busy(message: &str) -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).after(1)
 }
@@ -200,17 +201,18 @@ mod tests {
     #[tokio::test]
     async fn a_small_text_of_many_values_is_too_large_and_none_keeps_another_client_out() {
         let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
-        let (greedy, modest) = (own(), named("b", ClientRights::Agent));
+        let greedy = own();
+        let modest = named("b", ClientRights::Agent);
         bodies.know(&modest);
         let read = async |client: &Client, text: String| {
             let read = bodies.read(client, (&HeaderMap::new(), AS_JSON), Body::from(text)).await;
             read.map_err(|refusal| refusal.status.as_u16())
         };
         let many = |values: usize| format!("[{}0]", "0,".repeat(values));
-        assert_eq!(read(&greedy, many(MOST_VALUES + 1)).await.err(), Some(413));
+        assert_eq!(read(&greedy, many(MAX_VALUES + 1)).await.err(), Some(413));
         let mut held = Vec::new();
         let refused = loop {
-            match read(&greedy, many(MOST_VALUES - 2)).await {
+            match read(&greedy, many(MAX_VALUES - 2)).await {
                 Ok(body) => held.push(body),
                 Err(status) => break status,
             }
@@ -230,7 +232,8 @@ mod tests {
     #[tokio::test]
     async fn an_operator_takes_no_memory_from_agents_and_they_none_from_it() {
         let bodies = Bodies::new(4 * PIECE, 8 * PIECE, Duration::from_secs(60));
-        let (agent, operator) = (own(), named("ops", ClientRights::Operator));
+        let agent = own();
+        let operator = named("ops", ClientRights::Operator);
         [&agent, &operator].into_iter().for_each(|client| bodies.know(client));
         let read = async |client: &Client, length: usize| {
             let body = Body::from(vec![b'x'; length]);
@@ -245,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn values_are_counted_in_json_and_not_in_files() {
         let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
-        let many = ",".repeat(MOST_VALUES + 1);
+        let many = ",".repeat(MAX_VALUES + 1);
         let read = async |form: BodyForm| {
             let body = Body::from(many.clone());
             bodies.read(&own(), (&HeaderMap::new(), form), body).await.is_ok()

@@ -1,7 +1,7 @@
-//! One connection: TLS if there is any, HTTP/1.1, and the clocks that a slow or silent client runs against.
+//! Serves one connection: TLS if it is configured, HTTP/1.1, and time limits for slow or silent clients.
 //!
 //! A connection counts as served once a request has arrived whole and passed every check. Until then it makes room for
-//! another when there are too many: whoever sends nothing, or slowly, keeps nobody out.
+//! another when there are too many, so a client that sends nothing, or slowly, keeps no other client out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use crate::access::Peer;
 use crate::limits::{HEAD_BYTES, HEADERS, ListenerLimits};
 use crate::respond::Refusal;
 
-/// Connections of a server: as many as there may be, and when each was last used.
+/// Connections of a server: their maximum number, and when each was last used.
 #[derive(Debug)]
 pub(crate) struct Connections {
     most: usize,
@@ -41,32 +41,32 @@ struct Open {
     all: BTreeMap<u64, Use>,
 }
 
-/// Ground to keep a connection that serves no request.
+/// Reason to keep a connection that serves no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keep {
     /// Nothing ends with it.
     Freely,
-    /// Its client would miss what ends with it: it makes room after others.
+    /// Its client would lose state with it: it makes room after others.
     Rather,
     /// It makes no room.
     Always,
 }
 
-/// Tells the ground to keep a connection, whenever another needs its place.
+/// Returns the reason to keep a connection, when another needs its place.
 type Kept = Box<dyn Fn() -> Keep + Send + Sync>;
 
 /// Use of one connection.
 struct Use {
-    /// Address that it came from; none of a Unix socket.
+    /// Address of the client; absent for a Unix socket.
     sender: Option<IpAddr>,
     /// Requests that it serves now.
     serving: usize,
     /// True if it has served one before.
     is_used: bool,
-    /// Time of its beginning, or of its last answer.
+    /// Time when it was opened, or of its last answer.
     since: Instant,
     close: CancellationToken,
-    /// What it has besides requests; none of HTTP, where nothing ends with a connection but its requests.
+    /// Reason to keep it between requests. HTTP has no such reason: only requests end with a connection.
     kept: Option<Kept>,
 }
 
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Use {
     }
 }
 
-/// Place of a connection, until this is dropped.
+/// Place of a connection; dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     connections: Arc<Connections>,
@@ -93,16 +93,17 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. Where there is none, a connection that is not being served makes room: of the address that has
-    /// most of those, one that never had a request, and the one idle for longest. Returns `None` only if all of them are
-    /// being served, or have something that goes on without a request.
+    /// Takes a place. Where all are taken, a connection that is not being served makes room: of the address that has
+    /// most of those, first one that never had a request, then the one idle for longest. Returns `None` only if each
+    /// connection is being served, or has a reason to be kept without a request.
     pub(crate) fn place(self: &Arc<Self>, peer: Peer) -> Option<Place> {
         let mut open = self.open();
         if open.all.len() >= self.most {
-            let goes = open.least_missed()?;
-            open.all.remove(&goes)?.close.cancel();
+            let closing = open.least_missed()?;
+            open.all.remove(&closing)?.close.cancel();
         }
-        let (id, close) = (open.next, CancellationToken::new());
+        let id = open.next;
+        let close = CancellationToken::new();
         open.next += 1;
         let sender = peer.sender();
         let since = Instant::now();
@@ -151,9 +152,9 @@ impl Place {
         }
     }
 
-    /// Returns what notes the requests of this connection.
-    pub(crate) fn own(&self) -> OwnConnection {
-        OwnConnection { connections: Arc::clone(&self.connections), id: self.id }
+    /// Returns the handle by which requests of this connection are counted.
+    pub(crate) fn handle(&self) -> ConnectionHandle {
+        ConnectionHandle { connections: Arc::clone(&self.connections), id: self.id }
     }
 }
 
@@ -165,12 +166,12 @@ impl Drop for Place {
 
 /// The connection that a request came by.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnConnection {
+pub(crate) struct ConnectionHandle {
     connections: Arc<Connections>,
     id: u64,
 }
 
-impl OwnConnection {
+impl ConnectionHandle {
     /// Notes that a request is being served, until the result is dropped.
     pub(crate) fn serves(&self) -> Serving {
         self.connections.note(self.id, true);
@@ -178,7 +179,7 @@ impl OwnConnection {
     }
 }
 
-/// A request that a connection serves, until this is dropped.
+/// Counts a request as served until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<Connections>, u64);
 
@@ -222,10 +223,10 @@ async fn requests<S>(
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let own = place.own();
+    let handle = place.handle();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        request.extensions_mut().insert(own.clone());
+        request.extensions_mut().insert(handle.clone());
         let router = router.clone();
         async move { Ok::<_, Infallible>(answered(router, request.map(Body::new)).await) }
     });
@@ -239,7 +240,7 @@ async fn requests<S>(
         ended = served.as_mut() => ended,
         () = place.given_away() => return,
         () = stop.cancelled() => {
-            // The answer that is being made is the last one.
+            // The answer in progress is the last one.
             served.as_mut().graceful_shutdown();
             served.await
         }
@@ -249,9 +250,9 @@ async fn requests<S>(
     }
 }
 
-/// Answers a request. A fault of ours ends it, and not the connection without a word.
+/// Answers a request. A panic is answered with status 500, and the connection stays open.
 async fn answered(router: Router, request: hyper::Request<Body>) -> Response {
-    // Dropped with the connection, as all that it serves.
+    // Ends with the connection.
     let task = AbortOnDropHandle::new(tokio::spawn(router.oneshot(request)));
     match task.await {
         Ok(answer) => answer.unwrap_or_else(|never| match never {}),
@@ -279,7 +280,8 @@ mod tests {
     fn the_longest_idle_connection_makes_room_and_one_that_is_served_does_not() {
         let connections = Arc::new(Connections::new(2));
         let place = || connections.place(from([192, 0, 2, 1]));
-        let (first, second) = (place().expect("room"), place().expect("room"));
+        let first = place().expect("room");
+        let second = place().expect("room");
         connections.note(first.id, true);
         let third = place().expect("the second makes room");
         assert!(second.close.is_cancelled() && !first.close.is_cancelled());
@@ -296,14 +298,13 @@ mod tests {
         let connections = Arc::new(Connections::new(2));
         let place = || connections.place(from([127, 0, 0, 1])).expect("room");
         let session = place();
-        drop(session.own().serves());
+        drop(session.handle().serves());
         let silent: Vec<Place> = (0..20).map(|_| place()).collect();
         assert!(!session.close.is_cancelled(), "idle for longest, and in use");
         assert_eq!(silent.iter().filter(|place| !place.close.is_cancelled()).count(), 1);
     }
 
-    /// Asks for a large answer and reads none of it but so many bytes each 20 s, `times` times. Returns when the
-    /// connection ended.
+    /// Asks for a large answer and reads only `bytes` of it each 20 s, `times` times. Returns when the connection ended.
     async fn ended_after(bytes: usize, times: usize) -> Duration {
         let (mut client, server) = tokio::io::duplex(1 << 10);
         let router = Router::new().route("/", axum::routing::get(|| async { vec![b'x'; 1 << 20] }));
@@ -338,7 +339,7 @@ mod tests {
         let connections = Arc::new(Connections::new(3));
         let place = || connections.place(from([127, 0, 0, 1]));
         let all = [place().expect("room"), place().expect("room"), place().expect("room")];
-        all.iter().for_each(|one| drop(one.own().serves()));
+        all.iter().for_each(|one| drop(one.handle().serves()));
         all[0].kept_by(|| Keep::Always);
         all[1].kept_by(|| Keep::Rather);
         let went = || all.iter().map(|one| one.close.is_cancelled()).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
-//! What one client reaches: MCP by rmcp, with sessions that are this client's alone.
+//! Serves the requests of one client: MCP by rmcp, with the sessions of this client.
 //!
-//! Each client has its own table of sessions. The id of another client's session is no id here, however it was come
-//! by, and is answered as any unknown one.
+//! Each client has a table of sessions. The id of another client's session is not in it, so it is answered as an
+//! unknown one.
 
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -36,7 +36,7 @@ const SESSION: &str = "mcp-session-id";
 /// Header that names the revision of MCP.
 const REVISION: &str = "mcp-protocol-version";
 
-/// Makes what serves a client over MCP.
+/// Makes the handlers that serve clients over MCP.
 pub trait MakeHandler: Send + Sync + 'static {
     type Handler: ServerHandler + Clone + Send + Sync + 'static;
 
@@ -48,22 +48,22 @@ pub trait MakeHandler: Send + Sync + 'static {
         (self.handler(client, Continuity::Session), None)
     }
 
-    /// Makes the handler of a client that calls nothing: nobody leaves anything for it.
+    /// Makes the handler of a client that calls nothing, so no share of the queue is reserved for it.
     fn watcher(&self, client: &Principal) -> Self::Handler {
         self.handler(client, Continuity::Requests)
     }
 
-    /// Returns the state of what is behind the doors.
+    /// Returns the state of the server behind the doors.
     fn health(&self) -> HealthWord {
         HealthWord::Healthy
     }
 
-    /// Returns the secret that messages of MCP show besides, if there is one.
+    /// Returns the secret that messages of MCP must carry in addition to the token, if there is one.
     fn secret(&self) -> Option<Arc<RemoteSecret>> {
         None
     }
 
-    /// Returns what there is besides MCP and the tools. Requests have their [`Client`] as an extension.
+    /// Returns further routes, next to MCP and the tools. Requests have their [`Client`] as an extension.
     fn more(self: &Arc<Self>) -> Router {
         Router::new()
     }
@@ -72,19 +72,19 @@ pub trait MakeHandler: Send + Sync + 'static {
 /// MCP as rmcp serves it.
 type Service<H> = StreamableHttpService<H, LocalSessionManager>;
 
-/// Place of one client.
+/// The door of one client.
 pub struct Door<H> {
-    /// Revisions with sessions.
+    /// Serves the revisions of MCP that have sessions.
     sessions: Service<H>,
     table: Arc<LocalSessionManager>,
-    /// The revision without: each request stands alone.
+    /// Serves the revision without sessions: each request stands alone.
     requests: Service<H>,
-    /// The same with a stream for each answer.
+    /// The same, with a stream for each answer.
     streamed: Service<H>,
     most: usize,
-    /// Held while a session is opened: of two at once, each would find the other's place.
+    /// Held while a session is opened, so that two at once cannot both take the last place.
     opening: Mutex<()>,
-    /// Probe of the session that was opened last.
+    /// Reports what runs in the session that was opened last.
     made: Arc<std::sync::Mutex<Option<ActivityProbe>>>,
     uses: Arc<SessionUses>,
     secret: Option<Arc<RemoteSecret>>,
@@ -109,7 +109,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         let mut table = LocalSessionManager::default();
         table.session_config.keep_alive = Some(limits.session_idle);
         let table = Arc::new(table);
-        // ServedNames, origins and sizes are checked before a request comes here.
+        // Names, origins and sizes are checked by `guard` before.
         let mut config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .disable_allowed_origins()
@@ -119,7 +119,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         let stateless = config.clone().with_legacy_session_mode(false);
         let streamed = stateless.clone().with_json_response(false);
         let of_request = of_requests(handlers, client);
-        let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
+        let made_by = Arc::clone(handlers);
+        let of = client.principal.clone();
         let made: Arc<std::sync::Mutex<Option<ActivityProbe>>> = Arc::default();
         let slot = Arc::clone(&made);
         let of_session = move || {
@@ -142,13 +143,13 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         }
     }
 
-    /// Takes a place among the client's requests that wait for their answer.
+    /// Takes one of the client's places for requests that wait for their answer.
     pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let message = "too many requests of this client wait for their answer";
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| busy(message))
     }
 
-    /// Takes a place among the client's open streams.
+    /// Takes one of the client's places for open streams.
     pub(crate) fn stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let message = "this client has too many open streams";
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| busy(message))
@@ -191,38 +192,38 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         }))
     }
 
-    /// Returns a request that may pass: with the project's secret, where it has one.
+    /// Checks that a message carries the project's secret, where the project has one.
     ///
     /// # Errors
-    /// The answer to a message without.
+    /// The answer to a message without it.
     async fn shown(&self, request: Request<Bytes>) -> Result<Request<Bytes>, Value> {
         let Some(secret) = self.secret.as_ref().filter(|_| request.method() == Method::POST) else {
             return Ok(request);
         };
         let (parts, body) = request.into_parts();
-        // Another reader may take for JSON what this one does not: it goes no further.
+        // Another parser may accept what this one refuses, so the body is not passed on.
         let Ok(message) = serde_json::from_slice::<Value>(&body) else {
             let error = json!({ "code": -32700, "message": "the body is no JSON" });
             return Err(json!({ "jsonrpc": "2.0", "id": null, "error": error }));
         };
         match secret.refusal(&message).await {
             Some(answer) => Err(answer),
-            // As it was read here: of a key that stands twice, another reader could take the other.
+            // Passed on as it was read here: another parser could take the other value of a repeated key.
             None => Ok(Request::from_parts(parts, message.to_string().into())),
         }
     }
 
-    /// Returns true if messages show a secret in what only MCP has.
+    /// Returns true if messages of MCP must carry a secret.
     pub(crate) fn has_secret(&self) -> bool {
         self.secret.is_some()
     }
 
-    /// Checks what rmcp leaves open: room for a session, and the end of one that there is not.
+    /// Checks what rmcp does not: that there is room for a new session, and that a session to end exists.
     async fn check_session(&self, request: &Request<Bytes>) -> Result<(), Refusal> {
         let named = request.headers().get(SESSION).map(|id| id.to_str());
         let missing =
             || Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such session");
-        // rmcp takes a name that is no text for none, and would open another session.
+        // rmcp ignores an id that is not text, and would open another session.
         let named = named.transpose().map_err(|_| missing())?;
         match (request.method(), named) {
             (&Method::POST, None) => self.room_for_session().await,
@@ -231,7 +232,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         }
     }
 
-    /// Ends the session that was unused for longest, where there is no room for one more: clients go without DELETE.
+    /// Ends the session that was unused for longest, where there is no room for one more: clients leave without DELETE.
     async fn room_for_session(&self) -> Result<(), Refusal> {
         let open: Vec<String> =
             self.table.sessions.read().await.keys().map(|id| id.to_string()).collect();
@@ -250,34 +251,36 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
     }
 }
 
-/// Returns what makes the handler of a request without a session: the same one for all of a client, which has its
-/// state; one of its own where nobody can tell clients apart.
+/// Returns a function that makes the handler of a request without a session. A known client has one handler, which
+/// keeps its state. Where clients have no names, each request has a new handler.
 fn of_requests<M: MakeHandler>(
     handlers: &Arc<M>,
     client: &Client,
 ) -> impl Fn() -> io::Result<M::Handler> + Clone + Send + Sync + 'static {
-    let (made_by, of) = (Arc::clone(handlers), client.principal.clone());
+    let made_by = Arc::clone(handlers);
+    let of = client.principal.clone();
     let rights = client.rights;
     let make = move |continuity| match rights {
         ClientRights::Agent => made_by.handler(&of, continuity),
         ClientRights::Operator => made_by.watcher(&of),
     };
     let kept = (client.standing == Standing::Known).then(|| make(Continuity::Requests));
-    move || Ok(kept.clone().unwrap_or_else(|| make(Continuity::Strangers)))
+    move || Ok(kept.clone().unwrap_or_else(|| make(Continuity::Anonymous)))
 }
 
-/// Returns true for the revision that has no sessions, which has its name in a header of each request.
+/// Returns true for the revision without sessions, which a header of each request names.
 pub(crate) fn is_stateless(headers: &HeaderMap) -> bool {
     let revision = headers.get(REVISION).and_then(|value| value.to_str().ok());
     revision.is_some_and(|revision| revision >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-/// Returns true if a client takes the answer as a stream rather than as JSON: it gives streams more weight, or names them
-/// first (RFC 9110, section 12.5.1, leaves that open).
+/// Returns true if a client prefers a stream to JSON: it gives streams more weight, or names them first (RFC 9110,
+/// section 12.5.1, leaves the order open).
 fn prefers_streams(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let ranges = accepted.flat_map(|value| value.split(','));
-    let (mut stream, mut json) = (None, None);
+    let mut stream = None;
+    let mut json = None;
     for (place, range) in ranges.enumerate() {
         let mut parts = range.split(';').map(str::trim);
         let slot = match parts.next() {
@@ -304,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_a_stream_for_whom_names_streams_first_or_gives_them_more_weight() {
+    fn a_client_that_names_streams_first_or_gives_them_more_weight_prefers_them() {
         let prefers = |accept: &'static str| {
             prefers_streams(&HeaderMap::from_iter([(
                 header::ACCEPT,

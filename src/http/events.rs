@@ -22,7 +22,7 @@ use crate::scopes::Scopes;
 /// Time between two reports.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Reports until the reader goes. Only one report is made at a time: a slow reader has the latest, never a backlog.
+/// Reports until the reader disconnects. Reports are made one at a time: a slow reader gets the latest, never a backlog.
 struct Reports {
     scopes: Arc<Scopes>,
     next: Interval,

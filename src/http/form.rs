@@ -1,7 +1,7 @@
-//! Commands as forms (`multipart/form-data`, RFC 7578): files go in and come out as they are, without base64.
+//! Commands as forms (`multipart/form-data`, RFC 7578): files are sent and returned as they are, without base64.
 //!
-//! The body is there whole and within its bounds before it is read here. A part is a field or a file, never a form
-//! within the form, and never coded in another way: what this reader takes for a file is what every other does.
+//! The whole body has been read within its bounds before. A part is a field or a file, never a nested form, and
+//! never encoded, so that every parser takes the same bytes for a file.
 
 use axum::body::{Body, Bytes};
 use axum::extract::multipart::{Field, Multipart};
@@ -18,7 +18,7 @@ use service::apart::{FILES, FileIn};
 pub(crate) const FORM: &str = "multipart/form-data";
 /// Parts of one form: files, outputs, and the three fields.
 const PARTS: usize = 2 * FILES + 3;
-/// Headers by which a part says that it is coded.
+/// Headers that say that a part is encoded.
 const CODING: HeaderName = HeaderName::from_static("content-transfer-encoding");
 
 /// Returns true for a request whose body is read as a form.
@@ -26,7 +26,7 @@ pub(crate) fn is_form(parts: &Parts) -> bool {
     parts.method == Method::POST && parts.uri.path() == RUN && form_type(&parts.headers).is_some()
 }
 
-/// Returns the type of a body that is a form.
+/// Returns the media type of a body that is a form.
 pub(crate) fn form_type(headers: &HeaderMap) -> Option<&HeaderValue> {
     let mut all = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(kind), None) = (all.next(), all.next()) else { return None };
@@ -47,13 +47,13 @@ fn is_named(text: &str, kind: &str) -> bool {
 /// Reads a form.
 ///
 /// # Errors
-/// One that is no form, or has a field that is unknown, missing, or there twice.
+/// A body that is not a form, or has a field that is unknown, missing or repeated.
 pub(crate) async fn read(kind: &HeaderValue, body: Bytes) -> Result<RunAsked, Refusal> {
     let mut request = Request::new(Body::from(body));
-    // It is bounded where it was read.
+    // `body` has bounded its size.
     DefaultBodyLimit::disable().apply(&mut request);
     request.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
-    let no_form = |why: &str| bad(format!("the body is no {FORM}: {why}"));
+    let no_form = |reason: &str| bad(format!("the body is no {FORM}: {reason}"));
     let form = Multipart::from_request(request, &()).await;
     let mut form = form.map_err(|error| no_form(&error.body_text()))?;
     let mut read = Fields::default();
@@ -143,7 +143,7 @@ pub(crate) struct AnswerPart<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Writes a form. Nobody can foresee `boundary`, so no content has it.
+/// Writes a form. `boundary` is random and made before the content, so the content cannot contain it.
 pub(crate) fn written(boundary: &str, parts: &[AnswerPart<'_>]) -> Vec<u8> {
     let mut body = Vec::new();
     for AnswerPart { name, path, kind, bytes } in parts {
@@ -175,7 +175,7 @@ mod tests {
 
     const KIND: HeaderValue = HeaderValue::from_static("multipart/form-data; boundary=b");
 
-    /// Makes a form of parts: the head's rest behind `form-data`, and the content.
+    /// Makes a form of parts: the rest of the header after `form-data`, and the content.
     fn form(parts: &[(&str, &str)]) -> Bytes {
         let part = |(head, content): &(&str, &str)| {
             format!("--b\r\ncontent-disposition: form-data{head}\r\n\r\n{content}\r\n")
@@ -183,13 +183,13 @@ mod tests {
         (parts.iter().map(part).collect::<String>() + "--b--\r\n").into()
     }
 
-    async fn told(parts: &[(&str, &str)]) -> Result<RunAsked, String> {
+    async fn read_parts(parts: &[(&str, &str)]) -> Result<RunAsked, String> {
         read(&KIND, form(parts)).await.map_err(|refusal| refusal.message)
     }
 
     #[tokio::test]
     async fn fields_and_files_are_taken_as_they_are() {
-        let asked = told(&[
+        let asked = read_parts(&[
             ("; name=\"command\"", "sort"),
             ("; name=\"stdin\"", "b\na\n"),
             ("; name=\"timeout_seconds\"", "2.5"),
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn what_another_reader_could_take_for_something_else_is_refused() {
         let command = ("; name=\"command\"", "true");
-        for (part, why) in [
+        for (part, reason) in [
             (("; name=\"command\"", "false"), "one `command`"),
             (("; name=\"comand\"", "x"), "the parts of a form are"),
             (("", "x"), "the parts of a form are"),
@@ -228,12 +228,12 @@ mod tests {
                 "as it is",
             ),
         ] {
-            let refused = told(&[command, part]).await.expect_err(part.0);
-            assert!(refused.contains(why), "{part:?}: {refused}");
+            let refused = read_parts(&[command, part]).await.expect_err(part.0);
+            assert!(refused.contains(reason), "{part:?}: {refused}");
         }
-        assert!(told(&[]).await.is_err_and(|why| why.contains("`command` is missing")));
+        assert!(read_parts(&[]).await.is_err_and(|error| error.contains("`command` is missing")));
         let many = vec![("; name=\"outputs\"", "x"); PARTS + 1];
-        assert!(told(&many).await.is_err_and(|why| why.contains("parts at most")));
+        assert!(read_parts(&many).await.is_err_and(|error| error.contains("parts at most")));
         let cut = form(&[command]).slice(..40);
         assert!(read(&KIND, cut).await.is_err(), "it is broken off");
         let without = HeaderValue::from_static("multipart/form-data");

@@ -1,9 +1,9 @@
-//! The checks that each request passes before it is served, in their order.
+//! Checks each request before it is served, in this order.
 //!
-//! 1. Forms that a proxy could read in two ways, and names and origins that are not this server's.
-//! 2. A server that ends takes no more.
-//! 3. The client, by its token.
-//! 4. The body, whole, and the client's share of places.
+//! 1. The request has one reading, and names this server and an origin that it serves.
+//! 2. The server is not about to end.
+//! 3. A token, or the absence of one, names the client.
+//! 4. The body is read whole, and the client has a place left.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +28,7 @@ use tracing::{Instrument, Span};
 use crate::access::browser::From;
 use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
 use crate::body::{Bodies, BodyForm, HeldBody, busy};
-use crate::connections::{OwnConnection, Serving};
+use crate::connections::{ConnectionHandle, Serving};
 use crate::door::{Door, MakeHandler, is_stateless};
 use crate::form::is_form;
 use crate::health::{self, HealthWord};
@@ -40,36 +40,36 @@ use model::call::Correlation;
 use policy::Principal;
 use service::fair::{self, FairShare};
 
-/// Path that anybody who reaches the server may ask: it says whether calls are taken, and nothing else.
+/// Path that needs no token: without one it says whether calls are taken, and nothing else.
 const HEALTH: &str = "/health";
-/// Path of commands, which takes files as a form too.
+/// Path of commands, which takes a form with files too.
 pub(crate) const RUN: &str = "/run";
 /// Path of MCP.
 const MCP: &str = "/mcp";
 /// Paths whose answer to GET is a stream, which lasts until the client closes it.
 const STREAMS: [&str; 2] = [MCP, "/events"];
-/// Header that tells the method of a message of MCP, and the method whose answer is a stream as well.
+/// Header with the method of a message of MCP, and the method whose answer is a stream too.
 const METHOD: &str = "mcp-method";
 const LISTEN: &str = "subscriptions/listen";
-/// Headers by which a client names its request, for logs: the first that it has is in the answer.
+/// Headers by which a client names its request for logs; the first one present is copied to the answer.
 const CORRELATION: [&str; 2] = ["x-correlation-id", "x-request-id"];
-/// Bytes up to which an answer is not charged: its request has a place, of which there are so many.
+/// Size in bytes up to which an answer is not charged: the number of requests bounds these.
 const SMALL: u64 = 64 << 10;
 
 /// The checks, and the doors behind them.
 pub struct Guard<H> {
     pub(crate) access: AccessRules,
     bodies: Bodies,
-    /// Connections that requests of agents are served on, and those of operators, who take nothing from agents.
+    /// Connections that serve requests of agents, and those that serve operators, which take nothing from agents.
     serving: Arc<FairShare>,
     serving_operators: Arc<FairShare>,
     doors: BTreeMap<Principal, Arc<Door<H>>>,
     pub(crate) ends: Ends,
-    /// Tripped when the server is about to end: it still takes requests, and asks for no more.
+    /// Tripped when the server is about to end: requests are still served, and `/health` asks for no more.
     leaving: CancellationToken,
     /// Requests that wait for their answer.
     pub(crate) busy: TaskTracker,
-    /// State of what is behind the doors.
+    /// State of the server behind the doors.
     health: Box<dyn Fn() -> HealthWord + Send + Sync>,
 }
 
@@ -120,7 +120,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         if self.ends.stop.is_cancelled() || self.ends.lost.is_cancelled() {
             return Err(busy("the server is ending"));
         }
-        // A request that came by no connection of ours has no peer; there is none such.
+        // Every request comes by a connection of ours, which has set its peer.
         let peer = parts.extensions.get::<Peer>().copied();
         let unknown = || Refusal::new(StatusCode::FORBIDDEN, "forbidden", "an unknown client");
         let client = self.access.client(peer.ok_or_else(unknown)?, &parts.headers)?;
@@ -128,7 +128,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         Ok((client, door))
     }
 
-    /// Says whether calls are taken, to a load balancer that has no token.
+    /// Reports to a load balancer without a token whether calls are taken.
     fn liveness(&self) -> Response {
         let is_ending = self.is_leaving() || self.ends.lost.is_cancelled();
         health::word(if is_ending { HealthWord::Unhealthy } else { (self.health)() })
@@ -157,17 +157,18 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             let message = "this project's remote token is shown in `_meta` of requests to /mcp";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
         }
-        // Before it has a place: a body that comes slowly would keep it from others.
+        // Read before a place is taken: a slow body would keep the place from others.
         let form = if is_form(&parts) { BodyForm::Form } else { BodyForm::Json };
         let held = self.bodies.read(&client, (&parts.headers, form), body).await?;
-        // The end of a stream is the client's to choose, so a server that ends does not wait for it.
+        // The client decides when a stream ends, so a server that ends does not wait for it.
         let is_stream = is_stream(&parts);
         let place = if is_stream { door.stream()? } else { door.place()? };
         let serving = self.serving(&client)?;
-        let own = parts.extensions.get::<OwnConnection>().map(OwnConnection::serves);
+        let counted = parts.extensions.get::<ConnectionHandle>().map(ConnectionHandle::serves);
         let (named, id) = correlation(&parts.headers).unzip();
         let span = id.as_ref().map(|id| {
-            let (client, id) = (client.principal.name(), id.as_str());
+            let client = client.principal.name();
+            let id = id.as_str();
             tracing::error_span!("request", client, correlation_id = id)
         });
         id.map(|id| parts.extensions.insert(id));
@@ -176,7 +177,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         if parts.uri.path() == RUN {
             parts.extensions.insert(held.room.clone());
         }
-        // A task goes on after its answer. Of a session, the head of a request may be kept for longer than its call.
+        // A task runs on after its answer, and a session may keep the head of a request for longer than its call.
         if parts.uri.path() == MCP && is_stateless(&parts.headers) {
             parts.extensions.insert(Charge::new(held.room.clone()));
         }
@@ -185,8 +186,9 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let response = next.run(request).instrument(span.unwrap_or_else(Span::none)).await;
         let response = charged(response, &held);
         let stop = is_stream.then(|| self.ends.stop.clone());
-        let share = Share { _place: place, held, _serving: (serving, own), _busy: token };
-        let mut response = response.map(|body| Body::new(Lasting::new(body, share, stop)));
+        let permit =
+            RequestPermit { _place: place, held, _serving: (serving, counted), _busy: token };
+        let mut response = response.map(|body| Body::new(Lasting::new(body, permit, stop)));
         response.headers_mut().extend(named);
         Ok(response)
     }
@@ -200,7 +202,7 @@ fn is_plain_call(path: &str) -> bool {
 /// Returns true for a request whose answer is a stream.
 fn is_stream(parts: &Parts) -> bool {
     let path = parts.uri.path();
-    // Older revisions have no such header, and whatever their messages are they are requests.
+    // Older revisions have no such header: all of their messages are requests.
     let listens = || {
         is_stateless(&parts.headers)
             && parts.headers.get(METHOD).is_some_and(|method| method == LISTEN)
@@ -212,7 +214,7 @@ fn is_stream(parts: &Parts) -> bool {
     }
 }
 
-/// Returns the name that a client gave its request, with its header: one word of visible characters.
+/// Returns the name that a client gave its request, with its header. A name is one word of visible characters.
 fn correlation(headers: &HeaderMap) -> Option<((HeaderName, HeaderValue), Correlation)> {
     let (name, value) = CORRELATION.iter().find_map(|name| Some((*name, headers.get(*name)?)))?;
     let is_word = value.as_bytes().iter().all(u8::is_ascii_graphic);
@@ -220,8 +222,8 @@ fn correlation(headers: &HeaderMap) -> Option<((HeaderName, HeaderValue), Correl
     Some(((HeaderName::from_static(name), value.clone()), id))
 }
 
-/// Charges an answer to the memory of its request, which has that until the answer is sent. One for which there is
-/// none is not kept: its client has others that it does not read.
+/// Charges an answer to the memory of its request until it is sent. Without memory for it the answer is dropped: its
+/// client leaves other answers unread.
 fn charged(response: Response, held: &HeldBody) -> Response {
     let bytes = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL);
     let is_charged = response.extensions().get::<Charged>().is_some();
@@ -252,7 +254,7 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
     let response = match (request.method(), request.uri().path(), &from) {
         (&Method::OPTIONS, _, From::Listed(_)) => preflight(),
         (&Method::GET, HEALTH, _) if guard.is_leaving() => guard.liveness(),
-        // Every check to a client that is known, and the word alone to others: a probe has no token.
+        // A known client sees every check, others only the status: a load balancer has no token.
         (&Method::GET, HEALTH, _) => {
             guard.served(request, next).await.unwrap_or_else(|_| guard.liveness())
         }
@@ -265,8 +267,8 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
     response
 }
 
-/// Refuses what two readers could take for two different requests: more than one way to end a body. A length beside a
-/// coding does not get here: hyper leaves that length out, and closes the connection behind the request (RFC 9112,
+/// Refuses requests that two parsers could split in different places: more than one way to end a body. Both a length
+/// and a coding do not get here: hyper drops that length, and closes the connection after the request (RFC 9112,
 /// section 6.1).
 fn unambiguous(headers: &HeaderMap) -> Result<(), Refusal> {
     let count = |name| headers.get_all(name).iter().count();
@@ -289,7 +291,7 @@ fn hardened(mut response: Response) -> Response {
     response
 }
 
-/// Answers the question of a browser before a request of a listed origin.
+/// Answers a browser's preflight request for a listed origin.
 fn preflight() -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let fixed = [
@@ -317,34 +319,34 @@ fn readable_by(origin: &str, headers: &mut HeaderMap) {
     headers.insert("cross-origin-resource-policy", cross);
 }
 
-/// Things that a request has until its answer is sent.
-struct Share {
+/// Resources that a request holds until its answer is sent.
+struct RequestPermit {
     _place: OwnedSemaphorePermit,
     held: HeldBody,
-    /// Its part of all connections, and its own.
+    /// Marks the request as served in the count of the server and in that of its connection.
     _serving: (fair::Share, Option<Serving>),
     _busy: Option<TaskTrackerToken>,
 }
 
-/// The body of an answer, with what the request has until it is sent. A stream ends when the server does.
+/// The body of an answer, which holds the request's resources until it is sent. A stream ends when the server does.
 struct Lasting {
     body: Body,
-    share: Option<Share>,
+    share: Option<RequestPermit>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// True if the whole body is charged, or small.
     is_measured: bool,
-    /// Bytes that are charged for one frame: as many as the largest so far has.
+    /// Bytes charged for one frame: the size of the largest so far.
     charged: usize,
 }
 
 impl Lasting {
-    fn new(body: Body, share: Share, stop: Option<CancellationToken>) -> Self {
+    fn new(body: Body, share: RequestPermit, stop: Option<CancellationToken>) -> Self {
         let stop = stop.map(|stop| Box::pin(stop.cancelled_owned()));
         let is_measured = body.size_hint().exact().is_some();
         Self { body, share: Some(share), stop, is_measured, charged: 0 }
     }
 
-    /// Charges a frame of a body whose size nobody knew. The one before it is sent by now, but for what hyper buffers.
+    /// Charges a frame of a body of unknown size. The frame before it has been sent, except what hyper buffers.
     fn charge(&mut self, frame: &Frame<Bytes>) -> bool {
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         let more = bytes.saturating_sub(self.charged);
@@ -374,8 +376,8 @@ impl HttpBody for Lasting {
             && !this.charge(frame)
         {
             this.body = Body::empty();
-            let why = "there is no memory for an answer: its client leaves too many unread";
-            polled = Poll::Ready(Some(Err(axum::Error::new(io::Error::other(why)))));
+            let message = "there is no memory for an answer: its client leaves too many unread";
+            polled = Poll::Ready(Some(Err(axum::Error::new(io::Error::other(message)))));
         }
         let stopped = polled.is_pending()
             && this.stop.as_mut().is_some_and(|it| it.as_mut().poll(cx).is_ready());
@@ -386,7 +388,7 @@ impl HttpBody for Lasting {
     }
 
     fn is_end_stream(&self) -> bool {
-        // hyper drops a body that says so before its bytes are sent, and with it what the request holds.
+        // hyper drops a body that reports its end before the bytes are sent, and with it the permit.
         self.share.is_none() && self.body.is_end_stream()
     }
 
@@ -414,7 +416,7 @@ mod tests {
         Client { principal, standing: Standing::Known, rights: ClientRights::Agent }
     }
 
-    /// A request that was read whole, of a client that has memory for `room` KiB.
+    /// Reads a small request of a client that has memory for `room` KiB.
     async fn held(room: usize) -> (Bodies, HeldBody) {
         let bodies = Bodies::new(1 << 20, room << 10, Duration::from_secs(60));
         let headers = HeaderMap::new();
@@ -428,11 +430,11 @@ mod tests {
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("it is free");
         let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
-        let share = Share { _place: place, held, _serving: (serving, None), _busy: None };
+        let share = RequestPermit { _place: place, held, _serving: (serving, None), _busy: None };
         let mut body = Lasting::new(Body::from(vec![b'x'; 4096]), share, None);
         let first = body.frame().await.expect("a frame").expect("no error");
         assert_eq!(first.into_data().map(|data| data.len()).ok(), Some(4096));
-        // hyper asks this now, with the bytes in its buffer, and drops a body that says yes.
+        // hyper asks this with the bytes still in its buffer, and drops a body that answers yes.
         assert!(!body.is_end_stream(), "its bytes are not sent yet");
         assert_eq!(places.available_permits(), 0);
         assert!(body.frame().await.is_none());
@@ -460,11 +462,12 @@ mod tests {
         let stream = async |bytes: usize| {
             let (mut sender, body) = http_body_util::channel::Channel::<Bytes>::new(1);
             sender.send_data(vec![b'x'; bytes].into()).await.expect("it is read");
-            let (client, headers) = (agent(), HeaderMap::new());
+            let client = agent();
+            let headers = HeaderMap::new();
             let read = bodies.read(&client, (&headers, BodyForm::Json), Body::from("{}")).await;
             let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
             let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
-            let share = Share {
+            let share = RequestPermit {
                 _place: place,
                 held: read.expect("it is small"),
                 _serving: (serving, None),
@@ -472,7 +475,8 @@ mod tests {
             };
             Lasting::new(Body::new(body), share, None)
         };
-        let (mut first, mut second) = (stream(200 << 10).await, stream(200 << 10).await);
+        let mut first = stream(200 << 10).await;
+        let mut second = stream(200 << 10).await;
         assert!(first.frame().await.is_some_and(|frame| frame.is_ok()));
         assert!(second.frame().await.is_some_and(|frame| frame.is_err()), "the first is not sent");
         assert!(second.frame().await.is_none());
@@ -482,7 +486,7 @@ mod tests {
         drop(held);
     }
 
-    /// Makes handlers that serve nothing, and keeps for whom.
+    /// Makes handlers that serve nothing, and records for which client.
     #[derive(Default)]
     struct Seen(Mutex<Vec<(&'static str, String)>>);
 
@@ -523,7 +527,8 @@ mod tests {
         let names =
             ServedNames { reach: ListenerReach::Socket, hosts: Vec::new(), origins: Vec::new() };
         let access = AccessRules::new(names, tokens, WithoutToken::Refused);
-        let (handlers, limits) = (Arc::new(Seen::default()), ListenerLimits::default());
+        let handlers = Arc::new(Seen::default());
+        let limits = ListenerLimits::default();
         let ends = (Ends::default(), CancellationToken::new());
         let guard = Guard::new(&handlers, access, &limits, ends, &CancellationToken::new());
         let seen = handlers.0.lock().expect("no panic").clone();

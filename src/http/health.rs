@@ -1,4 +1,4 @@
-//! `GET /health`: checks by priority, and the word for all of them. Whoever shows no token is told the word alone.
+//! `GET /health`: checks by priority, and one word for all of them. Without a token the answer is that word.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::scopes::Scopes;
 use service::cli::state::ToolHealth;
 use service::executor::{ServerFigures, SupervisorState};
 
-/// Share of the queue from which on it is reported as nearly full: four of five places.
+/// Share of the queue at which it is reported as nearly full: four of five places.
 const NEARLY_FULL: (usize, usize) = (4, 5);
 
 /// State of the server, or of one part of it.
@@ -23,7 +23,7 @@ const NEARLY_FULL: (usize, usize) = (4, 5);
 #[serde(rename_all = "lowercase")]
 pub enum HealthWord {
     Healthy,
-    /// Calls are taken, and something needs a look.
+    /// Calls are taken, and an operator should look at a check.
     Degraded,
     /// No call can be taken.
     Unhealthy,
@@ -48,15 +48,15 @@ impl HealthWord {
     }
 }
 
-/// Weight of a check: what it makes of the whole at worst.
+/// Weight of a check: how far its failure lowers the state of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Priority {
-    /// The server is what this check is.
+    /// The server's state is that of this check.
     Critical,
     /// The server is degraded at worst.
     Important,
-    /// The same; it concerns one tool.
+    /// The same, for one tool.
     Informational,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Health {
     pub(crate) checks: BTreeMap<String, HealthCheck>,
 }
 
-/// The answer. Whoever shows no token has the status alone.
+/// The answer. Without a token it has the status only.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct HealthAnswer {
     status: HealthWord,
@@ -135,7 +135,7 @@ impl Health {
     }
 }
 
-/// Returns the word for all of these checks.
+/// Returns the state that follows from these checks.
 fn whole<'a>(checks: impl Iterator<Item = &'a HealthCheck>) -> HealthWord {
     let effect = |check: &HealthCheck| match check.priority {
         Priority::Critical => check.status,
@@ -186,13 +186,13 @@ fn of_tool(health: ToolHealth) -> HealthCheck {
     check(Priority::Informational, status, message)
 }
 
-/// Answers a client that is known: every check.
+/// Answers a client that is known, with every check.
 pub(crate) async fn health(State(scopes): State<Arc<Scopes>>) -> Response {
     let health = Health::of(&scopes.executor.figures());
     json_response(health.status.status(), &json!(health.answer()))
 }
 
-/// Answers whoever asks: the word alone.
+/// Answers any client, with the status only.
 pub(crate) fn word(health: HealthWord) -> Response {
     json_response(health.status(), &json!({ "status": health.name() }))
 }

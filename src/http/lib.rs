@@ -1,11 +1,11 @@
-//! The front door over HTTP: MCP at `/mcp`, and plain requests beside it, on one listener of TCP or of a Unix socket.
+//! The server over HTTP: MCP at `/mcp`, and plain requests, on one listener of TCP or of a Unix socket.
 //!
-//! [`serve`] has the life of the server, [`connections`] that of one connection. Each request passes [`guard`]
-//! before anything looks at what it asks for: [`access`] says whose it is, [`body`] reads it within bounds. Then the
-//! [`door`] of that client serves it: MCP by rmcp, with the handler that standard input and output have.
+//! [`serve`] starts and ends the server, [`connections`] serves one connection. [`guard`] checks each request before
+//! its content is looked at: [`access`] finds the client by its token, [`body`] reads the body within bounds. Then
+//! the [`door`] of that client serves it: MCP by rmcp, with the handler that standard input and output use.
 //!
-//! *Architecture Invariant:* no client finds anything of another's: a door, with its sessions, belongs to one client,
-//! and a request reaches no door but its own client's.
+//! *Architecture Invariant:* no client reaches what belongs to another: a door, with its sessions, belongs to one
+//! client, and a request is served by the door of its client only.
 
 #![deny(unreachable_pub)]
 

@@ -15,7 +15,7 @@ pub struct ListenerLimits {
     pub requests: usize,
     /// Bytes of one body.
     pub body: usize,
-    /// Bytes of all bodies that are being read or served, with what reading takes; one client has half of them at most.
+    /// Bytes of all bodies that are being read or served, with the memory that parsing takes; one client gets at most half.
     pub bodies: usize,
     /// Time for the head of a request, and for the handshake of TLS.
     pub head_time: Duration,
@@ -25,13 +25,13 @@ pub struct ListenerLimits {
     pub write_time: Duration,
     /// Time after which an unused MCP session is ended.
     pub session_idle: Duration,
-    /// Time after a signal to end in which requests are still taken, while `/health` says that none are.
+    /// Time after a signal to end in which requests are still taken, while `/health` reports the end.
     pub pre_stop: Duration,
     /// Time for requests in flight when the server ends.
     pub drain: Duration,
 }
 
-/// Connections that operators' requests are served on, and agents' are not.
+/// Connections that are reserved for requests of operators.
 pub(crate) const OPERATORS_CONNECTIONS: usize = 16;
 
 /// Headers of one request.

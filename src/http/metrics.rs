@@ -23,15 +23,15 @@ use service::executor::{DURATION_BOUNDS, ServerFigures};
 
 /// Form of the answer.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Bytes of a page of memory, in which the kernel counts.
+/// Bytes of a page of memory, the unit of statm.
 const PAGE: u64 = 4096;
 
-/// Reader of this process's own memory, opened before it is confined.
+/// Reader of this process's memory use, opened before the process is confined.
 #[derive(Debug)]
 pub struct OwnMemory(File);
 
 impl OwnMemory {
-    /// Opens the kernel's count.
+    /// Opens `/proc/self/statm`.
     ///
     /// # Errors
     /// No `/proc` here.

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: what the routes beside `/mcp` take and answer, made of the types that they read and write.
+//! `GET /openapi.json`: describes the routes other than `/mcp`, from the types that they read and write.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -34,18 +34,18 @@ enum Answer {
     Text(&'static str),
 }
 
-/// A route as the document has it.
+/// A route of the document.
 struct Described {
     path: &'static str,
     method: &'static str,
     summary: &'static str,
     takes: Option<Value>,
-    /// Schema of the same as a form; such a route answers with a form too, where that is asked for.
+    /// Schema of the body as a form, for a route that takes forms and answers with one on request.
     form: Option<Value>,
     answer: Answer,
 }
 
-/// Makes schemas, and collects those that others refer to.
+/// Makes schemas, and collects those that they refer to.
 struct Schemas {
     taken: SchemaGenerator,
     given: SchemaGenerator,
@@ -73,7 +73,7 @@ impl Schemas {
     }
 }
 
-/// Returns the routes; `schemas` makes those of their bodies.
+/// Returns the routes; `schemas` makes the schemas of their bodies.
 fn described(schemas: &mut Schemas) -> Vec<Described> {
     let object = json!({ "type": "object" });
     let any = || Answer::Json(json!({ "type": "object" }));

@@ -1,5 +1,5 @@
-//! Routes of the operator: tools switched on and off, circuit breakers reset, and the configuration shown without what
-//! is secret. Requests come here with an operator's token only ([`crate::access::rights`]).
+//! Routes of the operator: switch tools on and off, reset circuit breakers, show the configuration without secrets.
+//! Only requests with an operator's token reach them ([`crate::access::rights`]).
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use crate::scopes::Scopes;
 use config::{ShownLine, ValueSource};
 use service::executor::{NoControl, ToolSwitch};
 
-/// Text in the place of a value that names a file or a secret.
+/// Text shown in place of a value that names a file or a secret.
 const REDACTED: &str = "***";
 /// Sections of the configuration whose values are never shown: files of secrets, and the names of clients.
 const HIDDEN: [&str; 3] = ["secret", "http.", "audit.file"];
-/// Keys of them that say nothing of a file or a client.
+/// Keys of these sections that name neither a file nor a client.
 const OPEN: [&str; 4] = ["http.sessions", "http.streams", "http.pre_stop", "http.drain"];
 
-/// A tool as the operator left it.
+/// A tool after the operator switched it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Switched {
     tool: String,
     /// True if the tool is offered now.
     enabled: bool,
-    /// False if it was so before.
+    /// False if nothing changed.
     changed: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn configuration(State(scopes): State<Arc<Scopes>>) -> Response
 fn shown(line: ShownLine) -> ShownValue {
     let is_hidden =
         HIDDEN.iter().any(|hidden| line.key.starts_with(hidden)) && !OPEN.contains(&line.key);
-    // Paths within cells are no secret, and a path of the host may stand in any other key.
+    // Paths within cells are not secret; any other key may hold a path of the host.
     let is_path = line.value.contains('/') && line.key != "exec.working_dir";
     let value = match (is_hidden || is_path) && !line.value.is_empty() {
         true => REDACTED.to_owned(),

@@ -1,4 +1,4 @@
-//! Answers to requests that are not served: a status, and JSON that says why and what to do.
+//! Answers to requests that are not served: a status, and JSON with the reason and the remedy.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) struct Refusal {
 /// Body of an answer to a request that is not served.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ErrorBody {
-    /// A word for the kind of refusal.
+    /// The kind of refusal, in one word.
     error: &'static str,
     message: String,
     /// Seconds after which the request may be sent again.
@@ -33,7 +33,7 @@ pub(crate) struct ErrorBody {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
-        // It may quote what was asked for.
+        // The message may quote the request.
         let message = harmless(&message.into()).into_owned();
         Self { status, error, message, retry_after: None }
     }
@@ -52,7 +52,7 @@ impl IntoResponse for Refusal {
         if let Some(wait) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().into());
         }
-        // Nothing more is read of a sender whose request was refused for what it is.
+        // The connection of a refused request is closed.
         if self.status.is_client_error() && self.status != StatusCode::NOT_FOUND {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
@@ -74,11 +74,11 @@ pub(crate) fn json_response(status: StatusCode, body: &serde_json::Value) -> Res
     response
 }
 
-/// Marks an answer that is charged to the memory of its request already.
+/// Marks an answer that has been charged to the memory of its request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charged;
 
-/// Adds what keeps browsers and caches from using an answer elsewhere.
+/// Adds headers that keep browsers and caches from using an answer elsewhere.
 pub(crate) fn harden(headers: &mut HeaderMap) {
     let fixed: [(HeaderName, &'static str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

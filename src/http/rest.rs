@@ -1,7 +1,7 @@
-//! Plain requests beside MCP: what there is, a call of a tool, and `/run`.
+//! Plain requests next to MCP: a list of the tools, a call of a tool, and `/run`.
 //!
-//! A call of a tool is made of a message of MCP and answered by the handler that serves `/mcp`: there is one way to
-//! call a tool.
+//! A call of a tool becomes a message of MCP, which the handler behind `/mcp` answers, so that tools are called in one
+//! way.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 const COUNTED: usize = 4096;
 /// Bytes of the longest name of a tool.
 const NAME_BYTES: usize = 128;
-/// Error of JSON-RPC for a tool that there is not.
+/// Error code of JSON-RPC for an unknown tool.
 const INVALID_PARAMS: i64 = -32602;
 
 /// The message that asks for a list of the tools.
@@ -68,7 +68,7 @@ async fn tools<H: ServerHandler + Clone + Send + Sync + 'static>(
 /// Asks for every page of the list of the tools.
 ///
 /// # Errors
-/// A page that is not there, such as behind a list that changed: without it nobody knows what is listed.
+/// A page that is missing, such as after the list changed: the list would be incomplete.
 async fn listed<H: ServerHandler + Clone + Send + Sync + 'static>(
     door: &Door<H>,
 ) -> Result<Vec<Value>, Refusal> {
@@ -88,7 +88,7 @@ async fn listed<H: ServerHandler + Clone + Send + Sync + 'static>(
     }
 }
 
-/// Calls a tool. The answer is its structured content, or the whole result where it has none.
+/// Calls a tool. The answer is its structured content, or without that the whole result.
 async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     State(rates): State<Rates>,
     Extension(door): Extension<Arc<Door<H>>>,
@@ -103,8 +103,9 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     // The reference implementation names command-line tools by their classes.
     let found = listed.clone().find(|tool| *tool == name);
     let found = found.or_else(|| listed.find(|tool| class_name(tool) == name));
-    let (is_listed, name) = (found.is_some(), found.map_or(name.clone(), str::to_owned));
-    // Only names that exist are counted: others cost no memory.
+    let is_listed = found.is_some();
+    let name = found.map_or(name.clone(), str::to_owned);
+    // Only existing names are counted: unknown ones would take memory.
     if is_listed {
         within_rate(&rates, client.principal, &name)?;
     }
@@ -124,7 +125,7 @@ async fn execute<H: ServerHandler + Clone + Send + Sync + 'static>(
     if is_listed { Ok(json_response(StatusCode::OK, shown)) } else { Err(not_offered(shown)) }
 }
 
-/// Makes the refusal of a tool that exists and is not offered, with what the tool itself says about that.
+/// Makes the refusal of a tool that exists and is not offered, with the reason that the tool gives.
 fn not_offered(said: &Value) -> Refusal {
     let text = |name: &str| said.get(name).and_then(Value::as_str);
     let hint = text("hint").map(|hint| format!("; hint: {hint}")).unwrap_or_default();
@@ -132,7 +133,7 @@ fn not_offered(said: &Value) -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "denied", message)
 }
 
-/// Name of a tool in the path of a request. One that no tool can have is answered as any unknown one.
+/// Name of a tool in the path of a request. An impossible name is answered as an unknown one.
 pub(crate) struct ToolInPath(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ToolInPath {
@@ -147,7 +148,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ToolInPath {
     }
 }
 
-/// Reads a body as the object of a tool's arguments; an empty one has none.
+/// Reads a body as the object of a tool's arguments; an empty body is an empty object.
 fn arguments(body: &[u8]) -> Result<Value, Refusal> {
     let bad = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message);
     if body.is_empty() {
@@ -172,7 +173,7 @@ fn within_rate(rates: &Rates, principal: Principal, tool: &str) -> Result<(), Re
     })
 }
 
-/// Asks a door by a message of MCP that stands alone, and returns the answer.
+/// Sends a stand-alone message of MCP to a door, and returns the answer.
 async fn asked<H: ServerHandler + Clone + Send + Sync + 'static>(
     door: &Door<H>,
     (method, name): (&'static str, Option<&str>),

@@ -1,4 +1,4 @@
-//! `POST /run`: one command in a cell of its own, in a directory that nobody else has, with files in and out.
+//! `POST /run`: runs one command in a fresh cell, in a new directory, with files in and out.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,9 +24,9 @@ use service::report::{CommandReport, harmless, millis};
 use service::shell::ScriptArgs;
 use service::{Backend, Caller};
 
-/// Seconds of a command that asks for no time.
+/// Default time limit of a command, in seconds.
 const TIMEOUT: f64 = 5.0;
-/// Tool under whose rule the command is decided, and the one where that is not offered.
+/// Tool whose rule decides about the command, and the tool that is used where the first is not offered.
 pub(crate) const TOOL: &str = "bash_exec";
 pub(crate) const BASH: &str = "bash";
 
@@ -36,16 +36,16 @@ pub(crate) const BASH: &str = "bash";
 pub(crate) struct RunRequest {
     /// The script, for bash; at most 1 MiB.
     command: String,
-    /// Seconds that it may take: 5 unless told, at most what the operator allows.
+    /// Time limit in seconds: 5 by default, at most what the operator allows.
     #[schemars(extend("exclusiveMinimum" = 0))]
     timeout_seconds: Option<f64>,
     /// Text for its standard input.
     #[serde(default)]
     stdin: String,
-    /// Files that its directory has before it runs; 8 MiB with the standard input.
+    /// Files that are put into its directory before it runs; 8 MiB with the standard input.
     #[serde(default)]
     files: Vec<GivenFile>,
-    /// Files of its directory that the answer has, if the command ends by itself; 4 MiB together.
+    /// Files of its directory that the answer returns, if the command ends by itself; 4 MiB together.
     #[serde(default)]
     outputs: Vec<String>,
 }
@@ -69,13 +69,13 @@ pub(crate) struct RunAnswer {
     duration_ms: u64,
     /// End of the call: `exited`, `signaled`, `timeout`, `limit`, `cancelled` or `failed`.
     outcome: &'static str,
-    /// Seconds that it had.
+    /// Its time limit in seconds.
     timeout_seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    /// Files that `outputs` named, where there were any.
+    /// Files that `outputs` named, if it named any.
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<Vec<ReturnedFile>>,
 }
@@ -83,9 +83,9 @@ pub(crate) struct RunAnswer {
 /// A file of the command's directory, or the reason why it is not returned.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 struct ReturnedFile {
-    /// As it was asked for; what hides or turns text is shown as escapes.
+    /// The path that was asked for; characters that hide or reorder text are shown as escapes.
     path: String,
-    /// Absent in a form, where the file is a part of its own.
+    /// Absent in a form, where the file is a separate part.
     #[serde(skip_serializing_if = "Option::is_none")]
     content_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,16 +99,17 @@ struct ReturnedFile {
 pub(crate) struct RunForm {
     /// The script, for bash; at most 1 MiB.
     command: String,
-    /// Seconds that it may take: 5 unless told, at most what the operator allows.
+    /// Time limit in seconds: 5 by default, at most what the operator allows.
     #[schemars(default = "usual", extend("exclusiveMinimum" = 0))]
     timeout_seconds: f64,
     /// Bytes for its standard input.
     #[schemars(default)]
     stdin: String,
-    /// Files that its directory has before it runs, each with its path as `filename`: 8 MiB with the standard input.
+    /// Files that are put into its directory before it runs, each with its path as `filename`; 8 MiB with the standard
+    /// input.
     #[schemars(default, extend("items" = json!({ "type": "string", "format": "binary" })))]
     files: Vec<String>,
-    /// Files of its directory that the answer has, if the command ends by itself; 4 MiB together.
+    /// Files of its directory that the answer returns, if the command ends by itself; 4 MiB together.
     #[schemars(default)]
     outputs: Vec<String>,
 }
@@ -117,7 +118,7 @@ fn usual() -> f64 {
     TIMEOUT
 }
 
-/// A request, whichever form it had.
+/// A request of either form.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RunAsked {
     pub(crate) command: String,
@@ -128,7 +129,7 @@ pub(crate) struct RunAsked {
 }
 
 impl RunAsked {
-    /// Reads a body as what its type says, and as JSON where it says nothing of a form.
+    /// Reads a body as a form if its type says so, else as JSON.
     async fn read(headers: &HeaderMap, body: Bytes) -> Result<Self, Refusal> {
         if let Some(kind) = form_type(headers) {
             return form::read(kind, body).await;
@@ -160,7 +161,7 @@ pub async fn checked(headers: &HeaderMap, body: Bytes) -> Result<ApartRun, u16> 
     asked.map_err(|refusal| refusal.status.as_u16())
 }
 
-/// Runs the command of a request. A client that goes away cancels it.
+/// Runs the command of a request. It is cancelled if the client disconnects.
 pub(crate) async fn run(
     State(scopes): State<Arc<Scopes>>,
     Extension(client): Extension<Client>,
@@ -170,7 +171,7 @@ pub(crate) async fn run(
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let form = if takes_form(&headers) { AnswerForm::parts()? } else { AnswerForm::Json };
-    // The parts of a form are copied out of it.
+    // The parts of a form are copied out of the body.
     if form_type(&headers).is_some() && !room.grow(body.len()) {
         return Err(busy("too many large requests are being read"));
     }
@@ -178,7 +179,7 @@ pub(crate) async fn run(
     let cancel = scopes.kill.child_token();
     let correlation = correlation.map(|Extension(id)| id);
     let caller = Caller { cancel, correlation, ..Caller::default() };
-    // Of this request alone: nothing that it leaves is found by another.
+    // A scope for this request: another request finds nothing of it.
     let scope = scopes.executor.scope(client.principal);
     if let Some(refused) = scopes.withheld_run(&scope) {
         return Err(refusal(&refused));
@@ -186,7 +187,7 @@ pub(crate) async fn run(
     let begun = Instant::now();
     let wanted = !asked.outputs.is_empty();
     let apart = asked.apart(scopes.run_root.as_deref())?;
-    // A shell that is there for the sake of `bash` is under the rule of `bash`.
+    // Where only `bash` is offered, its rule decides.
     let tool = if scope.withheld(TOOL).is_none() { TOOL } else { BASH };
     let done = scope.apart(tool, apart, caller).await;
     let (report, files) = done.map_err(|refused| refusal(&refused))?;
@@ -202,7 +203,7 @@ enum AnswerForm {
 }
 
 impl AnswerForm {
-    /// Makes the boundary before anything runs: nothing that runs knows it.
+    /// Makes the boundary before the command runs, so that the command cannot know it.
     fn parts() -> Result<Self, Refusal> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|_| {
@@ -217,14 +218,15 @@ impl AnswerForm {
             let files = files.map(|all| all.into_iter().map(ReturnedFile::of).collect());
             return ("application/json".to_owned(), json_bytes(&RunAnswer { files, ..answer }));
         };
-        // Of a file that is a part of its own, the result says that it is there.
+        // The result lists each file that is a separate part.
         let named = files.as_ref().map(|all| all.iter().map(ReturnedFile::named).collect());
         let result = json_bytes(&RunAnswer { files: named, ..answer });
         let kind = "application/json";
         let mut parts = vec![AnswerPart { name: "result", path: None, kind, bytes: &result }];
         for file in files.iter().flatten() {
             if let Ok(bytes) = &file.content {
-                let (name, path) = ("files", Some(file.path.as_str()));
+                let name = "files";
+                let path = Some(file.path.as_str());
                 let kind = "application/octet-stream";
                 parts.push(AnswerPart { name, path, kind, bytes });
             }
@@ -233,8 +235,8 @@ impl AnswerForm {
     }
 }
 
-/// Makes the answer, and charges it to the memory that its request has until it is sent. Where there is none for its
-/// files, they are left out: the client has others that it does not read.
+/// Makes the answer, and charges it to the memory of its request until it is sent. Where there is no memory for its
+/// files, they are left out: the client leaves other answers unread.
 fn answered(
     answer: RunAnswer,
     files: Option<Vec<FileOut>>,
@@ -257,7 +259,7 @@ fn answered(
 }
 
 fn json_bytes(answer: &RunAnswer) -> Vec<u8> {
-    // It has texts and numbers alone, which can always be written.
+    // Texts and numbers can always be serialised.
     serde_json::to_vec(answer).unwrap_or_default()
 }
 
@@ -288,7 +290,7 @@ impl ReturnedFile {
         Self { path: harmless(&path).into_owned(), content_base64, error }
     }
 
-    /// Names a file whose content stands elsewhere.
+    /// Lists a file without its content.
     fn named(FileOut { path, content }: &FileOut) -> Self {
         let error = content.as_ref().err().map(ToString::to_string);
         Self { path: harmless(path).into_owned(), content_base64: None, error }

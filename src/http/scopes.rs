@@ -1,4 +1,4 @@
-//! Doors of the product: each session of MCP has a scope of its own over the one executor.
+//! Makes the handlers of the doors: each session of MCP has a scope over the server's executor.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use policy::Principal;
 use service::refused::{Refused, RefusedKind};
 use service::{Backend, Executor, Scope};
 
-/// The executor, and what of it is served.
+/// The executor, and which of its tools are served.
 #[derive(Debug)]
 pub struct Scopes {
     pub executor: Arc<Executor>,
@@ -30,23 +30,23 @@ pub struct Scopes {
     pub secret: Option<Arc<RemoteSecret>>,
     /// Tripped to end every call in flight.
     pub kill: CancellationToken,
-    /// Absent where the kernel's count cannot be read.
+    /// Absent where `/proc/self/statm` cannot be read.
     pub memory: Option<OwnMemory>,
-    /// Directory within a cell in which each command of `/run` has its own, if the operator named one.
+    /// Directory within a cell below which each command of `/run` gets a directory, if the operator named one.
     pub run_root: Option<String>,
 }
 
 impl Scopes {
-    /// Returns the reason why a client has no `/run`. It is a shell, so it goes with the tools that are one.
+    /// Returns the reason why a client has no `/run`. As a shell it is offered with the tools that are shells.
     pub(crate) fn withheld_run(&self, scope: &Scope) -> Option<Refused> {
-        let no = |why: &str| Refused::new(RefusedKind::Denied, why);
+        let denied = |reason: &str| Refused::new(RefusedKind::Denied, reason);
         if let Offer::Project(_) = self.offer {
             let hint = "the operator can show built-in tools beside a project's with --tools shell";
-            return Some(no("this server has the tools of its project only").with_hint(hint));
+            return Some(denied("this server has the tools of its project only").with_hint(hint));
         }
         if self.executor.is_off(TOOL) {
             let hint = "the operator did that, under `[tools] off` or since the start";
-            return Some(no(&format!("`{TOOL}` is switched off")).with_hint(hint));
+            return Some(denied(&format!("`{TOOL}` is switched off")).with_hint(hint));
         }
         let shell = scope.withheld("bash");
         shell.filter(|_| scope.withheld(TOOL).is_some())
@@ -65,7 +65,8 @@ impl MakeHandler for Scopes {
     fn session(&self, client: &Principal) -> (Self::Handler, Option<ActivityProbe>) {
         let scope = self.executor.scope(client.clone());
         let activity: ActivityProbe = Arc::new(scope.session_use());
-        let (kill, offer) = (self.kill.clone(), self.offer.clone());
+        let kill = self.kill.clone();
+        let offer = self.offer.clone();
         let handler = Server::offering(scope, kill, offer, Continuity::Session);
         (handler.of_client(client.name()), Some(activity))
     }

@@ -1,4 +1,4 @@
-//! The life of the server: connections taken, requests served, and the end of both.
+//! Starts the server, accepts connections, and ends it.
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use mcp::lines::Ends;
 
 /// Time for killed calls to be answered, and for the answers to leave.
 const KILL_GRACE: Duration = Duration::from_secs(3);
-/// Pause after a connection could not be taken: descriptors may be short for a while.
+/// Pause after a failed accept(2): descriptors may be short for a while.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that listens, made before the process is confined.
@@ -46,7 +46,7 @@ pub enum Listener {
     },
 }
 
-/// All that a server is given.
+/// Parameters of a server.
 #[derive(Debug)]
 pub struct Front<M> {
     pub handlers: M,
@@ -56,7 +56,7 @@ pub struct Front<M> {
     pub limits: ListenerLimits,
 }
 
-/// Serves until `ends` says so: then no request is taken any more, those in flight have their time, and are killed
+/// Serves until `ends` is tripped. Then new requests are refused, those in flight have time to end, and are killed
 /// after it.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         .fallback(async || {
             Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing of this name")
         })
-        // They are bounded before they come here.
+        // `body` has bounded their size.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(Arc::clone(&guarded), guard::<M::Handler>));
     let all = TaskTracker::new();
@@ -109,8 +109,9 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     Ok(())
 }
 
-/// Returns a switch that is tripped at a signal to end, and those of a server that goes on for `pre_stop` then: load
-/// balancers learn by `/health` to send nothing more. A second signal, or no supervisor, ends it at once.
+/// Returns a token that is cancelled at a signal to end, and the ends of a server that continues for `pre_stop` after
+/// it: load balancers read from `/health` that they should send no more. A second signal, or the loss of the
+/// supervisor, ends the server at once.
 fn after_pre_stop(
     ends: Ends,
     pre_stop: Duration,
@@ -120,7 +121,8 @@ fn after_pre_stop(
         return (leaving, ends, None);
     }
     let ends = Ends { stop: CancellationToken::new(), ..ends };
-    let (signal, own) = (leaving.clone(), ends.clone());
+    let signal = leaving.clone();
+    let after = ends.clone();
     let later = tokio::spawn(async move {
         signal.cancelled().await;
         tracing::info!(
@@ -129,27 +131,27 @@ fn after_pre_stop(
         );
         tokio::select! {
             () = sleep(pre_stop) => {}
-            () = own.kill.cancelled() => {}
-            () = own.lost.cancelled() => {}
+            () = after.kill.cancelled() => {}
+            () = after.lost.cancelled() => {}
         }
-        own.stop.cancel();
+        after.stop.cancel();
     });
     (leaving, ends, Some(AbortOnDropHandle::new(later)))
 }
 
-/// Serves MCP at the door of the request's client.
+/// Serves a request of MCP at the door of its client.
 async fn mcp<H: ServerHandler + Clone + Send + Sync + 'static>(
     Extension(door): Extension<Arc<Door<H>>>,
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    // It was read whole before; it cannot fail any more.
+    // The body has been read whole, so this cannot fail.
     let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let request = Request::from_parts(parts, bytes);
     door.mcp(request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// What each connection is given.
+/// State that all connections share.
 struct Taking {
     router: Router,
     tls: Option<TlsAcceptor>,
@@ -209,7 +211,7 @@ impl Taking {
                         self.begin(stream, Peer::Owner);
                     }
                     Ok(peer) => tracing::warn!(uid = peer.uid(), "a user who is not allowed"),
-                    Err(error) => tracing::warn!(%error, "a client that cannot be told"),
+                    Err(error) => tracing::warn!(%error, "the user of a client is unknown"),
                 },
                 Err(error) => pause(&error).await,
             }
@@ -226,7 +228,8 @@ impl Taking {
             }
             return;
         };
-        let (tls, router) = (self.tls.clone(), self.router.clone());
+        let tls = self.tls.clone();
+        let router = self.router.clone();
         let bounds = (self.limits, self.stop.clone());
         let served = connections::connection(stream, tls, peer, router, place, bounds);
         self.all.spawn(served);

@@ -1,4 +1,4 @@
-//! Use of the MCP sessions of one client: at their cap, the one that was unused for longest ends for a new one.
+//! Counts the use of one client's MCP sessions: at their cap, the one that was unused for longest ends for a new one.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(crate) struct SessionUses(Mutex<HashMap<String, SessionUse>>);
 struct SessionUse {
     /// Requests and streams that are being served.
     serving: usize,
-    /// Beginning or end of the last one.
+    /// When the last of them began or ended.
     since: Instant,
     activity: Option<ActivityProbe>,
 }
@@ -41,7 +41,7 @@ impl SessionUses {
         self.uses().retain(|id, _| open.contains(id));
     }
 
-    /// Notes a request to a session, until what is returned is dropped.
+    /// Counts a request to a session until the returned guard is dropped.
     pub(crate) fn serves(self: &Arc<Self>, id: &str) -> Serving {
         self.note(id, |serving| serving.saturating_add(1));
         Serving { uses: Arc::clone(self), id: id.to_owned() }
@@ -54,8 +54,8 @@ impl SessionUses {
         }
     }
 
-    /// Returns the session of `open` that was unused for longest, of those that have no request, no stream and no command
-    /// that runs. One whose opening was given up counts as never used.
+    /// Returns the session of `open` that was unused for longest, among those without a request, a stream or a running
+    /// command. One whose opening was given up counts as never used.
     pub(crate) fn unused(&self, open: &[String]) -> Option<String> {
         let uses = self.uses();
         let free = open.iter().filter(|id| uses.get(*id).is_none_or(SessionUse::is_free));
@@ -82,7 +82,7 @@ impl Drop for Serving {
     }
 }
 
-/// The body of an answer, which is served as long as it exists.
+/// The body of an answer, which counts as served while it exists.
 pub(crate) struct ServedBody {
     pub body: Body,
     pub _serving: Serving,

@@ -1,6 +1,6 @@
-//! MCP over raw TCP, one message a line, for clients of an older server. Each connection is a session of its own.
+//! MCP over raw TCP, one message a line, for clients of an older server. Each connection is one session.
 //!
-//! This form has no place for a token, so it is served on loopback alone, and only while cells have nothing of the host.
+//! This form has no place for a token, so it is served on loopback only, and only while cells have no grants.
 //! A web page can make a browser send requests to ports of its machine: their first byte is a letter, where a message
 //! begins with a brace. At any other byte the connection is closed, before anything is taken.
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Peer;
-use crate::connections::{Connections, Keep, OwnConnection, Place, Serving};
+use crate::connections::{ConnectionHandle, Connections, Keep, Place, Serving};
 use crate::throttle::LogThrottle;
 use mcp::lines::{Ends, QUIET, SharedBounds};
 use mcp::serve::{self, Offer};
@@ -26,9 +26,9 @@ use service::Executor;
 use service::fair::FairShare;
 use service::session::SessionActivity;
 
-/// Connections at once. One more closes one for which nothing runs.
+/// Maximum connections at once. One more closes a connection for which nothing runs.
 const CONNECTIONS: usize = 16;
-/// Time after its last command in which a shell keeps its connection: that of an unused session over HTTP.
+/// Time after its last command for which a shell keeps its connection, as for an unused session over HTTP.
 const SHELL_KEPT: Duration = Duration::from_secs(300);
 /// Bytes of all lines that are being read or served, with what reading takes.
 const ROOM: usize = 64 << 20;
@@ -36,24 +36,24 @@ const ROOM: usize = 64 << 20;
 const FIRST: Duration = Duration::from_secs(10);
 /// Time without progress in which a client may leave an answer unread.
 const UNREAD: Duration = Duration::from_secs(30);
-/// Pause after a connection could not be taken: descriptors may be short for a while.
+/// Pause after a failed accept(2): descriptors may be short for a while.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Name of the clients in policies and in the audit log.
 pub const CLIENT: &str = "tcp";
 
-/// A socket that listens, and the addresses that may connect; all if there are none.
+/// A socket that listens, and the addresses that may connect; an empty list allows all.
 #[derive(Debug)]
 pub struct LineListener {
     pub socket: std::net::TcpListener,
     pub allowed: Vec<IpNet>,
 }
 
-/// Returns true if a connection whose first byte is this may begin with a message.
+/// Returns true if a message can begin with this byte.
 pub fn begins_a_message(first: u8) -> bool {
     matches!(first, b'{' | b'[')
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct LineServer {
     executor: Arc<Executor>,
     offer: Offer,
@@ -63,7 +63,7 @@ struct LineServer {
     throttle: LogThrottle,
 }
 
-/// Serves connections until `ends` says so. Calls in flight have the time that standard input leaves them.
+/// Serves connections until `ends` is tripped. Calls in flight have the same time to end as over standard input.
 ///
 /// # Errors
 /// A socket that cannot be listened to.
@@ -84,7 +84,8 @@ pub async fn serve(
         room: SharedBounds::room(ROOM),
         throttle: LogThrottle::default(),
     });
-    let (all, mut number) = (TaskTracker::new(), 0_u64);
+    let all = TaskTracker::new();
+    let mut number = 0_u64;
     loop {
         let taken = tokio::select! {
             taken = socket.accept() => taken,
@@ -107,8 +108,8 @@ pub async fn serve(
             continue;
         };
         number += 1;
-        let own = Principal::named(format!("{CLIENT}-{number}"));
-        all.spawn(Arc::clone(&server).connection(stream, place, own));
+        let principal = Principal::named(format!("{CLIENT}-{number}"));
+        all.spawn(Arc::clone(&server).connection(stream, place, principal));
     }
     all.close();
     all.wait().await;
@@ -120,13 +121,13 @@ fn admits(allowed: &[IpNet], from: SocketAddr) -> bool {
     allowed.is_empty() || allowed.iter().any(|net| net.contains(&ip))
 }
 
-/// A request that has no answer yet; the first one ends the time for it.
-fn serving(own: &OwnConnection, begun: &CancellationToken) -> Serving {
+/// Counts a request without an answer; the first one stops the clock for the first request.
+fn serving(connection: &ConnectionHandle, begun: &CancellationToken) -> Serving {
     begun.cancel();
-    own.serves()
+    connection.serves()
 }
 
-/// Decides if a connection that waits for no answer is kept for what ends with it: jobs, and shells with their state.
+/// Returns the reason to keep a connection that waits for no answer: jobs, and shells with their state.
 fn keep(sessions: SessionActivity) -> Keep {
     match sessions {
         SessionActivity::Running => Keep::Always,
@@ -137,14 +138,14 @@ fn keep(sessions: SessionActivity) -> Keep {
 }
 
 impl LineServer {
-    /// Logs what anybody can cause, so many times in a minute.
+    /// Logs a refused connection, a limited number of times each minute: any process can cause it.
     fn warn(&self, what: &str) {
         if let Some(left_out) = self.throttle.passes() {
             tracing::warn!(left_out, "{what}");
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, place: Place, own: Principal) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, place: Place, principal: Principal) {
         let mut first = [0; 1];
         let peeked = tokio::select! {
             peeked = timeout(FIRST, stream.peek(&mut first)) => peeked,
@@ -166,10 +167,11 @@ impl LineServer {
         let session_use = backend.session_use();
         place.kept_by(move || keep(session_use()));
         let ends = self.ends.of_a_connection(QUIET);
-        let (at, begun) = (place.own(), CancellationToken::new());
+        let at = place.handle();
+        let begun = CancellationToken::new();
         let noted = begun.clone();
         let serves = move || -> mcp::lines::UntilAnswered { Box::new(serving(&at, &noted)) };
-        let bounds = SharedBounds::new(Arc::clone(&self.room), own, serves);
+        let bounds = SharedBounds::new(Arc::clone(&self.room), principal, serves);
         let client = (backend, self.offer.clone());
         let served = serve::shared_streams(client, reader, writer, ends.clone(), bounds);
         let watched = async {
@@ -177,7 +179,7 @@ impl LineServer {
             if in_time {
                 place.given_away().await;
             }
-            // No more is read; what was asked before is answered.
+            // Nothing more is read; requests before are answered.
             ends.stop.cancel();
             std::future::pending::<()>().await;
         };

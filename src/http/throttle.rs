@@ -1,4 +1,4 @@
-//! Warnings that anybody who reaches the server can cause: so many in a minute, and the rest counted.
+//! Limits warnings that any client can cause to a number each minute, and counts the rest.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 /// Warnings of one kind in a minute.
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 
-/// Throttle of one kind of warning. A sender would fill the log.
+/// Throttle of one kind of warning: without it a client could fill the log.
 #[derive(Debug)]
 pub(crate) struct LogThrottle {
     passed: DefaultDirectRateLimiter,

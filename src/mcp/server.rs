@@ -67,14 +67,14 @@ pub(super) struct Shared<B: 'static> {
 /// Continuity between the requests that a server gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Continuity {
-    /// They are of one session, which was opened on a connection of its own and ends with it.
+    /// One session, opened on a connection and ended with it.
     Connection,
-    /// They are of one session, which was opened, and whose end nobody may tell.
+    /// One session, opened by `initialize`; the client may vanish without closing it.
     Session,
-    /// Each stands alone: a setting for later ones has none that it could be for. All are of one client.
+    /// Each request stands alone, so a setting for later requests has no effect. All are of one client.
     Requests,
-    /// Each stands alone, and nobody can tell whose it is: nothing lasts beyond it.
-    Strangers,
+    /// Stateless and without a token: no state outlives the request.
+    Anonymous,
 }
 
 impl Continuity {
@@ -129,7 +129,7 @@ impl<B: Backend> Server<B> {
         let tasks = match continuity {
             Continuity::Connection | Continuity::Requests => Some(Tasks::default()),
             // Sessions over HTTP are of revisions that have no tasks.
-            Continuity::Session | Continuity::Strangers => None,
+            Continuity::Session | Continuity::Anonymous => None,
         };
         Self(Arc::new(Shared {
             backend,
@@ -426,12 +426,12 @@ impl<B: Backend> Server<B> {
 }
 
 impl<B> Server<B> {
-    /// Has a command run to its end where no later call could ask for it.
+    /// Makes a command run to its end where no later call could ask for it.
     ///
     /// # Errors
-    /// It is to run on in the background, or to wait for input.
+    /// A command that is to run on in the background, or to wait for input.
     fn without_later_calls(&self, run: &mut SessionCommand) -> Result<(), Refused> {
-        if self.0.continuity != Continuity::Strangers {
+        if self.0.continuity != Continuity::Anonymous {
             return Ok(());
         }
         if run.wait == Wait::Background {
@@ -444,14 +444,14 @@ impl<B> Server<B> {
         Ok(())
     }
 
-    /// Checks that the client's later calls find what this one keeps.
+    /// Checks that later calls of the client can find the state that this call keeps.
     ///
     /// # Errors
-    /// They do not: no session was opened, and which requests belong to one client is not known. `instead` is the way out.
+    /// No session was opened, and the client has no name. `instead` is the way out.
     pub(crate) fn lasts(&self, instead: &str) -> Result<(), Refused> {
         match self.0.continuity {
             Continuity::Connection | Continuity::Session | Continuity::Requests => Ok(()),
-            Continuity::Strangers => {
+            Continuity::Anonymous => {
                 Err(Refused::failed(format!("requests of this client stand alone: {instead}"))
                     .with_hint("open a session (`initialize`), or ask the operator for a token"))
             }

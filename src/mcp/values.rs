@@ -1,7 +1,7 @@
 //! Bounds on the values in a text of JSON, for every door: a short text of many takes much memory once it is read.
 
 /// Values of JSON in one message.
-pub const MOST_VALUES: usize = 100_000;
+pub const MAX_VALUES: usize = 100_000;
 /// Bytes that each takes once it is read, besides those that it is written in.
 pub const VALUE_BYTES: usize = 96;
 
@@ -31,7 +31,7 @@ impl JsonValues {
 
     /// Returns true if no door takes so many.
     pub fn are_too_many(&self) -> bool {
-        self.counted > MOST_VALUES
+        self.counted > MAX_VALUES
     }
 
     /// Returns the bytes that reading them takes.
@@ -59,10 +59,10 @@ mod tests {
     #[test]
     fn a_message_has_so_many_values_and_no_more() {
         let mut values = JsonValues::default();
-        values.count(",".repeat(MOST_VALUES).as_bytes());
+        values.count(",".repeat(MAX_VALUES).as_bytes());
         assert!(!values.are_too_many());
         values.count(b"\",\" ,");
         assert!(values.are_too_many());
-        assert_eq!(values.bytes(), (MOST_VALUES + 1) * VALUE_BYTES);
+        assert_eq!(values.bytes(), (MAX_VALUES + 1) * VALUE_BYTES);
     }
 }

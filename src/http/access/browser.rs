@@ -1,8 +1,8 @@
-//! Requests that a browser was made to send: names that lead to this machine by DNS, and pages of other origins.
+//! Refuses requests that a page made a browser send: by a name that DNS leads to this machine, or from another origin.
 //!
-//! A page that a user has open can send requests to any port of the machine. It can choose neither the `Host` of its
-//! request nor leave out the `Origin` of a request that changes something, so both are compared with what this server
-//! is called.
+//! A page that a user has open can send requests to any port of the machine. It can neither choose the `Host` of its
+//! request nor leave out the `Origin` of a request that changes something, so both are compared with the names of this
+//! server.
 
 use std::net::IpAddr;
 
@@ -12,18 +12,18 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 
 use crate::respond::Refusal;
 
-/// Place at which this server can be reached.
+/// Where this server can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerReach {
     /// This machine's own addresses.
     Loopback,
     /// Other machines too.
     Network,
-    /// A Unix socket. No page can connect to it, but to a port that somebody forwards to it.
+    /// A Unix socket. A page can connect to it only where a port is forwarded to it.
     Socket,
 }
 
-/// ServedNames and origins that requests may have.
+/// Names and origins that requests may have.
 #[derive(Debug, Clone)]
 pub struct ServedNames {
     pub reach: ListenerReach,
@@ -36,9 +36,9 @@ pub struct ServedNames {
 /// Origin of a request that passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum From {
-    /// No page, or a page of this server itself.
+    /// No page, or a page of this server.
     Here,
-    /// A page of a listed origin, which is to be told that it may read the answer.
+    /// A page of a listed origin; a header of the answer allows it to read the answer.
     Listed(String),
 }
 
@@ -62,7 +62,7 @@ impl ServedNames {
             }
             Some(origin) if is_same(origin, &host) => Ok(From::Here),
             Some(_) => Err(foreign()),
-            // Browsers say of requests without an origin, such as those for images, where they come from.
+            // Browsers name the site that sends a request without an origin, such as one for an image.
             None => match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
                 None | Some(b"none" | b"same-origin") => Ok(From::Here),
                 Some(_) => Err(foreign()),
@@ -70,14 +70,13 @@ impl ServedNames {
         }
     }
 
-    /// Returns true for a name of this server. An address as a name is no rebinding: a page of that origin was
-    /// served from there.
+    /// Returns true for a name of this server. A numeric address cannot be rebound by DNS.
     fn is_ours(&self, host: &str) -> bool {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let address = host.parse::<IpAddr>();
         match (self.reach, address) {
             (ListenerReach::Socket | ListenerReach::Network, Ok(_)) => true,
-            // Clients of sockets write any word; no name without a dot is anybody's to lead here.
+            // Clients of sockets send any word. A page cannot use a name without a dot, which no DNS zone has.
             (ListenerReach::Socket, Err(_)) if !host.contains('.') => true,
             (ListenerReach::Loopback, Ok(address)) => address.is_loopback(),
             (_, Err(_)) => host == "localhost" || self.hosts.contains(&host),
@@ -90,7 +89,7 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, Refusal> {
     let bad = || Refusal::new(StatusCode::BAD_REQUEST, "bad_request", "one `Host` is needed");
     let (Some(host), None) = (named.next(), named.next()) else { return Err(bad()) };
     let host = Authority::try_from(host.as_bytes()).map_err(|_| bad())?;
-    // The form for proxies names a host twice.
+    // The absolute form, for proxies, names a host twice.
     match uri.authority() {
         Some(authority) if *authority != host => Err(bad()),
         Some(_) | None if host.as_str().contains('@') => Err(bad()),
@@ -100,8 +99,8 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, Refusal> {
 
 /// Returns true if an origin is the server's own, by the name that it was asked under.
 fn is_same(origin: &str, host: &Authority) -> bool {
-    let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    own.is_some_and(|own| own.eq_ignore_ascii_case(host.as_str()))
+    let origin_host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    origin_host.is_some_and(|origin| origin.eq_ignore_ascii_case(host.as_str()))
 }
 
 fn forbidden(message: &str) -> Refusal {

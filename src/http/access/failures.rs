@@ -1,4 +1,4 @@
-//! Requests with a wrong token, counted by the address that they came from.
+//! Counts requests with a wrong token by the address that they came from.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -9,10 +9,10 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 /// Wrong tokens of one address in a minute that are answered as such.
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
-/// Addresses that are remembered; beyond, those whose time is over are forgotten.
+/// Maximum addresses that are remembered; at the limit, those whose minute is over are forgotten.
 const REMEMBERED: usize = 4096;
 
-/// Counts failures of each address; of IPv6, of each network of 64 bits, which one sender has as a whole.
+/// Counts failures of each IPv4 address, and of each IPv6 network of 64 bits, which one sender usually has as a whole.
 #[derive(Debug)]
 pub struct Failures(DefaultKeyedRateLimiter<IpAddr>);
 
@@ -28,14 +28,14 @@ impl Failures {
         if self.0.len() >= REMEMBERED {
             self.0.retain_recent();
         }
-        // A flood from more addresses than are remembered is counted as one.
+        // Failures from more addresses than are remembered are counted together.
         let key = if self.0.len() >= REMEMBERED { IpAddr::from([0; 4]) } else { sender(address) };
         let now = DefaultClock::default().now();
         self.0.check_key(&key).map_err(|until| until.wait_time_from(now))
     }
 }
 
-/// Returns what addresses of one sender have in common.
+/// Returns the key that all addresses of one sender share.
 pub(super) fn sender(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

@@ -1,4 +1,4 @@
-//! Whose a request is, and whether its sender may ask at all.
+//! Finds the client of a request, and decides whether its sender may connect.
 
 pub mod browser;
 mod failures;
@@ -17,7 +17,7 @@ use policy::Principal;
 pub use rights::ClientRights;
 use tokens::Token;
 
-/// Sender of the requests of one connection, as the kernel tells it.
+/// Sender of the requests of one connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     Address(SocketAddr),
@@ -26,7 +26,8 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Returns the address that its requests are counted by: of IPv6 the network, which one sender has as a whole.
+    /// Returns the address that its requests are counted by. For IPv6 it is the network of 64 bits, which one sender
+    /// usually has as a whole.
     pub(crate) fn sender(self) -> Option<IpAddr> {
         match self {
             Self::Address(from) => Some(failures::sender(from.ip().to_canonical())),
@@ -38,12 +39,12 @@ impl Peer {
 /// Client to which requests without a token belong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WithoutToken {
-    /// None: each request needs a token.
+    /// Each request needs a token.
     Refused,
-    /// Clients that cannot be told apart, so nothing lasts from one request to the next but an MCP session, whose id
-    /// nobody can guess.
-    Strangers(Principal),
-    /// One client: whoever reaches the socket is the user who started the server.
+    /// Clients without names, so only an MCP session, whose id cannot be guessed, lasts from one request to
+    /// the next.
+    Anonymous(Principal),
+    /// One client: only the user who started the server reaches the socket.
     One(Principal),
 }
 
@@ -55,16 +56,16 @@ pub struct Client {
     pub rights: ClientRights,
 }
 
-/// Knowledge of a client.
+/// Says if a client has a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It can be told from others.
+    /// The client has a name.
     Known,
-    /// Nobody can tell.
-    Stranger,
+    /// Clients without a token share one name.
+    Anonymous,
 }
 
-/// Conditions of access.
+/// Rules of access.
 #[derive(Debug)]
 pub struct AccessRules {
     pub names: ServedNames,
@@ -87,7 +88,7 @@ impl AccessRules {
         clients
     }
 
-    /// Returns true if this address may connect. One that may not is logged, so many times in a minute.
+    /// Returns true if this address may connect. Refused ones are logged, a limited number of times each minute.
     pub(crate) fn admits(&self, from: SocketAddr) -> bool {
         let address = from.ip().to_canonical();
         let admits =
@@ -100,8 +101,8 @@ impl AccessRules {
 
     /// Returns the client of a request.
     ///
-    /// A right token passes however many wrong ones came from the same address: nobody can lock another out. It has
-    /// too many characters to be guessed at any rate.
+    /// A right token passes however many wrong ones came from the same address, so that no client can lock another out.
+    /// Tokens are too long to be guessed at any rate.
     pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Result<Client, Refusal> {
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
         match (presented.next(), presented.next()) {
@@ -120,7 +121,7 @@ impl AccessRules {
     fn of_no_token(&self) -> Option<Client> {
         let (principal, standing) = match &self.without_token {
             WithoutToken::Refused => return None,
-            WithoutToken::Strangers(principal) => (principal, Standing::Stranger),
+            WithoutToken::Anonymous(principal) => (principal, Standing::Anonymous),
             WithoutToken::One(principal) => (principal, Standing::Known),
         };
         Some(Client { principal: principal.clone(), standing, rights: ClientRights::Agent })
@@ -133,7 +134,7 @@ impl AccessRules {
         };
         match self.failures.note(address) {
             Ok(()) => {
-                // Beyond the throttle nothing is logged: a sender would fill the log.
+                // Beyond the throttle nothing is logged: a client could fill the log.
                 tracing::warn!(%address, "a request had a wrong token");
                 Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "the token is wrong")
             }

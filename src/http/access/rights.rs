@@ -1,5 +1,5 @@
-//! The two kinds of tokens, and what each may ask for: an agent's runs things, an operator's controls the server and
-//! runs nothing. So no session of an agent holds a token that can change what is offered.
+//! Rights of the two kinds of tokens: an agent's token runs calls, an operator's token controls the server and runs
+//! nothing. So no session of an agent holds a token that can change the tools on offer.
 
 use axum::http::{Method, StatusCode};
 
@@ -29,7 +29,7 @@ pub(crate) fn check(rights: ClientRights, method: &Method, path: &str) -> Result
     }
 }
 
-/// Returns true for what an operator alone may ask for. What is compared is the path that the router compares.
+/// Returns true for a path that only an operator may use. The router compares the same path.
 fn is_control(path: &str) -> bool {
     let of_a_tool =
         |rest: &str| matches!(rest.rsplit_once('/'), Some((_, "enable" | "disable" | "reset")));
@@ -43,7 +43,8 @@ mod tests {
     #[test]
     fn an_agent_controls_nothing_and_an_operator_runs_nothing() {
         let may = |rights, method: Method, path| check(rights, &method, path).is_ok();
-        let (agent, operator) = (ClientRights::Agent, ClientRights::Operator);
+        let agent = ClientRights::Agent;
+        let operator = ClientRights::Operator;
         for path in ["/tools/bash/enable", "/tools/bash/disable", "/tools/bash/reset"] {
             assert!(!may(agent, Method::POST, path) && may(operator, Method::POST, path), "{path}");
         }

@@ -1,4 +1,4 @@
-//! Bearer tokens: each names a client, and is compared in constant time.
+//! Bearer tokens, each of which names a client. They are compared in constant time.
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -6,17 +6,17 @@ use subtle::ConstantTimeEq;
 use super::ClientRights;
 use policy::Principal;
 
-/// Characters of the shortest token.
-pub const SHORTEST: usize = 32;
-/// Characters of the longest token that is looked at.
-const LONGEST: usize = 1024;
+/// Minimum characters of a token.
+pub const MIN_CHARACTERS: usize = 32;
+/// Maximum characters of a token.
+const MAX_CHARACTERS: usize = 1024;
 
 /// Fault in a token as it was configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadToken {
-    #[error("a token has {SHORTEST} characters at least")]
+    #[error("a token has {MIN_CHARACTERS} characters at least")]
     Short,
-    #[error("a token has {LONGEST} characters at most")]
+    #[error("a token has {MAX_CHARACTERS} characters at most")]
     Long,
     #[error("a token has visible ASCII characters and no spaces")]
     Characters,
@@ -47,8 +47,8 @@ impl Token {
             return Err(BadToken::Characters);
         }
         match secret.len() {
-            short if short < SHORTEST => Err(BadToken::Short),
-            long if long > LONGEST => Err(BadToken::Long),
+            short if short < MIN_CHARACTERS => Err(BadToken::Short),
+            long if long > MAX_CHARACTERS => Err(BadToken::Long),
             _ => Ok(Self {
                 digest: digest(secret.as_bytes()),
                 principal,
@@ -70,8 +70,8 @@ fn digest(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
-/// Returns the token that a header `Authorization` presents: those of one client are compared with all that there
-/// are, so that the time tells nothing.
+/// Returns the token that a header `Authorization` presents. It is compared with every configured token, so that the
+/// time does not depend on which one matches.
 pub(crate) fn presented<'t>(tokens: &'t [Token], header: &[u8]) -> Option<&'t Token> {
     let secret = bearer(header)?;
     let presented = digest(secret);
@@ -89,7 +89,7 @@ pub fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = header.split_at_checked(7)?;
     let secret = rest.trim_ascii();
     let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
-    (is_bearer && !secret.is_empty() && secret.len() <= LONGEST).then_some(secret)
+    (is_bearer && !secret.is_empty() && secret.len() <= MAX_CHARACTERS).then_some(secret)
 }
 
 #[cfg(test)]
@@ -105,11 +105,11 @@ mod tests {
     #[test]
     fn a_token_is_long_enough_and_visible() {
         assert!(token(SECRET).is_ok());
-        let told = |secret: &str| token(secret).err();
-        assert_eq!(told(&SECRET[1..]), Some(BadToken::Short));
-        assert_eq!(told(&SECRET.repeat(33)), Some(BadToken::Long));
-        assert_eq!(told(&format!("{SECRET} x")), Some(BadToken::Characters));
-        assert_eq!(told(&format!("{SECRET}\u{e9}")), Some(BadToken::Characters));
+        let error_of = |secret: &str| token(secret).err();
+        assert_eq!(error_of(&SECRET[1..]), Some(BadToken::Short));
+        assert_eq!(error_of(&SECRET.repeat(33)), Some(BadToken::Long));
+        assert_eq!(error_of(&format!("{SECRET} x")), Some(BadToken::Characters));
+        assert_eq!(error_of(&format!("{SECRET}\u{e9}")), Some(BadToken::Characters));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::LINE_BYTES;
-use crate::values::{JsonValues, MOST_VALUES};
+use crate::values::{JsonValues, MAX_VALUES};
 use policy::Principal;
 use service::fair::{FairShare, Share};
 
@@ -80,7 +80,7 @@ impl Hold {
 pub(super) enum Unread {
     #[error("a line is at most {LINE_BYTES} bytes")]
     Long,
-    #[error("a message has {MOST_VALUES} values of JSON at most")]
+    #[error("a message has {MAX_VALUES} values of JSON at most")]
     Values,
     #[error("too many large messages are being read or served: send it again later")]
     NoRoom,

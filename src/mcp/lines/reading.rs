@@ -337,7 +337,7 @@ mod tests {
 
     use super::super::Lines;
     use super::*;
-    use crate::values::MOST_VALUES;
+    use crate::values::MAX_VALUES;
 
     type Told = Result<Vec<u8>, Unread>;
 
@@ -369,7 +369,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_of_very_many_values_is_skipped_whole_and_the_next_is_read() {
-        let many = format!("[{}0]\nok", "0,".repeat(MOST_VALUES + 1));
+        let many = format!("[{}0]\nok", "0,".repeat(MAX_VALUES + 1));
         let expected = vec![Err(Unread::Values), Ok(b"ok".to_vec())];
         assert_eq!(lines_of(many.as_bytes(), LINE_BYTES).await, expected);
     }
