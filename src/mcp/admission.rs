@@ -1,4 +1,4 @@
-//! Admission of calls of a project's tools: the operator's list, then the project's own hook in a cell.
+//! Admits calls of a project's tools: by the operator's list, then by the project's hook, which runs in a cell.
 
 use rmcp::ErrorData;
 use rmcp::model::ErrorCode;
@@ -9,17 +9,17 @@ use super::tools::Context;
 use project::{Project, ScriptLaunch, ScriptTool, hooks};
 use service::Backend;
 
-/// Name that rules know the asking of the hook by, behind `project:`.
+/// Name of the hook's call in rules, after `project:`.
 const ASKS: &str = "hooks/policy";
 
 /// Code of parameters that are refused (JSON-RPC).
 const REFUSED: ErrorCode = ErrorCode(-32602);
 
 impl<B: Backend> Server<B> {
-    /// Returns if a tool of the project may be called.
+    /// Checks that a tool of the project may be called.
     ///
     /// # Errors
-    /// The reason against it. A hook that is not run, that fails or that does not answer in its time is one.
+    /// The reason why it may not. A hook that cannot run, fails or does not answer in time refuses the call.
     pub(super) async fn admit_call(
         &self,
         project: &Project,

@@ -95,7 +95,7 @@ pub fn typed<T: DeserializeOwned>(tool: &str, given: JsonObject) -> Result<T, Ba
     serde_path_to_error::deserialize(serde_json::Value::Object(given)).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.inner();
-        // A missing field has no path of its own; serde's text names it.
+        // A missing field has no path; serde's text names it.
         let message = if path == "." {
             format!("{tool}: {cause}")
         } else {

@@ -1,5 +1,7 @@
-//! Changes that a client hears of: of lists, by files of the project and by the operator, and of resources that it asked
-//! about. Each client is told of what is another than when it was told last.
+//! Notifies each client of lists and files that changed since its last notification.
+//!
+//! Lists change with the files of a project and with the operator's switches. Files are those that the client uri to
+//! hear about.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,35 +19,35 @@ use crate::server::{Server, Shared};
 use project::{WATCHED_FILES, WatchableResource};
 use service::Backend;
 
-/// Time between two tellings of one client at least: a client reads a list anew each time.
+/// Minimum time between two notifications of one client, which reads the list again after each.
 const APART: Duration = Duration::from_millis(500);
-/// Time before the files of a stream are looked for in which the client may have been told that they are watched. A file
+/// Time by which a client may learn that a file is watched before the watch exists. Changes within it count. A file
 /// system's clock can be as much behind.
 const EARLIER: Duration = Duration::from_millis(20);
-/// Files of a project that one session hears of, or all streams of one client.
+/// Maximum watched files of one session, or of all streams of one client.
 const FILES: usize = 64;
-/// Files that all sessions of one client hear of: others have room too.
+/// Maximum watched files of all sessions of one client, so that others have room too.
 const CLIENT_FILES: usize = WATCHED_FILES / 4;
 
-/// What one client asked about.
+/// Subscriptions of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
-    /// Files by the addresses that were asked for.
-    files: Mutex<BTreeMap<String, ToldFile>>,
-    /// Number of its files, those of open streams with them.
+    /// Files, by the addresses that the client uri for.
+    files: Mutex<BTreeMap<String, WatchedFile>>,
+    /// Number of its files, including those of open streams.
     count: Arc<AtomicUsize>,
     /// Number of the files of all sessions of this client.
     of_client: Arc<AtomicUsize>,
-    /// Task that tells of changes.
-    telling: Watching,
+    /// Task that notifies the client.
+    task: Watching,
 }
 
 /// A file, and the version of it that its client knows.
 #[derive(Debug)]
-struct ToldFile {
+struct WatchedFile {
     held: HeldFile,
-    told: u64,
-    /// Among those of its session, and of its client.
+    notified: u64,
+    /// Counts the file for its session and for its client.
     _places: (Place, Place),
 }
 
@@ -54,8 +56,8 @@ struct ToldFile {
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn among(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        let more = |count: usize| (count < most).then_some(count + 1);
+    fn among(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let more = |count: usize| (count < max).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self(Arc::clone(count)))
     }
@@ -67,21 +69,21 @@ impl Drop for Place {
     }
 }
 
-/// Lists as a client was told of them last.
+/// Versions of the lists at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct OfferedLists {
     versions: Versions,
-    own: OwnLists,
+    built_in: BuiltInLists,
 }
 
-/// Names of what is the server's own, as it is offered.
+/// Names of the built-in entries that are offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct OwnLists {
+struct BuiltInLists {
     tools: Vec<String>,
     resources: Vec<String>,
 }
 
-/// A change that a client is told of.
+/// A change to notify a client of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
     Tools,
@@ -90,20 +92,20 @@ enum Change {
     Updated(String),
 }
 
-/// Ways to a client.
-enum Ear {
-    /// A session of the revisions that have some.
+/// How notifications reach a client.
+enum NotificationSink {
+    /// Through a session, in the revisions that have sessions.
     Session(Peer<RoleServer>),
-    /// A stream that it opened for this.
+    /// Through a stream that the client opened for this.
     Stream(SubscriptionSink),
 }
 
-impl Ear {
-    /// Tells a client, and waits until it may be told again; false once it cannot be told anything more.
-    async fn tell_all(&self, changes: Vec<Change>) -> bool {
+impl NotificationSink {
+    /// Notifies the client, and waits until the next notification may follow; false once the client is gone.
+    async fn notify_all(&self, changes: Vec<Change>) -> bool {
         let is_any = !changes.is_empty();
         for change in changes {
-            if !self.tell(change).await {
+            if !self.notify(change).await {
                 return false;
             }
         }
@@ -113,20 +115,20 @@ impl Ear {
         true
     }
 
-    /// Tells a client; false once it cannot be told anything more.
-    async fn tell(&self, change: Change) -> bool {
-        let told = match self {
-            Self::Session(peer) => tell_session(peer, change).await.is_ok(),
-            Self::Stream(sink) => tell_stream(sink, change).await,
+    /// Notifies the client; false once the client is gone.
+    async fn notify(&self, change: Change) -> bool {
+        let is_sent = match self {
+            Self::Session(peer) => notify_session(peer, change).await.is_ok(),
+            Self::Stream(sink) => notify_stream(sink, change).await,
         };
-        if !told {
-            tracing::debug!("a change was not told: the client is gone");
+        if !is_sent {
+            tracing::debug!("a notification was not sent: the client is gone");
         }
-        told
+        is_sent
     }
 }
 
-async fn tell_session(peer: &Peer<RoleServer>, change: Change) -> Result<(), ServiceError> {
+async fn notify_session(peer: &Peer<RoleServer>, change: Change) -> Result<(), ServiceError> {
     match change {
         Change::Tools => peer.notify_tool_list_changed().await,
         Change::Resources => peer.notify_resource_list_changed().await,
@@ -137,7 +139,7 @@ async fn tell_session(peer: &Peer<RoleServer>, change: Change) -> Result<(), Ser
     }
 }
 
-async fn tell_stream(sink: &SubscriptionSink, change: Change) -> bool {
+async fn notify_stream(sink: &SubscriptionSink, change: Change) -> bool {
     let wants = sink.accepted();
     match change {
         Change::Tools if wants.tools_list_changed == Some(true) => {
@@ -154,14 +156,14 @@ async fn tell_stream(sink: &SubscriptionSink, change: Change) -> bool {
     }
 }
 
-/// Receivers of everything that may be a change.
+/// Signals of everything that can change.
 struct Signals {
     switches: watch::Receiver<u64>,
     project: Option<watch::Receiver<Versions>>,
 }
 
 impl Signals {
-    /// Waits for the next signal; false once there can be none.
+    /// Waits for the next signal; false once no further signal can come.
     async fn next(&mut self) -> bool {
         match &mut self.project {
             None => self.switches.changed().await.is_ok(),
@@ -180,47 +182,48 @@ impl<B: Backend> Server<B> {
     }
 
     /// Returns the lists as they are now.
-    fn told_now(&self, signals: &mut Signals) -> Told {
+    fn current_lists(&self, signals: &mut Signals) -> OfferedLists {
         signals.switches.mark_unchanged();
         let versions = signals.project.as_mut().map(|project| *project.borrow_and_update());
-        Told { versions: versions.unwrap_or_default(), own: self.own_lists() }
+        OfferedLists { versions: versions.unwrap_or_default(), built_in: self.built_in_lists() }
     }
 
-    fn own_lists(&self) -> OwnLists {
+    fn built_in_lists(&self) -> BuiltInLists {
         let resources = resources::listed(&self.0.backend).into_iter().map(|one| one.uri.clone());
         let templates = resources::templates(&self.0.backend).into_iter();
         let templates = templates.map(|one| one.uri_template.clone());
-        OwnLists {
+        BuiltInLists {
             tools: self.own_names().map(str::to_owned).collect(),
             resources: resources.chain(templates).collect(),
         }
     }
 
-    /// Begins to tell the client of a session of changes.
-    pub(crate) fn begin_telling(&self, peer: Peer<RoleServer>) {
+    /// Starts the task that notifies the client of a session.
+    pub(crate) fn begin_notifying(&self, peer: Peer<RoleServer>) {
         let mut signals = self.signals();
-        let mut told = self.told_now(&mut signals);
-        // The task must not keep what it is a part of.
+        let mut notified = self.current_lists(&mut signals);
+        // A weak reference: the task must not keep the server alive.
         let server = Arc::downgrade(&self.0);
-        let ear = Ear::Session(peer);
+        let sink = NotificationSink::Session(peer);
         let task = tokio::spawn(async move {
             while signals.next().await {
-                let Some(changes) = due(&server, &mut signals, &mut told) else { return };
-                if !ear.tell_all(changes).await {
+                let Some(changes) = due(&server, &mut signals, &mut notified) else { return };
+                if !sink.notify_all(changes).await {
                     return;
                 }
             }
         });
-        self.0.subscriptions.telling.replace(Some(task));
+        self.0.subscriptions.task.replace(Some(task));
     }
 
-    /// Returns what of the lists is another than it was told.
-    fn lists_due(&self, signals: &mut Signals, told: &mut Told) -> Vec<Change> {
-        let before = std::mem::replace(told, self.told_now(signals));
-        let (now, was) = (&told.versions, &before.versions);
-        let tools = now.tools != was.tools || told.own.tools != before.own.tools;
-        let resources =
-            now.resources != was.resources || told.own.resources != before.own.resources;
+    /// Returns the lists that changed since the last notification.
+    fn lists_due(&self, signals: &mut Signals, notified: &mut OfferedLists) -> Vec<Change> {
+        let before = std::mem::replace(notified, self.current_lists(signals));
+        let now = &notified.versions;
+        let was = &before.versions;
+        let tools = now.tools != was.tools || notified.built_in.tools != before.built_in.tools;
+        let resources = now.resources != was.resources
+            || notified.built_in.resources != before.built_in.resources;
         let prompts = now.prompts != was.prompts;
         [(tools, Change::Tools), (resources, Change::Resources), (prompts, Change::Prompts)]
             .into_iter()
@@ -228,45 +231,45 @@ impl<B: Backend> Server<B> {
             .collect()
     }
 
-    /// Has a client hear of a file of the project; `None` where the project has nothing of this name.
-    pub(crate) async fn watch_file(&self, asked: &str) -> Option<Result<(), ErrorData>> {
+    /// Subscribes a client to a file of the project; `None` if the project has no such file.
+    pub(crate) async fn watch_file(&self, uri: &str) -> Option<Result<(), ErrorData>> {
         let project = self.0.project.as_ref()?;
         let watchable = match project.trusted() {
-            Ok(trusted) => trusted.watchable(asked)?,
+            Ok(trusted) => trusted.watchable(uri)?,
             Err(broken) => return Some(Err(broken)),
         };
         let path = match watchable {
             WatchableResource::Constant { .. } => return Some(Ok(())),
             WatchableResource::File { path, .. } => path,
             WatchableResource::Unknown { provider } => {
-                let why = format!("resources of the provider `{provider}` are not watched");
-                return Some(Err(ErrorData::invalid_params(why, None)));
+                let message = format!("resources of the provider `{provider}` are not watched");
+                return Some(Err(ErrorData::invalid_params(message, None)));
             }
         };
         if project.last().settings.poll_seconds == 0 {
             return Some(Err(ErrorData::internal_error(NotWatched::Off.to_string(), None)));
         }
         let subscriptions = &self.0.subscriptions;
-        if subscriptions.files().contains_key(asked) {
+        if subscriptions.files().contains_key(uri) {
             return Some(Ok(()));
         }
-        // The answer says from when on it is watched.
-        let file = match subscriptions.told_file(project, &path, None).await {
+        // The answer promises that later changes are noticed.
+        let file = match subscriptions.watch_one(project, &path, None).await {
             Ok(file) => file,
-            Err(why) => return Some(Err(ErrorData::internal_error(why.to_string(), None))),
+            Err(error) => return Some(Err(ErrorData::internal_error(error.to_string(), None))),
         };
-        subscriptions.files().insert(asked.to_owned(), file);
+        subscriptions.files().insert(uri.to_owned(), file);
         Some(Ok(()))
     }
 
-    /// Ends what [`Server::watch_file`] began; `None` where the project has nothing of this name.
-    pub(crate) fn unwatch_file(&self, asked: &str) -> Option<()> {
+    /// Ends a subscription of [`Server::watch_file`]; `None` if the project has no such file.
+    pub(crate) fn unwatch_file(&self, uri: &str) -> Option<()> {
         let project = self.0.project.as_ref()?;
-        let was_watched = self.0.subscriptions.files().remove(asked).is_some();
-        (was_watched || project.last().watchable(asked).is_some()).then_some(())
+        let was_watched = self.0.subscriptions.files().remove(uri).is_some();
+        (was_watched || project.last().watchable(uri).is_some()).then_some(())
     }
 
-    /// Returns the addresses among these that a stream can be about: of files, as many as there is room for.
+    /// Returns the addresses among these that a stream can serve: as many files as there is room for.
     pub(crate) fn watchable<'u>(&self, uris: impl Iterator<Item = &'u String>) -> Vec<String> {
         let Some(current) = &self.0.project else { return Vec::new() };
         let Ok(project) = current.trusted() else { return Vec::new() };
@@ -287,30 +290,30 @@ impl<B: Backend> Server<B> {
         uris.filter(is_watched).take(FILES).cloned().collect()
     }
 
-    /// Tells a client of the revision without sessions of changes, until it closes its stream.
-    pub(crate) async fn tell_stream(&self, context: &SubscriptionContext) {
+    /// Notifies a client of the revision without sessions of changes, until it closes its stream.
+    pub(crate) async fn notify_stream(&self, context: &SubscriptionContext) {
         let mut signals = self.signals();
-        let mut told = self.told_now(&mut signals);
+        let mut notified = self.current_lists(&mut signals);
         let mut files = self.stream_files(context.accepted()).await;
-        let ear = Ear::Stream(context.sink().clone());
+        let sink = NotificationSink::Stream(context.sink().clone());
         loop {
-            // What changed while files were looked for is told too.
-            let mut changes = self.lists_due(&mut signals, &mut told);
+            // Includes what changed while the watch was set up.
+            let mut changes = self.lists_due(&mut signals, &mut notified);
             changes.extend(files_due(&mut files));
-            if !ear.tell_all(changes).await {
+            if !sink.notify_all(changes).await {
                 return;
             }
             if !signals.next().await {
-                // No change can come any more; the stream lasts until its client closes it.
+                // No further change can come; the stream stays open until its client closes it.
                 return std::future::pending().await;
             }
         }
     }
 
-    async fn stream_files(&self, accepted: &SubscriptionFilter) -> BTreeMap<String, ToldFile> {
+    async fn stream_files(&self, accepted: &SubscriptionFilter) -> BTreeMap<String, WatchedFile> {
         let mut files = BTreeMap::new();
         let Some(project) = &self.0.project else { return files };
-        // Its client knows by now that it is told of changes.
+        // By now the client knows that its subscription is accepted.
         let since = SystemTime::now() - EARLIER;
         for uri in accepted.resource_subscriptions.iter().flatten() {
             let Some(WatchableResource::File { path, .. }) = project.last().watchable(uri) else {
@@ -319,10 +322,10 @@ impl<B: Backend> Server<B> {
             if files.contains_key(uri) {
                 continue;
             }
-            match self.0.subscriptions.told_file(project, &path, Some(since)).await {
+            match self.0.subscriptions.watch_one(project, &path, Some(since)).await {
                 Ok(file) => drop(files.insert(uri.clone(), file)),
-                // There was room when it was accepted.
-                Err(why) => tracing::warn!(%why, "a resource is not watched"),
+                // Room was reserved when the subscription was accepted.
+                Err(error) => tracing::warn!(%error, "a resource is not watched"),
             }
         }
         files
@@ -330,56 +333,56 @@ impl<B: Backend> Server<B> {
 }
 
 impl Subscriptions {
-    /// Makes those of one of a client's sessions, which have this count of files together.
+    /// Makes the subscriptions of a session; all sessions of the client share this count of files.
     pub(crate) fn of_client(of_client: Arc<AtomicUsize>) -> Self {
         Self { of_client, ..Self::default() }
     }
 
-    /// Returns how many more files there can be.
+    /// Returns how many more files can be watched.
     fn room(&self) -> usize {
         let left =
-            |count: &AtomicUsize, most: usize| most.saturating_sub(count.load(Ordering::Relaxed));
+            |count: &AtomicUsize, max: usize| max.saturating_sub(count.load(Ordering::Relaxed));
         left(&self.count, FILES).min(left(&self.of_client, CLIENT_FILES))
     }
 
-    /// Has a file watched for the client, which is told of changes after `since`, or from now on.
-    async fn told_file(
+    /// Watches a file for the client, which is notified of changes after `since`, or from now on.
+    async fn watch_one(
         &self,
         project: &Arc<CurrentProject>,
         path: &str,
         since: Option<SystemTime>,
-    ) -> Result<ToldFile, NotWatched> {
-        let place = |count, most| Place::among(count, most).ok_or(NotWatched::TooMany);
+    ) -> Result<WatchedFile, NotWatched> {
+        let place = |count, max| Place::among(count, max).ok_or(NotWatched::TooMany);
         let places = (place(&self.count, FILES)?, place(&self.of_client, CLIENT_FILES)?);
         let (held, before) = project.hold(path, since).await?;
-        let told = if since.is_some() { before } else { held.version() };
-        Ok(ToldFile { told, held, _places: places })
+        let notified = if since.is_some() { before } else { held.version() };
+        Ok(WatchedFile { notified, held, _places: places })
     }
 
-    fn files(&self) -> MutexGuard<'_, BTreeMap<String, ToldFile>> {
+    fn files(&self) -> MutexGuard<'_, BTreeMap<String, WatchedFile>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns all that a session is to be told of; `None` once it is gone.
+/// Returns the changes to notify a session of; `None` once it is gone.
 fn due<B: Backend>(
     server: &Weak<Shared<B>>,
     signals: &mut Signals,
-    told: &mut Told,
+    notified: &mut OfferedLists,
 ) -> Option<Vec<Change>> {
     let server = Server(server.upgrade()?);
-    let mut changes = server.lists_due(signals, told);
+    let mut changes = server.lists_due(signals, notified);
     changes.extend(files_due(&mut server.0.subscriptions.files()));
     Some(changes)
 }
 
-/// Returns the files whose content is another than was told.
-fn files_due(files: &mut BTreeMap<String, ToldFile>) -> Vec<Change> {
+/// Returns the files whose content changed since the last notification.
+fn files_due(files: &mut BTreeMap<String, WatchedFile>) -> Vec<Change> {
     let mut changes = Vec::new();
     for (uri, file) in files {
         let version = file.held.version();
-        if version != file.told {
-            file.told = version;
+        if version != file.notified {
+            file.notified = version;
             changes.push(Change::Updated(uri.clone()));
         }
     }

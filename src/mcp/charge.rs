@@ -1,4 +1,4 @@
-//! The memory that a request is charged for by the front door that it came through.
+//! The memory that the server over HTTP or lines charges a request for.
 
 use std::any::Any;
 use std::fmt;
@@ -8,8 +8,8 @@ use hyperium_http::request::Parts;
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 
-/// Part that a request has of its front door's memory. The door gives it back with the answer; a call that goes on
-/// after its answer has the arguments still, and so this too. Clones are the same part.
+/// Memory that a request is charged for. It is released with the answer, or later by a call that runs on after its
+/// answer and still holds the arguments. Clones share the charge.
 #[derive(Clone)]
 pub struct Charge {
     _held: Arc<dyn Any + Send + Sync>,
@@ -22,12 +22,12 @@ impl fmt::Debug for Charge {
 }
 
 impl Charge {
-    /// Makes a part that is given back when the last clone is dropped, by dropping `held`.
+    /// Makes a charge that is released when the last clone is dropped, by dropping `held`.
     pub fn new(held: impl Any + Send + Sync) -> Self {
         Self { _held: Arc::new(held) }
     }
 
-    /// Returns that of a request, from where its front door has put it: beside the message, or beside the head of HTTP.
+    /// Returns the charge of a request: an extension of the message, or of its HTTP request.
     pub(crate) fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
         let extensions = &context.extensions;
         let of_http = || extensions.get::<Parts>()?.extensions.get::<Self>();

@@ -20,7 +20,7 @@ use service::cli::{
     self, AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words,
 };
 
-/// Fields that every declared command has besides its own.
+/// Fields that every declared command has.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Common {
@@ -75,7 +75,7 @@ pub(crate) fn parse_request(
     })
 }
 
-/// Gives fields that came under their second names their own.
+/// Renames fields that came under their second names.
 fn renamed(command: &DeclaredCommand, given: &mut JsonObject) -> Result<(), BadArguments> {
     for one in &command.positionals {
         let Some(value) = one.also.as_ref().and_then(|also| given.remove(also)) else { continue };
@@ -110,7 +110,8 @@ fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadA
 pub fn invalid(declared: &Declared, bad: BadArguments) -> DeclaredResult {
     let hint = bad.hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
     let error = ToolError::new(ErrorType::ValidationError, format!("{}{hint}", bad.message));
-    let (request, correlation) = (DeclaredRequest::default(), cli::correlation(None));
+    let request = DeclaredRequest::default();
+    let correlation = cli::correlation(None);
     DeclaredResult::refused(error, AboutCall::of(declared, &request, &correlation))
 }
 
@@ -202,7 +203,7 @@ fn input(declared: &Declared) -> Value {
     })
 }
 
-/// Describes the flags, and what stands in their place where a call has none of them.
+/// Describes the flags, and the defaults of a call without flags.
 fn extra_args(command: &DeclaredCommand) -> Value {
     let flags: Vec<String> = command.flags.iter().map(flag).collect();
     let defaults = command.conduct.defaults.iter().map(|one| one.args.join(" "));
@@ -287,7 +288,8 @@ fn places(takes: &Type) -> String {
 }
 
 fn output() -> Value {
-    let (text, yes) = (json!({ "type": "string" }), json!({ "type": "boolean" }));
+    let text = json!({ "type": "string" });
+    let yes = json!({ "type": "boolean" });
     json!({
         "type": "object",
         "properties": {

@@ -6,7 +6,7 @@ use rmcp::service::RequestContext;
 
 use model::call::Correlation;
 
-/// Returns the name, where the front door over HTTP has put one beside the request's head.
+/// Returns the name of a request, if the HTTP server has put one into its extensions.
 pub(crate) fn of_request(context: &RequestContext<RoleServer>) -> Option<Correlation> {
     context.extensions.get::<Parts>()?.extensions.get::<Correlation>().cloned()
 }

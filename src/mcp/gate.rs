@@ -1,4 +1,4 @@
-//! A gate before a server: requests show a secret, if the operator set one.
+//! Checks that requests carry the project's secret, if the operator set one.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -17,14 +17,14 @@ use serde_json::{Map, Value, json};
 use crate::serve::Offer;
 use project::{ProjectSettings, RemoteToken};
 
-/// Methods that tell the server's name, and nothing of its project.
+/// Methods that reveal the server's name, and nothing of its project.
 const OPEN: [&str; 2] = [InitializeResultMethod::VALUE, PingRequestMethod::VALUE];
-/// Time in which failures count.
+/// Time for which a failure counts.
 const WITHIN: Duration = Duration::from_secs(60);
-/// Time that an answer to a guess waits then.
+/// Delay of the answer to a further wrong secret.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The secret that requests show, and the failures of all who did not.
+/// The secret that requests must carry, and the failures of those that did not.
 #[derive(Debug)]
 pub struct RemoteSecret {
     token: RemoteToken,
@@ -41,13 +41,14 @@ impl RemoteSecret {
     }
 
     fn in_settings(settings: &ProjectSettings) -> Option<Self> {
-        let (token, most) = (settings.token.clone()?, settings.token_failures);
+        let token = settings.token.clone()?;
+        let most = settings.token_failures;
         Some(Self { token, most, failures: Mutex::default() })
     }
 
-    /// Returns the answer to a message that should show the secret and does not.
+    /// Returns the answer to a message that lacks the secret.
     pub async fn refusal(&self, message: &Value) -> Option<Value> {
-        // Answers of the client have no method, and notifications none of these.
+        // Answers of the client have no method, and notifications have other methods.
         let method = message.get("method")?.as_str().unwrap_or_default();
         if OPEN.contains(&method) || method.starts_with("notifications/") {
             return None;
@@ -59,7 +60,7 @@ impl RemoteSecret {
         Some(json!({ "jsonrpc": "2.0", "id": id, "error": error }))
     }
 
-    /// Returns if a request with this `_meta` may pass.
+    /// Checks that a request with this `_meta` may pass.
     ///
     /// # Errors
     /// A request without the secret. After some of them, the answer to each further one waits.
@@ -78,7 +79,7 @@ impl RemoteSecret {
         Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None))
     }
 
-    /// Counts a failure; true if there were too many of late.
+    /// Counts a failure; true if there were too many recently.
     fn count_failure(&self) -> bool {
         let now = Instant::now();
         let mut failures = self.failures.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -93,7 +94,7 @@ impl RemoteSecret {
     }
 }
 
-/// A service, and the secret that its requests show.
+/// A service, and the secret that its requests must carry.
 #[derive(Debug)]
 pub(crate) struct Gate<S> {
     inner: S,
@@ -103,7 +104,7 @@ pub(crate) struct Gate<S> {
 }
 
 impl<S> Gate<S> {
-    /// Puts a gate before `inner`; it stands open without a secret.
+    /// Puts a gate before `inner`; without a secret everything passes.
     pub(crate) fn new(inner: S, settings: Option<&ProjectSettings>) -> Self {
         let secret = settings.and_then(RemoteSecret::in_settings);
         Self { inner, secret, is_project: settings.is_some() }
@@ -134,7 +135,7 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
             subscribed = Some(asked.params.uri.clone());
         }
         let result = self.inner.handle_request(request, context).await?;
-        // Answer with an id, by which the framework ends a subscription: the address serves.
+        // The framework ends a subscription by an id, which is the address.
         Ok(match subscribed {
             Some(uri) => ServerResult::CustomResult(CustomResult(json!({ "subscriptionId": uri }))),
             None => result,

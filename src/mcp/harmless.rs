@@ -1,5 +1,4 @@
-//! Texts of a cell or a project in messages to a client: each passes [`capture::deceptive::harmless`] here, whatever
-//! made the message.
+//! Passes every text of a cell or a project through [`capture::deceptive::harmless`] before it is sent to a client.
 
 use std::borrow::Cow;
 
@@ -11,14 +10,14 @@ use rmcp::model::{
 };
 use serde_json::Value;
 
-/// Replaces a text by its harmless form, if that is another.
+/// Replaces a text by its harmless form, if the two differ.
 pub(crate) fn text(text: &mut String) {
     if let Cow::Owned(shown) = harmless(text) {
         *text = shown;
     }
 }
 
-/// Does so with every text in a value, names of fields included.
+/// Makes every text in a value harmless, including names of fields.
 pub(crate) fn value(value: &mut Value) {
     match value {
         Value::String(one) => text(one),
@@ -35,8 +34,8 @@ pub(crate) fn value(value: &mut Value) {
     }
 }
 
-/// Does so with the descriptions and titles in an entry of a list. Names, addresses and what a schema compares stay, as
-/// clients send them back.
+/// Makes descriptions and titles in an entry of a list harmless. Names, addresses and values that a schema compares
+/// stay, as clients send them back.
 pub(crate) fn described(value: &mut Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(described),
@@ -52,7 +51,7 @@ pub(crate) fn described(value: &mut Value) {
     }
 }
 
-/// Does so with the result of a tool: its texts and its fields.
+/// Makes the result of a tool harmless: its texts and its fields.
 pub(crate) fn result(mut result: CallToolResult) -> CallToolResult {
     result.content.iter_mut().for_each(block);
     result.structured_content.iter_mut().for_each(value);
@@ -70,7 +69,7 @@ fn block(block: &mut ContentBlock) {
             let texts = [link.title.as_mut(), link.description.as_mut()];
             texts.into_iter().flatten().chain([&mut link.name, &mut link.uri]).for_each(text);
         }
-        // Bytes in base64, and kinds that no reply of a cell has.
+        // Bytes in base64, and kinds of content that no reply of a cell has.
         ContentBlock::Image(_) | ContentBlock::Audio(_) | _ => {}
     }
 }
@@ -86,13 +85,13 @@ fn contents(contents: &mut ResourceContents) {
     }
 }
 
-/// Does so with what was read of resources.
+/// Makes the contents of resources harmless.
 pub(crate) fn read(mut result: ReadResourceResult) -> ReadResourceResult {
     result.contents.iter_mut().for_each(contents);
     result
 }
 
-/// Does so with a prompt.
+/// Makes a prompt harmless.
 pub(crate) fn prompt(mut result: GetPromptResult) -> GetPromptResult {
     result.description.iter_mut().for_each(text);
     for message in &mut result.messages {
@@ -101,13 +100,13 @@ pub(crate) fn prompt(mut result: GetPromptResult) -> GetPromptResult {
     result
 }
 
-/// Does so with suggestions.
+/// Makes suggestions harmless.
 pub(crate) fn suggestions(mut result: CompleteResult) -> CompleteResult {
     result.completion.values.iter_mut().for_each(text);
     result
 }
 
-/// Does so with an error, which a script may have worded.
+/// Makes an error harmless, whose message may come from a script.
 pub(crate) fn error(mut error: ErrorData) -> ErrorData {
     if let Cow::Owned(shown) = harmless(&error.message) {
         error.message = Cow::Owned(shown);

@@ -1,5 +1,5 @@
-//! The MCP front door: requests in, calls out, results back. Parses all hostile input and runs
-//! nothing itself.
+//! The MCP server: parses requests, has [`service`] run calls, and makes the replies. All of its input is hostile, and
+//! it runs nothing itself.
 //!
 //! A message arrives as a line ([`lines`]); rmcp dispatches it to [`server`], and the row of its tool
 //! ([`tools`]) parses its arguments ([`arguments`]); a [`service::Backend`] runs it when its turn has

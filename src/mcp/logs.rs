@@ -56,7 +56,7 @@ impl Window {
 }
 
 impl Logs {
-    /// Sets the least level that the client receives from now on.
+    /// Sets the lowest level that the client receives from now on.
     pub fn set(&self, level: LoggingLevel) {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
     }
@@ -87,7 +87,7 @@ impl Logs {
         usual: &str,
     ) {
         let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        // From MCP 2026-07-28 on a client asks for messages with the request, or gets none.
+        // From MCP 2026-07-28 on a client asks for messages in each request, or gets no messages.
         let usual = (!tasks::is_modern(context)).then(|| serde_json::from_value(usual.into()).ok());
         let least = context.meta.log_level().or(set).or(usual.flatten());
         let Some(least) = least else { return };
@@ -123,7 +123,7 @@ impl Logs {
     }
 }
 
-/// Returns the place of a level among all, the least first (RFC 5424).
+/// Returns the rank of a level, the lowest first (RFC 5424).
 fn weight(level: LoggingLevel) -> u8 {
     match level {
         LoggingLevel::Debug => 0,
@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn so_many_messages_are_told_and_the_next_says_how_many_were_not() {
-        let (mut window, start) = (None, Instant::now());
+        let mut window = None;
+        let start = Instant::now();
         for _ in 0..MOST {
             assert_eq!(Window::place(&mut window, start), Some(0));
         }

@@ -142,7 +142,7 @@ struct MovedParameters {
     params: MovedMembers,
 }
 
-/// Exactly the fields of a request: with a `result` beside them a line is no message.
+/// Exactly the fields of a request: a line with a `result` in addition is not a message.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestAlone {

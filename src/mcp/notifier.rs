@@ -14,7 +14,7 @@ use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};
 
 /// Bytes of one notification: the maximum, and the default.
-pub(crate) const MOST: usize = 65_536;
+pub(crate) const MAX_BYTES: usize = 65_536;
 pub(crate) const USUAL: usize = 4096;
 /// Bytes of output sent for one command while it runs, at most.
 const LIVE_BYTES: usize = 1 << 20;
@@ -43,7 +43,9 @@ impl<'s> OutputNotifier<'s> {
 
     /// Sends pieces of output until there are no more.
     pub(crate) async fn send(self, mut pieces: Receiver<Piece>) {
-        let (mut out, mut err, mut sent) = (Vec::new(), Vec::new(), 0);
+        let mut out = Vec::new();
+        let mut err = Vec::new();
+        let mut sent = 0;
         while let Some(Piece { source, bytes, after_gap }) = pieces.recv().await {
             if sent > LIVE_BYTES || tasks::is_answered(self.context) {
                 continue;
@@ -84,7 +86,7 @@ impl<'s> OutputNotifier<'s> {
     }
 
     async fn chunk(&self, source: Source, bytes: &[u8]) {
-        let text = render(&Captured::of(bytes), &Captured::of(b""), 4 * MOST).stdout;
+        let text = render(&Captured::of(bytes), &Captured::of(b""), 4 * MAX_BYTES).stdout;
         match source {
             Source::Stdout => {
                 self.log("stdout", &text).await;
@@ -97,7 +99,7 @@ impl<'s> OutputNotifier<'s> {
         }
     }
 
-    /// Sends a remark of cofferdam's own.
+    /// Sends a remark that cofferdam itself makes.
     async fn say(&self, text: &str) {
         self.log("note", text).await;
         self.progress(text).await;

@@ -1,4 +1,4 @@
-//! Pages of a project's lists, as its framework has them: a length, a cursor that counts for this list alone, and the total.
+//! Pages of a project's lists, as its framework has them: a length, a cursor for this list only, and the total.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::tools::Context;
 
-/// Entries of a page for which no length is asked, and of the longest.
+/// Default and maximum entries of a page.
 const USUAL: usize = 50;
 const MOST: usize = 200;
 /// Key of `_meta` with the length of the whole list.
@@ -18,7 +18,7 @@ const TOTAL: &str = "mcpbash/total";
 /// Length of the longest cursor in bytes.
 const CURSOR_BYTES: usize = 512;
 
-/// Beginning of the keys of `_meta` under which members stand that the protocol does not have in the parameters.
+/// Prefix of the keys of `_meta` that carry parameters which the protocol does not have.
 pub(crate) const MOVED: &str = "mcpbash/";
 
 /// A page of a list.
@@ -68,7 +68,8 @@ impl Paged<'_> {
 
     /// Makes the cursor of what begins at a place.
     pub(crate) fn cursor(&self, offset: usize) -> String {
-        let (collection, hash) = (self.collection.to_owned(), self.hash.to_owned());
+        let collection = self.collection.to_owned();
+        let hash = self.hash.to_owned();
         let cursor = Cursor { ver: 1, collection, offset, hash };
         BASE64_URL_SAFE_NO_PAD.encode(json!(cursor).to_string())
     }

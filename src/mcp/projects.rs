@@ -1,4 +1,4 @@
-//! A script project: how its entries are listed, and one call of a script from its arguments to its result.
+//! Serves a script project: lists its entries, and runs one call of a script from its arguments to its result.
 
 pub(crate) mod current;
 mod fetch;
@@ -41,14 +41,14 @@ pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each 
 /// Extension of MCP by which a client says that it shows pages.
 const PAGES: &str = "io.modelcontextprotocol/ui";
 
-/// Key of `_meta` with the cursor of further suggestions: the protocol has no place for it.
+/// Key of `_meta` with the cursor of further suggestions, for which the protocol has no field.
 const NEXT: &str = "mcpbash/nextCursor";
-/// Suggestions of the longest completion.
+/// Maximum suggestions of a completion.
 const COMPLETIONS: usize = 1_000_000;
 
-/// Name that rules know the reading of a project's resources by, behind `project:`.
+/// Name of a read of the project's resources in rules, after `project:`.
 const READS: &str = "resources/read";
-/// Name that rules know the project's completions by, behind `project:`.
+/// Name of the project's completions in rules, after `project:`.
 const COMPLETES: &str = "completion/complete";
 
 /// Describes a tool to a client. Annotations and icons that no client could read are left out.
@@ -66,7 +66,7 @@ pub(crate) fn described(tool: &ScriptTool) -> Tool {
     entry(fixed, more).unwrap_or_else(plain)
 }
 
-/// Adds the path and the time limit of a tool to its `_meta`: members of its own that a strict client would refuse.
+/// Adds the path and the time limit of a tool to its `_meta`, as a strict client refuses unknown members elsewhere.
 fn with_place(tool: &ScriptTool) -> JsonObject {
     let mut meta = tool.meta.clone().unwrap_or_default();
     meta.insert(format!("{MOVED}path"), json!(tool.path));
@@ -152,7 +152,7 @@ pub(crate) fn rendered(
             return Err(ErrorData::invalid_params(format!("argument `{name}` is required"), None));
         }
     }
-    // MCP knows no role for instructions of a system.
+    // MCP has no role `system`.
     let message = PromptMessage::new_text(Role::User, prompt.rendered(arguments));
     let result = GetPromptResult::new(vec![message]).with_description(&prompt.description);
     Ok(harmless::prompt(result).into())
@@ -161,17 +161,18 @@ pub(crate) fn rendered(
 /// Returns the name and version that a project gives its server.
 pub(crate) fn implementation(project: &Project) -> Implementation {
     let server = &project.server;
-    let mut told = Implementation::new(server.name.clone(), server.version.clone())
+    let mut implementation = Implementation::new(server.name.clone(), server.version.clone())
         .with_title(server.title.clone());
-    (told.description, told.website_url) = (server.description.clone(), server.website.clone());
-    told
+    implementation.description = server.description.clone();
+    implementation.website_url = server.website.clone();
+    implementation
 }
 
 impl<B: Backend> Server<B> {
     /// Answers a call of a tool of the project.
     ///
     /// # Errors
-    /// The error that the script reported, or that its end stands for.
+    /// The error that the script reported, or that follows from its end.
     pub(crate) async fn call_script(
         &self,
         project: Arc<Project>,
@@ -252,7 +253,7 @@ impl<B: Backend> Server<B> {
 }
 
 impl<B: Backend> Server<B> {
-    /// Completes an argument of what the project has; `None` if the project has nothing of this name.
+    /// Completes an argument of a prompt or template of the project; `None` if the project does not have it.
     ///
     /// # Errors
     /// The reason why the project's script made no suggestions.
@@ -321,7 +322,7 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// Describes what was read to a client.
+/// Makes the result of a read resource.
 fn contents(content: ResourceContent, asked: AskedResource) -> ResourceContents {
     let contents = match content {
         ResourceContent::Text(text) => ResourceContents::text(text, asked.uri),
@@ -336,14 +337,14 @@ fn contents(content: ResourceContent, asked: AskedResource) -> ResourceContents 
     }
 }
 
-/// Returns true if a client shows pages.
+/// Returns true if a client can display pages.
 fn shows_pages(context: &Context) -> bool {
     let client = context.peer.peer_info();
     let extensions = client.as_ref().and_then(|client| client.capabilities.extensions.as_ref());
     extensions.is_some_and(|all| all.contains_key(PAGES))
 }
 
-/// Makes a word that separates a script's output from the report of its end.
+/// Makes a random word that separates a script's output from the report of its end.
 pub(super) fn mark() -> String {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half())
@@ -363,7 +364,7 @@ fn refusal(refused: Refused, tool: &ScriptTool) -> Result<CallToolResult, ErrorD
 fn end(outcome: &Outcome) -> ScriptEnd {
     match outcome {
         Outcome::Exited { code: 0 } => ScriptEnd::Exited,
-        // Take it for the runner's code: the script's own is in the report.
+        // Only the runner's exit code: that of the script is in the report.
         Outcome::Exited { code } => ScriptEnd::Stopped(format!(
             "Tool has ended, and its output was not sent whole (code {code})"
         )),
@@ -379,7 +380,7 @@ fn end(outcome: &Outcome) -> ScriptEnd {
     }
 }
 
-/// Returns what is kept of standard error.
+/// Returns the part of standard error that is kept.
 fn last(report: &CallReport) -> Vec<u8> {
     report.stderr.whole().unwrap_or_else(|| report.stderr.tail().to_vec())
 }

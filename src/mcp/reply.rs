@@ -109,7 +109,7 @@ pub(super) fn status(report: &CommandReport) -> String {
     line
 }
 
-/// Appends a remark, on a line of its own.
+/// Appends a remark, on a new line.
 pub(crate) fn push_note(text: &mut String, note: &str) {
     text.push_str(&format!("\n[{note}]"));
 }

@@ -1,6 +1,6 @@
-//! Resources: a client may read these without a tool. They describe the cell and never the server.
+//! Resources, which a client reads without naming a tool. They describe the cell and never the server.
 //!
-//! Each is answered by the call of a tool, which is decided and recorded as that tool's.
+//! A read becomes a call of a tool, which is decided and recorded as such.
 
 use rmcp::model::{
     CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData, ReadResourceResult,
@@ -93,7 +93,7 @@ pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
     shown.map(resource).collect()
 }
 
-/// Returns true for the address of a resource of the server's own, whose tool is listed.
+/// Returns true for the address of a built-in resource whose tool is listed.
 pub(crate) fn is_taken<B: Backend>(backend: &B, uri: &str) -> bool {
     let is_listed = ALL.iter().any(|(own, tool, _, _)| *own == uri && backend.lists(tool));
     is_listed || Template::shown(backend).any(|template| uri.starts_with(template.prefix))
@@ -246,7 +246,7 @@ impl<B: Backend> Server<B> {
         tokio::select! {
             () = context.cancelled() => {}
             () = notified => {}
-            () = self.tell_stream(context) => {}
+            () = self.notify_stream(context) => {}
         }
     }
 

@@ -17,7 +17,7 @@ use super::projects::CurrentProject;
 use super::server::{Continuity, Server};
 use service::Backend;
 
-/// Tools of a server, besides those that the operator declared.
+/// Tools of a server, in addition to declared ones.
 #[derive(Debug, Clone)]
 pub enum Offer {
     /// The built-in ones.

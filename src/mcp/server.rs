@@ -57,7 +57,7 @@ pub(super) struct Shared<B: 'static> {
     /// Roots of the client; `None` until they are asked for.
     pub(crate) roots: tokio::sync::Mutex<Option<Vec<ScriptRoot>>>,
     pub(crate) continuity: Continuity,
-    /// `None` where nobody could ask for a task later.
+    /// `None` where no later request could ask for a task.
     pub(super) tasks: Option<Tasks>,
     /// True once the session was opened, where there is one.
     is_open: AtomicBool,
@@ -321,7 +321,7 @@ impl<B: Backend> Server<B> {
         done
     }
 
-    /// Runs a call to its end, or hands it to its client as a task. It has a task of the runtime of its own.
+    /// Runs a call to its end in a separate tokio task, or hands it to its client as a task.
     ///
     /// # Errors
     /// The call's own, or a fault of the server.

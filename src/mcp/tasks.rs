@@ -1,13 +1,12 @@
-//! Tasks (`io.modelcontextprotocol/tasks`, SEP-2663): a call that lasts is answered with a handle, by which its client
-//! asks for the result.
+//! Tasks (`io.modelcontextprotocol/tasks`, SEP-2663): a long call is answered with a handle, by which its client asks
+//! for the result.
 //!
-//! A client that knows tasks is never kept waiting for longer than the operator's `sessions.yield`, and pays for no
-//! question of its model meanwhile. The call itself runs as any other: the same queue, limits, cancellation and lines
-//! in the audit log.
+//! A client that supports tasks never waits for longer than the operator's `sessions.yield`, and its model need not
+//! ask meanwhile. The call runs as any other: the same queue, limits, cancellation and lines in the audit log.
 //!
-//! *Security.* A table belongs to one client, so the id of another client's task is no id here, however it was come by.
-//! Ids are 128 random bits. A client has so many tasks and so many bytes of results at once; where it has them, its
-//! calls are answered as if it knew no tasks. Each task ends in a bounded time, and is forgotten in a bounded time.
+//! *Security.* A table belongs to one client, so another client's task is unknown here. Ids are 128 random bits. The
+//! number of tasks and the bytes of results of a client are bounded; at the limit its calls are answered as if it did
+//! not support tasks. Each task ends in a bounded time, and is removed in a bounded time.
 
 mod lasting;
 mod table;
@@ -31,19 +30,19 @@ use crate::charge::Charge;
 use crate::lines::SharedBounds;
 use crate::tools::Context;
 
-/// What a call comes to.
+/// Outcome of a call.
 type Done = Result<CallToolResult, ErrorData>;
 
-/// Calls of one client that it may ask for by their ids. Clones are the same calls.
+/// Tasks of one client, by their ids. Clones share the tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks(Arc<Table>);
 
 impl Tasks {
-    /// Runs a call. One that lasts for longer than `patience`, or that has to ask its client something, is answered
-    /// with a task, if the client knows tasks and may have one more.
+    /// Runs a call. If it runs for longer than `patience`, or has to ask its client something, it is answered with a
+    /// task, if the client supports tasks and may have one more.
     ///
     /// # Errors
-    /// The error of a call that ended before.
+    /// The error of a call that ended before it became a task.
     pub async fn call<F>(
         &self,
         mut context: Context,
@@ -56,14 +55,14 @@ impl Tasks {
         let place = if is_known(&context) { self.0.place() } else { None };
         let Some(place) = place else { return alone(run(context)).await };
         let lasting = place.lasting.clone();
-        // The request ends with its answer, and the call goes on.
+        // The request ends with its answer, and the call runs on.
         let request = std::mem::replace(&mut context.ct, lasting.cancel.clone());
         context.extensions.insert(lasting.clone());
         let charge = Charge::of(&context);
         let run = run(context);
         let charged = async move {
             let done = run.await;
-            // The arguments are gone by now, and not before.
+            // The call has dropped its arguments by now.
             drop(charge);
             done
         };
@@ -94,15 +93,15 @@ impl Tasks {
         self.0.get(id).map(GetTaskResult::new).ok_or_else(unknown)
     }
 
-    /// Passes answers to what a task asked. Those to a question that is not open are passed over.
+    /// Passes answers to a task's questions. Answers to a question that is not open are ignored.
     ///
     /// # Errors
-    /// An id that is unknown to this client, or an answer that has not the form of one: then none is taken.
+    /// An id that is unknown to this client, or an answer of a wrong form: then no answer is taken.
     pub fn update(&self, id: &str, answers: InputResponses) -> Result<(), ErrorData> {
         self.0.update(id, answers).ok_or_else(unknown)?
     }
 
-    /// Has a task end. Where it has ended, nothing is done.
+    /// Ends a task; does nothing if it has ended.
     ///
     /// # Errors
     /// An id that is unknown to this client.
@@ -110,29 +109,29 @@ impl Tasks {
         self.0.cancel(id).ok_or_else(unknown)
     }
 
-    /// Has the connection count as serving while a task runs.
+    /// Counts the connection as in use while a task runs.
     pub(crate) fn serve_by(&self, bounds: SharedBounds) {
         self.0.serve_by(bounds);
     }
 
-    /// Has every task end, as there is nobody any more who could ask for one.
+    /// Ends every task, as no client can ask for them any more.
     pub(crate) fn end(&self) {
         self.0.end();
     }
 }
 
-/// Runs a call whose client waits for its end, in a task of the runtime of its own: a panic ends that, and the client
-/// still gets an answer. rmcp would leave it waiting for ever.
+/// Runs a call whose client waits for its end, in a separate tokio task: a panic ends only that task, and the client
+/// gets an answer. Without this rmcp would never answer.
 ///
 /// # Errors
-/// The call's own, or a fault of the server.
+/// The error of the call, or a fault of the server.
 pub(crate) async fn alone(
     run: impl Future<Output = Done> + Send + 'static,
 ) -> Result<CallToolResponse, ErrorData> {
     ended(tokio::spawn(run.in_current_span()).await).map(CallToolResponse::from)
 }
 
-/// A call that runs by itself.
+/// A call that runs in a separate tokio task.
 type Work = JoinHandle<Done>;
 
 fn ended(done: Result<Done, JoinError>) -> Done {
@@ -146,13 +145,13 @@ fn fault() -> ErrorData {
     ErrorData::internal_error("the call ended by a fault in cofferdam", None)
 }
 
-/// Returns the error for an id: the same for one that never was, one of another client and one whose time is over. The
-/// id itself is not repeated, as it can be anything.
+/// Returns the error for an unknown id. It is the same for an id that never existed, one of another client and one
+/// that has expired. The id is not repeated, as it can be any text.
 fn unknown() -> ErrorData {
     ErrorData::invalid_params("there is no task of this id, or its time is over", None)
 }
 
-/// Returns true if the client of a request knows tasks, which it says in each one.
+/// Returns true if the client of a request supports tasks, which each request says.
 fn is_known(context: &Context) -> bool {
     is_modern(context) && context.client_capabilities().is_some_and(|it| it.supports_tasks())
 }

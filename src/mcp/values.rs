@@ -1,12 +1,12 @@
-//! Bounds on the values in a text of JSON, for every door: a short text of many takes much memory once it is read.
+//! Bounds the number of values in a JSON text: a short text with many values takes much memory once it is parsed.
 
-/// Values of JSON in one message.
+/// Maximum values of JSON in one message.
 pub const MAX_VALUES: usize = 100_000;
-/// Bytes that each takes once it is read, besides those that it is written in.
+/// Memory in bytes that each value takes once it is parsed, in addition to its text.
 pub const VALUE_BYTES: usize = 96;
 
-/// Counts the values in a text of JSON before it is read. The text may come in pieces. What is not JSON is read as
-/// nothing else either.
+/// Counts the values in a JSON text before it is parsed. The text may come in pieces. A text that is not JSON is
+/// refused by the parser later.
 #[derive(Debug, Default)]
 pub struct JsonValues {
     counted: usize,
@@ -15,26 +15,26 @@ pub struct JsonValues {
 }
 
 impl JsonValues {
-    /// Counts those of the next piece.
+    /// Counts the values of the next piece.
     pub fn count(&mut self, piece: &[u8]) {
         for byte in piece {
             match (self.in_text, byte) {
                 (true, _) if self.is_escaped => self.is_escaped = false,
                 (true, b'\\') => self.is_escaped = true,
                 (_, b'"') => self.in_text = !self.in_text,
-                // Each value but the first stands behind one of these.
+                // Each value but the first follows one of these.
                 (false, b',' | b'[' | b'{' | b':') => self.counted += 1,
                 (_, _) => {}
             }
         }
     }
 
-    /// Returns true if no door takes so many.
+    /// Returns true if there are more values than a message may have.
     pub fn are_too_many(&self) -> bool {
         self.counted > MAX_VALUES
     }
 
-    /// Returns the bytes that reading them takes.
+    /// Returns the memory in bytes that parsing the values takes.
     pub fn bytes(&self) -> usize {
         self.counted.saturating_mul(VALUE_BYTES)
     }

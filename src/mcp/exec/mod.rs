@@ -39,7 +39,8 @@ impl<B: Backend> Server<B> {
         tap: Tap,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let (command, stderr) = (request.args.command.clone(), request.stderr);
+        let command = request.args.command.clone();
+        let stderr = request.stderr;
         let report = self.ran(tool, request, tap, context).await?;
         Ok(reply::executed(&report, &command, stderr))
     }
@@ -60,7 +61,8 @@ impl<B: Backend> Server<B> {
             Some(path) => Cwd::new("working_dir", path)?,
             None => self.0.backend.client().working_dir.get(),
         };
-        let (cwd, timeout) = (Some(cwd.as_str().to_owned()), Some(wall.as_secs_f64()));
+        let cwd = Some(cwd.as_str().to_owned());
+        let timeout = Some(wall.as_secs_f64());
         let args = ScriptArgs { cwd, timeout, ..args };
         let args = match shell {
             ShellKind::Bash => args,

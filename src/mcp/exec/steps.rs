@@ -1,4 +1,4 @@
-//! Commands in sequence, each in a cell of its own, and their report in a reply.
+//! Runs commands in sequence, each in a fresh cell, and reports them in one reply.
 
 use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};

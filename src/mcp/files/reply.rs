@@ -16,7 +16,7 @@ use service::report::FileReport;
 use service::report::changes::name;
 use service::request::FileRequest;
 
-/// Parts of a request that its reply repeats.
+/// Parts of a request that are repeated in its reply.
 #[derive(Debug)]
 pub(crate) struct RequestSummary {
     path: String,
@@ -72,7 +72,7 @@ pub(crate) fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResul
     result
 }
 
-/// Returns the remarks of an answer that its text has and its other fields have not.
+/// Returns the remarks of an answer that stand in its text only.
 fn remarks(answer: &FileAnswer) -> Vec<&'static str> {
     let all = match answer {
         FileAnswer::Put { was, .. } => vec![links(*was)],
@@ -83,7 +83,7 @@ fn remarks(answer: &FileAnswer) -> Vec<&'static str> {
     all.into_iter().filter(|remark| !remark.is_empty()).collect()
 }
 
-/// Remark for a text whose fields have its bytes too.
+/// Remark for a text whose bytes are in the fields too.
 const ESCAPED: &str = "[characters that hide or turn text, or that a terminal obeys, are shown as escapes: \
                        `content_base64` has the exact bytes]";
 
@@ -109,7 +109,9 @@ fn texts(text: String) -> Vec<ContentBlock> {
 /// Numbers lines as `cat -n` does; returns also the number of the last line shown whole or in part.
 fn numbered(region: &Region) -> (String, usize) {
     let text = String::from_utf8_lossy(&region.text);
-    let (mut shown, mut room, mut last) = (String::new(), INLINE_CHARACTERS, region.first);
+    let mut shown = String::new();
+    let mut room = INLINE_CHARACTERS;
+    let mut last = region.first;
     for (number, line) in (region.first..).zip(text.split_inclusive('\n')) {
         if room == 0 {
             break;
@@ -232,7 +234,7 @@ fn edited(
     texts(format!("{head}{snippet}{cut}{}{ends}", links(was)))
 }
 
-/// Returns bytes as text where they are text. A character cut at the end is left for the next read.
+/// Returns bytes as text if they are text. A character cut at the end is left for the next read.
 fn text_of(bytes: &[u8], is_end: bool) -> Option<&str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Some(text),

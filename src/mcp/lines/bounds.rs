@@ -15,7 +15,7 @@ const PIECE: usize = 1 << 10;
 /// Thing that is kept while a request has no answer.
 pub type UntilAnswered = Box<dyn Any + Send + Sync>;
 
-/// Bounds of a connection that shares its server with others, none of whom has to be trusted.
+/// Bounds of a connection that shares its server with other, untrusted ones.
 #[derive(Clone)]
 pub struct SharedBounds {
     room: Arc<FairShare>,
@@ -33,7 +33,7 @@ impl SharedBounds {
     /// Makes room of so many bytes for the lines of all connections; one connection has half of it at most.
     pub fn room(bytes: usize) -> Arc<FairShare> {
         let room = FairShare::new(bytes / PIECE);
-        // Of nobody: no connection is the only one.
+        // A placeholder, so that the first connection cannot take all of the room.
         room.know(&Principal::named("next"));
         room
     }

@@ -1,4 +1,5 @@
-//! The project as it is now: lists that the process beside the front end keeps current, and files that clients hear of.
+//! Keeps the lists of a project current, and notices changes of files that clients subscribed to. A process next to the
+//! front end watches the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,10 +17,10 @@ use project::{
     framed,
 };
 
-/// Time that an order has to be obeyed.
+/// Time in which the watching process has to confirm an order.
 const OBEYED: Duration = Duration::from_secs(5);
 
-/// New mistakes of a project that are told one by one, each time that it is read.
+/// Maximum new mistakes of a project that are logged each time it is read; the rest is counted.
 const TOLD: usize = 20;
 
 /// A project that is served, and its changes.
@@ -28,22 +29,22 @@ pub struct CurrentProject {
     state: RwLock<State>,
     versions: watch::Sender<Versions>,
     files: Mutex<Files>,
-    /// Counts of the files that are watched for one client, by their names.
+    /// Numbers of the files that are watched for each client, by the client's name.
     counts: Mutex<BTreeMap<String, Weak<AtomicUsize>>>,
-    /// Files that are to be watched.
+    /// Files to watch.
     orders: watch::Sender<WatchOrder>,
-    /// Number of the last order that is in force; `None` while nothing watches the project.
+    /// Number of the last confirmed order; `None` while no process watches the project.
     obeyed: watch::Sender<Option<u64>>,
 }
 
 #[derive(Debug)]
 struct State {
     project: Arc<Project>,
-    /// Reason why no list can be trusted.
+    /// Reason why the lists cannot be trusted.
     broken: Option<String>,
 }
 
-/// Numbers that change with what clients hear of.
+/// Versions of the lists and files, which change with them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Versions {
     pub(crate) tools: u64,
@@ -64,12 +65,12 @@ struct Files {
 struct WatchedFile {
     holders: usize,
     version: u64,
-    /// Time in nanoseconds since the epoch from which its changes count.
+    /// Time in nanoseconds since the epoch after which changes count.
     since: u64,
 }
 
 impl WatchedFile {
-    /// One that nobody holds.
+    /// The file has no subscriber any more.
     const NONE: Self = Self { holders: 0, version: 0, since: u64::MAX };
 }
 
@@ -102,7 +103,7 @@ impl CurrentProject {
         }
     }
 
-    /// Returns the project by its last lists.
+    /// Returns the project as last read.
     pub fn last(&self) -> Arc<Project> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&state.project)
@@ -125,7 +126,7 @@ impl CurrentProject {
         self.versions.subscribe()
     }
 
-    /// Takes the reports of the process that watches the project, and gives it orders, until it ends.
+    /// Receives reports of the watching process, and sends it orders, until it ends.
     pub async fn follow(self: Arc<Self>, stream: std::os::unix::net::UnixStream) {
         self.obeyed.send_replace(Some(0));
         if let Err(error) = self.followed(stream).await {
@@ -160,7 +161,7 @@ impl CurrentProject {
                 if text.len() < length {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                // A large project is not parsed between the messages of clients.
+                // Parsed on another thread, so that messages of clients do not wait.
                 let own = Arc::clone(self);
                 let taken = tokio::task::spawn_blocking(move || own.take(&text)).await;
                 taken.unwrap_or_else(|fault| Err(io::Error::other(fault)))?;
@@ -174,7 +175,7 @@ impl CurrentProject {
 
     /// Takes one report.
     fn take(&self, text: &[u8]) -> io::Result<()> {
-        // Its words end, wherever they are: the next ones are understood.
+        // Frames end with a newline, so later ones are understood after a broken one.
         let report = WatchReport::read(text).unwrap_or_else(|error| {
             WatchReport::Unread(format!("a report is not understood: {error}"))
         });
@@ -201,7 +202,7 @@ impl CurrentProject {
         Ok(())
     }
 
-    /// Takes the project as it was read again.
+    /// Replaces the project by the new reading.
     fn renew(&self, project: Project) {
         let before = self.last();
         let project = project.following(&before);
@@ -241,7 +242,7 @@ impl CurrentProject {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many more files can be watched for clients: none while nothing watches the project.
+    /// Returns how many more files can be watched for clients: 0 while no process watches the project.
     pub(crate) fn room(&self) -> usize {
         match *self.obeyed.borrow() {
             Some(_) => WATCHED_FILES.saturating_sub(self.files().all.len()),
@@ -252,7 +253,7 @@ impl CurrentProject {
     /// Returns the count of files that the sessions of a client of this name share.
     pub(crate) fn count_of(&self, client: &str) -> Arc<AtomicUsize> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of clients that have left.
+        // Remove the counts of clients that have left.
         counts.retain(|_, count| count.strong_count() > 0);
         let known = counts.get(client).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
@@ -262,11 +263,11 @@ impl CurrentProject {
         })
     }
 
-    /// Has a file watched. Returns once it is, with its version before that. A change counts that comes after `since`, where
-    /// that is given, and before the file is watched.
+    /// Watches a file. Returns once the watch is in place, with the file's version before. A change between `since`, if
+    /// given, and the beginning of the watch counts.
     ///
     /// # Errors
-    /// Nothing watches the project, or too many files are watched.
+    /// No process watches the project, or too many files are watched.
     pub(crate) async fn hold(
         self: &Arc<Self>,
         path: &str,
@@ -296,7 +297,7 @@ impl CurrentProject {
         }
     }
 
-    /// Orders that the files that are held are watched; returns the number of the order.
+    /// Orders the process to watch the files; returns the number of the order.
     fn order(&self, files: &mut Files) -> u64 {
         files.number += 1;
         let all = files.all.iter().map(|(path, file)| (path.clone(), file.since)).collect();
@@ -330,8 +331,8 @@ fn nanoseconds(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the first mistakes that were not there before, and the count of the others. A script can write to `resources`
-/// and make as many as a project has entries, as often as it is read.
+/// Returns the first new mistakes, and the number of the others. A script that writes to `resources` can make as many
+/// as a project has entries, each time it is read.
 fn new_mistakes<'m>(
     before: &[ProjectMistake],
     now: &'m [ProjectMistake],
@@ -346,7 +347,7 @@ fn new_mistakes<'m>(
     (new, more)
 }
 
-/// Makes a text fit for the operator's terminal.
+/// Escapes a text for the operator's terminal.
 fn plain(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
@@ -372,7 +373,7 @@ mod tests {
         };
         assert_eq!(count(&mistakes(0, 5), &mistakes(0, 5)), (0, 0));
         assert_eq!(count(&mistakes(0, 5), &mistakes(2, 7)), (2, 0));
-        // As many as a project has entries: each compared with each is 400 million comparisons.
+        // With as many as a project has entries, comparing all pairs would be 400 million comparisons.
         assert_eq!(count(&mistakes(0, 20_000), &mistakes(20_000, 40_000)), (TOLD, 20_000 - TOLD));
     }
 }

@@ -1,4 +1,4 @@
-//! Downloads for a project: a resource of the providers `https` and `git`, and what a script asks for while it runs.
+//! Downloads for a project: resources of the providers `https` and `git`, and requests of a running script.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rmcp::model::{ErrorData, ReadResourceResult};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use super::live::{Answer, Told};
+use super::live::{Answer, OutputReader};
 use super::{READS, contents, error};
 use crate::server::Server;
 use crate::tools::Context;
@@ -20,7 +20,7 @@ use service::request::FetchPlace;
 use service::shell::ScriptArgs;
 use service::{Backend, CallReport, Caller};
 
-/// Pause between two looks if a script has taken an answer.
+/// Interval at which it is checked that a script has taken an answer.
 const TAKEN: Duration = Duration::from_millis(20);
 
 impl<B: Backend> Server<B> {
@@ -41,7 +41,7 @@ impl<B: Backend> Server<B> {
         Ok(ReadResourceResult::new(vec![contents(content, asked)]))
     }
 
-    /// Makes the answer to a script's request for a download: nothing for one whose answer has no name.
+    /// Makes the answer to a script's request for a download; `None` if the request names no answer.
     pub(super) fn download<'c>(
         &'c self,
         of: &'c str,
@@ -53,7 +53,7 @@ impl<B: Backend> Server<B> {
         let bounds = launch.downloads.as_ref()?;
         let (id, request) = FetchRequest::of_script(&fields, bounds)?;
         Some(Box::pin(async move {
-            // What was fetched is held here until the script takes it, which it need not.
+            // The download is held here until the script takes it, which it may never do.
             while input.capacity() < input.max_capacity() && !input.is_closed() {
                 tokio::time::sleep(TAKEN).await;
             }
@@ -70,7 +70,7 @@ impl<B: Backend> Server<B> {
         }))
     }
 
-    /// Downloads something in a cell of its own.
+    /// Downloads something in a fresh cell.
     async fn fetch(
         &self,
         of: &str,
@@ -78,8 +78,8 @@ impl<B: Backend> Server<B> {
         context: &Context,
     ) -> Result<Vec<u8>, FetchError> {
         let launch = request.launch(super::mark());
-        let told = Arc::new(Told::silent(launch.stream()));
-        let reader: Arc<dyn Reader> = told.clone();
+        let output_reader = Arc::new(OutputReader::silent(launch.stream()));
+        let reader: Arc<dyn Reader> = output_reader.clone();
         let args = ScriptArgs {
             command: FetchRequest::SCRIPT.to_owned(),
             env: Some(launch.env.clone()),
@@ -92,12 +92,12 @@ impl<B: Backend> Server<B> {
         let report = self.stopped_turn(caller, context.ct.cancelled(), run).await;
         let report = report.map_err(refused)?;
         let denied = denied(&report);
-        let output = told.output(super::end(&report.outcome), &report);
+        let output = output_reader.output(super::end(&report.outcome), &report);
         request.fetched(&launch, &output, denied.as_deref())
     }
 }
 
-/// Returns what the gateway refused to a download.
+/// Returns the reason why the gateway refused a download.
 fn denied(report: &CallReport) -> Option<String> {
     Some(report.network.as_ref()?.denied.first()?.why.clone())
 }

@@ -1,4 +1,5 @@
-//! A script while it runs: its progress, messages and questions to the client, and a cancellation and answers to it.
+//! Serves a running script: passes its progress, messages and questions to the client, and answers and a cancellation
+//! to the script.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,23 +25,23 @@ use service::{Backend, CallReport, Caller, Feed};
 
 /// Method of a question to the user.
 const QUESTION: &str = "elicitation/create";
-/// Events that wait to be sent: more than pass the stream's own limits in a minute.
+/// Maximum events that wait to be sent: more than the stream's limits let through in a minute.
 const WAITING: usize = 512;
-/// Downloads of one script that wait.
+/// Maximum waiting downloads of one script.
 const DOWNLOADS: usize = 8;
 /// Time that a script has to see its cancel file, before it is sent TERM.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
-/// Reader of a script's output, in the thread that takes it from the pipe.
+/// Reads a script's output, in the thread that reads the pipe.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct OutputReader {
     stream: Mutex<ScriptStream>,
     /// `None` once the call has ended.
     events: Mutex<Option<mpsc::Sender<ScriptEvent>>>,
 }
 
-impl Told {
-    /// Makes the reader of a call that says nothing while it runs.
+impl OutputReader {
+    /// Makes the reader of a call that sends no events while it runs.
     pub(super) fn silent(stream: ScriptStream) -> Self {
         Self { stream: Mutex::new(stream), events: Mutex::new(None) }
     }
@@ -53,7 +54,7 @@ impl Told {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what a call left, once it has ended.
+    /// Returns the output of a call, once it has ended.
     pub(super) fn output(&self, end: ScriptEnd, report: &CallReport) -> ScriptOutput {
         ScriptOutput {
             end,
@@ -66,7 +67,8 @@ impl Told {
     /// Waits until the script has made no progress for a time.
     async fn idle(&self, limit: Duration) {
         loop {
-            let (grown, now) = (self.stream().grown(), Instant::now());
+            let grown = self.stream().grown();
+            let now = Instant::now();
             let end = grown.unwrap_or(now) + limit;
             if end <= now {
                 return;
@@ -76,7 +78,7 @@ impl Told {
     }
 }
 
-impl Reader for Told {
+impl Reader for OutputReader {
     fn read(&self, source: Source, bytes: &[u8]) {
         if source == Source::Stderr {
             return;
@@ -98,8 +100,7 @@ enum Stop {
 }
 
 impl<B: Backend> Server<B> {
-    /// Runs what was prepared in a cell, as a call of `project:NAME`. Returns when everything that the script said
-    /// was sent.
+    /// Runs a prepared script in a cell, as a call of `project:NAME`. Returns when all of its events have been sent.
     ///
     /// # Errors
     /// The reason why it was not run.
@@ -119,11 +120,11 @@ impl<B: Backend> Server<B> {
         let (sender, events) = mpsc::channel(WAITING);
         let (input, pieces) = mpsc::channel(8);
         send(&input, launch.stdin.clone());
-        let told = Arc::new(Told {
+        let output_reader = Arc::new(OutputReader {
             stream: Mutex::new(launch.stream()),
             events: Mutex::new(Some(sender)),
         });
-        let reader: Arc<dyn Reader> = told.clone();
+        let reader: Arc<dyn Reader> = output_reader.clone();
         let caller = Caller {
             tap: Tap::read_by(reader),
             feed: Feed::new(pieces),
@@ -131,18 +132,19 @@ impl<B: Backend> Server<B> {
             ..Caller::default()
         };
         let run = async {
-            let done = self.stoppable(name, &launch, (&told, &input), caller, context).await;
-            *told.events() = None;
+            let done =
+                self.stoppable(name, &launch, (&output_reader, &input), caller, context).await;
+            *output_reader.events() = None;
             done
         };
-        let telling = Telling { of: name, launch: &launch, token, asks, input: &input };
-        let (done, ()) = tokio::join!(run, self.tell(events, telling, context));
+        let event_context = EventContext { of: name, launch: &launch, token, asks, input: &input };
+        let (done, ()) = tokio::join!(run, self.send_events(events, event_context, context));
         let (report, stop) = done?;
         let end = match (super::end(&report.outcome), stop) {
             (ScriptEnd::Cancelled, Stop::Idle) => ScriptEnd::Idle,
             (end, _) => end,
         };
-        let output = told.output(end, &report);
+        let output = output_reader.output(end, &report);
         Ok((launch, output, report))
     }
 
@@ -151,7 +153,7 @@ impl<B: Backend> Server<B> {
         &self,
         name: &str,
         launch: &ScriptLaunch,
-        (told, input): (&Told, &mpsc::Sender<Vec<u8>>),
+        (output_reader, input): (&OutputReader, &mpsc::Sender<Vec<u8>>),
         caller: Caller,
         context: &Context,
     ) -> Result<(CallReport, Stop), Refused> {
@@ -167,7 +169,7 @@ impl<B: Backend> Server<B> {
         };
         let idle = async {
             match launch.idle {
-                Some(seconds) => told.idle(Duration::from_secs(seconds)).await,
+                Some(seconds) => output_reader.idle(Duration::from_secs(seconds)).await,
                 None => std::future::pending().await,
             }
         };
@@ -186,14 +188,14 @@ impl<B: Backend> Server<B> {
         Ok((report, stopped))
     }
 
-    /// Sends what a script says until its call has ended.
-    async fn tell(
+    /// Sends a script's events until its call has ended.
+    async fn send_events(
         &self,
         mut events: mpsc::Receiver<ScriptEvent>,
-        telling: Telling<'_>,
+        event_context: EventContext<'_>,
         context: &Context,
     ) {
-        let Telling { of, launch, token, asks, input } = telling;
+        let EventContext { of, launch, token, asks, input } = event_context;
         let mut asked: Option<Answer<'_>> = None;
         let mut downloads: VecDeque<Answer<'_>> = VecDeque::new();
         loop {
@@ -233,7 +235,7 @@ impl<B: Backend> Server<B> {
                     asked = Some(Box::pin(answer_line(context.clone(), fields)));
                 }
                 Some(ScriptEvent::Question(_)) => {}
-                // The others of them wait for the first.
+                // Further ones wait for the first.
                 Some(ScriptEvent::Download(fields)) => {
                     let download = self.download(of, launch, fields, input, context);
                     if downloads.len() < DOWNLOADS {
@@ -245,13 +247,13 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// What of a running script is told, and to whom.
-struct Telling<'c> {
-    /// Name that rules know the call by.
+/// Context in which events of a running script are sent.
+struct EventContext<'c> {
+    /// Name of the call in rules.
     of: &'c str,
     launch: &'c ScriptLaunch,
     token: Option<ProgressToken>,
-    /// True if the user can be asked.
+    /// True if the client can put a question to the user.
     asks: bool,
     /// Input of the script.
     input: &'c mpsc::Sender<Vec<u8>>,
@@ -286,14 +288,14 @@ fn token_text(token: &ProgressToken) -> String {
     }
 }
 
-/// Returns true if the client can be asked while a call runs: by a request of the server in older revisions, by a task
-/// from 2026-07-28 on. A script that runs cannot be called once more with the answer.
+/// Returns true if the client can be asked while a call runs: by a request of the server in older revisions, through
+/// a task from 2026-07-28 on. A running script cannot be called again with the answer.
 fn can_ask(context: &Context) -> bool {
     let knows_questions = context.client_capabilities().is_some_and(|it| it.elicitation.is_some());
     knows_questions && (!tasks::is_modern(context) || Lasting::of(context).is_some())
 }
 
-/// Asks the user what a script wants to know. Returns the content of the response's file.
+/// Puts a script's question to the user. Returns the content of the response file.
 async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     let declined = json!({ "action": "decline", "content": null });
     let cancelled = json!({ "action": "cancel", "content": null });
@@ -301,12 +303,12 @@ async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     harmless::value(&mut params);
     if let Some(lasting) = Lasting::of(&context) {
         let question = json!({ "method": QUESTION, "params": params });
-        // rmcp knows fewer schemas than clients may; there is no other way for these.
+        // rmcp knows fewer schemas than clients do, so this one is sent as it is.
         let Ok(question) = serde_json::from_value(question) else { return declined };
         let answer = lasting.ask(question).await.map(serde_json::from_value::<ElicitResult>);
         return answer.and_then(Result::ok).map_or(cancelled, |answer| answered(&answer));
     }
-    // As the script wrote it, for the same reason.
+    // Sent as the script wrote it, for the same reason.
     let request = ServerRequest::CustomRequest(CustomRequest::new(QUESTION, Some(params)));
     match context.peer.send_request(request).await {
         Ok(ClientResult::ElicitResult(result)) => answered(&result),
@@ -342,8 +344,8 @@ fn question(context: &Context, mut fields: Map<String, Value>) -> Option<Value> 
     }
 }
 
-/// Returns true for an address that a browser opens as a page of a host: another would start programs of the user's
-/// machine, or read files there.
+/// Returns true for an address that a browser opens as a page of a host. Other schemes could start programs on the
+/// user's machine, or read files there.
 fn is_web_address(url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else { return false };
     let is_web = ["https", "http"].iter().any(|web| scheme.eq_ignore_ascii_case(web));

@@ -1,4 +1,4 @@
-//! The roots of a client: asked for once, and again when they have changed.
+//! Asks a client for its roots, once and again after they changed.
 #![expect(
     deprecated,
     reason = "the newest revision drops roots; clients of those before it have them"
@@ -13,11 +13,11 @@ use crate::tools::Context;
 use project::{Project, ScriptRoot};
 use service::Backend;
 
-/// Time that a client has to name its roots; then a call goes on without them.
+/// Time that a client has to list its roots; after it a call runs without them.
 const TIME: Duration = Duration::from_secs(2);
 
 impl<B: Backend> Server<B> {
-    /// Returns where the client's roots are in a cell. Empty if it has none, or none that is granted.
+    /// Returns the paths of the client's roots in a cell; empty if no root is granted.
     pub(super) async fn client_roots(
         &self,
         project: &Project,
@@ -26,7 +26,7 @@ impl<B: Backend> Server<B> {
         if !self.0.continuity.is_session() || !has_roots(context) {
             return Vec::new();
         }
-        // Calls that come meanwhile wait for the one answer.
+        // Concurrent calls wait for the same answer.
         let mut known = self.0.roots.lock().await;
         if let Some(roots) = &*known {
             return roots.clone();
@@ -49,7 +49,7 @@ impl<B: Backend> Server<B> {
         roots
     }
 
-    /// Has the roots asked for again at the next call.
+    /// Makes the next call ask for the roots again.
     pub(crate) async fn forget_roots(&self) {
         *self.0.roots.lock().await = None;
     }

@@ -60,8 +60,8 @@ impl<B: Backend> ServerHandler for Server<B> {
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 
-    /// Opens a session, which an older revision has, once. Of tasks it is not told: what that revision calls so is
-    /// another thing.
+    /// Opens a session, once, for an older revision. Tasks are not offered: what that revision calls tasks is another
+    /// extension.
     async fn initialize(
         &self,
         mut request: InitializeRequestParams,
@@ -110,7 +110,7 @@ impl<B: Backend> ServerHandler for Server<B> {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.begin_telling(context.peer);
+        self.begin_notifying(context.peer);
     }
 
     async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {

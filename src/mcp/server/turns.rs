@@ -55,7 +55,7 @@ impl<B: Backend> Server<B> {
         tokio::join!(run, live.send(pieces)).0
     }
 
-    /// Runs a call as [`Server::turn`] does, without progress: the reader of the tap needs none.
+    /// Runs a call as [`Server::turn`] does, without progress, which the reader of the tap does not need.
     pub(crate) async fn tapped_turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
@@ -120,7 +120,7 @@ impl<B: Backend> Server<B> {
             () = &mut taken_back => running.await,
         }
     }
-    /// Runs a call without progress of its own until it ends, and ends it when `stop` resolves.
+    /// Runs a call without progress until it ends, and ends it when `stop` resolves.
     pub(crate) async fn stopped_turn<T, F>(
         &self,
         caller: Caller,

@@ -1,4 +1,4 @@
-//! The side of a task that its call has: when it is answered, and questions to the client.
+//! The call's side of a task: it learns when its request is answered, and asks the client questions.
 
 use std::sync::Weak;
 
@@ -11,7 +11,7 @@ use super::table::Table;
 use crate::tools::Context;
 use capture::Produced;
 
-/// A call that can become a task. Clones are of the same call.
+/// A call that can become a task. Clones share the call.
 #[derive(Debug, Clone)]
 pub struct Lasting {
     pub(super) table: Weak<Table>,
@@ -19,9 +19,9 @@ pub struct Lasting {
     pub(super) started: Instant,
     /// Tripped to end the call.
     pub(super) cancel: CancellationToken,
-    /// Tripped by its first question: the client has to hear of it.
+    /// Tripped by its first question, which only a task can put to the client.
     pub(super) asks: CancellationToken,
-    /// Tripped when its request has an answer: from then on nothing is sent for that request.
+    /// Tripped when its request has been answered: nothing may be sent for that request afterwards.
     pub(super) answered: CancellationToken,
     pub(crate) produced: Produced,
 }
@@ -32,8 +32,8 @@ impl Lasting {
         context.extensions.get()
     }
 
-    /// Asks the client; returns its answer, or `None` where the task was ended meanwhile. Dropping the future takes
-    /// nothing back: the client may have seen the question.
+    /// Asks the client; returns its answer, or `None` if the task was ended meanwhile. Dropping the future does not
+    /// withdraw the question: the client may have seen it.
     pub async fn ask(&self, question: InputRequest) -> Option<Value> {
         let answer = self.table.upgrade()?.ask(&self.id, question)?;
         self.asks.cancel();
@@ -45,12 +45,12 @@ impl Lasting {
     }
 }
 
-/// Returns true if a request has its answer while its call goes on: progress and messages for it have ended.
+/// Returns true if a request has been answered while its call runs on, so that no progress may be sent for it.
 pub(crate) fn is_answered(context: &Context) -> bool {
     Lasting::of(context).is_some_and(|lasting| lasting.answered.is_cancelled())
 }
 
-/// Resolves when a request has its answer while its call goes on.
+/// Resolves when a request has been answered while its call runs on.
 pub(crate) async fn answered(context: &Context) {
     match Lasting::of(context) {
         Some(lasting) => lasting.answered.cancelled().await,

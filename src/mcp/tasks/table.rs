@@ -1,4 +1,4 @@
-//! The tasks of one client: bounded in number, bytes and time.
+//! Table of the tasks of one client, bounded in number, bytes and time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -21,26 +21,26 @@ use crate::lines::{SharedBounds, UntilAnswered};
 use capture::Produced;
 use model::call::MAX_TIMEOUT;
 
-/// Calls of a client that are tasks or may become one.
-const MOST: usize = 64;
-/// Bytes of results that a client has: beyond them no more calls become tasks, and a result that would pass them is not
-/// kept. A result has 10 MiB at most, and that of a shell 0.3 MiB.
-const MOST_BYTES: usize = 16 << 20;
-/// Time for a client to ask for a result: after the end, and once more after the first answer, which may be lost.
+/// Maximum calls of a client that are tasks or may become one.
+const MAX_TASKS: usize = 64;
+/// Maximum bytes of kept results of a client: beyond it no call becomes a task, and a result that would exceed it is
+/// dropped. A result has at most 10 MiB, that of a shell 0.3 MiB.
+const MAX_RESULT_BYTES: usize = 16 << 20;
+/// Time that a result is kept: after the end, and again after the first answer, which may be lost.
 const UNREAD: Duration = Duration::from_secs(600);
 const READ: Duration = Duration::from_secs(300);
-/// Time from its beginning in which a call ends: the longest time limit that one can have, and some for the queue.
+/// Maximum lifetime of a call: the longest time limit, and some time for the queue.
 const RUNS: Duration = MAX_TIMEOUT.saturating_add(UNREAD);
-/// Time for a call to end that was told to.
+/// Time for a cancelled call to end.
 const GRACE: Duration = Duration::from_secs(5);
-/// Time between two questions of a client.
+/// Poll interval that clients are asked to keep.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Tasks by their ids.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     entries: Mutex<HashMap<String, Entry>>,
-    /// Connection that serves them, where others want its place.
+    /// Counts its connection as in use, where connections compete for places.
     connection: OnceLock<SharedBounds>,
 }
 
@@ -50,7 +50,7 @@ struct Entry {
     lasting: Lasting,
     created: String,
     updated: String,
-    /// Time at which it is forgotten; the call is ended then, if it still runs.
+    /// When it is removed; the call is ended then, if it still runs.
     until: Instant,
     state: State,
 }
@@ -65,7 +65,7 @@ enum State {
 struct Running {
     is_cancelled: bool,
     open: BTreeMap<String, Question>,
-    /// Number of questions so far: no two have the same key.
+    /// Number of questions so far, so that each has another key.
     asked: u32,
 }
 
@@ -75,7 +75,7 @@ struct Question {
     answer: oneshot::Sender<Value>,
 }
 
-/// How a call ended, with its result as text: a tree of values takes many times as much.
+/// How a call ended. The result is kept as text, as a tree of values takes many times the memory.
 #[derive(Debug)]
 enum End {
     Completed(Arc<str>),
@@ -83,7 +83,7 @@ enum End {
     Cancelled,
 }
 
-/// The place of a call in the table. Dropping it ends the call and frees the place.
+/// Place of a call in the table. Dropping it ends the call and frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) lasting: Lasting,
@@ -102,22 +102,22 @@ impl Table {
         self.connection.get().map(SharedBounds::serve)
     }
 
-    /// Returns the tasks whose time is not over.
+    /// Returns the tasks that have not expired.
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        // No code panics while it holds the lock; if one did, the table is still whole.
+        // No code panics while it holds the lock, and the table would be whole even then.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // The call of one that runs is ended first, by what follows it.
+        // A running call is ended first, by the task that follows it.
         entries.retain(|_, entry| matches!(entry.state, State::Runs(_)) || entry.until > now);
         entries
     }
 
-    /// Takes a place for a call that begins; `None` if the client has as many tasks as it may.
+    /// Takes a place for a call that begins; `None` if the client has the maximum number of tasks.
     pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
         let id = random()?;
         let mut entries = self.entries();
         let bytes: usize = entries.values().map(Entry::bytes).sum();
-        if entries.len() >= MOST || bytes >= MOST_BYTES {
+        if entries.len() >= MAX_TASKS || bytes >= MAX_RESULT_BYTES {
             tracing::debug!("a client has as many tasks as it may");
             return None;
         }
@@ -143,17 +143,17 @@ impl Table {
         Some(Place { lasting, is_kept: false })
     }
 
-    /// Returns the state of a task. Once a result was given, it is kept for as long as an answer that was lost is asked
-    /// for again.
+    /// Returns the state of a task. A result that was returned is kept for a while longer, in case the answer was lost.
     pub(super) fn get(&self, id: &str) -> Option<DetailedTask> {
         let mut entries = self.entries();
         let entry = entries.get_mut(id)?;
         if let State::Ended(_) = entry.state {
             entry.until = entry.until.min(Instant::now() + READ);
         }
-        let (task, state) = (entry.task(), entry.payload());
+        let task = entry.task();
+        let state = entry.payload();
         drop(entries);
-        // A long result is read while others look for theirs.
+        // Parse a long result without holding the lock.
         Some(DetailedTask::new(task, state.unwrap_or_else(|text| completed(&text))))
     }
 
@@ -216,7 +216,7 @@ impl Table {
     }
 
     fn settle(&self, id: &str, done: Done) {
-        // Before others are kept waiting.
+        // Outside of the lock.
         let done = done.map(|result| {
             (result.is_error == Some(true), serde_json::to_string(&result).map(Arc::from))
         });
@@ -225,7 +225,7 @@ impl Table {
         let Some(entry) = entries.get_mut(id) else { return };
         let State::Runs(running) = &entry.state else { return };
         let end = match done {
-            // What ended by itself before it was told to has ended so.
+            // A call that ended before it was cancelled keeps its result.
             Ok((true, _)) | Err(_) if running.is_cancelled => End::Cancelled,
             Ok((_, Ok(text))) => kept_within(kept, text),
             Ok((_, Err(error))) => End::Failed(ErrorData::internal_error(error.to_string(), None)),
@@ -276,7 +276,7 @@ impl Entry {
         }
     }
 
-    /// Returns the state, or the text of a result, which takes time to be read.
+    /// Returns the state, or the text of a result, which takes time to parse.
     fn payload(&self) -> Result<TaskPayload, Arc<str>> {
         Ok(match &self.state {
             State::Runs(Running { open, .. }) if open.is_empty() => TaskPayload::Working,
@@ -292,9 +292,9 @@ impl Entry {
     }
 }
 
-/// Keeps a result, if its client has room beside the bytes that are kept.
+/// Keeps a result, if its client has room for it.
 fn kept_within(kept: usize, text: Arc<str>) -> End {
-    if kept.saturating_add(text.len()) <= MOST_BYTES {
+    if kept.saturating_add(text.len()) <= MAX_RESULT_BYTES {
         return End::Completed(text);
     }
     let message = "the call has ended, and there is no room for its result: ask for those of other tasks sooner";
@@ -310,17 +310,17 @@ fn fields(error: &ErrorData) -> JsonObject {
     error.as_object().cloned().unwrap_or_default()
 }
 
-/// Returns true if an answer has the form of one to such a question.
+/// Returns true if an answer has the form that the question asks for.
 fn fits(question: &InputRequest, answer: &Value) -> bool {
-    // Nothing of cofferdam's asks for more.
+    // cofferdam asks no other kinds of questions.
     if !matches!(question, InputRequest::Elicitation(_)) {
         return answer.is_object();
     }
     serde_json::from_value::<ElicitResult>(answer.clone()).is_ok()
 }
 
-/// Makes an id; `None` where there are no random bytes. Not by the library: in a static program its source of random
-/// numbers is a file, and a confined process can open none.
+/// Makes an id; `None` without random bytes. The library's generator reads a file in a static program, and a confined
+/// process cannot open files.
 fn random() -> Option<String> {
     let mut bytes = [0_u8; 16];
     let drawn = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -332,7 +332,7 @@ fn random() -> Option<String> {
 }
 
 impl Place {
-    /// Makes a task of the call; `None` if the table is gone.
+    /// Turns the call into a task; `None` if the table is gone.
     pub(super) fn hand_over(mut self, work: Work) -> Option<Task> {
         let table = self.lasting.table.upgrade()?;
         let task = table.entries().get(&self.lasting.id)?.task();
@@ -357,7 +357,7 @@ impl Drop for Place {
     }
 }
 
-/// Follows a task to the end of its call, and forgets it when its time is over. It does not keep the table.
+/// Follows a task to the end of its call, and removes it when it expires. Holds no reference to the table.
 async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<UntilAnswered>) {
     let Some(until) = table.upgrade().and_then(|table| table.until(&id)) else { return };
     let done = tokio::select! {
@@ -367,7 +367,7 @@ async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<Un
                 table.cancel(&id);
             }
             let Ok(done) = timeout(GRACE, &mut work).await else {
-                // It was told to end, and ends by itself: what it holds is put in order by its own code.
+                // A cancelled call ends by itself, so that its own code releases what it holds.
                 return table.upgrade().map(|table| table.forget(&id)).unwrap_or_default();
             };
             ended(done)
@@ -377,7 +377,7 @@ async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<Un
         table.settle(&id, done);
     }
     drop(serving);
-    // Its time can become shorter meanwhile, and then it is gone at the next look of anybody.
+    // Its time can be shortened meanwhile; then the next look at the table removes it.
     while let Some(until) = table.upgrade().and_then(|table| table.until(&id)) {
         sleep_until(until.min(Instant::now() + READ)).await;
     }
@@ -401,7 +401,7 @@ mod tests {
         Ok(CallToolResult::success(vec![ContentBlock::text("x".repeat(bytes))]))
     }
 
-    /// Begins a task that ends with so many bytes, at once.
+    /// Starts a task that ends at once, with a result of `bytes` bytes.
     async fn ended_with(table: &Arc<Table>, bytes: usize) -> String {
         let place = table.place().expect("a place");
         let task = place.hand_over(tokio::spawn(async move { result(bytes) })).unwrap();
@@ -431,7 +431,7 @@ mod tests {
         let why = states[3]["error"]["message"].as_str().unwrap();
         assert!(why.contains("no room for its result"), "{why}");
         let kept: usize = table.entries().values().map(Entry::bytes).sum();
-        assert!((12 << 20..=MOST_BYTES).contains(&kept), "{kept}");
+        assert!((12 << 20..=MAX_RESULT_BYTES).contains(&kept), "{kept}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -444,7 +444,7 @@ mod tests {
         assert!(table.get(&id).is_none());
     }
 
-    /// Notes how many things are kept.
+    /// Records the number of kept values.
     struct Counted(Arc<AtomicUsize>);
 
     impl Drop for Counted {
@@ -455,8 +455,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_serves_while_its_task_runs() {
-        let (table, count) = (Arc::new(Table::default()), Arc::new(AtomicUsize::new(0)));
-        let (room, noted) = (SharedBounds::room(1 << 20), Arc::clone(&count));
+        let table = Arc::new(Table::default());
+        let count = Arc::new(AtomicUsize::new(0));
+        let room = SharedBounds::room(1 << 20);
+        let noted = Arc::clone(&count);
         table.serve_by(SharedBounds::new(room, Principal::named("a"), move || {
             noted.fetch_add(1, Ordering::Relaxed);
             Box::new(Counted(Arc::clone(&noted)))

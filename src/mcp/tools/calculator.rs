@@ -83,13 +83,15 @@ impl BuiltIn for CalculateArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let Self { expression, precision, timeout } = self;
-        let (precision, within) = (server.precision(precision), within(timeout)?);
+        let precision = server.precision(precision);
+        let within = within(timeout)?;
         let started = Instant::now();
         let asked = expression.clone();
         let run = |turn| server.0.backend.calculate(asked, precision, within, turn);
         let done = server.turn(context, run).await;
         server.note_one(Self::TOOL, &expression, precision, &done, started);
-        let (done, lowered) = (done?, server.lowered(within));
+        let done = done?;
+        let lowered = server.lowered(within);
         let result = reply::calculated(&done, &expression, precision.places());
         Ok(calculations::with_warnings(result, lowered))
     }
@@ -124,7 +126,8 @@ impl BuiltIn for CalculateAdvancedArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let Self { script, precision, timeout } = self;
-        let (precision, within) = (server.precision(precision), within(timeout)?);
+        let precision = server.precision(precision);
+        let within = within(timeout)?;
         let started = Instant::now();
         let asked = script.clone();
         let run = |turn| server.0.backend.calculate_advanced(asked, precision, within, turn);

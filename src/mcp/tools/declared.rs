@@ -1,4 +1,4 @@
-//! `get_tool_info`: what is known of a declared tool, with the reference implementation's fields.
+//! `get_tool_info`: describes a declared tool, with the reference implementation's fields.
 
 use rmcp::model::{CallToolResult, ContentBlock, Tool};
 use serde::Deserialize;
@@ -63,9 +63,11 @@ impl BuiltIn for GetToolInfoArguments {
 }
 
 fn info(declared: &Declared, figures: &ToolFigures) -> Value {
-    let (command, profile) = (&declared.command, &declared.profile);
+    let command = &declared.command;
+    let profile = &declared.profile;
     let conduct = &command.conduct;
-    let (most, terms) = (profile.limits.wall, &declared.terms);
+    let most = profile.limits.wall;
+    let terms = &declared.terms;
     json!({
         "name": command.name,
         "command": command.program,
@@ -106,7 +108,7 @@ fn info(declared: &Declared, figures: &ToolFigures) -> Value {
     })
 }
 
-/// Names what holds for every call of a tool: of each, something refuses what is against it.
+/// Lists the rules that every call of a tool is held to; each is enforced somewhere.
 fn features(command: &DeclaredCommand) -> Vec<&'static str> {
     let is_held = |one: &Positional| one.egress == PositionalEgress::Only;
     let held = command.positionals.iter().any(is_held);

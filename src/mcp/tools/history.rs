@@ -15,7 +15,7 @@ use service::refused::{Refused, RefusedKind};
 use service::report::to_value;
 
 /// Commands in the answer to one search, at most.
-pub(crate) const MOST_FOUND: usize = 100;
+pub(crate) const MAX_FOUND: usize = 100;
 /// Commands in the answer to a search that gives no limit.
 const FOUND: usize = 20;
 
@@ -40,7 +40,7 @@ impl BuiltIn for HistorySearchArguments {
             "type": "object",
             "properties": {
                 "query": { "type": "string", "description": "Text that is in the command; without it, every command" },
-                "limit": { "type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": 20 }
+                "limit": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": 20 }
             },
             "additionalProperties": false
         });
@@ -56,8 +56,8 @@ impl BuiltIn for HistorySearchArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
         let limit = self.limit.unwrap_or(FOUND);
-        if !(1..=MOST_FOUND).contains(&limit) {
-            let message = format!("history_search: `limit`: expected 1 to {MOST_FOUND}");
+        if !(1..=MAX_FOUND).contains(&limit) {
+            let message = format!("history_search: `limit`: expected 1 to {MAX_FOUND}");
             return Err(BadArguments { message, hint: None }.into());
         }
         let found = server.0.backend.client().history.search(&self.query, limit);
@@ -122,7 +122,8 @@ impl BuiltIn for HistoryReplayArguments {
 }
 
 fn record() -> Value {
-    let (text, count) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
+    let text = json!({ "type": "string" });
+    let count = json!({ "type": "integer", "minimum": 0 });
     json!({
         "type": "object",
         "properties": {

@@ -228,7 +228,7 @@ impl BuiltIn for CommandHelpArguments {
             }),
             &["command", "help", "exit_code"],
         );
-        // The named program runs; its effect on its own cell is not known.
+        // The named program runs, and may change anything in its cell.
         let annotations =
             ToolAnnotations::new().read_only(false).destructive(false).open_world(false);
         tool::<Self>("Help of a command", description.to_owned(), input, output)

@@ -62,7 +62,7 @@ impl BashOutputArguments {
     }
 }
 
-/// Returns the time to wait; zero is not to wait at all.
+/// Returns the time to wait; 0 does not wait.
 fn waited(wait: Option<Seconds>) -> Result<Option<Duration>, InvalidCall> {
     match wait {
         None => Ok(None),
@@ -86,7 +86,7 @@ pub(crate) struct OutputOffsets {
     pub(crate) stderr: u64,
 }
 
-/// `bash_jobs` takes none.
+/// Arguments of `bash_jobs`, which has no fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashJobsArguments {}
@@ -201,7 +201,7 @@ impl BuiltIn for BashOutputArguments {
             "additionalProperties": false
         });
         let title = "Read a job's output";
-        // The same call may return more the next time.
+        // Not idempotent: the same call may return more the next time.
         tool::<Self>(title, description.to_owned(), input, of_a_job())
             .annotate(pure().idempotent(false))
     }

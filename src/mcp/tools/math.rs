@@ -20,7 +20,7 @@ use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
 use service::Backend;
 use service::request::Precision;
 
-/// Calculations that `calculate_history` returns when it is not asked for a number.
+/// Default number of calculations that `calculate_history` returns.
 pub(crate) const USUAL_HISTORY: u16 = 20;
 
 /// Arguments of `calculate_batch`.
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for RangeEnd {
                 Ok(RangeEnd(value.to_string()))
             }
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<RangeEnd, E> {
-                // Never with an exponent, which bc would not take.
+                // Without an exponent, which bc does not accept.
                 Ok(RangeEnd(value.to_string()))
             }
         }
@@ -113,22 +113,22 @@ impl<'de> Deserialize<'de> for RangeEnd {
     }
 }
 
-/// A whole number from `LEAST` to `MOST`.
+/// A whole number from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WholeNumber<const LEAST: u16, const MOST: u16>(pub u16);
+pub(crate) struct WholeNumber<const MIN: u16, const MAX: u16>(pub u16);
 
-impl<'de, const LEAST: u16, const MOST: u16> Deserialize<'de> for WholeNumber<LEAST, MOST> {
+impl<'de, const MIN: u16, const MAX: u16> Deserialize<'de> for WholeNumber<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let given = f64::deserialize(deserializer)?;
         // JSON has one kind of number: `20.0` is a whole number there.
-        let whole = (LEAST..=MOST).find(|whole| f64::from(*whole) == given);
-        let expected = format!("a whole number from {LEAST} to {MOST}");
+        let whole = (MIN..=MAX).find(|whole| f64::from(*whole) == given);
+        let expected = format!("a whole number from {MIN} to {MAX}");
         let unexpected = de::Unexpected::Float(given);
         whole.map(Self).ok_or_else(|| de::Error::invalid_value(unexpected, &expected.as_str()))
     }
 }
 
-/// Calculations that `calculate_history` can be asked for, at most: all that are kept.
+/// Maximum calculations that `calculate_history` returns: all that are kept.
 pub(crate) const MOST_HISTORY: u16 = 200;
 const _: () = assert!(REMEMBERED == 200);
 
@@ -143,7 +143,7 @@ impl Arguments for CalculateHistoryArguments {
     const FIELDS: &'static [&'static str] = &["limit"];
 }
 
-/// Arguments of `calculate_stats`: none.
+/// Arguments of `calculate_stats`, which has no fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateStatsArguments {}
@@ -152,7 +152,7 @@ impl Arguments for CalculateStatsArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
-/// Arguments of `calculate_functions`: none.
+/// Arguments of `calculate_functions`, which has no fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateFunctionsArguments {}
@@ -221,13 +221,15 @@ impl BuiltIn for CalculateBatchArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let Self { expressions, precision, timeout } = self;
-        let (precision, within) = (server.precision(precision), within(timeout)?);
+        let precision = server.precision(precision);
+        let within = within(timeout)?;
         let started = Instant::now();
         let asked = expressions.0.clone();
         let run = |turn| server.0.backend.calculate_batch(asked, precision, within, turn);
         let done = server.turn(context, run).await;
         let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
-        let (tool, share) = (Self::TOOL, started.elapsed() / count);
+        let tool = Self::TOOL;
+        let share = started.elapsed() / count;
         for (place, expression) in expressions.0.iter().enumerate() {
             let outcome = match &done {
                 Ok(done) => match done.entries.get(place) {
@@ -301,7 +303,8 @@ impl BuiltIn for CalculatePlotArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        let (within, started) = (within(self.timeout)?, Instant::now());
+        let within = within(self.timeout)?;
+        let started = Instant::now();
         let plot = self.plot();
         let asked = plot.clone();
         let run = |turn| server.0.backend.calculate_plot(asked, within, turn);

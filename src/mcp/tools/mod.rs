@@ -83,7 +83,7 @@ pub trait BuiltIn: Arguments + Send + 'static {
     ) -> impl Future<Output = CallResult> + Send;
 }
 
-/// The result of a call, or the reason for which there is none.
+/// The result of a call, or the reason why it was refused.
 pub type CallResult = Result<CallToolResult, Refused>;
 
 /// A call under way.

@@ -1,4 +1,4 @@
-//! `pipeline`: commands, each in a cell of its own, that read the output of the one before.
+//! `pipeline`: runs commands one after the other, each in a fresh cell with the output of the one before as its input.
 
 use std::collections::BTreeMap;
 
@@ -78,15 +78,15 @@ impl BuiltIn for PipelineArguments {
             return Err(BadArguments { message, hint: None }.into());
         }
         let after_failure = AfterFailure::of(keep_going);
-        let (mut done, mut input) = (Steps::new(of), stdin.into_bytes());
+        let mut done = Steps::new(of);
+        let mut input = stdin.into_bytes();
         for step in steps {
             let number = done.next();
             let (tap, printed) = Tap::kept(STDIN_BYTES);
             let command = step.command.clone();
             let request = step.request(std::mem::take(&mut input));
             let ran = server.ran(BashExecArguments::TOOL, request, tap, context).await;
-            // A refused first step refuses the call; a later one is reported beside the steps that
-            // ran.
+            // A refused first step refuses the call; a later one is reported with the steps that ran.
             let report = match ran {
                 Err(refused) if number == 1 => return Err(refused),
                 Err(refused) => {

@@ -1,4 +1,4 @@
-//! `sandbox_rules`: what commands may do here.
+//! `sandbox_rules`: describes what commands may do here.
 
 use rmcp::model::Tool;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::reply;
 use crate::server::Server;
 use service::Backend;
 
-/// Arguments of `sandbox_rules`: none.
+/// Arguments of `sandbox_rules`, which has no fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxRulesArguments {}

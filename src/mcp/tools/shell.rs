@@ -32,19 +32,18 @@ pub struct BashArguments {
     pub env: Option<BTreeMap<String, String>>,
     pub timeout: Option<Seconds>,
     pub session: Option<String>,
-    /// Shell of the session; by default the one it has, which is bash at first.
+    /// Shell of the session; by default its current one, initially bash.
     pub shell: Option<ShellKind>,
     #[serde(default)]
     pub restart: bool,
-    /// End of the session. No command goes with it.
+    /// Ends the session; the call has no command then.
     #[serde(default)]
     pub end: bool,
     #[serde(default)]
     pub background: bool,
-    /// Standard input stays open for `bash_input`. By default it does for a background command that
-    /// has no `stdin`.
+    /// Keeps standard input open for `bash_input`; the default for a background command without `stdin`.
     pub input: Option<bool>,
-    /// Terminal: the command runs on one of its own.
+    /// Runs the command on a new terminal.
     #[serde(default)]
     pub tty: bool,
     /// Characters of output in the reply, at most.

@@ -21,7 +21,8 @@ pub(super) fn keep_going_schema(description: &str) -> Value {
 
 /// Returns the schema of steps.
 pub(super) fn steps_schema() -> Value {
-    let (text, count) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
+    let text = json!({ "type": "string" });
+    let count = json!({ "type": "integer", "minimum": 0 });
     let step = json!({
         "type": "object",
         "properties": {

@@ -1,4 +1,4 @@
-//! The table against itself: what a schema says of the arguments is what is parsed.
+//! Checks that each tool parses exactly the arguments that its schema describes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use super::*;
 fn in_force() -> Option<InForce> {
     let profiles = Profiles::compiled_in();
     let profile = profiles.get(&ProfileName::new("bash")?)?;
-    let (view, hold) = (None, MemoryHold::BestEffort);
+    let view = None;
+    let hold = MemoryHold::BestEffort;
     let rules = Rules::of(profile, view, Tier::Full, hold, Duration::from_secs(30));
     let profiles = vec!["bash".to_owned(), "bc".to_owned()];
     Some(InForce { rules, options: ExecOptions { profiles, ..ExecOptions::default() } })
@@ -44,7 +45,7 @@ impl Form {
         properties.cloned().unwrap_or_default()
     }
 
-    /// Returns the least that a call has: a value for each field that is required.
+    /// Returns the smallest call: a value for each required field.
     fn least(&self) -> Map<String, Value> {
         let required = self.tool.input_schema.get("required").and_then(Value::as_array);
         let names = required.into_iter().flatten().filter_map(Value::as_str);
@@ -131,7 +132,8 @@ fn every_result_may_be_a_reason_and_a_hint_alone() {
 #[test]
 fn a_value_that_the_schema_describes_is_parsed_and_one_of_another_type_is_not() {
     for form in &forms() {
-        let (tool, least) = (&form.tool.name, form.least());
+        let tool = &form.tool.name;
+        let least = form.least();
         assert_eq!((form.parse)(Some(least.clone())), Ok(()), "{tool}");
         for (name, schema) in form.properties() {
             let with = |value: Value| {
