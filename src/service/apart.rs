@@ -1,8 +1,8 @@
-//! One command in a directory of its own, with files in and out: all of it in one cell.
+//! Runs one command in a new directory, with files in and out, all of it in one cell.
 //!
 //! Files go in ahead of the standard input and are put in their places by the cell's own shell, before the command.
 //! Files come out behind the output, after a line that the command cannot foresee. What comes out is what a program of
-//! the cell wrote, whoever's it is: it is read within bounds and believed in nothing.
+//! the cell wrote, so it is read within bounds and nothing in it is trusted.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 
@@ -16,7 +16,7 @@ pub const FILES: usize = 64;
 const PATH_BYTES: usize = 1024;
 /// Bytes of all returned files together.
 const OUT_BYTES: usize = 4 << 20;
-/// Place of the directory beside a granted workspace, as the older design has it.
+/// Where the directory is made if a workspace is granted, as in the older design.
 const ROOT: &str = "/tmp/mcp/bash";
 
 /// A file for the command.
@@ -220,7 +220,7 @@ fn returning(line: &str, outputs: &[String]) -> String {
     script
 }
 
-/// Returns true for a path of names alone, none of which leads up.
+/// Returns true for a relative path without `.` and `..`.
 fn is_inside(path: &str) -> bool {
     let is_name = |name: &str| !name.is_empty() && name != "." && name != "..";
     path.len() <= PATH_BYTES && !path.contains(['\0', '\n']) && path.split('/').all(is_name)
@@ -262,7 +262,8 @@ mod tests {
         let (before, files) = run.parted(&Captured::of(b"out\n--cofferdam-1--\n=aGk=\n-\n=@@@\n"));
         assert_eq!(before, Captured::of(b"out"));
         let contents: Vec<_> = files.into_iter().map(|file| file.content).collect();
-        let (absent, lost) = (Err(Unreturned::Absent), Err(Unreturned::Lost));
+        let absent = Err(Unreturned::Absent);
+        let lost = Err(Unreturned::Lost);
         assert_eq!(contents, vec![Ok(b"hi".to_vec()), absent, lost.clone(), lost]);
         let (whole, files) = run.parted(&Captured::of(b"killed"));
         assert_eq!(whole, Captured::of(b"killed"));

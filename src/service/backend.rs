@@ -1,4 +1,4 @@
-//! What an agent can have done, as a front door sees it: one method for each kind of request.
+//! The interface between MCP or HTTP and the executor: one method for each kind of request.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -38,10 +38,10 @@ impl<'bench> InCells<'bench> {
         Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
     }
 
-    /// Has a call decided and recorded whose value is known: no cell runs.
+    /// Decides and records a call whose value is remembered, without running a cell.
     ///
     /// # Errors
-    /// When policy denies it, or it cannot be recorded and no call is to go on then.
+    /// The policy denies it, or it cannot be recorded where every call must be.
     pub(crate) fn remembered(&self, expression: &str) -> Result<(), CalcError> {
         let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
         let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
@@ -53,12 +53,12 @@ impl<'bench> InCells<'bench> {
         CalcError::Refused
     }
 
-    /// Takes why a cell was refused, where one was.
+    /// Takes the reason why a cell was refused, if one was.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// What protected the calculation.
+    /// Returns the receipt of the calculation's cell.
     pub(crate) fn receipt(self) -> Option<Receipt> {
         let last = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
         last.and_then(|report| report.receipt)

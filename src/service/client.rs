@@ -10,10 +10,10 @@ use crate::history::History;
 use crate::macros::Macros;
 use crate::request::{ExecOptions, Precision};
 
-/// What one client has set and done.
+/// Settings and history of one client.
 #[derive(Debug)]
 pub struct ClientState {
-    /// Precision of a calculation that names none.
+    /// Default precision of calculations.
     pub precision: ClientSetting<Precision>,
     /// Directory in which the next command starts.
     pub working_dir: ClientSetting<Cwd>,

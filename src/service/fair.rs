@@ -1,4 +1,4 @@
-//! Places that clients share: whoever holds few of them finds one, however many another client holds.
+//! Places that clients share: a client that holds few finds a free one, however many another client holds.
 //!
 //! A client may hold as many places as it leaves free (dynamic thresholds, as switches share their buffers). So one
 //! client has half of them at most, the next a third, and there is always something left for one more. The only
@@ -20,7 +20,7 @@ pub struct FairShare {
 #[derive(Debug, Default)]
 struct Held {
     all: usize,
-    /// Those of every client that is known, most of which hold none, and of others that hold some.
+    /// Places held by each registered client, most of which hold 0, and by others that hold some.
     of: BTreeMap<Principal, Holding>,
 }
 
@@ -41,7 +41,7 @@ pub struct Share {
 }
 
 impl FairShare {
-    /// Makes `most` places, of which none is held.
+    /// Makes `most` free places.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, held: Mutex::default() })
     }
@@ -74,7 +74,7 @@ impl Share {
         self.places
     }
 
-    /// Takes so many places more. Returns false, and takes none, if the client cannot have them now.
+    /// Takes further places. Returns false, and takes nothing, if the client cannot have them now.
     #[must_use]
     pub fn grow(&mut self, more: usize) -> bool {
         let mut held = self.of.held();
@@ -135,7 +135,8 @@ mod tests {
         let take = |name: &str| -> Vec<Share> {
             std::iter::from_fn(|| places.take(&client(name), 1)).collect()
         };
-        let (a, b) = (take("a"), take("b"));
+        let a = take("a");
+        let b = take("b");
         assert_eq!((a.len(), b.len()), (6, 3));
         let c = take("c");
         assert!(!c.is_empty(), "there is something left for a third");
@@ -149,7 +150,8 @@ mod tests {
         places.know(&client("known"));
         for number in 0..100 {
             let passing = client(&format!("passing-{number}"));
-            let (first, second) = (places.take(&passing, 1), places.take(&passing, 2));
+            let first = places.take(&passing, 1);
+            let second = places.take(&passing, 2);
             assert!(first.is_some() && second.is_some(), "{number}");
             assert!(places.take(&passing, 2).is_none(), "it leaves something for the known one");
         }

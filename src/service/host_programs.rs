@@ -1,4 +1,4 @@
-//! Programs that the operator's PATH has and cells have not: a model that misses one is told where it is.
+//! Finds programs on the operator's PATH that cells lack, so that a reply can name where a missing one is.
 
 use std::collections::BTreeMap;
 

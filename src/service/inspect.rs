@@ -86,7 +86,7 @@ pub fn word(field: &'static str, word: String) -> Result<String, InvalidCall> {
 /// The name of a manual page.
 ///
 /// # Errors
-/// As [`word`], and when it has a character that is in no name, such as `/`.
+/// The same as of [`word`], and a character that no name has, such as `/`.
 pub fn page(field: &'static str, name: String) -> Result<String, InvalidCall> {
     let name = word(field, name)?;
     let plain = |c: char| c.is_alphanumeric() || "._+:@-[".contains(c);

@@ -61,7 +61,7 @@ pub struct Caller {
     pub tap: Tap,
     /// Standard input that a script of a project is given while it runs.
     pub feed: Feed,
-    /// Name that the client gave its request, for a call that has none itself.
+    /// Name that the client gave its request, for a call without a name.
     pub correlation: Option<Correlation>,
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Limits: macros of a client, commands of one macro, and bytes of all macros together.
-const MOST_MACROS: usize = 64;
-pub const MOST_COMMANDS: usize = 32;
-const MOST_BYTES: usize = 1 << 20;
+const MAX_MACROS: usize = 64;
+pub const MAX_COMMANDS: usize = 32;
+const MAX_BYTES: usize = 1 << 20;
 /// Length of the longest name in bytes, and the pattern of a name for the schema.
 pub const NAME_BYTES: usize = 64;
 pub const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
@@ -35,12 +35,12 @@ impl Macros {
         };
         let mut held = self.held();
         let others = || held.iter().filter(|(other, _)| *other != name);
-        if others().count() >= MOST_MACROS {
-            return Err(format!("there are {MOST_MACROS} macros already"));
+        if others().count() >= MAX_MACROS {
+            return Err(format!("there are {MAX_MACROS} macros already"));
         }
         let bytes = others().map(|(name, commands)| size(name, commands)).sum::<usize>();
-        if bytes + size(name, &commands) > MOST_BYTES {
-            return Err(format!("all macros together have {MOST_BYTES} bytes at most"));
+        if bytes + size(name, &commands) > MAX_BYTES {
+            return Err(format!("all macros together have {MAX_BYTES} bytes at most"));
         }
         let before = held.insert(name.to_owned(), commands);
         Ok(if before.is_some() { Before::Replaced } else { Before::None })
@@ -66,9 +66,9 @@ fn check(name: &str, commands: &[String]) -> Result<(), String> {
         let what = "letters, digits, dots, dashes and underscores";
         return Err(format!("`name`: expected 1 to {NAME_BYTES} {what}"));
     }
-    if !(1..=MOST_COMMANDS).contains(&commands.len()) {
+    if !(1..=MAX_COMMANDS).contains(&commands.len()) {
         let count = commands.len();
-        return Err(format!("`commands`: expected 1 to {MOST_COMMANDS}, not {count}"));
+        return Err(format!("`commands`: expected 1 to {MAX_COMMANDS}, not {count}"));
     }
     match commands.iter().position(|command| command.trim().is_empty()) {
         Some(at) => Err(format!("`commands[{at}]` is empty")),
@@ -104,13 +104,13 @@ mod tests {
         assert_eq!(refused("a", commands(0)), "`commands`: expected 1 to 32, not 0");
         assert_eq!(refused("a", commands(33)), "`commands`: expected 1 to 32, not 33");
         assert_eq!(refused("a", vec!["true".into(), " \n".into()]), "`commands[1]` is empty");
-        let large = vec!["x".repeat(MOST_BYTES - 1)];
+        let large = vec!["x".repeat(MAX_BYTES - 1)];
         assert_eq!(macros.save("a", large.clone()), Ok(Before::None));
         // A replaced macro's own size counts as free.
         assert_eq!(macros.save("a", large), Ok(Before::Replaced));
         assert_eq!(refused("b", commands(1)), "all macros together have 1048576 bytes at most");
         macros.delete("a");
-        for number in 0..MOST_MACROS {
+        for number in 0..MAX_MACROS {
             assert_eq!(macros.save(&number.to_string(), commands(1)), Ok(Before::None));
         }
         assert_eq!(refused("one-more", commands(1)), "there are 64 macros already");

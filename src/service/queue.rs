@@ -87,7 +87,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_is_refused_at_once_and_a_place_comes_free() {
-        let (queue, never) = (Queue::new(1, 1), CancellationToken::new());
+        let queue = Queue::new(1, 1);
+        let never = CancellationToken::new();
         let running = queue.turn(&local(), &never).await;
         assert!(matches!(running, Ok(Turn::Yours(_))));
         let own = local();
@@ -103,7 +104,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_waits_can_be_taken_back() {
-        let (queue, cancel) = (Queue::new(1, 1), CancellationToken::new());
+        let queue = Queue::new(1, 1);
+        let cancel = CancellationToken::new();
         let running = queue.turn(&local(), &CancellationToken::new()).await;
         let own = local();
         let mut waiting = Box::pin(queue.turn(&own, &cancel));
@@ -116,13 +118,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_fills_the_queue_keeps_no_other_out() {
-        let (queue, never) = (Arc::new(Queue::new(1, 100)), CancellationToken::new());
-        let (greedy, modest) = (Principal::named("greedy"), Principal::named("modest"));
+        let queue = Arc::new(Queue::new(1, 100));
+        let never = CancellationToken::new();
+        let greedy = Principal::named("greedy");
+        let modest = Principal::named("modest");
         queue.know(&greedy);
         queue.know(&modest);
         let first = queue.turn(&greedy, &never).await.expect("a turn");
         let wait = |client: &Principal| {
-            let (queue, client) = (Arc::clone(&queue), client.clone());
+            let queue = Arc::clone(&queue);
+            let client = client.clone();
             tokio::spawn(async move { queue.turn(&client, &CancellationToken::new()).await })
         };
         let many: Vec<_> = (0..100).map(|_| wait(&greedy)).collect();

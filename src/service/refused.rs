@@ -30,7 +30,7 @@ pub enum RefusedKind {
     Denied,
     /// The client cancelled it before it had a cell.
     Cancelled,
-    /// What it asks for is not there.
+    /// The requested thing does not exist.
     Absent,
     /// cofferdam could not do it, or the calculator answered with an error.
     Failed,

@@ -49,9 +49,9 @@ pub enum CommandInput {
     /// The text that came with the command, and then its end.
     #[default]
     Given,
-    /// The same text; then it stays open for more.
+    /// A text, after which the input stays open.
     Open,
-    /// A terminal of its own.
+    /// A new terminal.
     Terminal,
 }
 
@@ -71,13 +71,12 @@ pub enum Wait {
     Foreground,
     /// Only long enough to report a command that fails at once.
     Background,
-    /// To the command's end, although it becomes a job after the operator's time: nobody is kept waiting.
+    /// Until the command's end, even past the operator's time for becoming a job: the client need not wait.
     Beyond,
 }
 
 impl Wait {
-    /// Returns the time that a call waits whose client has a task for it. What goes on in the background is a job in
-    /// any case.
+    /// Returns the time that a call waits whose client has a task for it. A background command is a job in any case.
     #[must_use]
     pub fn in_a_task(self) -> Self {
         match self {
@@ -165,7 +164,7 @@ pub enum StderrIs {
 /// Operator's settings of `bash_exec`, given at the start of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOptions {
-    /// Time limit of a command that asks for none, and the maximum.
+    /// Default time limit of a command, and the maximum.
     pub default_timeout: Duration,
     pub max_timeout: Duration,
     /// Directory in which commands start until `set_working_dir` is called.

@@ -31,7 +31,7 @@ pub struct Rules {
     /// Sockets of the host, where the cell has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub granted_sockets: Vec<String>,
-    /// Variables that every command has. Its shell adds some of its own, such as PWD.
+    /// Variables that every command has. Its shell adds further ones, such as PWD.
     pub env: BTreeMap<String, String>,
     pub limits: RuleLimits,
     /// Instructions for getting more.
@@ -158,7 +158,7 @@ fn environment(profile: &Profile) -> BTreeMap<String, String> {
 }
 
 impl Rules {
-    /// Sets the time limit of a call that asks for none, where that is less than the maximum.
+    /// Sets the default time limit, where it is less than the maximum.
     #[must_use]
     pub(crate) fn with_default_timeout(mut self, seconds: Option<f64>) -> Self {
         let default = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

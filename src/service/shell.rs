@@ -50,7 +50,7 @@ pub struct BashArgs {
     pub timeout: Option<f64>,
 }
 
-/// A command for a cell of its own.
+/// A command for a fresh cell.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScriptArgs {
     pub command: String,

@@ -70,7 +70,7 @@ impl Turns {
         turn.await.ok()
     }
 
-    /// Gives free turns to those who wait.
+    /// Gives free turns to waiting clients.
     fn give(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
@@ -100,8 +100,8 @@ impl State {
         waiting.min_by_key(order).map(|(place, _)| place)
     }
 
-    /// Returns the number of turns that are left for clients for whom no call runs, as nobody knows for how long
-    /// another's does: one for each that called lately, and one for all others; a quarter, where there are so many.
+    /// Returns the number of turns that are reserved for clients without a running call, as running calls may last: one
+    /// for each client that called lately, and one for all others; at most a quarter of all turns.
     fn left_for_others(&self, most: usize) -> usize {
         let idle = || self.clients.values().filter(|one| one.running == 0);
         let now = Instant::now();
@@ -142,7 +142,7 @@ mod tests {
         turns
     }
 
-    /// Has a client wait for a turn.
+    /// Adds a client to those that wait for a turn.
     fn wait(turns: &Arc<Turns>, name: &str) -> oneshot::Receiver<RunningTurn> {
         let (sender, turn) = oneshot::channel();
         turns.state().waiting.push_back((Principal::named(name), sender));

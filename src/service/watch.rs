@@ -62,7 +62,7 @@ impl<E: End> Follower for Following<E> {
     }
 }
 
-/// Waits for the report of a call's end; gives the call up where a stopped supervisor sends none.
+/// Waits for the report of a call's end; gives up if a stopped supervisor sends no report.
 pub(crate) async fn reported(ended: Receiver<Ended>, limits: &Limits, end: &impl End) -> Ended {
     let reported = timeout(limits.wall + SUPERVISOR_GRACE, ended).await;
     if reported.is_err() {

@@ -18,7 +18,7 @@ use policy::flags::Changes;
 use policy::tools::{Runs, ToolSpec};
 use policy::{Grant, Principal, Surroundings};
 
-/// What all clients of a server share, and what governs its use.
+/// State that all clients of a server share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) link: Link,
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) loaded: Loaded,
     pub(crate) workspace: Workspace,
     pub(crate) queue: Arc<Queue>,
-    /// Calls of a project's scripts, which wait in the queue besides.
+    /// Turns of a project's scripts, which wait in the queue too.
     pub(crate) workers: Arc<Queue>,
     /// Downloads for a project, which wait in no other queue.
     pub(crate) fetches: Arc<Queue>,
@@ -35,14 +35,14 @@ pub(crate) struct Shared {
     pub(crate) clients: Arc<session::Clients>,
     /// Report of changes in the workspace, for tools that run commands.
     pub(crate) changes: ListChanges,
-    /// The workspace with all that is granted for reading only, if there is one beside it.
+    /// The workspace as a read-only grant, if projects have one.
     pub(crate) read_only: Option<Workspace>,
 }
 
 /// Runs the calls of one client over what all clients share. Its sessions are its own.
 #[derive(Debug)]
 pub(crate) struct Workbench {
-    /// Client whose calls these are.
+    /// The client.
     pub(crate) principal: Principal,
     pub(crate) shared: Arc<Shared>,
     /// Audit log, in which the lines of decisions name the client.
@@ -61,7 +61,7 @@ impl Workbench {
         }
     }
 
-    /// Returns what a call of a tool gets in a cell of its own.
+    /// Returns the surroundings of a call in a fresh cell.
     pub(crate) fn surroundings(&self, tool: &str) -> Surroundings {
         let runs = ToolSpec::named(tool).map(|tool| tool.runs);
         let changes = match runs == Some(Runs::FreshCell(ListChanges::Yes)) {
@@ -118,7 +118,7 @@ impl Workbench {
         self.recorded_run(grant, entry, keep, caller).await
     }
 
-    /// Runs a script of a project as [`Workbench::call`] does, and keeps none of its output.
+    /// Runs a script of a project as [`Workbench::call`] does, without keeping its output.
     ///
     /// # Errors
     /// The same as of [`Workbench::call`].
@@ -149,8 +149,8 @@ impl Workbench {
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
-    /// Runs a download as [`Workbench::call_alone`] does, in a queue of its own, and keeps none of its output: the script
-    /// that waits for it has a turn of the other.
+    /// Runs a download as [`Workbench::call_alone`] does, without keeping its output. Downloads have a separate queue, as
+    /// the script that waits for one keeps its turn in the other.
     ///
     /// # Errors
     /// The same as of [`Workbench::call`].
@@ -249,7 +249,7 @@ impl Workbench {
         done
     }
 
-    /// Decides and records a call whose answer is known already: nothing runs.
+    /// Decides and records a call whose answer is remembered, without running anything.
     ///
     /// # Errors
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.

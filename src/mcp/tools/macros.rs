@@ -18,7 +18,7 @@ use crate::reply;
 use crate::server::Server;
 use capture::tap::Tap;
 use service::Backend;
-use service::macros::{Before, MOST_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
+use service::macros::{Before, MAX_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 
@@ -43,7 +43,7 @@ impl BuiltIn for MacroSaveArguments {
             "properties": {
                 "name": name(),
                 "commands": {
-                    "type": "array", "minItems": 1, "maxItems": MOST_COMMANDS,
+                    "type": "array", "minItems": 1, "maxItems": MAX_COMMANDS,
                     "items": { "type": "string", "minLength": 1 },
                     "description": "Commands, the first one first"
                 }

@@ -106,7 +106,8 @@ impl Breaker {
     }
 
     fn change(&self, state: &mut State, next: State) {
-        let (old, new) = (state.told(), next.told());
+        let old = state.told();
+        let new = next.told();
         *state = next;
         if old != new {
             tracing::warn!(
@@ -119,7 +120,7 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment, so a state is whole whoever panicked.
+        // Each change is one assignment, so the state is whole even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

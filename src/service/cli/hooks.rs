@@ -16,7 +16,7 @@ use model::outcome::Outcome;
 use policy::hooks::{FoundLine, HookPoint, HookScript, Hooks};
 use policy::summary::SummaryPart;
 
-/// Characters of a refusal that a caller is told.
+/// Maximum characters of a refusal in the reply.
 const REASON: usize = 500;
 /// Characters of the words that a script gives.
 const WORDS: usize = 64 << 10;
@@ -24,7 +24,7 @@ const WORDS: usize = 64 << 10;
 const DATA: usize = 256 << 10;
 /// Exit code by which a check refuses.
 const REFUSED: u8 = 1;
-/// Most answers that are remembered.
+/// Maximum remembered answers.
 const REMEMBERED: usize = 1024;
 
 /// Answer of a script that ran before the program.
@@ -37,7 +37,7 @@ pub(crate) enum Answer {
     Words(Vec<String>),
 }
 
-/// Answers of scripts whose hooks say `remember`, by tool, script and input; the oldest goes first.
+/// Answers of scripts whose hooks say `remember`, by tool, script and input; the oldest is dropped first.
 #[derive(Debug, Default)]
 pub(crate) struct Answers(Mutex<Kept>);
 
@@ -145,7 +145,7 @@ pub(crate) fn answer(hook: &HookScript, report: &CallReport) -> Result<Answer, T
 /// Reads the data of a script after the program.
 ///
 /// # Errors
-/// The reason why there is none.
+/// The reason why the report has no data.
 pub(crate) fn data(hook: &HookScript, report: &CallReport) -> Result<Value, String> {
     if report.outcome != (Outcome::Exited { code: 0 }) {
         return Err(format!("the operator's {} hook {}", hook.at.name(), ended(&report.outcome)));
@@ -180,7 +180,7 @@ fn text(captured: &Captured, most: usize) -> String {
     render(captured, &Captured::of(b""), most).stdout
 }
 
-/// Returns what the readers of a tool find in its output, by their names; `None` where it has none.
+/// Returns the data that the readers of a tool find in its output, by reader; `None` for a tool without readers.
 pub(crate) fn read(hooks: &Hooks, stdout: &str) -> Option<Map<String, Value>> {
     let value = |found: FoundLine| match found {
         FoundLine::Value(text) => number_or_text(text),

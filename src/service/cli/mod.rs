@@ -1,8 +1,8 @@
 //! Declared commands: words checked against a flag list, run alone in a cell, reported with the
 //! reference implementation's fields.
 //!
-//! `state` has what a tool's calls share, `breaker` among it; `result` what a caller is told, `output` and `nmap` the
-//! output as data, `advice` the kinds of errors.
+//! `state` has the state that a tool's calls share, with its `breaker`; `result` makes the reply, `output` and `nmap`
+//! parse the output, `advice` classifies errors.
 
 mod advice;
 pub(crate) mod breaker;
@@ -39,7 +39,7 @@ pub struct Declared {
 /// Values of a declared command: those of its file, else those of the server's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandTerms {
-    /// Time of a call that asks for none.
+    /// Default time limit of a call.
     pub timeout: Duration,
     pub concurrency: u32,
     pub breaker: BreakerLimits,
@@ -134,7 +134,7 @@ impl From<BadRequest> for ToolError {
     }
 }
 
-/// Returns what the reference implementation tells of a network that is too large.
+/// Returns the fields that the reference implementation reports about a network that is too large.
 fn facts(large: &TooLarge) -> Map<String, Value> {
     let TooLarge { size, most, prefix } = large;
     // Numbers of JSON have 64 bits.
@@ -210,8 +210,8 @@ pub fn call(
     let given: Vec<(&str, &str)> =
         request.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let words = words(declared, request)?;
-    // What the operator's files ask for is no wish of the caller's that could be told as clamped: it is within the
-    // profile's limits.
+    // Limits of the operator's files are within those of the profile, and are not reported as a clamped wish of the
+    // caller.
     let asked = request.timeout.map(|value| seconds("timeout_sec", value)).transpose()?;
     // One that a caller gave is refused here if it cannot be logged.
     let correlation = match &request.correlation {
@@ -257,7 +257,7 @@ pub fn correlation(given: Option<&str>) -> String {
     }
 }
 
-/// Makes an id for a call that has none: the time and a number, so that log lines can be joined.
+/// Makes an id for a call without one: the time and a number, so that log lines can be joined.
 fn fresh() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());

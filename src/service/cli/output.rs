@@ -13,7 +13,7 @@ use super::nmap;
 
 /// Deepest element of an XML document that is read.
 const DEPTH: usize = 64;
-/// Most elements and attributes that are read.
+/// Maximum elements and attributes that are read.
 const NODES: usize = 50_000;
 
 /// Data made of an output, by the name that it has in `metadata`.

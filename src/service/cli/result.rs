@@ -48,7 +48,7 @@ pub struct DeclaredResult {
     /// The same for a model.
     #[serde(skip)]
     pub network_lines: Vec<String>,
-    /// Protection of the cell, if there was one; reported beside the fields.
+    /// Protection of the cell, if there was one; not among the fields.
     #[serde(skip)]
     pub receipt: Option<Receipt>,
     /// True if the program ended by itself; reported as the result's `isError`.
@@ -250,7 +250,7 @@ impl DeclaredResult {
     }
 }
 
-/// Returns the output as data, or why there is none, where the tool declares its form.
+/// Returns the output as data, or the reason why it cannot be parsed, if the tool declares a form.
 fn data(declared: &Declared, stdout: &str, truncated: bool) -> Map<String, Value> {
     let unparsed = |why: String| Map::from_iter([("parse_error".to_owned(), Value::String(why))]);
     match output::parse(declared.command.conduct.output, stdout) {
@@ -317,7 +317,7 @@ fn ended(program: &str, outcome: &Outcome) -> (i32, Option<ToolError>) {
     }
 }
 
-/// Returns the way out of a failure that has one of its own.
+/// Returns the specific way out of a failure, if it has one.
 fn way_out(failure: &Failure) -> Option<String> {
     match failure {
         Failure::NotExecutable { .. } | Failure::Cwd { .. } | Failure::Refused { .. } => {

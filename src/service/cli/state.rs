@@ -56,7 +56,7 @@ pub enum ToolHealth {
     Healthy,
     /// Its breaker refuses calls.
     Degraded,
-    /// Its program is not there: by the last call, or before the first by a look at the start.
+    /// Its program is missing, according to the last call, or to the check at the start.
     Unhealthy,
 }
 
@@ -186,7 +186,8 @@ impl ToolState {
             (false, BreakerState::Closed) => ToolHealth::Healthy,
         };
         let Counts { calls, errors, time, slowest, last: _ } = counts;
-        let (seconds, slowest) = (time.as_secs_f64(), slowest.as_secs_f64());
+        let seconds = time.as_secs_f64();
+        let slowest = slowest.as_secs_f64();
         let pending = self.queue.pending();
         ToolFigures { health, breaker, pending, calls, errors, seconds, slowest }
     }

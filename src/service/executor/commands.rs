@@ -131,8 +131,10 @@ impl Scope {
         call: Call,
         caller: &Caller,
     ) -> Result<(CallReport, u32), Refusal> {
-        let (changes, retries) = (declared.command.changes, &declared.command.conduct.retries);
-        let (mut attempt, mut delay) = (1, retries.delay);
+        let changes = declared.command.changes;
+        let retries = &declared.command.conduct.retries;
+        let mut attempt = 1;
+        let mut delay = retries.delay;
         loop {
             let report = self.workbench.call_command(call.clone(), changes, caller).await?;
             if attempt > retries.times || !has_no_result(&report.outcome, retries) {

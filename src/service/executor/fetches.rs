@@ -1,4 +1,4 @@
-//! Downloads for a project: decided under a rule and a profile of their own, each held to the one host that it names.
+//! Downloads for a project. They have their own rule and profile, and each reaches only the host that it names.
 
 use super::Scope;
 use crate::refused::{Refused, RefusedKind};

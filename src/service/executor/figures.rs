@@ -1,4 +1,4 @@
-//! Figures of a server since its start, for its health and its metrics: all clients together, and nobody's words.
+//! Figures of a server since its start, for its health and its metrics: of all clients together, without their texts.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `bash_exec` and related tools, carried out: each script in a cell of its own.
+//! Runs the scripts of `bash_exec` and related tools, each in a fresh cell.
 
 use super::sessions::shown;
 use super::{Scope, clamped};
@@ -33,7 +33,7 @@ impl Scope {
         Ok(self.of_fresh_cell(report, named.as_ref()))
     }
 
-    /// Runs a command in a directory of its own, and returns the files of it that were asked for.
+    /// Runs a command in a new directory, and returns the files of it that were asked for.
     ///
     /// # Errors
     /// A refusal: nothing ran.
@@ -87,7 +87,7 @@ impl Scope {
     }
 }
 
-/// Returns a word that nobody can foresee.
+/// Returns a random word.
 fn fresh_id() -> Option<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;

@@ -1,6 +1,6 @@
-//! Scripts of a declared tool's hooks, each run in a cell of its own: nothing of a workspace, a rule of their own, and no
-//! network, but for those that look for the target of a call, which have the call's. What they say of a call can refuse
-//! it or change its flags, which are then checked anew. None runs for a call that the policy denies.
+//! Runs the scripts of a declared tool's hooks, each in a fresh cell, without the workspace, under their own rule. They
+//! have no network, except those that look for the target of a call, which have the call's network. A script can
+//! refuse the call or change its flags, which are then checked again. No script runs for a call that the policy denies.
 
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ impl Scope {
         let input =
             hooks::input(declared, request, &hooked.words, hooked.call.argv.words()).to_string();
         let remembered = &self.executor.answers;
-        // Of this client: the time of an answer tells nobody what another has asked.
+        // Per client, so that the time of an answer does not reveal another client's calls.
         let key = format!("{}\0{input}", self.workbench.principal.name());
         if let Some(answer) = remembered.get(&hook.script, &key).filter(|_| hook.remember) {
             return Ok(answer);
@@ -229,7 +229,7 @@ fn unfit(bad: BadRequest) -> ToolError {
 }
 
 impl DeclaredResult {
-    /// Adds a value to the metadata; an object beside one of its name is merged with it.
+    /// Adds a value to the metadata; an object is merged with an object of the same name.
     fn add(&mut self, key: &str, value: Value) {
         let Some(metadata) = self.metadata.as_object_mut() else { return };
         match (metadata.get_mut(key).and_then(Value::as_object_mut), value) {

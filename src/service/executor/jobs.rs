@@ -202,7 +202,8 @@ fn listed(command: &Command) -> JobSummary {
 
 /// Returns head and tail, or the lines that are wanted.
 fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> ShownStreams {
-    let (out, err) = (command.stdout.all(), command.stderr.all());
+    let out = command.stdout.all();
+    let err = command.stderr.all();
     let show = Shown { characters: room, lines };
     let (stdout, stderr) = shown(&out, &err, show);
     ShownStreams { stdout, stderr, next: Offsets { stdout: out.total(), stderr: err.total() } }
@@ -210,12 +211,14 @@ fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> ShownStreams {
 
 /// Returns output from an offset on, with nothing omitted that is kept.
 fn piece(command: &Command, since: Offsets, room: usize) -> ShownStreams {
-    let (out, err) = (command.stdout.all(), command.stderr.all());
+    let out = command.stdout.all();
+    let err = command.stderr.all();
     let half = room / 2;
     let new = |all: &Captured, since: u64| {
         usize::try_from(all.total().saturating_sub(since)).unwrap_or(usize::MAX)
     };
-    let (out_new, err_new) = (new(&out, since.stdout), new(&err, since.stderr));
+    let out_new = new(&out, since.stdout);
+    let err_new = new(&err, since.stderr);
     let (out_room, err_room) =
         (room - err_new.min(half), room - out_new.min(room - err_new.min(half)));
     let (out_piece, err_piece) =
@@ -244,7 +247,8 @@ fn chosen(
     lines: Wanted,
     room: usize,
 ) -> Result<ShownStreams, capture::grep::NoMatch> {
-    let (out, err) = (command.stdout.all(), command.stderr.all());
+    let out = command.stdout.all();
+    let err = command.stderr.all();
     let all = render(&out.since(since.stdout), &err.since(since.stderr), ALL);
     let choose = |text: String| {
         let text = match pattern {

@@ -55,13 +55,13 @@ use policy::group::ToolGroup;
 use policy::tools::{NAMES, PROJECT_PREFIX, asks_a_rule, ruled_by};
 use policy::{Policy, Principal, Terms};
 
-/// The tool that tells of declared commands: it is listed where there is one.
+/// The tool that describes declared commands; it is listed if there are any.
 const ABOUT_A_TOOL: &str = "get_tool_info";
 
-/// Downloads for a project that run at once, beside all other calls: a script holds its turn while it waits for one.
+/// Downloads for projects that run at once. They have their own turns, as a script keeps its turn while it waits.
 const FETCHES: usize = 4;
 
-/// What an executor is given at the start.
+/// Parameters of an executor.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Configuration in force.
@@ -72,7 +72,7 @@ pub struct Setup {
     /// Time limit of a `bash` call that asks for none, if the operator named one.
     pub command_timeout: Option<Duration>,
     pub host_programs: HostPrograms,
-    /// Declared tools whose cells have no such program, by a look before the confinement.
+    /// Declared tools whose program is missing in their cells, as found before the confinement.
     pub missing: BTreeSet<String>,
     /// Calls of a project's scripts that run at once.
     pub workers: u32,
@@ -80,8 +80,8 @@ pub struct Setup {
     pub read_only: Option<Workspace>,
 }
 
-/// Executor behind the tools of a server, which all of its clients share. Where rules are about some of them, each
-/// client has one of its own, under its rules, that shares all else.
+/// Runs the calls of a server's clients. Where the policy has rules for some clients, each client has an executor with
+/// its rules, and all of them share everything else.
 #[derive(Debug)]
 pub struct Executor {
     shared: Arc<Shared>,
@@ -100,11 +100,11 @@ pub struct Executor {
     calculator: Duration,
     /// Access to the directory that is granted as `/workspace`, if one is.
     granted: Option<Access>,
-    /// Results of each client: to another, one that is remembered would tell what was asked.
+    /// Remembered results per client: shared ones would reveal to a client what another asked.
     caches: Arc<Mutex<BTreeMap<Principal, Arc<calc::Cache>>>>,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
-    /// What their calls share.
+    /// State that calls of these commands share.
     tools: Arc<ToolStates>,
     /// Answers of their hooks that are remembered.
     answers: Arc<Answers>,
@@ -121,7 +121,8 @@ impl Executor {
     pub fn new(setup: Setup, link: Link, audit: Audit) -> Self {
         let Setup { loaded, workspace, granted, command_timeout, host_programs, missing, .. } =
             setup;
-        let (workers, read_only) = (setup.workers, setup.read_only);
+        let workers = setup.workers;
+        let read_only = setup.read_only;
         let config = &loaded.config;
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         let changes = match config.files_changed.value {
@@ -245,7 +246,7 @@ impl Executor {
     }
 }
 
-/// What one client has of an executor: sessions and a state of its own over the same queue, link and
+/// One client's view of an executor: its sessions and its state, over the shared queue, link and
 /// audit log.
 #[derive(Debug)]
 pub struct Scope {
@@ -256,8 +257,8 @@ pub struct Scope {
 }
 
 impl Drop for Scope {
-    /// Has the supervisor end the client's sessions, which nobody can name any more. The orders are
-    /// queued: no one waits for room on the link.
+    /// Orders the supervisor to end the client's sessions, which no call can name any more. The orders are
+    /// queued, so this never waits for room on the link.
     fn drop(&mut self) {
         for session in self.workbench.sessions.numbers() {
             self.executor.shared.link.forget(session);
@@ -266,7 +267,7 @@ impl Drop for Scope {
 }
 
 impl Scope {
-    /// Returns what tells the use of the client's sessions; there is none once the scope is gone.
+    /// Returns a function that reports the use of the client's sessions: no use once the scope is gone.
     pub fn session_use(&self) -> impl Fn() -> SessionActivity + Send + Sync + 'static + use<> {
         let sessions = Arc::downgrade(&self.workbench.sessions);
         move || sessions.upgrade().map_or(SessionActivity::None, |sessions| sessions.usage())
@@ -281,8 +282,10 @@ impl Scope {
     }
 
     fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
-        let (took, unrecorded) = (since.elapsed(), self.workbench.audit.trouble());
-        let (exact, warnings) = (Exact::Yes, Vec::new());
+        let took = since.elapsed();
+        let unrecorded = self.workbench.audit.trouble();
+        let exact = Exact::Yes;
+        let warnings = Vec::new();
         Calculated { result, shortened: None, exact, warnings, took, ran, unrecorded }
     }
 
@@ -502,13 +505,15 @@ impl Backend for Scope {
         args: ScriptArgs,
         caller: Caller,
     ) -> Result<CallReport, Refused> {
-        let (egress, is_read_only) = (args.egress.clone(), args.is_read_only);
+        let egress = args.egress.clone();
+        let is_read_only = args.is_read_only;
         let mut call = shell::runner(format!("{PROJECT_PREFIX}{tool}"), args)?;
         call.stdin = call.stdin.open();
         if let Some(egress) = egress {
             call.only = Some(self.asked_egress(&call, egress)?);
         }
-        let (workers, client) = (&self.workbench.shared.workers, &self.workbench.principal);
+        let workers = &self.workbench.shared.workers;
+        let client = &self.workbench.principal;
         let Turn::Yours(_turn) = workers.turn(client, &caller.cancel).await? else {
             return Err(Refused::cancelled());
         };

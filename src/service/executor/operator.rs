@@ -71,7 +71,7 @@ impl Executor {
         }
     }
 
-    /// Returns the configuration in force. Values name files of the host: whoever shows it leaves those out.
+    /// Returns the configuration in force. Values name files of the host, which must be left out where it is shown.
     pub fn configuration(&self) -> Vec<ShownLine> {
         self.shared.loaded.config.shown()
     }

@@ -1,4 +1,4 @@
-//! Two clients of one executor, over a link whose other end these tests hold.
+//! Tests of two clients of one executor, over a link whose other end is in the test.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -32,7 +32,8 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
     let profiles = Profiles::compiled_in();
     let policy = Policy::parse(&policy::shipped(), &profiles)?;
     let on = Document::new("c.toml", "schema = 1\n[tools]\non = [\"cli_jq\", \"cli_file\"]\n");
-    let (config, origin) = (Config::parse(Some(&on), 1)?, Origin::Embedded);
+    let config = Config::parse(Some(&on), 1)?;
+    let origin = Origin::Embedded;
     let setup = Setup {
         loaded: Loaded { config, policy, profiles, origin },
         workspace: Workspace::Fresh,
@@ -54,7 +55,8 @@ async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program(
     let health = |tool: &str| executor.tool_figures().get(tool).map(|figures| figures.health);
     assert_eq!(health("cli_jq"), Some(ToolHealth::Unhealthy), "before any call");
     assert_eq!(health("cli_file"), Some(ToolHealth::Healthy));
-    let (state, local) = (executor.tools.get("cli_file").ok_or("it is on")?, Principal::local());
+    let state = executor.tools.get("cli_file").ok_or("it is on")?;
+    let local = Principal::local();
     for _ in 0..5 {
         state.breaker(&local).pass().map_err(|_| "it is closed")?.failed();
     }
@@ -89,9 +91,12 @@ async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program(
 #[tokio::test]
 async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<(), Failed> {
     let (executor, _supervisor) = executor()?;
-    let (one, other) = (executor.scope(Principal::local()), executor.scope(Principal::local()));
-    let (ours, theirs) = (one.client(), other.client());
-    let (places, tmp) = (Precision::new(50).ok_or("out of range")?, Cwd::new("cwd", "/tmp")?);
+    let one = executor.scope(Principal::local());
+    let other = executor.scope(Principal::local());
+    let ours = one.client();
+    let theirs = other.client();
+    let places = Precision::new(50).ok_or("out of range")?;
+    let tmp = Cwd::new("cwd", "/tmp")?;
     ours.precision.set(places);
     ours.working_dir.set(tmp.clone());
     ours.macros.save("build", vec!["make".to_owned()])?;
@@ -123,7 +128,7 @@ async fn next(supervisor: &OwnedFd) -> Result<Request, Failed> {
     }
 }
 
-/// Has a client begin its session `default`, and returns the number of that. The call is dropped
+/// Begins a client's session `default`, and returns the session's number. The call is dropped
 /// before the supervisor has answered.
 async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed> {
     let command = SessionCommand {
@@ -157,7 +162,8 @@ async fn the_sessions_of_a_dropped_client_end_and_no_others() -> Result<(), Fail
         executor.scope(Principal::named("other")),
         executor.scope(Principal::local()),
     );
-    let (ours, theirs) = (begin(&one, &supervisor).await?, begin(&other, &supervisor).await?);
+    let ours = begin(&one, &supervisor).await?;
+    let theirs = begin(&other, &supervisor).await?;
     drop((idle, one));
     assert_eq!(next(&supervisor).await?, Request::Forget { session: ours });
     // A marker: nothing else was sent before it.

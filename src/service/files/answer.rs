@@ -144,7 +144,8 @@ fn done(facts: &Facts<'_>, body: &[u8]) -> Option<FileAnswer> {
         return Some(FileAnswer::Directory { entries, is_whole: facts.is_set("whole") });
     }
     if let Some(mode) = facts.text("mode") {
-        let (size, bytes) = (facts.number("size")?, body.to_vec());
+        let size = facts.number("size")?;
+        let bytes = body.to_vec();
         return Some(FileAnswer::Bytes { size, mode, bytes });
     }
     if facts.0.contains_key("first") {

@@ -250,7 +250,8 @@ mod tests {
     #[test]
     fn a_request_whose_cell_ends_first_says_that_the_file_may_have_changed() {
         let told = |stdout: &[u8], outcome: Outcome| {
-            let (stdout, stderr) = (Captured::of(stdout), Captured::of(b""));
+            let stdout = Captured::of(stdout);
+            let stderr = Captured::of(b"");
             filed(&outcome, &stdout, &stderr, Vec::new(), None, None)
         };
         let killed = Outcome::Signaled { signal: 9 };

@@ -13,7 +13,7 @@ use model::receipt::Receipt;
 pub struct Calculated {
     /// Empty when nothing was printed.
     pub result: String,
-    /// What is shown of a result that is too long for a reply.
+    /// The shortened form of a result that is too long for a reply.
     pub shortened: Option<Shortened>,
     /// Result of comparing two working scales: exact if they agree on every digit shown.
     pub exact: Exact,
@@ -48,7 +48,7 @@ pub enum ValueOrigin {
 /// Result of a batch of calculations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Value of each expression, or the reason why it has none.
+    /// Value of each expression, or the reason why it has no value.
     pub entries: Vec<Result<BatchValue, String>>,
     pub took: Duration,
     pub receipt: Option<Receipt>,

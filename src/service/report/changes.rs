@@ -95,7 +95,8 @@ fn within_a_line(name: String) -> String {
 /// Formats the changes as one line for a model.
 pub fn line(changed: &FilesChanged) -> String {
     let mut parts: Vec<String> = Vec::new();
-    let (mut listed, mut before) = (0, None);
+    let mut listed = 0;
+    let mut before = None;
     for one in changed.listed.iter().take(NAMED) {
         let word = match one.change {
             Change::Created => "created",

@@ -1,6 +1,6 @@
 //! Files by which a host of repositories runs programs for a project: daily work, and not run by the operator's machine.
 
-/// Directories whose files it runs, by their last names.
+/// Directories whose files a CI service runs, by their last names.
 const DIRECTORIES: [&[u8]; 14] = [
     b".github/workflows",
     b".github/actions",

@@ -31,13 +31,13 @@ pub struct CommandReport {
     pub unrecorded: Option<(u64, String)>,
     /// The handle by which bash_output reads what a reply leaves out.
     pub output_id: Option<String>,
-    /// Absent for a cell of its own.
+    /// Absent for a fresh cell.
     pub session: Option<SessionReport>,
     /// Changes in the workspace; absent if nothing changed.
     /// Place on the host of a program that the command did not find.
     pub absent_program: Option<String>,
     pub files_changed: Option<FilesChanged>,
-    /// Use of its network; absent if it had none, or did nothing with it.
+    /// Use of its network; absent if it had no network, or did not use it.
     pub network: Option<Tally>,
 }
 
@@ -130,7 +130,7 @@ pub struct Renewed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShellState {
     Kept,
-    /// The command runs or ran beside it.
+    /// The command runs or ran next to the shell.
     Beside,
     Ended,
     /// The session never had one.

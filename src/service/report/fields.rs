@@ -346,7 +346,7 @@ fn seconds(time: Duration) -> Value {
     if time.subsec_nanos() == 0 { json!(time.as_secs()) } else { json!(time.as_secs_f64()) }
 }
 
-/// Serializes fields. None of the types used here can fail to; if one did, the reply would say so.
+/// Serializes fields. This cannot fail for the types used here; if it did, the reply would say so.
 pub fn to_value<T: Serialize>(fields: &T) -> Value {
     serde_json::to_value(fields)
         .unwrap_or_else(|error| json!({ "error": format!("not serialised: {error}") }))

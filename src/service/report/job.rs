@@ -56,7 +56,7 @@ pub struct JobSummary {
     pub printed: Offsets,
 }
 
-/// The end of a command that nobody waited for.
+/// The end of a command that no call waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEnd {
     pub outcome: Outcome,

@@ -42,7 +42,8 @@ fn connections(tally: &Tally) -> String {
         count => format!("; {count} questions for names"),
     };
     let session = tally.session.map(|session| {
-        let (received, sent) = (size(session.received), size(session.sent));
+        let received = size(session.received);
+        let sent = size(session.sent);
         format!("; the session: {} connections, {received} in, {sent} out", session.connections)
     });
     let incomplete = if tally.incomplete { "; incomplete" } else { "" };

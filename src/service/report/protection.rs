@@ -1,4 +1,4 @@
-//! What protected a call, as fields, and what the audit log lacks.
+//! Fields of a reply that describe the protection of a call, and a missing audit record.
 
 use std::time::Duration;
 

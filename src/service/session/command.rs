@@ -29,14 +29,14 @@ use model::receipt::Receipt;
 pub struct Command {
     /// Handle of its job and of its output: `c1`, `c2`, …
     pub id: String,
-    /// `None` for one that had a cell of its own.
+    /// `None` for a command that had a fresh cell.
     pub session: Option<String>,
     /// First characters of its text.
     pub text: String,
     /// The directory in which it began, as the shell has it.
     pub began: String,
     pub receipt: Receipt,
-    /// In the shell, or beside it.
+    /// In the shell, or next to it.
     pub mode: JobMode,
     /// Number of the command in its shell.
     pub turn: u64,
@@ -79,7 +79,7 @@ pub struct CommandInfo {
 /// Resources that the follower of a command holds: its seat, its line in the log, its input.
 #[derive(Debug)]
 pub struct Held {
-    /// `None` for a command beside the shell.
+    /// `None` for a command next to the shell.
     pub seat: Option<OwnedMutexGuard<Seat>>,
     pub late: Late,
     pub entry: LoggedCall,
@@ -136,7 +136,7 @@ impl Command {
         command
     }
 
-    /// Makes one of a call that had a cell of its own and has ended, so that its output can be read.
+    /// Makes the record of a call in a fresh cell that has ended, so that its output can be read.
     pub fn past(id: String, report: &CallReport, receipt: Receipt, control: Control) -> Arc<Self> {
         let ended = Ended {
             outcome: report.outcome.clone(),

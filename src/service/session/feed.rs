@@ -48,7 +48,7 @@ const PASSED_ON: Duration = Duration::from_millis(50);
 /// Reason why nothing can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputEnd {
-    /// The command was started with its whole input, or with none.
+    /// The command was started with its whole input, or without input.
     Never,
     /// The client ended the input.
     Eof,
@@ -250,7 +250,7 @@ mod tests {
         );
         assert_eq!(read(&mut receiver).await, 11);
         drop(receiver);
-        // Try until nobody reads: a process that another test starts has this end too, until it executes its program.
+        // Try until no process reads: a child of another test has this descriptor too, until it executes its program.
         let fed = loop {
             let fed = feed.give(b"third", Eof::No, SHORT).await;
             if fed.rest.is_some() {

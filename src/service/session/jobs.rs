@@ -9,13 +9,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::feed::{Eof, InputEnd, Rest, WriteResult};
-use super::spool::{MOST_BYTES, MOST_COMMANDS};
+use super::spool::{MAX_BYTES, MAX_COMMANDS};
 use super::{Command, Finished};
 use crate::workbench::Workbench;
 use crate::{CallReport, Caller, Refusal};
 use model::job::JobSignal;
 
-const KEPT_MIB: u64 = MOST_BYTES >> 20;
+const KEPT_MIB: u64 = MAX_BYTES >> 20;
 /// Interval at which a waiting call looks for output.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Time to wait for the end of a job: INT, grace and the end of the cell.
@@ -30,7 +30,7 @@ pub enum NoJob {
     #[error("there is no job `{0}`\nhint: bash_jobs lists them")]
     Unknown(String),
     #[error(
-        "the output of `{0}` is forgotten\nhint: that of the last {MOST_COMMANDS} commands is \
+        "the output of `{0}` is forgotten\nhint: that of the last {MAX_COMMANDS} commands is \
          kept, and at most {KEPT_MIB} MiB"
     )]
     Forgotten(String),
@@ -98,7 +98,7 @@ impl Workbench {
         Ok(command)
     }
 
-    /// Keeps the output of a call that had a cell of its own, and returns its handle.
+    /// Keeps the output of a call in a fresh cell, and returns its handle.
     #[must_use]
     pub(crate) fn keep(&self, report: &CallReport) -> Option<String> {
         let id = self.sessions.spool.name();

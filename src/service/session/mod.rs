@@ -35,14 +35,14 @@ use seat::Seat;
 pub use seat::ShellLoss;
 use spool::Spool;
 
-/// Session of a call that names none.
+/// The default session.
 pub const DEFAULT: &str = "default";
 /// Length of the longest name of a session, in bytes.
 const NAME_BYTES: usize = 64;
 /// Names that are kept after their sessions have ended, at most.
-const MOST_LOST: usize = 256;
+const MAX_LOST: usize = 256;
 /// Sessions that a refusal lists.
-const MOST_DESCRIBED: usize = 16;
+const MAX_DESCRIBED: usize = 16;
 /// Characters of a command in a list of jobs.
 const SHOWN_CHARACTERS: usize = 120;
 
@@ -86,7 +86,7 @@ pub struct SessionRequest {
     pub restart: Restart,
     pub patience: Patience,
     pub kept: Retention,
-    /// In the shell, or beside it.
+    /// In the shell, or next to it.
     pub mode: JobMode,
     /// The shell that the session must have; `None`: the one it has.
     pub shell: Option<ShellKind>,
@@ -108,7 +108,7 @@ pub enum Patience {
 pub enum Retention {
     /// Kept under its handle, to be read later.
     Spooled,
-    /// Kept up to so many bytes, for the caller alone: the answer of a program of cofferdam's own.
+    /// Kept up to a number of bytes for the caller only: the answer of one of cofferdam's own programs.
     Apart { bytes: usize },
 }
 
@@ -209,7 +209,7 @@ impl Clients {
         spare.into_iter().map(|(_, owner, session)| (Arc::clone(owner), session)).collect()
     }
 
-    /// Removes sessions that the supervisor has ended, whoever has them.
+    /// Removes sessions that the supervisor has ended.
     pub(crate) fn forget(&self, ended: &[SessionId]) {
         if ended.is_empty() {
             return;
@@ -238,7 +238,7 @@ pub struct Sessions {
 struct Table {
     /// Names of sessions that the supervisor ended, why, and their shells, until the names are used again.
     lost: BTreeMap<String, (ShellLoss, ShellKind)>,
-    /// Sessions that are about to end, each with the reason that its name is told; none where the client
+    /// Sessions that are about to end, each with the reason that later calls report; `None` where the client
     /// asked for it.
     ending: BTreeMap<SessionId, Option<ShellLoss>>,
     named: BTreeMap<String, Named>,
@@ -251,7 +251,7 @@ struct Named {
     shell: ShellKind,
     /// Command that has the seat.
     runs: Option<Arc<Command>>,
-    /// Commands that were started beside the shell, the newest last; ended ones are removed with the next.
+    /// Commands that were started next to the shell, the newest last; ended ones are removed with the next.
     background: Vec<Arc<Command>>,
     /// True if a new shell was asked for since the last command.
     restarted: Arc<AtomicBool>,
@@ -280,7 +280,7 @@ impl Sessions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the session of this name; makes it if there is none.
+    /// Returns the session of this name; makes it if it does not exist.
     fn named(&self, name: &str) -> Named {
         let mut table = self.table();
         if let Some(named) = table.named.get(name) {
@@ -316,7 +316,7 @@ impl Sessions {
             table.named.remove(&name);
             let why = table.ending.remove(&id).unwrap_or(Some(ShellLoss::Idle));
             // The reason is not kept for ever for a name that is never used again.
-            if let Some(why) = why.filter(|_| table.lost.len() < MOST_LOST) {
+            if let Some(why) = why.filter(|_| table.lost.len() < MAX_LOST) {
                 table.lost.insert(name, (why, shell));
             }
         }
@@ -369,7 +369,7 @@ impl Sessions {
                 false => format!("`{name}` (runs {})", jobs.join(", ")),
             }
         };
-        let all: Vec<String> = self.list().into_iter().take(MOST_DESCRIBED).map(one).collect();
+        let all: Vec<String> = self.list().into_iter().take(MAX_DESCRIBED).map(one).collect();
         match all.is_empty() {
             true => String::new(),
             false => format!("; yours: {}", all.join(", ")),
@@ -450,14 +450,14 @@ impl Named {
         }
     }
 
-    /// Returns when its last command ended, of those in the shell and those that a new one would find beside it.
+    /// Returns when its last command ended, in the shell or next to it.
     fn last_used(&self) -> Instant {
         let all = self.runs.iter().chain(&self.background);
         let ends = all.filter_map(|command| Some(command.started + command.finished()?.took));
         ends.chain([self.since]).max().unwrap_or(self.since)
     }
 
-    /// Returns its commands that run, in the shell and beside it.
+    /// Returns its running commands, in the shell and next to it.
     fn running(&self) -> Vec<Arc<Command>> {
         let all = self.runs.iter().chain(&self.background);
         all.filter(|command| command.finished().is_none()).cloned().collect()

@@ -1,4 +1,4 @@
-//! Room for sessions: ending one on request, or one that nobody uses for another.
+//! Makes room for sessions: ends one on request, or an unused one for a new one.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -75,12 +75,13 @@ impl Workbench {
     /// Ends a session with all that runs in it, its workspace included where that is the session's own.
     ///
     /// # Errors
-    /// A name that no session can have, or that none has.
+    /// A name that no session has or can have.
     pub(crate) async fn end_session(&self, session: &str, caller: &Caller) -> Result<(), Refusal> {
         check_name(session)?;
         self.shared.clients.forget(&self.shared.link.forgotten());
         let Some(Named { id, .. }) = self.sessions.find(session) else {
-            let (name, others) = (session.to_owned(), self.sessions.described());
+            let name = session.to_owned();
+            let others = self.sessions.described();
             return Err(SessionError::Unknown(name, others).into());
         };
         let ending = UnusedSession { name: session.to_owned(), id, unused: Duration::ZERO };

@@ -11,7 +11,7 @@ use model::outcome::{Ended, Failure, Outcome, ShellAfter};
 
 /// Streams of ended commands, which background processes may still hold. Beyond this number the
 /// oldest are closed, or commands could use up this process's descriptors.
-const MOST_LATE: usize = 32;
+const MAX_LATE: usize = 32;
 
 /// State of a session's shell between commands.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Late {
         let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|(_, reader)| !reader.is_finished());
         readers.push_back((command, reader));
-        while readers.len() > MOST_LATE {
+        while readers.len() > MAX_LATE {
             if let Some((command, reader)) = readers.pop_front() {
                 reader.abort();
                 command.stdout.close();

@@ -1,6 +1,6 @@
 //! Commands that have run, with the kept part of their output, for later calls.
 //!
-//! It is memory of this process and nothing else: bounded, and lost at its end.
+//! The output is kept in this process's memory: bounded, and lost when the process ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,9 @@ use super::command::Command;
 use super::jobs::NoJob;
 
 /// Bytes of output that are kept over all commands.
-pub(super) const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MAX_BYTES: u64 = 64 << 20;
 /// Number of commands that are kept.
-pub(super) const MOST_COMMANDS: usize = 256;
+pub(super) const MAX_COMMANDS: usize = 256;
 
 /// Commands by their handle, the oldest first.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl Spool {
     pub(crate) fn keep(&self, command: Arc<Command>) {
         let mut kept = self.kept();
         kept.commands.push_back(command);
-        while kept.commands.len() > MOST_COMMANDS || bytes(&kept.commands) > MOST_BYTES {
+        while kept.commands.len() > MAX_COMMANDS || bytes(&kept.commands) > MAX_BYTES {
             let ended = |command: &Arc<Command>| command.finished().is_some();
             let Some(oldest) = kept.commands.iter().position(ended) else { return };
             drop(kept.commands.remove(oldest));
