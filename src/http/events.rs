@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::health::Health;
-use crate::metrics::OwnMemory;
+use crate::memory::OwnMemory;
 use crate::scopes::Scopes;
 
 /// Time between two reports.

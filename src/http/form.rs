@@ -6,12 +6,9 @@
 use axum::body::{Body, Bytes};
 use axum::extract::multipart::{Field, Multipart};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use crate::guard::RUN;
 use crate::respond::Refusal;
-use crate::run::{RunAsked, bad};
 use service::apart::{FILES, FileIn};
 
 /// Media type of forms.
@@ -21,9 +18,19 @@ const PARTS: usize = 2 * FILES + 3;
 /// Headers that say that a part is encoded.
 const CODING: HeaderName = HeaderName::from_static("content-transfer-encoding");
 
-/// Returns true for a request whose body is read as a form.
-pub(crate) fn is_form(parts: &Parts) -> bool {
-    parts.method == Method::POST && parts.uri.path() == RUN && form_type(&parts.headers).is_some()
+/// A request to run a command, read from a form or from JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RunAsked {
+    pub(crate) command: String,
+    pub(crate) timeout: Option<f64>,
+    pub(crate) stdin: Vec<u8>,
+    pub(crate) files: Vec<FileIn>,
+    pub(crate) outputs: Vec<String>,
+}
+
+/// Makes the refusal of a malformed request.
+pub(crate) fn bad(message: String) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
 /// Returns the media type of a body that is a form.

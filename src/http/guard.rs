@@ -30,7 +30,7 @@ use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
 use crate::body::{Bodies, BodyForm, HeldBody, busy};
 use crate::connections::{ConnectionHandle, Serving};
 use crate::door::{Door, MakeHandler, is_stateless};
-use crate::form::is_form;
+use crate::form::form_type;
 use crate::health::{self, HealthWord};
 use crate::limits::{ListenerLimits, OPERATORS_CONNECTIONS};
 use crate::respond::{Charged, Refusal, harden};
@@ -43,7 +43,7 @@ use service::fair::{self, FairShare};
 /// Path that needs no token: without one it says whether calls are taken, and nothing else.
 const HEALTH: &str = "/health";
 /// Path of commands, which takes a form with files too.
-pub(crate) const RUN: &str = "/run";
+const RUN: &str = "/run";
 /// Path of MCP.
 const MCP: &str = "/mcp";
 /// Paths whose answer to GET is a stream, which lasts until the client closes it.
@@ -192,6 +192,11 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         response.headers_mut().extend(named);
         Ok(response)
     }
+}
+
+/// Returns true for a request whose body is read as a form.
+fn is_form(parts: &Parts) -> bool {
+    parts.method == Method::POST && parts.uri.path() == RUN && form_type(&parts.headers).is_some()
 }
 
 /// Returns true for a path of plain requests that call tools.

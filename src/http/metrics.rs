@@ -3,9 +3,6 @@
 //! Its labels are names of tools, words of outcomes and phases: nothing that a caller wrote.
 
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -17,37 +14,13 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::memory::OwnMemory;
 use crate::respond::Refusal;
 use crate::scopes::Scopes;
 use service::executor::{DURATION_BOUNDS, ServerFigures};
 
 /// Form of the answer.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Bytes of a page of memory, the unit of statm.
-const PAGE: u64 = 4096;
-
-/// Reader of this process's memory use, opened before the process is confined.
-#[derive(Debug)]
-pub struct OwnMemory(File);
-
-impl OwnMemory {
-    /// Opens `/proc/self/statm`.
-    ///
-    /// # Errors
-    /// No `/proc` here.
-    pub fn open() -> io::Result<Self> {
-        File::open("/proc/self/statm").map(Self)
-    }
-
-    /// Returns the bytes that are resident now (proc_pid_statm(5)).
-    pub(crate) fn resident(&self) -> Option<u64> {
-        let mut text = [0; 128];
-        let length = self.0.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(text.get(..length)?).ok()?;
-        let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-        pages.checked_mul(PAGE)
-    }
-}
 
 /// Answers with the figures of now.
 pub(crate) async fn metrics(State(scopes): State<Arc<Scopes>>) -> Result<Response, Refusal> {

@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::respond::{Refusal, json_response};
-use crate::rest::ToolInPath;
 use crate::scopes::Scopes;
+use crate::tool_path::ToolInPath;
 use config::{ShownLine, ValueSource};
 use service::executor::{NoControl, ToolSwitch};
 

@@ -7,8 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, FromRequestParts, Path, State};
-use axum::http::request::Parts;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -22,6 +21,7 @@ use crate::access::Client;
 use crate::door::Door;
 use crate::openapi;
 use crate::respond::{Refusal, json_response};
+use crate::tool_path::ToolInPath;
 use model::call::Correlation;
 use policy::Principal;
 use policy::tools::class_name;
@@ -30,8 +30,6 @@ use policy::tools::class_name;
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 /// Pairs of a client and a tool that are counted.
 const COUNTED: usize = 4096;
-/// Bytes of the longest name of a tool.
-const NAME_BYTES: usize = 128;
 /// Error code of JSON-RPC for an unknown tool.
 const INVALID_PARAMS: i64 = -32602;
 
@@ -131,21 +129,6 @@ fn not_offered(said: &Value) -> Refusal {
     let hint = text("hint").map(|hint| format!("; hint: {hint}")).unwrap_or_default();
     let message = text("error").unwrap_or("this tool is not offered").to_owned() + &hint;
     Refusal::new(StatusCode::FORBIDDEN, "denied", message)
-}
-
-/// Name of a tool in the path of a request. An impossible name is answered as an unknown one.
-pub(crate) struct ToolInPath(pub(crate) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for ToolInPath {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let unknown = || Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such tool");
-        let Path(name) =
-            Path::<String>::from_request_parts(parts, state).await.map_err(|_| unknown())?;
-        let is_name = name.len() <= NAME_BYTES && name.bytes().all(|byte| byte.is_ascii_graphic());
-        is_name.then_some(Self(name)).ok_or_else(unknown)
-    }
 }
 
 /// Reads a body as the object of a tool's arguments; an empty body is an empty object.

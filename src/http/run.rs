@@ -14,9 +14,9 @@ use serde_json::json;
 
 use crate::access::Client;
 use crate::body::{RequestRoom, busy};
-use crate::form::{self, AnswerPart, FORM, form_type, takes_form};
+use crate::form::{self, AnswerPart, FORM, RunAsked, bad, form_type, takes_form};
 use crate::respond::{Charged, Refusal};
-use crate::scopes::Scopes;
+use crate::scopes::{BASH, Scopes, TOOL};
 use model::call::Correlation;
 use service::apart::{ApartRun, FileIn, FileOut};
 use service::refused::{Refused, RefusedKind};
@@ -26,9 +26,6 @@ use service::{Backend, Caller};
 
 /// Default time limit of a command, in seconds.
 const TIMEOUT: f64 = 5.0;
-/// Tool whose rule decides about the command, and the tool that is used where the first is not offered.
-pub(crate) const TOOL: &str = "bash_exec";
-pub(crate) const BASH: &str = "bash";
 
 /// The body of a request.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -116,16 +113,6 @@ pub(crate) struct RunForm {
 
 fn usual() -> f64 {
     TIMEOUT
-}
-
-/// A request of either form.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct RunAsked {
-    pub(crate) command: String,
-    pub(crate) timeout: Option<f64>,
-    pub(crate) stdin: Vec<u8>,
-    pub(crate) files: Vec<FileIn>,
-    pub(crate) outputs: Vec<String>,
 }
 
 impl RunAsked {
@@ -261,10 +248,6 @@ fn answered(
 fn json_bytes(answer: &RunAnswer) -> Vec<u8> {
     // Texts and numbers can always be serialised.
     serde_json::to_vec(answer).unwrap_or_default()
-}
-
-pub(crate) fn bad(message: String) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
 impl GivenFile {
