@@ -170,7 +170,7 @@ fn parts(text: &str) -> (Vec<String>, Vec<String>) {
     (headings, links)
 }
 
-/// The project's own pages.
+/// Returns the pages of the repository, and the notes that stand next to its tests.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let names = |directory: &Path| {
@@ -178,7 +178,9 @@ fn pages() -> Vec<PathBuf> {
         let paths = entries.map(|entry| entry.path());
         paths.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect::<Vec<_>>()
     };
-    [names(root), names(&root.join("docs"))].concat()
+    let tests = std::fs::read_dir(root.join("tests")).into_iter().flatten().flatten();
+    let notes: Vec<PathBuf> = tests.flat_map(|folder| names(&folder.path())).collect();
+    [names(root), names(&root.join("docs")), notes].concat()
 }
 
 #[test]
