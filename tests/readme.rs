@@ -129,12 +129,13 @@ fn the_examples_of_tools_profile_policy_and_configuration_are_taken() {
 fn the_readme_opens_with_the_two_commands() {
     let demo = README.lines().position(|line| line.trim_start().starts_with("make demo"));
     let test = README.lines().position(|line| line.trim_start().starts_with("make test"));
-    assert_eq!((demo, test), (Some(6), Some(7)));
+    assert!(demo.is_some_and(|line| line < 12), "make demo: line {demo:?}");
+    assert_eq!(test, demo.map(|line| line + 1));
 }
 
 #[test]
 fn the_first_pages_are_short() {
-    assert!(README.lines().count() <= 200, "README.md: {} lines", README.lines().count());
+    assert!(README.lines().count() < 200, "README.md: {} lines", README.lines().count());
     let words = SECURITY.split_whitespace().count();
     assert!(words <= 3_300, "SECURITY.md: {words} words");
 }
