@@ -58,7 +58,7 @@ fn the_table_of_defaults_is_the_constants() {
     let expected: Vec<(&str, String)> = vec![
         ("time of a `bash` call", time(defaults::TIMEOUT)),
         ("time of a calculation", time(defaults::CALCULATOR_TIMEOUT)),
-        ("most a caller may ever ask for", time(call::MAX_TIMEOUT)),
+        ("longest time that a call may ask for", time(call::MAX_TIMEOUT)),
         ("from TERM until the cell is killed", time(defaults::GRACE)),
         ("memory of a cell", size(defaults::MEMORY)),
         ("memory of a calculation", size(bc.memory)),
@@ -66,7 +66,7 @@ fn the_table_of_defaults_is_the_constants() {
         ("processes of a calculation", bc.processes.to_string()),
         ("open files of a process", defaults::OPEN_FILES.to_string()),
         ("largest file", size(defaults::FILE_SIZE)),
-        ("`/workspace` when none is granted", size(defaults::WORKSPACE_BYTES)),
+        ("`/workspace` without a grant", size(defaults::WORKSPACE_BYTES)),
         ("`/tmp`", size(defaults::TMP_BYTES)),
         ("`/dev/shm`", size(defaults::SHM_BYTES)),
         ("files and directories in each of these", defaults::INODES.to_string()),
