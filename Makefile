@@ -75,7 +75,7 @@ test-thorough:
 	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
 	@CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test load
 	@COFFERDAM_TESTS=all CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test fuzz_cell
-	@COFFERDAM_TESTS=thorough CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test faults --test escape
+	@COFFERDAM_TESTS=thorough CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test sessions --test walls
 
 test-kernels:
 	@scripts/setup $(RUN_NEEDS) $(KERNEL_NEEDS)
@@ -112,7 +112,7 @@ test-examples:
 	@test -d "$(EXAMPLES)/00-hello-tool" || { echo 'EXAMPLES names the folder of the examples of mcp-bash-framework 1.3.0'; exit 1; }
 	@scripts/setup $(RUN_NEEDS) jq:jq node:nodejs npm:npm python3:python3
 	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
-	MCPBASH_EXAMPLES="$(abspath $(EXAMPLES))" $(CARGO) test --workspace --locked --test projects -- --ignored example
+	MCPBASH_EXAMPLES="$(abspath $(EXAMPLES))" $(CARGO) test --workspace --locked --test products -- --ignored projects::examples::
 	MCPBASH_EXAMPLES="$(abspath $(EXAMPLES))" tests/conformance/projects
 
 test-systemd:

@@ -2,7 +2,7 @@
 //!
 //! `make story` plays it and prints the transcript that docs/session.md shows. The client is that
 //! of the Rust SDK (rmcp), so nothing here knows how a message looks on the wire. Every step is
-//! checked: a story that goes otherwise ends with an error. `tests/story.rs` plays it too.
+//! checked: a story that goes otherwise ends with an error. `tests/sessions/story.rs` plays it too.
 
 use std::error::Error;
 use std::io::Write;

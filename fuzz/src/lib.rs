@@ -1,6 +1,6 @@
 //! Fuzzing targets: each takes hostile bytes and checks a property that must hold.
 //!
-//! `fuzz_targets` runs these under libFuzzer, and `tests/corpus.rs` of the crate itself runs them on
+//! `fuzz_targets` runs these under libFuzzer, and `tests/tidy/corpus.rs` of the crate itself runs them on
 //! the corpora and on mutations of them, without any tool.
 
 mod http;

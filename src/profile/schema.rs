@@ -1,6 +1,6 @@
 //! A profile as its TOML file has it. Every table that grants something has a `why`.
 //!
-//! The comments of these fields are the reference of keys: `tests/reference/` makes a page of them.
+//! The comments of these fields are the reference of keys: `tests/tidy/reference/` makes a page of them.
 
 use std::collections::BTreeMap;
 

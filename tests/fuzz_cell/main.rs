@@ -9,17 +9,16 @@
 mod support;
 
 mod canaries;
-#[path = "../faults/client.rs"]
+#[path = "../support/client.rs"]
 #[allow(dead_code, reason = "the faults use all of it")]
 mod client;
-#[path = "../hostile/dice.rs"]
+#[path = "../support/dice.rs"]
 mod dice;
-#[path = "../faults/host.rs"]
+#[path = "../support/host.rs"]
 #[allow(dead_code, reason = "the faults use all of it")]
 mod host;
 
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -41,19 +40,13 @@ const MOST_ROUNDS: u64 = 20;
 const LIMIT: u64 = 20;
 
 fn main() -> ExitCode {
-    support::main(&[
-        claim("random_calls_in_cells_touch_nothing_outside", |caller| alone(caller, fuzzed))
-            .needs(&[Need::Python]),
-        claim("a_canary_that_is_touched_is_seen", |caller| alone(caller, touched))
-            .needs(&[Need::Python]),
-    ])
-}
-
-/// One at a time: each looks at the host for what it has left there.
-fn alone(caller: &Caller, check: fn(&Caller) -> Check) -> Check {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    check(caller)
+    let claims = [
+        claim("random_calls_in_cells_touch_nothing_outside", fuzzed),
+        claim("a_canary_that_is_touched_is_seen", touched),
+    ];
+    support::run(|tests| {
+        tests.claims("", &claims.map(|claim| claim.alone().needs(&[Need::Python])));
+    })
 }
 
 fn seconds() -> Duration {

@@ -2,12 +2,14 @@
 
 mod caches;
 mod changes;
+mod files;
 mod git_identity;
 mod granted_sockets;
 mod locks;
 mod mediated;
 mod names;
 mod names_anew;
+mod nested;
 mod parts;
 mod raced;
 #[path = "../sessions/server.rs"]
@@ -24,19 +26,28 @@ mod workspace;
 
 use std::process::ExitCode;
 
+use support::Claim;
+
 fn main() -> ExitCode {
-    support::layers(&[
-        ("workspace", workspace::CLAIMS),
-        ("caches", caches::CLAIMS),
-        ("names", names::CLAIMS),
-        ("names_anew", names_anew::CLAIMS),
-        ("parts", parts::CLAIMS),
-        ("raced", raced::CLAIMS),
-        ("granted_sockets", granted_sockets::CLAIMS),
-        ("locks", locks::CLAIMS),
-        ("mediated", mediated::CLAIMS),
-        ("changes", changes::CLAIMS),
-        ("toolchains", toolchains::CLAIMS),
-        ("git_identity", git_identity::CLAIMS),
-    ])
+    support::run(|tests| {
+        let layers: &[(&str, &[Claim])] = &[
+            ("workspace", workspace::CLAIMS),
+            ("caches", caches::CLAIMS),
+            ("names", names::CLAIMS),
+            ("names_anew", names_anew::CLAIMS),
+            ("parts", parts::CLAIMS),
+            ("raced", raced::CLAIMS),
+            ("granted_sockets", granted_sockets::CLAIMS),
+            ("locks", locks::CLAIMS),
+            ("mediated", mediated::CLAIMS),
+            ("changes", changes::CLAIMS),
+            ("toolchains", toolchains::CLAIMS),
+            ("git_identity", git_identity::CLAIMS),
+        ];
+        for (layer, claims) in layers {
+            tests.claims(layer, claims);
+        }
+        tests.claims("files", &files::claims());
+        tests.claims("nested", &nested::claims());
+    })
 }

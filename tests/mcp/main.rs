@@ -3,10 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "a missing part of a transcript is a failed test")]
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
+mod audit;
 mod calls;
+mod cli;
 mod ends;
 mod fake;
 mod hostile;
+mod inherited;
+mod program;
+mod serve;
+#[path = "../support/server.rs"]
+mod server;
 mod sessions;
+mod setup;
+mod streams;
 mod table;
 mod tasks;

@@ -15,16 +15,25 @@ mod scope;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod weight;
 
 use std::process::ExitCode;
 
+use support::Claim;
+
 fn main() -> ExitCode {
-    support::layers(&[
-        ("limits", limits::CLAIMS),
-        ("kernel_memory", kernel_memory::CLAIMS),
-        ("cgroups", cgroups::CLAIMS),
-        ("scope", scope::CLAIMS),
-        ("ends", ends::CLAIMS),
-        ("own_ids", own_ids::CLAIMS),
-    ])
+    support::run(|tests| {
+        let layers: &[(&str, &[Claim])] = &[
+            ("limits", limits::CLAIMS),
+            ("kernel_memory", kernel_memory::CLAIMS),
+            ("cgroups", cgroups::CLAIMS),
+            ("scope", scope::CLAIMS),
+            ("ends", ends::CLAIMS),
+            ("own_ids", own_ids::CLAIMS),
+        ];
+        for (layer, claims) in layers {
+            tests.claims(layer, claims);
+        }
+        tests.claims("weight", &weight::claims());
+    })
 }

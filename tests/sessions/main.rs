@@ -5,18 +5,33 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod ahead;
 mod background;
 mod beside;
+#[path = "../support/client.rs"]
+mod client;
 mod commands;
+#[path = "../support/dice.rs"]
+mod dice;
+mod faults;
 mod forging;
+mod frames;
+#[path = "../support/host.rs"]
+mod host;
+mod hostile;
 mod input;
 mod interrupts;
 mod jobs;
+#[path = "../support/link.rs"]
+mod link;
+mod newcomer;
 mod progress;
 mod server;
 mod shells;
+mod single;
 mod slow;
 mod stall;
+mod story;
 #[path = "../support/mod.rs"]
 mod support;
 mod terminal;
@@ -29,10 +44,37 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, Claim, Failed, Need, claim, equal, gone, holds, patience, soon};
+use support::{
+    Caller, Check, Claim, Failed, Need, Part, claim, equal, gone, holds, patience, soon,
+};
 
 fn main() -> ExitCode {
-    support::main(&[shells(), side_by_side(), others(), in_the_background()].concat())
+    // Tests of these modules start this program again: a supervisor starts only from a process with one thread.
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [ahead::FLAG] => ahead::main(),
+        [frames::FLAG] => frames::main(),
+        [hostile::front::FLAG, role, home, other, seed] => {
+            return hostile::front::main(role, home.into(), other, seed);
+        }
+        _ => {}
+    }
+    support::run(|tests| {
+        tests.claims("", &[shells(), side_by_side(), others(), in_the_background()].concat());
+        tests.plain("newcomer", newcomer::TESTS, newcomer::lacks());
+        tests.claims("story", &story::claims());
+        if Part::Usual.is_asked() {
+            // Each name for both callers, so that their two runs take place at the same time.
+            for name in ahead::names() {
+                tests.each("ahead", &[name], ahead::check);
+            }
+            for name in frames::names() {
+                tests.each("frames", &[name], frames::check);
+            }
+        }
+        tests.claims("hostile", &hostile::claims());
+        tests.claims("faults", &faults::claims());
+    })
 }
 
 fn shells() -> Vec<Claim> {

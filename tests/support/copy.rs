@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A copy of a program in a directory that everybody may enter; it goes with this value.
 #[derive(Debug)]
@@ -11,12 +12,15 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Copies `program`. While another thread forks, what was just written cannot be executed
-    /// (ETXTBSY): copy before there are threads, or once.
+    /// Copies `program`, in a process apart: a file that this one has open for writing while another of its threads forks
+    /// cannot be executed (ETXTBSY).
     pub fn of(program: &Path) -> std::io::Result<Self> {
         let directory = world_directory()?;
         let copied = Self { directory };
-        std::fs::copy(program, copied.path())?;
+        let copy = Command::new("cp").arg(program).arg(copied.path()).output()?;
+        if !copy.status.success() {
+            return Err(std::io::Error::other(String::from_utf8_lossy(&copy.stderr).into_owned()));
+        }
         std::fs::set_permissions(copied.path(), PermissionsExt::from_mode(0o755))?;
         Ok(copied)
     }

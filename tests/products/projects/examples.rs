@@ -1,0 +1,221 @@
+//! The example projects of mcp-bash-framework, unmodified, where `MCPBASH_EXAMPLES` names their folder (commit 581f2e6 of
+//! yaniv-golan/mcp-bash-framework): `make test-examples EXAMPLES=DIR`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::transcript::until;
+use crate::server::{PROGRAM, Server};
+
+/// Copies an example, and serves it to a client that can be asked.
+fn served(held: &tempfile::TempDir, name: &str, more: &str) -> Server {
+    let examples = std::env::var_os("MCPBASH_EXAMPLES")
+        .expect("MCPBASH_EXAMPLES names the folder of the examples");
+    let place = held.path().join("p");
+    let copied =
+        Command::new("cp").arg("-a").arg(PathBuf::from(examples).join(name)).arg(&place).status();
+    assert!(copied.expect("cp").success(), "{name}");
+    let owned = Command::new("sh")
+        .args(["-c", "chown -R \"$(id -u)\" \"$1\" && chmod -R u+rwX,go+rX,go-w \"$1\"", "sh"])
+        .arg(&place)
+        .status();
+    assert!(owned.expect("sh").success(), "{name}");
+    let mut command = Command::new(PROGRAM);
+    command.args([
+        "serve",
+        "--toolchains",
+        "none",
+        "--project",
+        &format!("{}{more}", place.display()),
+    ]);
+    Server::of_client(command, json!({"elicitation": {}}))
+}
+
+/// Every line up to the answer, with each question accepted.
+fn lines(server: &mut Server, method: &str, params: Value) -> Vec<Value> {
+    let id = server.request(method, params);
+    until(server, id, |question| {
+        let schema = &question["params"]["requestedSchema"]["properties"];
+        let content: serde_json::Map<String, Value> = schema
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, field)| {
+                let first = field["enum"]
+                    .get(0)
+                    .or(field["oneOf"].get(0).map(|one| &one["const"]))
+                    .cloned();
+                let value = match field["type"].as_str() {
+                    Some("boolean") => json!(true),
+                    Some("array") => json!([]),
+                    _ => first.unwrap_or(json!("text")),
+                };
+                (name.clone(), value)
+            })
+            .collect();
+        Some(json!({"action": "accept", "content": content}))
+    })
+}
+
+fn called(server: &mut Server, tool: &str, arguments: Value) -> Value {
+    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": 1}});
+    lines(server, "tools/call", params).pop().expect("an answer")
+}
+
+#[test]
+#[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
+fn each_example_is_read_without_a_mistake_and_lists_its_entries() {
+    let names: [(&str, &[&str], usize, usize, usize); 19] = [
+        ("00-hello-tool", &["example-hello"], 0, 0, 0),
+        ("01-args-and-validation", &["example-echo-arg"], 0, 0, 0),
+        ("02-logging-and-levels", &["example-logger"], 0, 0, 0),
+        ("03-progress-and-cancellation", &["example-slow"], 0, 0, 0),
+        ("04-roots-basics", &["example-roots-read"], 0, 0, 0),
+        ("05-resources-basics", &[], 1, 0, 0),
+        ("06-embedded-resources", &["embed-resource"], 0, 0, 0),
+        ("07-prompts-basics", &[], 0, 0, 1),
+        ("08-elicitation", &["example-elicitation"], 0, 0, 0),
+        ("09-registry-overrides", &["manual.progress"], 1, 0, 1),
+        ("10-completions", &[], 0, 0, 1),
+        ("11-resource-templates", &[], 1, 3, 0),
+        ("12-config-and-downloads", &["fetch-api-data"], 0, 0, 0),
+        ("13-ui-basics", &["weather"], 2, 0, 0),
+        ("14-ui-templates", &["system-info"], 1, 0, 0),
+        ("15-cli-wrapper", &["system-info"], 0, 0, 0),
+        (
+            "99-test-fixtures",
+            &["slow-no-progress", "slow-with-events", "slow-with-hint", "slow-with-progress"],
+            0,
+            0,
+            0,
+        ),
+        ("advanced/ffmpeg-studio", &["extract_frame", "inspect_media", "transcode"], 0, 0, 0),
+        ("advanced/register-sh-hooks", &[], 0, 0, 0),
+    ];
+    let mut wrong = Vec::new();
+    for (name, tools, resources, templates, prompts) in names {
+        let held = tempfile::tempdir().expect("a directory");
+        let mut server = served(&held, name, "");
+        let mut list = |method: &str, key: &str| {
+            let id = server.request(method, json!({}));
+            server.answer(id)["result"][key].as_array().cloned().unwrap_or_default()
+        };
+        let listed: Vec<String> = list("tools/list", "tools")
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        let counts = (
+            list("resources/list", "resources").len(),
+            list("resources/templates/list", "resourceTemplates").len(),
+            list("prompts/list", "prompts").len(),
+        );
+        if listed != tools || counts != (resources, templates, prompts) {
+            wrong.push(format!("{name}: {listed:?} {counts:?}"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
+fn tools_of_the_examples_answer_as_the_framework_has_them() {
+    let held = || tempfile::tempdir().expect("a directory");
+    let (one, two, four, six) = (held(), held(), held(), held());
+    let answer = called(&mut served(&one, "00-hello-tool", ""), "example-hello", json!({}));
+    assert!(answer["result"]["structuredContent"]["result"]["message"].is_string(), "{answer}");
+    let mut server = served(&two, "01-args-and-validation", "");
+    let answer = called(&mut server, "example-echo-arg", json!({"value": "x"}));
+    assert!(answer.to_string().contains("You sent: x"), "{answer}");
+    let error = called(&mut server, "example-echo-arg", json!({}))["error"].clone();
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(".value is required")));
+    let mut server = served(&four, "04-roots-basics", "");
+    let answer = called(&mut server, "example-roots-read", json!({"path": "./data/sample.txt"}));
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
+    for outside in ["/etc/passwd", "./config/roots.json"] {
+        let answer = called(&mut server, "example-roots-read", json!({"path": outside}));
+        let is_refused = answer.get("error").is_some() || answer["result"]["isError"] == true;
+        assert!(is_refused && !answer.to_string().contains("root:"), "{answer}");
+    }
+    let answer =
+        called(&mut served(&six, "06-embedded-resources", ":rw"), "embed-resource", json!({}));
+    assert_eq!(answer["result"]["content"][1]["resource"]["text"], "Embedded report", "{answer}");
+    assert!(Path::new(&six.path().join("p/resources/report.txt")).exists());
+}
+
+#[test]
+#[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
+fn examples_that_say_ask_and_complete_do_so() {
+    let held: Vec<tempfile::TempDir> =
+        (0..8).map(|_| tempfile::tempdir().expect("a directory")).collect();
+    let mut server = served(&held[0], "02-logging-and-levels", "");
+    let level = server.request("logging/setLevel", json!({"level": "debug"}));
+    server.answer(level);
+    let said = lines(&mut server, "tools/call", json!({"name": "example-logger", "arguments": {}}));
+    assert!(said.iter().any(|line| line["params"]["logger"] == "example.logger"), "{said:?}");
+    let mut server = served(&held[1], "03-progress-and-cancellation", "");
+    let params = json!({"name": "example-slow", "arguments": {}, "_meta": {"progressToken": 1}});
+    let said = lines(&mut server, "tools/call", params);
+    let progress: Vec<f64> =
+        said.iter().filter_map(|line| line["params"]["progress"].as_f64()).collect();
+    assert_eq!(progress, [10.0, 50.0, 90.0]);
+    let mut server = served(&held[2], "08-elicitation", "");
+    let said =
+        lines(&mut server, "tools/call", json!({"name": "example-elicitation", "arguments": {}}));
+    let asked = said.iter().filter(|line| line["method"] == "elicitation/create").count();
+    assert_eq!(
+        (asked, &said.last().expect("an answer")["result"]["isError"]),
+        (4, &json!(false)),
+        "{said:?}"
+    );
+    let mut server = served(&held[3], "05-resources-basics", "");
+    let read =
+        lines(&mut server, "resources/read", json!({"uri": "file://./resources/greeting.txt"}));
+    assert!(read[0]["result"]["contents"][0]["text"].is_string(), "{read:?}");
+    let mut server = served(&held[4], "07-prompts-basics", "");
+    let prompt = json!({"name": "prompt.greeting", "arguments": {"name": "Ada"}});
+    let got = lines(&mut server, "prompts/get", prompt);
+    assert!(
+        got[0]["result"]["messages"][0]["content"]["text"].to_string().contains("Hello, Ada!"),
+        "{got:?}"
+    );
+    let mut server = served(&held[5], "10-completions", "");
+    let params = json!({"ref": {"type": "ref/prompt", "name": "demo.completion"}, "argument": {"name": "query", "value": "re"}, "limit": 3});
+    let first =
+        lines(&mut server, "completion/complete", params.clone()).remove(0)["result"].clone();
+    assert_eq!(
+        (first["completion"]["values"].as_array().map(Vec::len), &first["completion"]["hasMore"]),
+        (Some(3), &json!(true))
+    );
+    let mut next = params;
+    next["cursor"] = first["_meta"]["mcpbash/nextCursor"].clone();
+    let second = lines(&mut server, "completion/complete", next).remove(0)["result"].clone();
+    assert_ne!(first["completion"]["values"], second["completion"]["values"]);
+    let mut server = served(&held[6], "13-ui-basics", "");
+    let read =
+        lines(&mut server, "resources/read", json!({"uri": "ui://ui-basics-example/weather"}));
+    assert_eq!(
+        read[0]["result"]["contents"][0]["mimeType"], "text/html;profile=mcp-app",
+        "{read:?}"
+    );
+    let mut server = served(&held[7], "15-cli-wrapper", "");
+    let answer = called(&mut server, "system-info", json!({"command": "os"}));
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
+}
+
+#[test]
+#[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
+fn slow_examples_end_by_their_own_limits() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, "99-test-fixtures", "");
+    let tools = ["slow-no-progress", "slow-with-hint", "slow-with-events", "slow-with-progress"];
+    let results = tools.map(|tool| called(&mut server, tool, json!({}))["result"].clone());
+    for (tool, result) in tools.iter().zip(&results).take(2) {
+        assert_eq!(result["structuredContent"]["error"]["type"], "timeout", "{tool}: {result}");
+    }
+    assert!(results[1]["structuredContent"]["error"]["hint"].is_string(), "{}", results[1]);
+    for (tool, result) in tools.iter().zip(&results).skip(2) {
+        assert_eq!(result["isError"], false, "{tool}: {result}");
+    }
+}

@@ -1,0 +1,490 @@
+//! Script projects over real pipes: a tool's arguments, result, errors and surroundings, as a client has them.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
+
+mod author;
+mod examples;
+mod hooks;
+mod hostile;
+mod lists;
+mod live;
+mod over_http;
+mod pages;
+mod transcript;
+mod watched;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::server::{self, Server};
+
+/// Copies the project beside this file, with modes that do not depend on the umask of a checkout.
+fn copied(to: &Path) -> std::io::Result<()> {
+    copied_of("basics", to)
+}
+
+fn copied_of(project: &str, to: &Path) -> std::io::Result<()> {
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/products/projects").join(project), to)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755))
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, place) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            fs::create_dir_all(&place)?;
+            fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
+            copy(&path, &place)?;
+        } else {
+            fs::copy(&path, &place)?;
+            let mode = if path.extension().is_some_and(|it| it == "sh") { 0o755 } else { 0o644 };
+            fs::set_permissions(&place, fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
+}
+
+/// Serves a copy of the project.
+fn served(held: &tempfile::TempDir, more: &[&str]) -> Server {
+    copied(held.path()).expect("a copy");
+    let directory = held.path().to_str().expect("UTF-8");
+    Server::start(&[&["--project", directory], more].concat())
+}
+
+fn listed(server: &mut Server) -> Vec<String> {
+    let id = server.request("tools/list", json!({}));
+    let tools = server.answer(id)["result"]["tools"].clone();
+    let names = tools.as_array().cloned().unwrap_or_default();
+    names.iter().map(|tool| tool["name"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// The error of a call.
+fn error(server: &mut Server, tool: &str, arguments: Value) -> Value {
+    let id = server.call(tool, arguments);
+    server.answer(id)["error"].clone()
+}
+
+#[test]
+fn only_the_projects_tools_are_listed_unless_groups_are_named() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let names =
+        ["basics-echo", "basics-fail", "basics-json", "basics-look", "basics-sdk", "basics-slow"];
+    assert_eq!(listed(&mut server), names);
+    assert_eq!(error(&mut server, "bash", json!({"command": "true"}))["code"], -32602);
+    assert_eq!(server.close(), Some(0));
+    let held = tempfile::tempdir().expect("a directory");
+    let with_shell = listed(&mut served(&held, &["--tools", "shell"]));
+    assert!(with_shell.contains(&"bash".to_owned()), "{with_shell:?}");
+    assert!(with_shell.contains(&"basics-echo".to_owned()), "{with_shell:?}");
+}
+
+#[test]
+fn arguments_reach_a_script_as_they_are_and_are_never_words_of_a_shell() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    for value in ["plain", "'; touch /tmp/x; '", "$(id) `id` \\ \" \n\t\u{1}\u{e9}", ""] {
+        let result = server.result("basics-echo", json!({ "value": value, "$(id)": "'" }));
+        // A reply shows a control character by its picture.
+        let shown = value.replace('\u{1}', "\u{2401}");
+        assert_eq!(result["structuredContent"]["value"], shown, "{result}");
+        assert_eq!(result["isError"], false);
+        assert_eq!(result["_meta"]["exitCode"], 0);
+    }
+    // Longer than any variable may be.
+    let long = "x".repeat(300_000);
+    let result = server.result("basics-echo", json!({ "value": long }));
+    assert_eq!(result["structuredContent"]["value"], long);
+}
+
+#[test]
+fn a_failure_is_the_error_that_the_script_reported() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let reported = error(&mut server, "basics-fail", json!({"how": "fail"}));
+    assert_eq!(reported, json!({"code": -32602, "message": "not \"this\"", "data": {"n": 1}}));
+    let plain = error(&mut server, "basics-fail", json!({"how": "exit"}));
+    assert_eq!((&plain["code"], &plain["message"]), (&json!(-32603), &json!("said on stderr")));
+    assert_eq!(plain["data"]["exitCode"], 3);
+    let result = server.result("basics-slow", json!({}));
+    assert_eq!(result["content"][0]["text"], "Tool timed out after 1s\n\nSuggestion: Do less");
+    assert_eq!((&result["isError"], &result["_meta"]["exitCode"]), (&json!(true), &json!(124)));
+}
+
+#[test]
+fn a_script_has_a_jq_whether_the_host_has_one_or_not() {
+    let held = tempfile::tempdir().expect("a directory");
+    has_its_jq(&mut served(&held, &[]));
+}
+
+#[test]
+fn a_script_has_its_jq_where_others_cannot_reach_the_program() {
+    let closed = tempfile::tempdir().expect("a directory of mode 0700");
+    let program = closed.path().join("cofferdam");
+    // Not by fs::copy: a file that this process has open for writing when another thread forks cannot be executed.
+    let copied = Command::new("cp").args([server::PROGRAM.as_ref(), program.as_os_str()]).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    let held = tempfile::tempdir().expect("a directory");
+    self::copied(held.path()).expect("a copy");
+    let mut command = Command::new(program);
+    command.args(["serve", "--project"]).arg(held.path());
+    has_its_jq(&mut Server::of(command));
+}
+
+fn has_its_jq(server: &mut Server) {
+    let seen = server.result("basics-json", json!({}))["structuredContent"].clone();
+    let own = "/etc/cofferdam/bin/jq";
+    let version = "jq-1.7-cofferdam";
+    let expected =
+        json!({"own": own, "alone": own, "written": "no", "version": version, "half": "1.5"});
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_script_sees_its_project_read_only_and_nothing_of_the_server() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let seen = server.result("basics-look", json!({}))["structuredContent"].clone();
+    let expected = json!({
+        "cwd": "/workspace", "name": "basics-look", "root": "/workspace",
+        "sees": "yes", "writes": "no", "secret": "", "stdin": "",
+    });
+    assert_eq!(seen, expected);
+    assert!(!held.path().join("written").exists());
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let writable = format!("{}:rw", held.path().display());
+    let mut server = Server::start(&["--project", &writable]);
+    assert_eq!(server.result("basics-look", json!({}))["structuredContent"]["writes"], "yes");
+    assert!(held.path().join("written").exists());
+}
+
+#[test]
+fn a_tool_has_less_than_its_operator_grants_if_its_metadata_says_so_and_never_more() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let metadata = |meta: Value| {
+        let text = json!({"name": "basics-look", "description": "Looks", "_meta": meta});
+        fs::write(held.path().join("tools/look/tool.meta.json"), text.to_string())
+            .expect("written");
+    };
+    let directory = held.path().to_str().expect("UTF-8");
+    let writable = format!("{directory}:rw");
+    let writes = |server: &mut Server| {
+        server.result("basics-look", json!({}))["structuredContent"]["writes"].clone()
+    };
+    metadata(json!({"cofferdam/workspace": "ro"}));
+    assert_eq!(writes(&mut Server::start(&["--project", &writable])), "no");
+    assert!(!held.path().join("written").exists());
+    metadata(json!({"cofferdam/workspace": "rw"}));
+    assert_eq!(writes(&mut Server::start(&["--project", directory])), "no");
+    assert_eq!(writes(&mut Server::start(&["--project", &writable])), "yes");
+    metadata(json!({"cofferdam/egress": ["api.example.org:443"]}));
+    let result = Server::start(&["--project", directory]).result("basics-look", json!({}));
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    let why = "profile `bash` leaves no call the egress `api.example.org:443`";
+    assert!(result["isError"] == true && text.contains(why), "{result}");
+}
+
+#[test]
+fn a_project_with_a_policy_of_its_own_has_every_call_refused() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    fs::write(held.path().join("server.d/policy.sh"), "exit 0\n").expect("written");
+    let mut server = Server::start(&["--project", held.path().to_str().expect("UTF-8")]);
+    let refused = error(&mut server, "basics-echo", json!({"value": "x"}));
+    assert_eq!(refused["code"], -32602);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.contains("server.d/policy.sh"), "{message}");
+}
+
+#[test]
+fn validate_lists_a_project_and_tells_its_mistakes() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let validated = || {
+        let mut command = std::process::Command::new(server::PROGRAM);
+        let output =
+            command.args(["project", "validate"]).arg(held.path()).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = validated();
+    assert_eq!((code, text.contains("tool basics-echo")), (Some(0), true), "{text}");
+    fs::write(held.path().join("tools/echo/tool.meta.json"), "{").expect("written");
+    let (code, text) = validated();
+    assert_eq!((code, text.contains("tool basics-echo")), (Some(1), false), "{text}");
+    assert!(text.contains("tools/echo/tool.meta.json:1:1: not valid JSON"), "{text}");
+}
+
+#[test]
+fn a_prompt_is_listed_and_rendered() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let id = server.request("prompts/list", json!({}));
+    let arguments = json!([{"name": "name", "description": "Who is greeted", "required": true}]);
+    let expected = json!([{"name": "greeting", "description": "Greets", "arguments": arguments}]);
+    assert_eq!(server.answer(id)["result"]["prompts"], expected);
+    let get = |name: &str, arguments: Value| json!({"name": name, "arguments": arguments});
+    let id = server.request("prompts/get", get("greeting", json!({"name": "Ada"})));
+    let message = json!([{"role": "user", "content": {"type": "text", "text": "Hello, Ada!\n"}}]);
+    assert_eq!(server.answer(id)["result"]["messages"], message);
+    for refused in [get("greeting", json!({})), get("none", json!({}))] {
+        let id = server.request("prompts/get", refused);
+        assert_eq!(server.answer(id)["error"]["code"], -32602);
+    }
+}
+
+#[test]
+fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let ratios = "{\"progress\":25,\"message\":\"1/4\"}\n{\"progress\":90,\"message\":\"9/10\"}";
+    let no_path = json!({"type": "path_not_found", "message": "there is no .b"});
+    let no_syntax = json!({
+        "type": "invalid_path_syntax", "message": "--array-path is .key or .key.nested",
+    });
+    for (of, expected) in [
+        ("retry", json!([3, 2])),
+        (
+            "progress",
+            json!(["printed", "4", "said", ratios, "{\"progress\":25,\"message\":\"us=50\"}"]),
+        ),
+        ("config", json!(["9", "8", "false", "3", "f", "1"])),
+        (
+            "truncate",
+            json!([
+                {"result": [11111, 22222], "truncated": true, "kept": 2, "total": 3},
+                {"result": {"a": {"b": [1]}}, "truncated": true, "kept": 1, "total": 3},
+                {"result": null, "truncated": false, "error": no_path},
+                {"result": null, "truncated": false, "error": no_syntax},
+            ]),
+        ),
+        ("errors", json!(["one", "two", "said", "The command ended with exit code 3"])),
+        ("elicit", json!([{"action": "decline", "content": null}, 0])),
+    ] {
+        let result = server.result("basics-sdk", json!({ "of": of }));
+        assert_eq!(said(&result), expected, "{of}: {result}");
+    }
+    let arguments = json!({
+        "of": "arguments", "text": "'$(id)' \\n \\101 \"\t%s", "lines": "a\nb\n\n", "number": 7, "float": 1.5,
+        "none": null, "list": [1, {"a": "b"}], "text x": "no", "n": "\ntext forged",
+    });
+    let result = server.result("basics-sdk", arguments);
+    let expected = json!({"same": "yes", "other": "9", "number": "7"});
+    assert_eq!(result["structuredContent"]["result"], expected, "{result}");
+    let result = server.result("basics-sdk", json!({"of": "json"}));
+    let valid = "yes yes yes no no no no no no no";
+    assert_eq!(result["content"][0]["text"], valid, "{result}");
+    let answer = said(&server.result("basics-sdk", json!({"of": "download"})));
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(answer["error"]["type"], "host_blocked", "{answer}");
+    assert!(message.contains("[project] hosts = [\"example.com:443\"]"), "{message}");
+    let failed = error(&mut server, "basics-sdk", json!({"of": "download-or-fail"}));
+    let message = "Download failed (invalid_url): the address does not begin with https://";
+    assert_eq!(failed, json!({"code": -32602, "message": message}));
+}
+
+/// Output of a script, which is JSON.
+fn said(result: &Value) -> Value {
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+#[test]
+fn files_that_a_script_names_are_beside_its_result() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let mut embedded = |of: &str| {
+        let result = server.result("basics-sdk", json!({ "of": of }));
+        assert_eq!(result["isError"], false, "{result}");
+        let blocks = result["content"].as_array().cloned().unwrap_or_default();
+        let resources = blocks.iter().skip(1).map(|block| {
+            assert_eq!(block["type"], "resource", "{block}");
+            block["resource"].clone()
+        });
+        (resources.collect::<Vec<_>>(), result["_meta"]["stderr"].clone())
+    };
+    let (resources, said) = embedded("embed");
+    let markdown = json!({
+        "uri": "file:///tmp/a \"\\n\nb", "mimeType": "text/markdown", "text": "said\n",
+    });
+    let raw = json!({"uri": "own:raw", "mimeType": "application/octet-stream", "blob": "YQBi"});
+    let script = include_str!("basics/completions/broken.sh");
+    let script = json!({
+        "uri": "file:///workspace/completions/broken.sh", "mimeType": "text/plain", "text": script,
+    });
+    assert_eq!(resources, [markdown, raw, script]);
+    assert_eq!(said, "/tmp/none is not embedded: there is no such file\n");
+    let note = json!({"uri": "own:note", "mimeType": "text/x", "text": "A note\n"});
+    let host = json!({
+        "uri": "file:///etc/hostname", "mimeType": "text/plain", "text": "cofferdam\n",
+    });
+    assert_eq!(embedded("embed-lines").0, [note, host]);
+    let (resources, said) = embedded("embed-long");
+    assert_eq!(resources, Vec::<Value>::new());
+    assert_eq!(said, "/tmp/long is not embedded: all such files have 512 KiB\n");
+}
+
+#[test]
+fn messages_of_a_script_come_before_its_answer_from_the_level_that_was_set() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let line = |server: &Server| {
+        server.lines.recv_timeout(server::patience::patience()).expect("a line in time")
+    };
+    let text = json!({"level": "info", "logger": "one", "data": "\u{e9} \"x\"\n"});
+    let fields = json!({"level": "notice", "data": {"a": 1}});
+    let failed = json!({"code": -32602, "message": "\u{e9}"});
+    for (level, heard) in
+        [(None, vec![&text, &fields]), (Some("notice"), vec![&fields]), (Some("error"), vec![])]
+    {
+        if let Some(level) = level {
+            let id = server.request("logging/setLevel", json!({ "level": level }));
+            assert_eq!(line(&server)["id"], id);
+        }
+        let id = server.call("basics-sdk", json!({"of": "log"}));
+        for message in heard {
+            assert_eq!(&line(&server)["params"], message, "{level:?}");
+        }
+        let last = line(&server);
+        assert_eq!((&last["id"], &last["error"]), (&json!(id), &failed), "{level:?}");
+    }
+}
+
+/// The content of a resource, or the error of its reading.
+fn read(server: &mut Server, uri: &str) -> Value {
+    let id = server.request("resources/read", json!({ "uri": uri }));
+    let answer = server.answer(id);
+    match answer.get("error") {
+        Some(error) => json!([error["code"], error["message"]]),
+        None => answer["result"]["contents"].clone(),
+    }
+}
+
+#[test]
+fn resources_are_listed_and_read_by_their_providers() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let id = server.request("resources/list", json!({}));
+    let note = json!({
+        "name": "note", "description": "A note", "uri": "file://./resources/note.txt",
+        "mimeType": "text/plain", "annotations": {"audience": ["user"]},
+    });
+    let resources = server.answer(id)["result"]["resources"].clone();
+    assert_eq!(resources.as_array().map(Vec::len), Some(5), "{resources}");
+    assert_eq!(resources[0], note);
+    let id = server.request("resources/templates/list", json!({}));
+    let template = json!([{
+        "name": "files", "title": "Files", "uriTemplate": "file:///{path}", "mimeType": "text/plain",
+    }]);
+    assert_eq!(server.answer(id)["result"]["resourceTemplates"], template);
+    let text =
+        |uri: &str, text: &str| json!([{"uri": uri, "mimeType": "text/plain", "text": text}]);
+    let file = "file://./resources/note.txt";
+    assert_eq!(read(&mut server, file), text(file, "A note\n"));
+    assert_eq!(read(&mut server, "note"), text(file, "A note\n"));
+    let encoded = "file:///workspace/resources/n%6Fte.txt";
+    assert_eq!(read(&mut server, encoded), text(encoded, "A note\n"));
+    assert_eq!(read(&mut server, "said"), text("echo://as it is", "as it is"));
+    assert_eq!(read(&mut server, "upper"), text("upper://word", "WORD"));
+    let raw = "file://./resources/raw.bin";
+    let kind = "application/octet-stream";
+    assert_eq!(read(&mut server, raw), json!([{"uri": raw, "mimeType": kind, "blob": "YQBi"}]));
+    let why = "Resource is not granted: no rule lets a project reach example.com:443; the operator can grant it: \
+               [project] hosts = [\"example.com:443\"]";
+    assert_eq!(read(&mut server, "page"), json!([-32602, why]));
+    assert_eq!(read(&mut server, "none")[0], -32002);
+    // The revision without sessions.
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let id = server.request("resources/read", json!({"uri": file, "_meta": meta}));
+    assert_eq!(server.answer(id)["result"]["contents"], text(file, "A note\n"));
+}
+
+#[test]
+fn a_resource_never_leads_out_of_the_project() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let link = |from: &str, to: &str| {
+        std::os::unix::fs::symlink(to, held.path().join("resources").join(from)).expect("linked");
+    };
+    link("file", "/etc/passwd");
+    link("near", "note.txt");
+    link("folder", "/etc");
+    fs::write(held.path().join("resources/plain\n"), "plain").expect("written");
+    let outside = json!([-32603, "Resource outside allowed roots"]);
+    let resource = |name: &str| format!("file:///workspace/resources/{name}");
+    for uri in [
+        "file:///etc/passwd".to_owned(),
+        "file:///workspace/../etc/passwd".to_owned(),
+        resource("%2e%2e/%2e%2e/etc/passwd"),
+        resource("file"),
+        resource("near"),
+        resource("folder/passwd"),
+    ] {
+        assert_eq!(read(&mut server, &uri), outside, "{uri}");
+    }
+    assert_eq!(read(&mut server, &resource("plain%0A"))[0]["text"], "plain");
+    assert_eq!(read(&mut server, &resource("plain"))[0], -32002);
+    assert_eq!(read(&mut server, &resource(""))[0], -32002);
+    for uri in [resource("%00"), resource("%zz"), resource("a%")] {
+        assert_eq!(read(&mut server, &uri)[0], -32602, "{uri}");
+    }
+    // A shell would run this.
+    assert_eq!(read(&mut server, &resource("$(id)`id`';id"))[0], -32002);
+}
+
+#[test]
+fn arguments_are_completed_by_the_projects_scripts() {
+    let held = tempfile::tempdir().expect("a directory");
+    let mut server = served(&held, &[]);
+    let mut complete = |of: Value, value: &str| {
+        let argument = json!({"name": "name", "value": value});
+        let context = json!({"arguments": {"other": "$(id)"}});
+        let params = json!({"ref": of, "argument": argument, "context": context});
+        let id = server.request("completion/complete", params);
+        let answer = server.answer(id);
+        match answer.get("error") {
+            Some(error) => error.clone(),
+            None => answer["result"]["completion"].clone(),
+        }
+    };
+    let prompt = |name: &str| json!({"type": "ref/prompt", "name": name});
+    let resource = |uri: &str| json!({"type": "ref/resource", "uri": uri});
+    let values = json!(["'; id \"", "name", "$(id)"]);
+    let given = json!({"values": values, "total": 3, "hasMore": false});
+    assert_eq!(complete(prompt("greeting"), "'; id \""), given);
+    let more = json!({"values": ["resources/raw.bin", "resources/raw.meta.json"], "hasMore": true});
+    assert_eq!(complete(resource("file:///{path}"), "raw"), more);
+    let nothing = complete(resource("file://./resources/note.txt"), "x");
+    assert_eq!(nothing, json!({"values": []}));
+    let failed = json!({"code": -32603, "message": "Completion failed", "data": "said on stderr"});
+    assert_eq!(complete(prompt("broken"), "x"), failed);
+    for unknown in [prompt("none"), resource("file://./none")] {
+        assert_eq!(complete(unknown, "x")["code"], -32602);
+    }
+}
+
+#[test]
+fn a_completion_outside_the_project_stops_the_server() {
+    let held = tempfile::tempdir().expect("a directory");
+    copied(held.path()).expect("a copy");
+    let script = held.path().join("completions/files.sh");
+    fs::remove_file(&script).expect("removed");
+    std::os::unix::fs::symlink("/bin/true", &script).expect("linked");
+    let mut command = std::process::Command::new(server::PROGRAM);
+    let output = command.args(["serve", "--project"]).arg(held.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("completions/files.sh: is a symbolic link"), "{said}");
+}

@@ -1,0 +1,98 @@
+//! Pages of a project for clients that show them, and what its scripts are told about such a client.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::hooks::{called_in, project};
+use crate::server::{PROGRAM, Server};
+
+const TOOL: &str = "#!/usr/bin/env bash\n# mcp: {\"name\": \"shown\"}\nsource \"$MCP_SDK/tool-sdk.sh\"\n\
+    mcp_result_with_ui '' 'as text' \"$(mcp_json_obj supports \"$MCPBASH_CLIENT_SUPPORTS_UI\")\"\n";
+
+const FORM: &str = "#!/usr/bin/env bash\n# mcp: {\"name\": \"form\"}\nsource \"$MCP_SDK/tool-sdk.sh\"\n\
+    mcp_ui_form --title '<b>Log</b>' --field 'kind:select:a,b' --field note_text:textarea --submit-tool shown\n";
+
+fn files() -> tempfile::TempDir {
+    project(&[
+        ("server.d/server.meta.json", "{\"name\": \"pages\"}"),
+        ("tools/shown/tool.sh", TOOL),
+        ("tools/shown/ui/index.html", "<p>own</p>"),
+        (
+            "tools/shown/ui/ui.meta.json",
+            "{\"description\": \"Own\", \"meta\": {\"prefersBorder\": false}}",
+        ),
+        ("tools/form/tool.sh", FORM),
+        (
+            "ui/board/ui.meta.json",
+            "{\"template\": \"kanban\", \"config\": {\"title\": \"</script>\"}}",
+        ),
+        ("ui/bad/ui.meta.json", "{\"template\": \"none\"}"),
+    ])
+}
+
+fn served(held: &tempfile::TempDir) -> Server {
+    let mut command = Command::new(PROGRAM);
+    Server::of({
+        command.args(["serve", "--project"]).arg(held.path()).stderr(Stdio::null());
+        command
+    })
+}
+
+fn answer(server: &mut Server, method: &str, params: Value) -> Value {
+    let id = server.request(method, params);
+    server.answer(id)["result"].clone()
+}
+
+#[test]
+fn pages_are_resources_and_a_tool_names_its_own() {
+    let held = files();
+    let mut server = served(&held);
+    let tools = answer(&mut server, "tools/list", json!({}));
+    let shown =
+        tools["tools"].as_array().into_iter().flatten().find(|tool| tool["name"] == "shown");
+    let linked = json!({"resourceUri": "ui://pages/shown", "visibility": ["model", "app"]});
+    assert_eq!(shown.map(|tool| tool["_meta"]["ui"].clone()), Some(linked));
+    let list = answer(&mut server, "resources/list", json!({}));
+    let uris: Vec<&Value> =
+        list["resources"].as_array().into_iter().flatten().map(|one| &one["uri"]).collect();
+    assert_eq!(uris, ["ui://pages/shown", "ui://pages/board"]);
+    assert_eq!(list["resources"][0]["mimeType"], "text/html;profile=mcp-app");
+    let read = answer(&mut server, "resources/read", json!({"uri": "ui://pages/shown"}));
+    let meta = json!({"ui": {"csp": {}, "permissions": {}, "prefersBorder": false}});
+    let expected = json!({"uri": "ui://pages/shown", "mimeType": "text/html;profile=mcp-app", "text": "<p>own</p>", "_meta": meta});
+    assert_eq!(read["contents"], json!([expected]));
+    // It is read at each request, and a link is not followed.
+    fs::remove_file(held.path().join("tools/shown/ui/index.html")).expect("removed");
+    std::os::unix::fs::symlink("/etc/passwd", held.path().join("tools/shown/ui/index.html"))
+        .expect("a link");
+    let id = server.request("resources/read", json!({"uri": "ui://pages/shown"}));
+    assert_eq!(server.answer(id)["error"]["code"], -32603);
+    let board = answer(&mut server, "resources/read", json!({"uri": "ui://pages/board"}));
+    let html = board["contents"][0]["text"].as_str().unwrap_or_default();
+    assert!(html.contains("\"template\":\"kanban\"") && html.matches("</script>").count() == 1);
+}
+
+#[test]
+fn a_script_makes_pages_and_is_told_what_its_client_shows() {
+    let held = files();
+    let mut server = served(&held);
+    let text = server.result("form", json!({}))["content"][0]["text"].clone();
+    let html = text.as_str().unwrap_or_default();
+    let (_, rest) = html.split_once("const settings = ").expect("settings");
+    let line = rest.lines().next().unwrap_or_default().trim_end_matches(';');
+    let settings: Value = serde_json::from_str(line).expect("JSON");
+    let fields = json!([
+        {"name": "kind", "type": "select", "label": "Kind", "options": ["a", "b"]},
+        {"name": "note_text", "type": "textarea", "label": "Note Text", "options": null},
+    ]);
+    let config = json!({"title": "<b>Log</b>", "submitTool": "shown", "fields": fields});
+    assert_eq!(settings, json!({"template": "form", "config": config}));
+    assert!(!line.contains('<'));
+    let plain = server.result("shown", json!({}));
+    assert_eq!(plain["structuredContent"], json!({"success": true, "result": "as text"}));
+    let pages = json!({"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}});
+    let shown = called_in(&held, "shown", pages);
+    assert_eq!(shown["result"]["structuredContent"], json!({"supports": "1"}));
+}

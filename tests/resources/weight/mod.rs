@@ -1,0 +1,148 @@
+//! Budgets for what everyone pays: a change that makes a start, a call or the program heavier fails here.
+//!
+//! Nothing is timed: system calls, page faults, descriptors, bytes and crates are counted, which no load of the machine
+//! changes. `budgets.toml` has each figure with the reason for its last change; `cargo bench` has times.
+
+mod budgets;
+mod traced;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use elf::ElfBytes;
+use elf::endian::AnyEndian;
+use serde_json::json;
+
+use crate::support::{Caller, Check, Claim, Failed, For, Need, children, claim, patience};
+use budgets::keeps;
+use traced::Traced;
+
+/// Calls that are counted together, after some that are not.
+const CALLS: u64 = 10;
+const WARM_UP: u64 = 4;
+/// Cells of a full pool: `[pool] warm` of the built-in configuration.
+const POOL: usize = 8;
+/// Time between two looks at a process that is waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub fn claims() -> Vec<Claim> {
+    let traced: &[Need] = &[Need::Strace];
+    vec![
+        claim("the_crates_keep_their_budget", crates).only(For::User),
+        claim("the_code_keeps_its_budget", code).only(For::User),
+        claim("a_start_keeps_its_budgets", start).only(For::User).needs(traced),
+        claim("a_call_of_a_session_keeps_its_budget", session_call).only(For::User).needs(traced),
+        claim("a_fresh_cell_keeps_its_budget", fresh_cell).only(For::User).needs(traced),
+        claim("a_cold_run_keeps_its_budget", cold_run).only(For::User).needs(traced),
+        claim("an_idle_server_keeps_its_budgets", idle).only(For::User),
+        claim("what_is_over_a_budget_fails", |_| budgets::over_is_an_error()).only(For::User),
+    ]
+}
+
+/// Counts the crates that a build downloads or has in this repository.
+fn crates(_: &Caller) -> Check {
+    let lock = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock"))?;
+    keeps("crates", lock.matches("[[package]]").count())
+}
+
+/// Counts the bytes of code and constants of the program that the tests run. It is not optimised, so
+/// that this needs no release build; what it grows by, the release grows by too.
+fn code(caller: &Caller) -> Check {
+    let program = fs::read(caller.binary())?;
+    let file = ElfBytes::<AnyEndian>::minimal_parse(&program).map_err(|error| error.to_string())?;
+    let (headers, names) = file.section_headers_with_strtab().map_err(|error| error.to_string())?;
+    let (headers, names) = headers.zip(names).ok_or("the program has no sections")?;
+    let counted = |index: u32| {
+        let name = names.get(usize::try_from(index).unwrap_or_default()).unwrap_or_default();
+        matches!(name, ".text" | ".rodata")
+    };
+    let bytes: u64 = headers
+        .iter()
+        .filter(|section| counted(section.sh_name))
+        .map(|section| section.sh_size)
+        .sum();
+    keeps("code", usize::try_from(bytes)? >> 10)
+}
+
+/// Counts what the front end does until it has answered `initialize`.
+fn start(caller: &Caller) -> Check {
+    let traced = Traced::start(caller, "shell,calc")?;
+    let counted = traced.count(&[traced.front_end()?], None, 0)?;
+    traced.client.close()?;
+    keeps("start: system calls", counted)?;
+    let started = server(caller)?;
+    let faults = minor_faults(started.child.id())?;
+    started.close()?;
+    keeps("start: page faults", faults)
+}
+
+/// Counts what front end and supervisor do for a command in a running shell.
+fn session_call(caller: &Caller) -> Check {
+    keeps("session call: system calls", calls(caller, "shell", "bash")?)
+}
+
+/// Counts the same for a command in a cell of one call, and for the cell that replaces it in the pool.
+fn fresh_cell(caller: &Caller) -> Check {
+    keeps("fresh cell: system calls", calls(caller, "exec", "bash_exec")?)
+}
+
+fn calls(caller: &Caller, group: &str, tool: &str) -> Result<usize, Failed> {
+    let mut traced = Traced::start(caller, group)?;
+    for _ in 0..WARM_UP + CALLS {
+        traced.client.call_tool(tool, json!({ "command": "true" }))?;
+    }
+    let processes = [traced.front_end()?, traced.supervisor()?];
+    let counted = traced.count(&processes, Some(WARM_UP), WARM_UP + CALLS)?;
+    traced.client.close()?;
+    Ok(counted / usize::try_from(CALLS)?)
+}
+
+/// Counts what all processes of `run` do, those of the cell as well.
+fn cold_run(caller: &Caller) -> Check {
+    keeps("cold run: system calls", traced::run(caller)?)
+}
+
+/// Counts the processes and descriptors of a server before its first call, and with a full pool.
+fn idle(caller: &Caller) -> Check {
+    let mut server = server(caller)?;
+    let front_end = server.child.id();
+    let supervisor = server.supervisor()?;
+    keeps("idle, no call yet: processes", 1 + below(front_end))?;
+    keeps("idle, no call yet: descriptors of the supervisor", descriptors(supervisor)?)?;
+    // The first call fills the pool, and a cell of it is ready when init has its two children.
+    server.served()?;
+    let is_ready = |init: &u32| children(*init).len() == 2;
+    let end = Instant::now() + patience();
+    while children(supervisor).iter().filter(|init| is_ready(init)).count() < POOL {
+        if Instant::now() > end {
+            return Err("the pool is not full".into());
+        }
+        std::thread::sleep(LOOK);
+    }
+    let processes = 1 + below(front_end);
+    let held = descriptors(supervisor)?;
+    server.close()?;
+    keeps("idle, a full pool: processes", processes)?;
+    keeps("idle, a full pool: descriptors of the supervisor", held)
+}
+
+/// Counts the processes below one.
+fn below(pid: u32) -> usize {
+    children(pid).into_iter().map(|child| 1 + below(child)).sum()
+}
+
+fn descriptors(pid: u32) -> Result<usize, Failed> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+fn server(caller: &Caller) -> Result<traced::Client, Failed> {
+    traced::Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))
+}
+
+/// Returns the page faults of a process that no disk was read for (proc_pid_stat(5), `minflt`).
+fn minor_faults(pid: u32) -> Result<usize, Failed> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let behind = stat.rsplit_once(") ").ok_or("no name")?.1;
+    Ok(behind.split(' ').nth(7).ok_or("no minflt")?.parse()?)
+}

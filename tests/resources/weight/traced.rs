@@ -1,0 +1,107 @@
+//! A server under strace(1), whose system calls are counted between two messages.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::LOOK;
+use crate::support::{Caller, Failed, Told, children, patience};
+
+#[expect(dead_code, reason = "other programs have more of the client")]
+#[path = "../../support/client.rs"]
+mod client;
+pub use client::Client;
+
+/// A server that is traced, and its client.
+pub struct Traced {
+    pub client: Client,
+    trace: PathBuf,
+}
+
+impl Traced {
+    pub fn start(caller: &Caller, groups: &str) -> Result<Self, Failed> {
+        let trace = caller.home.join("trace");
+        let mut command = caller.outside("strace");
+        command.args(["-f", "-q", "-s", "48", "-o"]).arg(&trace).arg(caller.binary());
+        command.args(["serve", "--tools", groups]);
+        Ok(Self { client: Client::start(command)?, trace })
+    }
+
+    /// Returns the process that strace started.
+    pub fn front_end(&self) -> Result<u32, Failed> {
+        Ok(*children(self.client.child.id()).first().ok_or("strace has started nothing")?)
+    }
+
+    pub fn supervisor(&self) -> Result<u32, Failed> {
+        let front_end = self.front_end()?;
+        Ok(*children(front_end).first().ok_or("the server has no supervisor")?)
+    }
+
+    /// Counts the calls of these processes, all their threads together, from the answer to the request
+    /// numbered `after`, or from the start, to the answer to the request numbered `last`.
+    pub fn count(&self, processes: &[u32], after: Option<u64>, last: u64) -> Result<usize, Failed> {
+        let threads = threads(processes)?;
+        let answered = |id: u64| format!("\\\"id\\\":{id},");
+        // strace writes a line when the call has returned, which may be after the client has read.
+        let end = Instant::now() + patience();
+        let wanted = answered(last);
+        let mut text = fs::read_to_string(&self.trace)?;
+        while !text.lines().any(|line| is_answer(line, &wanted)) {
+            if Instant::now() > end {
+                return Err(format!("the trace has no answer {last}").into());
+            }
+            std::thread::sleep(LOOK);
+            text = fs::read_to_string(&self.trace)?;
+        }
+        let mut counted = after.is_none().then_some(0);
+        for line in text.lines() {
+            let pid = line.split(' ').next().and_then(|pid| pid.parse().ok());
+            let is_counted = pid.is_some_and(|pid| threads.contains(&pid)) && is_call(line);
+            if let Some(counted) = counted.as_mut().filter(|_| is_counted) {
+                *counted += 1;
+            }
+            if after.is_some_and(|after| is_answer(line, &answered(after))) {
+                counted = Some(0);
+            }
+            if is_answer(line, &wanted) {
+                break;
+            }
+        }
+        counted.ok_or_else(|| "the trace has no such answer".into())
+    }
+}
+
+/// Runs a command in a cell, and counts the calls of all processes.
+pub fn run(caller: &Caller) -> Result<usize, Failed> {
+    let trace = caller.home.join("trace");
+    let mut command = caller.outside("strace");
+    command.args(["-f", "-q", "-o"]).arg(&trace).arg(caller.binary());
+    command.args(["run", "--", "/bin/true"]);
+    let told = Told::of(command, patience())?;
+    if told.code != 0 {
+        return Err(format!("{told:?}").into());
+    }
+    Ok(fs::read_to_string(&trace)?.lines().filter(|line| is_call(line)).count())
+}
+
+/// Returns true for the line with which a message with this id is written.
+fn is_answer(line: &str, id: &str) -> bool {
+    line.contains(" write(") && line.contains("jsonrpc") && line.contains(id)
+}
+
+/// Returns true for a line that begins a call: not for a signal, an end, or the return of a call that
+/// another line begins.
+fn is_call(line: &str) -> bool {
+    !["+++ ", "--- ", " resumed>"].iter().any(|other| line.contains(other))
+}
+
+fn threads(processes: &[u32]) -> Result<BTreeSet<u32>, Failed> {
+    let mut all = BTreeSet::new();
+    for pid in processes {
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            all.extend(thread?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,205 @@
+//! The fuzz targets on their corpora and on mutations of them: what `make fuzz` looks for at length, on
+//! the stable tool chain and in seconds.
+
+#[path = "../support/dice.rs"]
+mod dice;
+#[path = "../../fuzz/src/lib.rs"]
+mod targets;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use dice::Dice;
+
+/// Mutations of each target: few, as this runs in every build.
+const MUTATIONS: u32 = 400;
+/// Pieces of a mutation besides single bits: byte strings that the formats give a meaning to.
+const WORDS: [&[u8]; 14] = [
+    b"\0",
+    b"\n",
+    b"\"",
+    b"{",
+    b"]",
+    b"=",
+    b"-",
+    b"..",
+    b"/",
+    b"\x1b[",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xe2\x80\xae",
+    b"99999999999999999999",
+    b"LD_PRELOAD",
+];
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let entries = std::fs::read_dir(directory).expect("a corpus").flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("readable")).collect()
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+fn mutated(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = dice.pick(corpus).cloned().unwrap_or_default();
+    for _ in 0..=dice.below(6) {
+        let at = usize::try_from(dice.below(length(&bytes) + 1)).unwrap_or(0);
+        let to = (at + usize::try_from(dice.below(16)).unwrap_or(0)).min(bytes.len());
+        match dice.below(6) {
+            0 => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << dice.below(8);
+                }
+            }
+            1 => drop(bytes.drain(at..to)),
+            2 => {
+                let again = bytes.get(at..to).unwrap_or_default().to_vec();
+                drop(bytes.splice(at..at, again));
+            }
+            3 => {
+                let word = dice.pick(&WORDS).copied().unwrap_or_default();
+                drop(bytes.splice(at..at, word.iter().copied()));
+            }
+            4 => {
+                let other = dice.pick(corpus).cloned().unwrap_or_default();
+                let from = usize::try_from(dice.below(length(&other) + 1)).unwrap_or(0);
+                bytes.truncate(at);
+                bytes.extend(other.get(from..).unwrap_or_default());
+            }
+            _ => drop(bytes.splice(at..at, dice.bytes(16))),
+        }
+    }
+    bytes
+}
+
+/// Runs a target on its corpus and on mutations; a failure tells seed and bytes.
+fn holds(name: &str) {
+    let (_, target) = targets::TARGETS.iter().find(|(own, _)| *own == name).expect("a target");
+    let corpus = corpus(name);
+    assert!(!corpus.is_empty(), "nothing to start from");
+    for bytes in &corpus {
+        target(bytes);
+    }
+    let seed = dice::seed();
+    let mut dice = Dice::new(seed);
+    for _ in 0..MUTATIONS {
+        let bytes = mutated(&corpus, &mut dice);
+        let ran = catch_unwind(AssertUnwindSafe(|| target(&bytes)));
+        assert!(ran.is_ok(), "seed {seed}: {}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn frames_that_were_changed_decode_or_are_refused() {
+    holds("frames");
+}
+
+#[test]
+fn profiles_that_were_changed_stay_on_the_floor() {
+    holds("profiles");
+}
+
+#[test]
+fn policies_that_were_changed_grant_no_more_than_their_profiles() {
+    holds("policies");
+}
+
+#[test]
+fn arguments_that_were_changed_are_taken_whole_or_refused() {
+    holds("arguments");
+}
+
+#[test]
+fn words_that_were_changed_bring_no_flag_that_is_not_listed() {
+    holds("flags");
+}
+
+#[test]
+fn words_that_were_changed_lead_to_no_place_but_the_target() {
+    holds("reach");
+}
+
+#[test]
+fn output_that_was_changed_is_shown_without_control_characters() {
+    holds("output");
+}
+
+#[test]
+fn expressions_that_were_changed_end_with_a_result_or_a_refusal() {
+    holds("calculator");
+}
+
+#[test]
+fn lines_that_were_changed_are_messages_or_refused() {
+    holds("lines");
+}
+
+#[test]
+fn what_a_mediated_call_says_is_read_as_the_kernel_reads_it() {
+    holds("mediated");
+}
+
+#[test]
+fn configurations_that_were_changed_are_read_as_git_reads_them() {
+    holds("gitconfig");
+}
+
+#[test]
+fn a_path_that_is_taken_stays_in_its_directory_on_every_server() {
+    holds("paths");
+}
+
+#[test]
+fn what_reaches_a_server_is_granted_requests_whatever_a_cell_sends() {
+    holds("requests");
+}
+
+#[test]
+fn packets_of_a_cell_upset_no_stack_and_speak_for_no_other_address() {
+    holds("packets");
+}
+
+#[test]
+fn more_bytes_do_not_change_for_which_host_a_connection_is() {
+    holds("first_flight");
+}
+
+#[test]
+fn names_that_are_judged_are_made_of_plain_labels() {
+    holds("questions");
+}
+
+#[test]
+fn files_of_a_run_that_was_changed_stay_in_its_directory() {
+    holds("run_bodies");
+}
+
+#[test]
+fn a_token_that_was_changed_is_another() {
+    holds("tokens");
+}
+
+#[test]
+fn what_passes_the_listener_has_one_name_one_framing_and_the_token() {
+    holds("heads");
+}
+
+#[test]
+fn lines_over_raw_tcp_that_were_changed_are_answered_and_hold_nothing() {
+    holds("tcp_lines");
+}
+
+#[test]
+fn every_target_has_a_corpus_and_a_fuzzer() {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");
+    for (name, _) in targets::TARGETS {
+        assert!(!corpus(name).is_empty(), "{name}");
+        let binary = std::fs::read_to_string(fuzz.join(format!("fuzz_targets/{name}.rs")));
+        assert!(binary.expect("a fuzzer").contains(&format!("cofferdam_fuzz::{name}(bytes)")));
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+    }
+}

@@ -1,0 +1,33 @@
+//! The escape corpus in this tier: what it lacks is what the files of the corpus say it lacks.
+
+use std::collections::BTreeSet;
+
+use selftest::corpus::corpus;
+use serde_json::Value;
+
+use super::TIER;
+use crate::support::{Caller, Check, Failed, Told, equal, holds, patience};
+
+/// As a user of it would run it: exit 0 is no breach but those that are told of.
+pub fn held(caller: &Caller) -> Check {
+    let told = Told::of(caller.cofferdam(&["selftest", "--tier", TIER, "--json"]), 4 * patience())?;
+    let report: Value = serde_json::from_str(&told.stdout)
+        .map_err(|error| Failed::from(format!("no JSON ({error}): {told:?}")))?;
+    let probes = report.get("probes").and_then(Value::as_array).cloned().unwrap_or_default();
+    let of = |verdict: &str| -> Vec<Value> {
+        let is = |probe: &&Value| probe.get("verdict").and_then(Value::as_str) == Some(verdict);
+        probes.iter().filter(is).cloned().collect()
+    };
+    equal("breaches that nothing tells of", of("breach"), Vec::<Value>::new())?;
+    equal("no verdict", of("no_verdict"), Vec::<Value>::new())?;
+    equal("its end", told.code, 0)?;
+    let id = |probe: &Value| probe.get("id").and_then(Value::as_str).map(str::to_owned);
+    let found: BTreeSet<String> = of("known").iter().filter_map(id).collect();
+    // Each that is told of breaks through, and so is no excuse for what might.
+    let all = corpus().map_err(Failed::from)?;
+    let expected = all.iter().filter(|probe| probe.lower.breach.is_some());
+    let expected: BTreeSet<String> = expected.map(|probe| probe.id.clone()).collect();
+    let missing: Vec<_> = expected.difference(&found).collect();
+    equal("told of, and held", missing, Vec::<&String>::new())?;
+    holds("most of it is held", of("held").len(), of("held").len() > 270)
+}
