@@ -7,7 +7,7 @@ use super::ClientRights;
 use policy::Principal;
 
 /// Minimum characters of a token.
-pub const MIN_CHARACTERS: usize = 32;
+const MIN_CHARACTERS: usize = 32;
 /// Maximum characters of a token.
 const MAX_CHARACTERS: usize = 1024;
 
