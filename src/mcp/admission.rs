@@ -3,9 +3,9 @@
 use rmcp::ErrorData;
 use rmcp::model::ErrorCode;
 
+use super::context::Context;
 use super::projects::{error, mark};
 use super::server::Server;
-use super::tools::Context;
 use project::{Project, ScriptLaunch, ScriptTool, hooks};
 use service::Backend;
 

@@ -1,11 +1,10 @@
 //! Notifies each client of lists and files that changed since its last notification.
 //!
-//! Lists change with the files of a project and with the operator's switches. Files are those that the client uri to
-//! hear about.
+//! Lists change with the files of a project and with the operator's switches. Files are those that the client
+//! subscribed to.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use rmcp::model::{ResourceUpdatedNotificationParam, SubscriptionFilter};
@@ -13,10 +12,11 @@ use rmcp::service::{ServiceError, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, Peer, RoleServer};
 use tokio::sync::watch;
 
-use crate::projects::current::{CurrentProject, HeldFile, NotWatched, Versions};
-use crate::resources::{self, Watching};
+use crate::projects::current::{NotWatched, Versions};
+use crate::resources;
 use crate::server::{Server, Shared};
-use project::{WATCHED_FILES, WatchableResource};
+use crate::subscriptions::{FILES, WatchedFile};
+use project::WatchableResource;
 use service::Backend;
 
 /// Minimum time between two notifications of one client, which reads the list again after each.
@@ -24,50 +24,6 @@ const APART: Duration = Duration::from_millis(500);
 /// Time by which a client may learn that a file is watched before the watch exists. Changes within it count. A file
 /// system's clock can be as much behind.
 const EARLIER: Duration = Duration::from_millis(20);
-/// Maximum watched files of one session, or of all streams of one client.
-const FILES: usize = 64;
-/// Maximum watched files of all sessions of one client, so that others have room too.
-const CLIENT_FILES: usize = WATCHED_FILES / 4;
-
-/// Subscriptions of one client.
-#[derive(Debug, Default)]
-pub(crate) struct Subscriptions {
-    /// Files, by the addresses that the client uri for.
-    files: Mutex<BTreeMap<String, WatchedFile>>,
-    /// Number of its files, including those of open streams.
-    count: Arc<AtomicUsize>,
-    /// Number of the files of all sessions of this client.
-    of_client: Arc<AtomicUsize>,
-    /// Task that notifies the client.
-    task: Watching,
-}
-
-/// A file, and the version of it that its client knows.
-#[derive(Debug)]
-struct WatchedFile {
-    held: HeldFile,
-    notified: u64,
-    /// Counts the file for its session and for its client.
-    _places: (Place, Place),
-}
-
-/// A place among files that are counted.
-#[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn among(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
-        let more = |count: usize| (count < max).then_some(count + 1);
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self(Arc::clone(count)))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// Versions of the lists at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -332,38 +288,6 @@ impl<B: Backend> Server<B> {
     }
 }
 
-impl Subscriptions {
-    /// Makes the subscriptions of a session; all sessions of the client share this count of files.
-    pub(crate) fn of_client(of_client: Arc<AtomicUsize>) -> Self {
-        Self { of_client, ..Self::default() }
-    }
-
-    /// Returns how many more files can be watched.
-    fn room(&self) -> usize {
-        let left =
-            |count: &AtomicUsize, max: usize| max.saturating_sub(count.load(Ordering::Relaxed));
-        left(&self.count, FILES).min(left(&self.of_client, CLIENT_FILES))
-    }
-
-    /// Watches a file for the client, which is notified of changes after `since`, or from now on.
-    async fn watch_one(
-        &self,
-        project: &Arc<CurrentProject>,
-        path: &str,
-        since: Option<SystemTime>,
-    ) -> Result<WatchedFile, NotWatched> {
-        let place = |count, max| Place::among(count, max).ok_or(NotWatched::TooMany);
-        let places = (place(&self.count, FILES)?, place(&self.of_client, CLIENT_FILES)?);
-        let (held, before) = project.hold(path, since).await?;
-        let notified = if since.is_some() { before } else { held.version() };
-        Ok(WatchedFile { notified, held, _places: places })
-    }
-
-    fn files(&self) -> MutexGuard<'_, BTreeMap<String, WatchedFile>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Returns the changes to notify a session of; `None` once it is gone.
 fn due<B: Backend>(
     server: &Weak<Shared<B>>,
@@ -380,9 +304,7 @@ fn due<B: Backend>(
 fn files_due(files: &mut BTreeMap<String, WatchedFile>) -> Vec<Change> {
     let mut changes = Vec::new();
     for (uri, file) in files {
-        let version = file.held.version();
-        if version != file.notified {
-            file.notified = version;
+        if file.has_changed() {
             changes.push(Change::Updated(uri.clone()));
         }
     }

@@ -14,7 +14,7 @@ use rmcp::{ErrorData, RoleServer};
 
 use serde_json::{Map, Value, json};
 
-use crate::serve::Offer;
+use crate::offer::Offer;
 use project::{ProjectSettings, RemoteToken};
 
 /// Methods that reveal the server's name, and nothing of its project.

@@ -9,9 +9,11 @@
 
 mod admission;
 pub mod arguments;
+mod background_task;
 mod changes;
 pub mod charge;
 pub mod commands;
+mod context;
 mod correlation;
 pub mod exec;
 pub mod files;
@@ -22,6 +24,7 @@ pub mod lines;
 pub mod logs;
 pub mod message;
 pub(crate) mod notifier;
+mod offer;
 mod pages;
 pub mod progress;
 pub mod projects;
@@ -30,6 +33,8 @@ pub mod resources;
 pub mod serve;
 pub mod server;
 pub mod sessions;
+mod subscriptions;
 pub mod tasks;
+mod tool_entry;
 pub mod tools;
 pub mod values;

@@ -6,9 +6,9 @@ use std::time::Instant;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use tokio::sync::mpsc::Receiver;
 
+use crate::context::Context;
 use crate::logs::CallLog;
 use crate::tasks;
-use crate::tools::Context;
 use capture::Captured;
 use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};

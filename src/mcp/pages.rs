@@ -8,7 +8,7 @@ use rmcp::model::MetaObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::tools::Context;
+use crate::context::Context;
 
 /// Default and maximum entries of a page.
 const USUAL: usize = 50;

@@ -14,17 +14,17 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
-    CompletionInfo, ErrorCode, GetPromptResponse, GetPromptResult, Implementation, JsonObject,
-    Prompt, PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource,
-    ResourceContents, ResourceTemplate, ResultType, Role, Tool,
+    CompletionInfo, ErrorCode, GetPromptResponse, GetPromptResult, JsonObject, Prompt,
+    PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource, ResourceContents,
+    ResourceTemplate, ResultType, Role, Tool,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::Instrument;
 
+use super::context::Context;
 use super::pages::{self, MOVED, Paged};
 use super::server::Server;
-use super::tools::Context;
 use super::{harmless, reply};
 use model::outcome::Outcome;
 use project::{
@@ -33,10 +33,6 @@ use project::{
 };
 use service::refused::{Refused, RefusedKind};
 use service::{Backend, CallReport};
-
-/// Instructions to a model where a project's tools are the only ones.
-pub(crate) const INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
-    without a network outside it; the project is at /workspace.";
 
 /// Extension of MCP by which a client says that it shows pages.
 const PAGES: &str = "io.modelcontextprotocol/ui";
@@ -156,16 +152,6 @@ pub(crate) fn rendered(
     let message = PromptMessage::new_text(Role::User, prompt.rendered(arguments));
     let result = GetPromptResult::new(vec![message]).with_description(&prompt.description);
     Ok(harmless::prompt(result).into())
-}
-
-/// Returns the name and version that a project gives its server.
-pub(crate) fn implementation(project: &Project) -> Implementation {
-    let server = &project.server;
-    let mut implementation = Implementation::new(server.name.clone(), server.version.clone())
-        .with_title(server.title.clone());
-    implementation.description = server.description.clone();
-    implementation.website_url = server.website.clone();
-    implementation
 }
 
 impl<B: Backend> Server<B> {

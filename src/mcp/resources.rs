@@ -11,9 +11,9 @@ use rmcp::service::SubscriptionContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Value, json};
 
+use super::context::Context;
 use super::reply;
 use super::server::Server;
-use super::tools::Context;
 use model::outcome::Outcome;
 use service::Backend;
 use service::inspect;
@@ -308,25 +308,6 @@ fn unknown(uri: &str) -> ErrorData {
 
 fn failed(refused: &Refused) -> ErrorData {
     ErrorData::internal_error(refused.message.clone(), None)
-}
-
-/// The task that notifies a client of changes; dropping this ends it.
-#[derive(Debug, Default)]
-pub struct Watching(std::sync::Mutex<Option<tokio::task::JoinHandle<()>>>);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.replace(None);
-    }
-}
-
-impl Watching {
-    pub(crate) fn replace(&self, task: Option<tokio::task::JoinHandle<()>>) {
-        let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(before) = std::mem::replace(&mut *held, task) {
-            before.abort();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! flight.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::ServiceExt;
@@ -13,20 +12,9 @@ use tokio::task::JoinHandle;
 
 use super::gate::Gate;
 use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
-use super::projects::CurrentProject;
 use super::server::{Continuity, Server};
+pub use crate::offer::Offer;
 use service::Backend;
-
-/// Tools of a server, in addition to declared ones.
-#[derive(Debug, Clone)]
-pub enum Offer {
-    /// The built-in ones.
-    BuiltIn,
-    /// The scripts of a project, and nothing else.
-    Project(Arc<CurrentProject>),
-    /// Both; the built-in tool is called where names collide.
-    Both(Arc<CurrentProject>),
-}
 
 /// Failures that end serving.
 #[derive(Debug, thiserror::Error)]

@@ -7,15 +7,13 @@ mod turns;
 use super::arguments::nearest;
 use super::logs::Logs;
 use super::pages::{self, Page, Paged};
-use super::resources;
-use super::sessions;
-use super::tasks::{self, Lasting, Tasks};
-use super::tools::shell::BashArguments;
-use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
-use super::{commands, harmless, jobs, projects, reply};
-use crate::changes::Subscriptions;
-use crate::projects::CurrentProject;
-use crate::serve::Offer;
+use super::tasks::{self, Tasks};
+use super::{commands, harmless, reply};
+use crate::background_task::BackgroundTask;
+use crate::context::Context;
+use crate::projects::current::CurrentProject;
+use crate::subscriptions::Subscriptions;
+use crate::tool_entry::{InForce, ToolEntry};
 use policy::tools::class_name;
 use project::{Project, ScriptRoot, ScriptTool};
 use rmcp::ErrorData;
@@ -26,9 +24,6 @@ use rmcp::model::{
 use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
-use service::report::{BashAnswer, Detail, RunningReport};
-use service::request::{BashRequest, CommandInput, ExecRequest, JobRequest, SessionCommand, Wait};
-use service::shell::ScriptArgs;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -40,6 +35,15 @@ type PageOf<T> = (Vec<T>, Option<String>, Option<MetaObject>);
 /// Key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
 
+/// Instructions of the server to a model.
+const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
+    in a contained cell of its own; the reply says when a shell has ended. Calculations get a \
+    fresh cell each. Call sandbox_rules to see paths, limits and network before trying to work around a refusal.";
+
+/// Instructions to a model where a project's tools are the only ones.
+const PROJECT_INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
+    without a network outside it; the project is at /workspace.";
+
 /// The MCP server of one connection. Clones are the same server.
 #[derive(Debug)]
 pub struct Server<B: 'static>(pub(super) Arc<Shared<B>>);
@@ -48,10 +52,10 @@ pub struct Server<B: 'static>(pub(super) Arc<Shared<B>>);
 pub(super) struct Shared<B: 'static> {
     pub(super) backend: B,
     /// Built-in tools.
-    pub(super) tools: &'static [ToolEntry<B>],
+    pub(super) tools: &'static [ToolEntry<Server<B>>],
     /// Project whose scripts are tools.
     pub(super) project: Option<Arc<CurrentProject>>,
-    pub(super) watching: resources::Watching,
+    pub(super) watching: BackgroundTask,
     pub(super) subscriptions: Subscriptions,
     pub(super) logs: Logs,
     /// Roots of the client; `None` until they are asked for.
@@ -91,41 +95,14 @@ impl<B: 'static> Clone for Server<B> {
 }
 
 impl<B: Backend> Server<B> {
-    /// Serves `backend`; tripping `kill` ends every call in flight.
-    pub fn new(backend: B, kill: CancellationToken) -> Self {
-        Self::with_tools(backend, kill, ToolEntry::ALL)
-    }
-
-    /// Serves as [`Server::new`] does, with these built-in tools.
-    pub fn with_tools(backend: B, kill: CancellationToken, tools: &'static [ToolEntry<B>]) -> Self {
-        Self(Arc::new(Shared {
-            backend,
-            tools,
-            project: None,
-            watching: resources::Watching::default(),
-            subscriptions: Subscriptions::default(),
-            logs: Logs::default(),
-            roots: tokio::sync::Mutex::default(),
-            continuity: Continuity::Connection,
-            tasks: Some(Tasks::default()),
-            is_open: AtomicBool::default(),
-            kill,
-        }))
-    }
-
-    /// Serves as [`Server::new`] does, what `offer` says, to requests that belong together or not.
-    pub fn offering(
+    /// Serves `backend` with these built-in tools and the scripts of a project; tripping `kill` ends every call in flight.
+    pub fn with_tools(
         backend: B,
         kill: CancellationToken,
-        offer: Offer,
+        tools: &'static [ToolEntry<Self>],
+        project: Option<Arc<CurrentProject>>,
         continuity: Continuity,
     ) -> Self {
-        let (tools, project): (&'static [ToolEntry<B>], _) = match offer {
-            Offer::BuiltIn => (ToolEntry::ALL, None),
-            Offer::Project(project) => (&[], Some(project)),
-            Offer::Both(project) => (ToolEntry::ALL, Some(project)),
-        };
-        let (watching, subscriptions, logs, roots) = Default::default();
         let tasks = match continuity {
             Continuity::Connection | Continuity::Requests => Some(Tasks::default()),
             // Sessions over HTTP are of revisions that have no tasks.
@@ -135,10 +112,10 @@ impl<B: Backend> Server<B> {
             backend,
             tools,
             project,
-            watching,
-            subscriptions,
-            logs,
-            roots,
+            watching: BackgroundTask::default(),
+            subscriptions: Subscriptions::default(),
+            logs: Logs::default(),
+            roots: tokio::sync::Mutex::default(),
             continuity,
             tasks,
             is_open: AtomicBool::default(),
@@ -193,14 +170,14 @@ impl<B: Backend> Server<B> {
 
     /// Returns the server's name and version: those of its project, if it has one.
     fn implementation(&self) -> Implementation {
-        let of = |project: &Arc<CurrentProject>| projects::implementation(&project.last());
+        let of = |project: &Arc<CurrentProject>| project_implementation(&project.last());
         self.0.project.as_ref().map_or_else(implementation, of)
     }
 
     /// Returns the instructions to a model: the operator's, if there are any for the project.
     fn instructions(&self) -> String {
         let own = self.0.project.as_ref().and_then(|it| it.last().settings.instructions.clone());
-        let usual = if self.0.tools.is_empty() { projects::INSTRUCTIONS } else { INSTRUCTIONS };
+        let usual = if self.0.tools.is_empty() { PROJECT_INSTRUCTIONS } else { INSTRUCTIONS };
         own.unwrap_or_else(|| usual.to_owned())
     }
 
@@ -256,7 +233,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Returns the built-in tool of this name.
-    fn built_in(&self, name: &str) -> Option<&'static ToolEntry<B>> {
+    fn built_in(&self, name: &str) -> Option<&'static ToolEntry<Server<B>>> {
         self.0.tools.iter().find(|tool| tool.name == name)
     }
 
@@ -352,61 +329,6 @@ impl<B: Backend> Server<B> {
         tasks.ok_or_else(ErrorData::method_not_found::<M>)
     }
 
-    pub(crate) async fn bash(
-        &self,
-        arguments: BashArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let asked = ScriptArgs {
-            command: arguments.command.clone().unwrap_or_default(),
-            cwd: arguments.cwd.clone(),
-            env: arguments.env.clone(),
-            stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
-            ..ScriptArgs::default()
-        };
-        let detail = arguments.detail.into();
-        let mut request = arguments.request()?;
-        if let (BashRequest::Run(run), Some(_)) = (&mut request, Lasting::of(context)) {
-            run.wait = run.wait.in_a_task();
-        }
-        if let BashRequest::Run(run) = &mut request {
-            self.without_later_calls(run)?;
-        }
-        let answer =
-            self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
-        Ok(match answer {
-            BashAnswer::Ended(report) => {
-                self.0.backend.client().history.add(&report, asked.into());
-                reply::of_command(&report, detail)
-            }
-            BashAnswer::Running(job) => {
-                self.remember(&job, asked.into());
-                sessions::running(&job, detail)
-            }
-            BashAnswer::Done { session, what } => sessions::done(&session, what),
-        })
-    }
-
-    /// Remembers a job, and its end when that comes.
-    fn remember(&self, job: &RunningReport, asked: ExecRequest) {
-        let history = Arc::clone(&self.0.backend.client().history);
-        let id = history.begin(job, asked);
-        if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
-            // It outlives the connection by nothing: every command ends with the supervisor.
-            tokio::spawn(async move { history.end(id, &end.await) });
-        }
-    }
-
-    pub(crate) async fn job(
-        &self,
-        request: JobRequest,
-        detail: Detail,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let answer = self.turn(context, |caller| self.0.backend.job(request, caller)).await?;
-        Ok(jobs::answer(&answer, detail))
-    }
-
     async fn command(
         &self,
         declared: &Declared,
@@ -426,24 +348,6 @@ impl<B: Backend> Server<B> {
 }
 
 impl<B> Server<B> {
-    /// Makes a command run to its end where no later call could ask for it.
-    ///
-    /// # Errors
-    /// A command that is to run on in the background, or to wait for input.
-    fn without_later_calls(&self, run: &mut SessionCommand) -> Result<(), Refused> {
-        if self.0.continuity != Continuity::Anonymous {
-            return Ok(());
-        }
-        if run.wait == Wait::Background {
-            self.lasts("a background command would end with this one")?;
-        }
-        if run.input == CommandInput::Open {
-            self.lasts("its input could not be written to; pass stdin")?;
-        }
-        run.wait = Wait::Beyond;
-        Ok(())
-    }
-
     /// Checks that later calls of the client can find the state that this call keeps.
     ///
     /// # Errors
@@ -471,4 +375,14 @@ fn unknown_tool(name: &str, offered: &[&str]) -> ErrorData {
         None => format!("unknown tool `{shown}`"),
     };
     ErrorData::invalid_params(message, None)
+}
+
+/// Returns the name and version that a project gives its server.
+fn project_implementation(project: &Project) -> Implementation {
+    let server = &project.server;
+    let mut implementation = Implementation::new(server.name.clone(), server.version.clone())
+        .with_title(server.title.clone());
+    implementation.description = server.description.clone();
+    implementation.website_url = server.website.clone();
+    implementation
 }

@@ -8,7 +8,7 @@
 //! number of tasks and the bytes of results of a client are bounded; at the limit its calls are answered as if it did
 //! not support tasks. Each task ends in a bounded time, and is removed in a bounded time.
 
-mod lasting;
+mod outcome;
 mod table;
 
 use std::sync::Arc;
@@ -16,22 +16,17 @@ use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolResponse, CallToolResult, CreateTaskResult, GetTaskResult, InputResponses,
-    ProtocolVersion,
+    CallToolResponse, CreateTaskResult, GetTaskResult, InputResponses, ProtocolVersion,
 };
-use tokio::task::{JoinError, JoinHandle};
 use tokio::time::sleep;
 use tracing::Instrument;
 
-pub use self::lasting::Lasting;
-pub(crate) use self::lasting::{answered, is_answered};
+use self::outcome::{Done, ended, fault};
+pub use self::table::Lasting;
 use self::table::Table;
 use crate::charge::Charge;
+use crate::context::Context;
 use crate::lines::SharedBounds;
-use crate::tools::Context;
-
-/// Outcome of a call.
-type Done = Result<CallToolResult, ErrorData>;
 
 /// Tasks of one client, by their ids. Clones share the tasks.
 #[derive(Debug, Clone, Default)]
@@ -131,20 +126,6 @@ pub(crate) async fn alone(
     ended(tokio::spawn(run.in_current_span()).await).map(CallToolResponse::from)
 }
 
-/// A call that runs in a separate tokio task.
-type Work = JoinHandle<Done>;
-
-fn ended(done: Result<Done, JoinError>) -> Done {
-    done.unwrap_or_else(|_panicked| {
-        tracing::error!("the call ended by a fault in cofferdam");
-        Err(fault())
-    })
-}
-
-fn fault() -> ErrorData {
-    ErrorData::internal_error("the call ended by a fault in cofferdam", None)
-}
-
 /// Returns the error for an unknown id. It is the same for an id that never existed, one of another client and one
 /// that has expired. The id is not repeated, as it can be any text.
 fn unknown() -> ErrorData {
@@ -159,4 +140,17 @@ fn is_known(context: &Context) -> bool {
 /// Returns true for a request of the revision that has tasks, or of a later one.
 pub(crate) fn is_modern(context: &Context) -> bool {
     context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+}
+
+/// Returns true if a request has been answered while its call runs on, so that no progress may be sent for it.
+pub(crate) fn is_answered(context: &Context) -> bool {
+    Lasting::of(context).is_some_and(|lasting| lasting.answered.is_cancelled())
+}
+
+/// Resolves when a request has been answered while its call runs on.
+pub(crate) async fn answered(context: &Context) {
+    match Lasting::of(context) {
+        Some(lasting) => lasting.answered.cancelled().await,
+        None => std::future::pending().await,
+    }
 }

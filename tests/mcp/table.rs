@@ -2,7 +2,7 @@
 
 use mcp::arguments::{Arguments, Named};
 use mcp::lines::{Ends, Lines};
-use mcp::server::Server;
+use mcp::server::{Continuity, Server};
 use mcp::tools::{BuiltIn, CallResult, Context, InForce, ToolEntry};
 use rmcp::ServiceExt;
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, Tool};
@@ -39,11 +39,12 @@ impl BuiltIn for EchoArguments {
 
 #[tokio::test]
 async fn a_tool_of_the_table_is_listed_and_called_and_no_other_is() {
-    const TABLE: &[ToolEntry<Fake>] = &[ToolEntry::of::<EchoArguments>()];
+    const TABLE: &[ToolEntry<Server<Fake>>] = &[ToolEntry::of::<EchoArguments>()];
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let ends = Ends::default();
-    let server = Server::with_tools(Fake::default(), ends.kill.clone(), TABLE);
+    let kill = ends.kill.clone();
+    let server = Server::with_tools(Fake::default(), kill, TABLE, None, Continuity::Connection);
     let running = tokio::spawn(async move {
         server.serve(Lines::new(reader, writer, ends)).await.unwrap().waiting().await
     });

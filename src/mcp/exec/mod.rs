@@ -8,8 +8,8 @@ pub mod steps;
 use rmcp::model::CallToolResult;
 
 use super::arguments::Named;
+use super::context::Context;
 use super::server::Server;
-use super::tools::Context;
 use super::tools::exec::BashExecArguments;
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};

@@ -4,8 +4,8 @@ mod reply;
 
 use rmcp::model::CallToolResult;
 
+use super::context::Context;
 use super::server::Server;
-use super::tools::Context;
 use service::Backend;
 use service::refused::Refused;
 use service::request::FileRequest;

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 
 use super::live::{Answer, OutputReader};
 use super::{READS, contents, error};
+use crate::context::Context;
 use crate::server::Server;
-use crate::tools::Context;
 use capture::tap::{Reader, Tap};
 use project::{
     AskedResource, FetchError, FetchFault, FetchRequest, Project, ScriptError, ScriptLaunch,

@@ -13,9 +13,9 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+use crate::context::Context;
 use crate::server::Server;
 use crate::tasks::{self, Lasting};
-use crate::tools::Context;
 use crate::{correlation, harmless};
 use capture::tap::{Reader, Source, Tap};
 use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};

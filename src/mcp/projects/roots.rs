@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rmcp::model::ProtocolVersion;
 
+use crate::context::Context;
 use crate::server::Server;
-use crate::tools::Context;
 use project::{Project, ScriptRoot};
 use service::Backend;
 

@@ -1,10 +1,10 @@
 //! What the server answers to each request and notification of MCP.
 
+use crate::context::Context;
 use crate::logs::{self};
 use crate::pages::{self, Page, Paged};
 use crate::resources;
 use crate::tasks::{self};
-use crate::tools::Context;
 use crate::{harmless, projects, reply};
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CancelTaskMethod,

@@ -36,7 +36,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Runs a call as [`Server::turn`] does, and sends its output and its time as progress.
-    pub(super) async fn with_progress<T, F>(
+    pub(crate) async fn with_progress<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
         call: impl FnOnce(Caller) -> F,

@@ -13,10 +13,11 @@ use rmcp::task_manager::current_timestamp;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::lasting::Lasting;
-use super::{Done, Work, ended};
+use super::outcome::{Done, Work, ended};
+use crate::context::Context;
 use crate::lines::{SharedBounds, UntilAnswered};
 use capture::Produced;
 use model::call::MAX_TIMEOUT;
@@ -42,6 +43,40 @@ pub(super) struct Table {
     entries: Mutex<HashMap<String, Entry>>,
     /// Counts its connection as in use, where connections compete for places.
     connection: OnceLock<SharedBounds>,
+}
+
+/// A call that can become a task. Clones share the call.
+#[derive(Debug, Clone)]
+pub struct Lasting {
+    table: Weak<Table>,
+    id: String,
+    started: Instant,
+    /// Tripped to end the call.
+    pub(super) cancel: CancellationToken,
+    /// Tripped by its first question, which only a task can put to the client.
+    asks: CancellationToken,
+    /// Tripped when its request has been answered: nothing may be sent for that request afterwards.
+    pub(super) answered: CancellationToken,
+    pub(crate) produced: Produced,
+}
+
+impl Lasting {
+    /// Returns the call that a request began, if it can become a task.
+    pub fn of(context: &Context) -> Option<&Self> {
+        context.extensions.get()
+    }
+
+    /// Asks the client; returns its answer, or `None` if the task was ended meanwhile. Dropping the future does not
+    /// withdraw the question: the client may have seen it.
+    pub async fn ask(&self, question: InputRequest) -> Option<Value> {
+        let answer = self.table.upgrade()?.ask(&self.id, question)?;
+        self.asks.cancel();
+        answer.await.ok()
+    }
+
+    pub(super) async fn has_asked(&self) {
+        self.asks.cancelled().await;
+    }
 }
 
 /// A call that is a task, or may become one.

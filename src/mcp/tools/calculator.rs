@@ -6,12 +6,14 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_schema};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named, Seconds};
+use crate::context::Context;
 use crate::reply::{self, calculations};
 use crate::server::Server;
 use crate::server::calculator::within;
+use crate::tool_entry::{CallResult, InForce};
 use service::Backend;
 use service::refused::Refused;
 use service::request::Precision;

@@ -4,10 +4,12 @@ use rmcp::model::{CallToolResult, ContentBlock, Tool};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{pure, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, nearest};
+use crate::context::Context;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use policy::flags::{DeclaredCommand, Flag, Positional, PositionalEgress, Takes};
 use service::Backend;
 use service::cli::Declared;

@@ -6,10 +6,12 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{denials, files_changed, network, runs, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Seconds};
+use crate::context::Context;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use model::call::SCRIPT_BYTES;
 use model::shells::ShellKind;
 use service::Backend;

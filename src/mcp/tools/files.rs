@@ -6,10 +6,12 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{pure, runs, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named};
+use crate::context::Context;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use model::call::{FilePath, InvalidCall};
 use service::Backend;
 use service::files::{ClerkRequest, FILE_BYTES, Overwrite};

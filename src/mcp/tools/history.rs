@@ -4,12 +4,14 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::exec::{exec_output, profile};
 use super::schema::{pure, runs, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments};
+use crate::context::Context;
 use crate::reply;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use service::Backend;
 use service::refused::{Refused, RefusedKind};
 use service::report::to_value;

@@ -4,11 +4,13 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::tool;
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named};
+use crate::context::Context;
 use crate::exec::{check_exit, failed, read, reply};
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use model::outcome::Outcome;
 use service::Backend;
 use service::inspect::{self, Located, System};

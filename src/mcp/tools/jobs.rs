@@ -7,11 +7,13 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{no_arguments, pure, runs, tool};
 use super::shell::bash_output;
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Seconds};
+use crate::context::Context;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use capture::grep::Pattern;
 use model::call::{InvalidCall, STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
@@ -296,6 +298,14 @@ impl BuiltIn for BashKillArguments {
 
 fn offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "default": 0 })
+}
+
+impl<B: Backend> Server<B> {
+    /// Inspects jobs, or ends one.
+    async fn job(&self, request: JobRequest, detail: Detail, context: &Context) -> CallResult {
+        let answer = self.turn(context, |caller| self.0.backend.job(request, caller)).await?;
+        Ok(crate::jobs::answer(&answer, detail))
+    }
 }
 
 /// Returns the schema of a `bash` result, with the offsets for the next read.

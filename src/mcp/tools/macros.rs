@@ -8,14 +8,16 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::exec::BashExecArguments;
 use super::schema::{no_arguments, pure, runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds, nearest};
+use crate::context::Context;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::reply;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
 use service::Backend;
 use service::macros::{Before, MAX_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};

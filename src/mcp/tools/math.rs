@@ -8,12 +8,14 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{no_arguments, precision_schema, pure, time_schema, tool, warnings_schema};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named, Seconds};
+use crate::context::Context;
 use crate::reply::calculations;
 use crate::server::Server;
 use crate::server::calculator::within;
+use crate::tool_entry::{CallResult, InForce};
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
 use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};

@@ -6,13 +6,15 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::built_in::BuiltIn;
 use super::exec::BashExecArguments;
 use super::schema::{runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
+use crate::context::Context;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 use model::shells::ShellKind;

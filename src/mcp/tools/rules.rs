@@ -4,11 +4,13 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{no_arguments, pure, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::Arguments;
+use crate::context::Context;
 use crate::reply;
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use service::Backend;
 
 /// Arguments of `sandbox_rules`, which has no fields.

@@ -1,25 +1,31 @@
 //! `bash`: a command in the shell of its session.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{denials, files_changed, network, runs, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Seconds};
-use crate::server::Server;
+use crate::context::Context;
+use crate::server::{Continuity, Server};
+use crate::tasks::Lasting;
+use crate::tool_entry::{CallResult, InForce};
+use crate::{reply, sessions};
 use capture::lines::Wanted;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use model::shells::ShellKind;
 use service::Backend;
 use service::refused::{Refused, RefusedKind};
-use service::request::{BashRequest, CommandInput, SessionCommand, Shown, Wait};
+use service::report::{BashAnswer, RunningReport};
+use service::request::{BashRequest, CommandInput, ExecRequest, SessionCommand, Shown, Wait};
 use service::session::{DEFAULT, Restart};
-use service::shell::BashArgs;
+use service::shell::{BashArgs, ScriptArgs};
 
 /// Arguments of `bash`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -151,6 +157,68 @@ impl BuiltIn for BashArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         server.bash(self, context).await
+    }
+}
+
+impl<B: Backend> Server<B> {
+    /// Runs a command in the shell of its session, and remembers it.
+    async fn bash(&self, arguments: BashArguments, context: &Context) -> CallResult {
+        let exec_args = ScriptArgs {
+            command: arguments.command.clone().unwrap_or_default(),
+            cwd: arguments.cwd.clone(),
+            env: arguments.env.clone(),
+            stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
+            ..ScriptArgs::default()
+        };
+        let detail = arguments.detail.into();
+        let mut request = arguments.request()?;
+        if let (BashRequest::Run(run), Some(_)) = (&mut request, Lasting::of(context)) {
+            run.wait = run.wait.in_a_task();
+        }
+        if let BashRequest::Run(run) = &mut request {
+            self.without_later_calls(run)?;
+        }
+        let answer =
+            self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
+        Ok(match answer {
+            BashAnswer::Ended(report) => {
+                self.0.backend.client().history.add(&report, exec_args.into());
+                reply::of_command(&report, detail)
+            }
+            BashAnswer::Running(job) => {
+                self.remember(&job, exec_args.into());
+                sessions::running(&job, detail)
+            }
+            BashAnswer::Done { session, what } => sessions::done(&session, what),
+        })
+    }
+
+    /// Remembers a job, and its end when that comes.
+    fn remember(&self, job: &RunningReport, request: ExecRequest) {
+        let history = Arc::clone(&self.0.backend.client().history);
+        let id = history.begin(job, request);
+        if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
+            // Ends with the supervisor at the latest.
+            tokio::spawn(async move { history.end(id, &end.await) });
+        }
+    }
+
+    /// Makes a command run to its end where no later call could ask for it.
+    ///
+    /// # Errors
+    /// A command that is to run on in the background, or to wait for input.
+    fn without_later_calls(&self, run: &mut SessionCommand) -> Result<(), Refused> {
+        if self.0.continuity != Continuity::Anonymous {
+            return Ok(());
+        }
+        if run.wait == Wait::Background {
+            self.lasts("a background command would end with this one")?;
+        }
+        if run.input == CommandInput::Open {
+            self.lasts("its input could not be written to; pass stdin")?;
+        }
+        run.wait = Wait::Beyond;
+        Ok(())
     }
 }
 

@@ -5,12 +5,14 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::exec::{exec_input, exec_output};
 use super::schema::{runs, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
+use crate::context::Context;
 use crate::notifier::{MAX_BYTES, OutputNotifier, USUAL};
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
 use service::Backend;
 use service::shell::ScriptArgs;

@@ -11,7 +11,12 @@ use profile::Profiles;
 use profile::document::Mistake;
 use serde_json::{Map, Value, json};
 
+use rmcp::model::{JsonObject, Tool};
+use service::request::ExecOptions;
+use service::rules::Rules;
+
 use super::*;
+use crate::arguments::parse;
 
 /// Returns the rules of the shipped shell, with a choice of two profiles.
 fn in_force() -> Option<InForce> {

@@ -4,11 +4,13 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::built_in::BuiltIn;
 use super::schema::{no_arguments, pure, sets, tool};
-use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named};
+use crate::context::Context;
 use crate::exec::{check_exit, reply};
 use crate::server::Server;
+use crate::tool_entry::{CallResult, InForce};
 use model::call::Cwd;
 use model::outcome::Outcome;
 use service::Backend;
