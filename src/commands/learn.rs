@@ -21,7 +21,7 @@ use super::missing_paths::{Looker, MissingPaths, quoted};
 use super::project::LearnedTool;
 use super::run_arguments::{CallArguments, RunArguments, RunRequest, check};
 use super::wiring::Settings;
-use super::{exit, host_programs, kernel_probe, run, start, wiring};
+use super::{doctor, exit, host_programs, run, start, wiring};
 use link::Link;
 use model::accounts;
 use model::egress::NetworkClass;
@@ -67,7 +67,7 @@ pub(super) fn of_request(
 ) -> Result<u8, CliError> {
     let named = settings.loaded.profiles.get(&request.profile);
     let class = named.map(|profile| profile.egress.class).unwrap_or_default();
-    if kernel_probe::can_have_a_network() {
+    if doctor::can_have_a_network() {
         // Without a rule a cell reaches nothing, and the gateway tells what it asked for.
         let network = NetworkClass::AllowList;
         settings = settings.adding(&ProfileAdditions { network, ..ProfileAdditions::default() });

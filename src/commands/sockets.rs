@@ -11,7 +11,6 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
 use super::config_paths::HostTree;
-use super::doctor::{LayerCheck, LayerState};
 use super::error::CliError;
 use super::wiring::Settings;
 use cell::report::raw;
@@ -31,7 +30,8 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// Hint for sockets that no profile in use takes.
-const LET_A_PROFILE: &str = "let a rule of the policy, or --profile, name `nested` or one like it";
+pub(super) const LET_A_PROFILE: &str =
+    "let a rule of the policy, or --profile, name `nested` or one like it";
 
 /// Origin of a socket's name, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,30 +71,9 @@ impl Settings {
         Ok(self)
     }
 
-    fn takes_sockets(&self) -> bool {
+    /// Returns true if a profile in use has `unix_sockets`.
+    pub(super) fn takes_sockets(&self) -> bool {
         self.profiles.iter().any(|profile| profile.unix_sockets == UnixSockets::Private)
-    }
-
-    /// Describes for `doctor` the sockets that the configuration names.
-    pub(super) fn sockets_layer(&self) -> Option<LayerCheck> {
-        let named = &self.loaded.config.nested_sockets;
-        let asks = configured(&named.value, &named.source.to_string());
-        let names = asks.keys().map(SocketName::to_string).collect::<Vec<_>>().join(", ");
-        let layer = |state, how: String, remedy: Option<String>| {
-            Some(LayerCheck { name: "granted sockets".to_owned(), state, how, remedy })
-        };
-        if asks.is_empty() {
-            return None;
-        }
-        if !self.takes_sockets() {
-            let how =
-                format!("{names}: no profile in use has `unix_sockets`, and no cell has them");
-            return layer(LayerState::Weak, how, Some(LET_A_PROFILE.to_owned()));
-        }
-        match hold(&asks) {
-            Ok(_) => layer(LayerState::Ok, format!("{names}: of their owner alone"), None),
-            Err(CliError { message, hint, .. }) => layer(LayerState::Missing, message, hint),
-        }
     }
 
     /// Refuses a socket in a directory that a cell may write to: the cell could put its own server

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::doctor::remedies;
 use super::error::CliError;
-use super::probe;
 use model::job::Access;
 use model::receipt::Tier;
 use supervisor::{Granted, StartError};
@@ -12,11 +12,6 @@ use supervisor::{Granted, StartError};
 const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \
     landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells";
 
-/// Hint for a root that may not change ids, as in a container without capabilities.
-pub(super) const NO_ROOT: &str = "root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP to give cells ids of their own, and \
-    has them not in this container; an ordinary user needs none: start cofferdam as one (docker and podman: --user \
-    1000:1000; a pod: runAsUser: 1000)";
-
 /// Hint for a root whose instances cannot be told apart.
 const NO_LOCK: &str = "root's instances share out host ids by locks in /run/cofferdam: make /run writable (docker and \
     podman: --tmpfs /run; a pod: an emptyDir at /run), or start cofferdam as an ordinary user";
@@ -24,9 +19,9 @@ const NO_LOCK: &str = "root's instances share out host ids by locks in /run/coff
 /// Returns the hint for a supervisor that could not be started.
 pub fn remedy(error: &StartError) -> &'static str {
     match error {
-        StartError::OpenFiles { .. } => probe::OPEN_FILES_REMEDY,
+        StartError::OpenFiles { .. } => remedies::OPEN_FILES,
         StartError::Clone(_) => NO_NAMESPACES,
-        StartError::Maps(_) if nix::unistd::geteuid().is_root() => NO_ROOT,
+        StartError::Maps(_) if nix::unistd::geteuid().is_root() => remedies::ROOT_WITHOUT_IDS,
         StartError::Lock { .. } => NO_LOCK,
         StartError::Threads { .. }
         | StartError::NoProc(_)

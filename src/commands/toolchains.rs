@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 
 use glob::Pattern;
 
-use super::doctor::{LayerCheck, LayerState};
 use super::format::plain;
 use super::run_arguments::{LINKS, MountRequest};
 use model::accounts;
 use model::job::Access;
 use model::profile::{DownloadedVariable, PATH};
-use model::units::Size;
 use profile::toolchains::{
     DOWNLOADED, PROGRAMS, TOOLCHAINS, Toolchain, ToolchainChoice, alternatives,
 };
@@ -39,7 +37,7 @@ impl FoundToolchains {
     }
 
     /// Returns the withheld paths, each with its reason, as they are shown at a terminal.
-    fn shown_withheld(&self) -> impl Iterator<Item = [String; 2]> {
+    pub(super) fn shown_withheld(&self) -> impl Iterator<Item = [String; 2]> {
         let shown = |path: &PathBuf| plain(&path.display().to_string());
         self.withheld.iter().map(move |(path, secret)| [shown(path), shown(secret)])
     }
@@ -61,23 +59,6 @@ impl FoundToolchains {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let Some(home) = accounts::home() else { return Self::default() };
         Self::found(&wanted, &home, &path, granted)
-    }
-
-    /// Reports the tool chains that cells with a workspace have.
-    pub(super) fn layer(configured: &ToolchainChoice, cache: u64) -> LayerCheck {
-        let found = Self::of(Some(configured), configured, &[]);
-        let how = match (configured, found.names.is_empty()) {
-            (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
-            (_, true) => "none found outside of /usr".to_owned(),
-            (_, false) => format!("read-only beside a workspace: {}", found.names.join(", ")),
-        };
-        let withheld = found
-            .shown_withheld()
-            .map(|[path, secret]| format!("; not {path}, since {secret} may hold a credential"));
-        let has_cache = cache > 0 && *configured != ToolchainChoice::None;
-        let cache = has_cache.then(|| format!("; a cache of {} for each workspace", Size(cache)));
-        let how = std::iter::once(how).chain(withheld).chain(cache).collect();
-        LayerCheck { name: "tool chains".to_owned(), state: LayerState::Ok, how, remedy: None }
     }
 
     fn found(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {

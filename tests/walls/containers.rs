@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::support::{CALLS, Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
-use cofferdam::commands::surroundings::Surroundings;
+use cofferdam::commands::doctor::platform::Platform;
 use model::profile::calls;
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ fn healthy(caller: &Caller) -> Check {
 
 /// The way out that the engine around the tests has, which is none most often.
 fn container() -> &'static str {
-    Surroundings::now().remedy()
+    Platform::detect().remedy()
 }
 
 fn masked_doctor(caller: &Caller) -> Check {

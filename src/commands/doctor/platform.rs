@@ -1,16 +1,16 @@
-//! The container engine or the machine around this process, and the remedies that can be applied there.
+//! The container engine or the virtual machine that this process runs in, and the remedies that can be applied there.
 
 use std::path::Path;
 
 /// First UTS namespace of a kernel (`PROC_UTS_INIT_INO` of linux/proc_ns.h): engines give a container another.
 const FIRST_UTS: &str = "uts:[4026531838]";
-/// Build that every release of gVisor tells for its kernel (`/proc/version`).
+/// Date of build in the `/proc/version` of every release of gVisor.
 const GVISOR_BUILD: &str = "Sun Jan 10 15:06:54 PST 2016";
 
-/// Engine or machine in which this process runs, as far as its own signs tell.
+/// Engine or virtual machine in which this process runs, detected by files and variables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Surroundings {
-    /// No sign of any of the others.
+pub enum Platform {
+    /// No sign of any other.
     #[default]
     Host,
     Docker,
@@ -18,11 +18,11 @@ pub enum Surroundings {
     Kubernetes,
     /// A `container:` job of GitHub Actions.
     ActionsJob,
-    /// A container that an editor has made from a devcontainer.json.
+    /// A container that an editor made from a devcontainer.json.
     DevContainer,
     /// A container of an engine that is not recognised.
     Container,
-    /// Linux as gVisor makes it, in a process.
+    /// Linux calls on a kernel in user space.
     Gvisor,
     /// Linux calls on the kernel of Windows.
     Wsl1,
@@ -30,32 +30,32 @@ pub enum Surroundings {
     Wsl2,
 }
 
-/// Signs of an engine, each as it was found.
+/// Files and variables by which a platform is detected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Signs {
     /// `/proc/version`.
     kernel: String,
-    /// True in the UTS namespace that the kernel has begun with.
+    /// True in the UTS namespace with which the kernel started.
     is_first: bool,
     docker_file: bool,
     podman_file: bool,
     kubernetes: bool,
     actions: bool,
     dev_container: bool,
-    /// `container` of the environment, by which an engine names itself.
+    /// Variable `container`, by which an engine names itself.
     named: String,
 }
 
 impl Signs {
     fn read() -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let there = |path: &str| Path::new(path).exists();
+        let exists = |path: &str| Path::new(path).exists();
         let first = std::fs::read_link("/proc/self/ns/uts").ok();
         Self {
             kernel: std::fs::read_to_string("/proc/version").unwrap_or_default(),
             is_first: first.is_some_and(|link| link == Path::new(FIRST_UTS)),
-            docker_file: there("/.dockerenv"),
-            podman_file: there("/run/.containerenv"),
+            docker_file: exists("/.dockerenv"),
+            podman_file: exists("/run/.containerenv"),
             kubernetes: set("KUBERNETES_SERVICE_HOST"),
             actions: set("GITHUB_ACTIONS"),
             dev_container: set("REMOTE_CONTAINERS") || set("CODESPACES") || set("DEVCONTAINER"),
@@ -64,18 +64,18 @@ impl Signs {
     }
 }
 
-impl Surroundings {
-    /// Looks at the signs of this process.
+impl Platform {
+    /// Detects the platform of this process.
     #[must_use]
-    pub fn now() -> Self {
-        Self::of(&Signs::read())
+    pub fn detect() -> Self {
+        Self::from_signs(&Signs::read())
     }
 
-    fn of(signs: &Signs) -> Self {
+    fn from_signs(signs: &Signs) -> Self {
         if signs.kernel.contains(GVISOR_BUILD) || signs.kernel.contains("gvisor") {
             return Self::Gvisor;
         }
-        // An image that was booted as a machine keeps the file of its engine.
+        // An image of a container that is booted as a virtual machine still has the file of its engine.
         let is_container = (signs.docker_file || signs.podman_file || !signs.named.is_empty())
             && (!signs.is_first || signs.podman_file);
         match signs {
@@ -83,7 +83,7 @@ impl Surroundings {
             Signs { actions: true, .. } if is_container => Self::ActionsJob,
             Signs { dev_container: true, .. } if is_container => Self::DevContainer,
             Signs { podman_file: true, .. } => Self::Podman,
-            // Its file is gone where something else is mounted at /run.
+            // The file is hidden where something else is mounted at /run.
             Signs { named, .. } if is_container && named == "podman" => Self::Podman,
             Signs { docker_file: true, .. } if is_container => Self::Docker,
             _ if is_container => Self::Container,
@@ -93,7 +93,7 @@ impl Surroundings {
         }
     }
 
-    /// Returns its name for people; none for a plain host.
+    /// Returns the name for the report. A plain host has no line there.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -110,7 +110,7 @@ impl Surroundings {
         })
     }
 
-    /// Returns true in a container, whose engine decides what it may do.
+    /// Returns true for a container, whose engine decides what it may do.
     #[must_use]
     pub fn is_container(self) -> bool {
         match self {
@@ -124,7 +124,7 @@ impl Surroundings {
         }
     }
 
-    /// Returns how the engine is told to allow cells.
+    /// Returns the settings of the engine that allow cells.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
@@ -166,7 +166,7 @@ impl Surroundings {
         }
     }
 
-    /// Returns how cells get a control group that holds their memory, where the engine has a word in it.
+    /// Returns the settings of the engine that give cells a control group for memory. `None` outside of containers.
     #[must_use]
     pub fn memory_remedy(self) -> Option<&'static str> {
         self.is_container().then_some(
@@ -186,47 +186,47 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_is_known_by_its_own_sign() {
-        let of = |signs: Signs| Surroundings::of(&signs);
-        assert_eq!(of(container()), Surroundings::Host);
-        assert_eq!(of(Signs { docker_file: true, ..container() }), Surroundings::Docker);
-        assert_eq!(of(Signs { podman_file: true, ..container() }), Surroundings::Podman);
+    fn each_engine_is_detected_by_its_sign() {
+        let detected = |signs: Signs| Platform::from_signs(&signs);
+        assert_eq!(detected(container()), Platform::Host);
+        assert_eq!(detected(Signs { docker_file: true, ..container() }), Platform::Docker);
+        assert_eq!(detected(Signs { podman_file: true, ..container() }), Platform::Podman);
         let pod = Signs { kubernetes: true, docker_file: true, ..container() };
-        assert_eq!(of(pod), Surroundings::Kubernetes);
+        assert_eq!(detected(pod), Platform::Kubernetes);
         let named = |name: &str| Signs { named: name.to_owned(), ..container() };
-        assert_eq!(of(named("lxc")), Surroundings::Container);
-        assert_eq!(of(named("podman")), Surroundings::Podman);
+        assert_eq!(detected(named("lxc")), Platform::Container);
+        assert_eq!(detected(named("podman")), Platform::Podman);
         let job = Signs { docker_file: true, actions: true, ..container() };
-        assert_eq!(of(job), Surroundings::ActionsJob);
+        assert_eq!(detected(job), Platform::ActionsJob);
         let editor = Signs { docker_file: true, dev_container: true, ..container() };
-        assert_eq!(of(editor), Surroundings::DevContainer);
+        assert_eq!(detected(editor), Platform::DevContainer);
     }
 
     #[test]
-    fn a_machine_is_no_container() {
+    fn a_virtual_machine_is_not_a_container() {
         let booted = Signs { docker_file: true, is_first: true, ..container() };
-        assert_eq!(Surroundings::of(&booted), Surroundings::Host);
+        assert_eq!(Platform::from_signs(&booted), Platform::Host);
         let runner = Signs { actions: true, is_first: true, ..container() };
-        assert_eq!(Surroundings::of(&runner), Surroundings::Host);
+        assert_eq!(Platform::from_signs(&runner), Platform::Host);
         let kernel = |kernel: &str| Signs { kernel: kernel.to_owned(), ..container() };
         let wsl2 = kernel("Linux version 6.6.87.2-microsoft-standard-WSL2 (root@x)");
-        assert_eq!(Surroundings::of(&wsl2), Surroundings::Wsl2);
+        assert_eq!(Platform::from_signs(&wsl2), Platform::Wsl2);
         let wsl1 = kernel("Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)");
-        assert_eq!(Surroundings::of(&wsl1), Surroundings::Wsl1);
+        assert_eq!(Platform::from_signs(&wsl1), Platform::Wsl1);
         let docker_on_wsl = Signs { docker_file: true, ..wsl2 };
-        assert_eq!(Surroundings::of(&docker_on_wsl), Surroundings::Docker);
+        assert_eq!(Platform::from_signs(&docker_on_wsl), Platform::Docker);
         let gvisor = kernel("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016");
         let gvisor = Signs { docker_file: true, ..gvisor };
-        assert_eq!(Surroundings::of(&gvisor), Surroundings::Gvisor);
+        assert_eq!(Platform::from_signs(&gvisor), Platform::Gvisor);
     }
 
     #[test]
     fn every_container_has_a_remedy_that_its_engine_understands() {
-        let words = |surroundings: Surroundings| surroundings.remedy();
-        assert!(words(Surroundings::Docker).contains("systempaths=unconfined"));
-        assert!(words(Surroundings::Podman).contains("unmask=ALL"));
-        assert!(words(Surroundings::Kubernetes).contains("hostUsers: false"));
-        assert!(Surroundings::Host.memory_remedy().is_none());
-        assert!(Surroundings::Podman.memory_remedy().is_some_and(|text| text.contains("--memory")));
+        let remedy = |platform: Platform| platform.remedy();
+        assert!(remedy(Platform::Docker).contains("systempaths=unconfined"));
+        assert!(remedy(Platform::Podman).contains("unmask=ALL"));
+        assert!(remedy(Platform::Kubernetes).contains("hostUsers: false"));
+        assert!(Platform::Host.memory_remedy().is_none());
+        assert!(Platform::Podman.memory_remedy().is_some_and(|text| text.contains("--memory")));
     }
 }

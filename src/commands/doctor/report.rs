@@ -1,40 +1,15 @@
-//! `cofferdam doctor`: each layer, its mechanism, and the exact remedy for a missing one.
-//!
-//! This file asks for a [`Report`] and prints it; the probing is behind `wiring::probe`.
+//! The report of `doctor`, and its text for people.
 
 use std::fmt::Write;
-use std::path::Path;
 
-use clap::Args;
 use serde::Serialize;
 
-use super::colour::{Colour, Tone};
-use super::container_filter;
-use super::diagnosis;
-use super::error::{CliError, print_out};
-
-/// Beginning of the name of a layer that is the trial of a profile.
-pub(super) const PROFILE: &str = "profile ";
-
-/// As typed.
-#[derive(Debug, Clone, Copy, Args)]
-#[command(after_help = "Examples:\n  \
-    cofferdam doctor\n  \
-    cofferdam doctor --json\n  \
-    cofferdam doctor --seccomp > cofferdam.json\n\n\
-    Exit codes: 0 the default profiles and your own can run; 1 one of them cannot; 125 no report")]
-pub struct DoctorArguments {
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Print a seccomp profile for the container in which cofferdam is to run, and probe nothing
-    #[arg(long, conflicts_with = "json")]
-    pub seccomp: bool,
-}
+use super::layer::{LayerCheck, LayerState, PROFILE};
+use crate::commands::colour::{Colour, Tone};
 
 /// Protections that this machine can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub(super) struct Report {
     /// Tier in which calls would run, or the reason why there is none.
     pub tier: String,
     /// Verdict on the profiles that were tried, the default ones and the operator's: the exit code.
@@ -45,75 +20,14 @@ pub struct Report {
 /// Verdict on the profiles that were tried on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Finding {
+pub(super) enum Finding {
     CanRun,
     CannotRun,
 }
 
-/// One layer, probed by using it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LayerCheck {
-    pub name: String,
-    pub state: LayerState,
-    /// Evidence for the layer, or the refusal of it.
-    pub how: String,
-    /// Exact command or setting that mends it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LayerState {
-    /// The layer holds.
-    Ok,
-    /// The layer holds less than it could; calls run and their replies report that.
-    Weak,
-    /// The layer is not available; profiles that require it are refused.
-    Missing,
-}
-
-impl LayerState {
-    fn mark(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Weak => "weak",
-            Self::Missing => "missing",
-        }
-    }
-
-    fn tone(self) -> Tone {
-        match self {
-            Self::Ok => Tone::Good,
-            Self::Weak => Tone::Caution,
-            Self::Missing => Tone::Bad,
-        }
-    }
-}
-
-/// Runs the command: 0 only if the default profiles and the operator's can run.
-pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    if typed.seccomp {
-        print_out(&container_filter::text()?)?;
-        return Ok(0);
-    }
-    let report = diagnosis::report(config)?;
-    if typed.json {
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|error| CliError::new(format!("doctor: {}", error)))?;
-        print_out(&format!("{text}\n"))?;
-    } else {
-        print_out(&report.text(Colour::of_output()))?;
-    }
-    Ok(match report.verdict {
-        Finding::CanRun => 0,
-        Finding::CannotRun => 1,
-    })
-}
-
 impl Report {
     /// Formats the report for people: a line a layer, its remedy beneath it.
-    fn text(&self, colour: Colour) -> String {
+    pub(super) fn text(&self, colour: Colour) -> String {
         let widest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
         let width = widest.unwrap_or(0);
         let mut text = String::new();

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use syscalls::{aarch64, x86_64};
 
-use super::confine;
-use super::error::CliError;
+use crate::commands::confine;
+use crate::commands::error::CliError;
 use model::profile::floor;
 use profile::Profiles;
 

@@ -1,11 +1,10 @@
-//! The memory layer of `doctor`, with the steps by which an ordinary user gets enforcement by the
-//! kernel.
+//! Description of the memory limit, with the steps by which an ordinary user gets one that the kernel enforces.
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::doctor::{LayerCheck, LayerState};
-use super::surroundings::Surroundings;
+use super::layer::{ProbeResult, ok, weak};
+use super::platform::Platform;
 use config::server::ScopeRule;
 use model::receipt::MemoryHold;
 use model::wire::ScopeResult;
@@ -16,33 +15,30 @@ const BY_HAND: &str = "start cofferdam as root, or in a systemd scope with deleg
 const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or on a terminal, or once, as root: \
     loginctl enable-linger USER; else start cofferdam as root";
 
-/// Time beyond which asking for a scope counts as slow: longer than a server's first call waits for
-/// one.
+/// Time for which a server's first call waits for a scope.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// Describes the layer of the memory limit, as a real supervisor has it.
-pub(crate) fn layer(
+/// Describes how a supervisor limits memory.
+pub(super) fn limit(
     hold: MemoryHold,
     scope: &ScopeResult,
     rule: ScopeRule,
-    surroundings: Surroundings,
-) -> LayerCheck {
+    platform: Platform,
+) -> ProbeResult {
     let booted = Path::new("/run/systemd/system").exists();
-    let (how, remedy) = match (hold, scope) {
-        (MemoryHold::CgroupV2, ScopeResult::Had { took, .. }) => (had(*took), None),
-        (MemoryHold::CgroupV2, _) => ("cells are held by cgroup v2".to_owned(), None),
-        (MemoryHold::CgroupV1, _) => ("cells are held by cgroup v1".to_owned(), None),
+    match (hold, scope) {
+        (MemoryHold::CgroupV2, ScopeResult::Had { took, .. }) => ok(in_scope(*took)),
+        (MemoryHold::CgroupV2, _) => ok("cells are held by cgroup v2"),
+        (MemoryHold::CgroupV1, _) => ok("cells are held by cgroup v1"),
         (MemoryHold::BestEffort, scope) => {
-            let remedy = remedy(scope, rule, booted);
-            // An engine's container has no service manager; nothing asks it for a scope.
-            (best_effort(scope), Some(surroundings.memory_remedy().unwrap_or(remedy)))
+            // An engine's container has no service manager to ask for a scope.
+            let remedy = platform.memory_remedy().unwrap_or(remedy(scope, rule, booted));
+            weak(best_effort(scope)).with_remedy(remedy)
         }
-    };
-    let state = if remedy.is_some() { LayerState::Weak } else { LayerState::Ok };
-    LayerCheck { name: "memory limit".to_owned(), state, how, remedy: remedy.map(str::to_owned) }
+    }
 }
 
-fn had(took: Duration) -> String {
+fn in_scope(took: Duration) -> String {
     let slow = if took > SLOW { ", which is more than a server's first call waits" } else { "" };
     format!(
         "cells are held by cgroup v2: in a scope of systemd's, had in {} ms{slow}; `serve` asks for one, and `run` \
@@ -52,11 +48,11 @@ fn had(took: Duration) -> String {
 }
 
 fn best_effort(scope: &ScopeResult) -> String {
-    let why = match scope {
+    let reason = match scope {
         ScopeResult::Refused { why } => format!(" ({why})"),
         ScopeResult::NotAsked | ScopeResult::Had { .. } | ScopeResult::NoManager => String::new(),
     };
-    format!("best-effort: no memory cgroup can be had{why}, a watchdog adds it up")
+    format!("best-effort: no memory cgroup can be had{reason}, a watchdog adds it up")
 }
 
 fn remedy(scope: &ScopeResult, rule: ScopeRule, booted: bool) -> &'static str {
@@ -72,18 +68,19 @@ fn remedy(scope: &ScopeResult, rule: ScopeRule, booted: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::doctor::layer::LayerState;
 
     fn described(
         hold: MemoryHold,
         scope: ScopeResult,
         rule: ScopeRule,
     ) -> (LayerState, String, Option<String>) {
-        let layer = layer(hold, &scope, rule, Surroundings::Host);
-        (layer.state, layer.how, layer.remedy)
+        let result = limit(hold, &scope, rule, Platform::Host);
+        (result.state, result.how, result.remedy)
     }
 
     #[test]
-    fn a_hold_is_told_with_how_it_was_had() {
+    fn a_scope_is_reported_with_its_time() {
         let had = |millis| ScopeResult::Had {
             unit: "cofferdam-1.scope".to_owned(),
             took: Duration::from_millis(millis),
@@ -113,22 +110,22 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_told_of_its_engine_and_not_of_systemd() {
-        for surroundings in [Surroundings::Docker, Surroundings::Podman, Surroundings::Kubernetes] {
+    fn the_remedy_in_a_container_is_for_its_engine() {
+        for platform in [Platform::Docker, Platform::Podman, Platform::Kubernetes] {
             let scope = ScopeResult::NoManager;
-            let layer = super::layer(MemoryHold::BestEffort, &scope, ScopeRule::Auto, surroundings);
-            assert_eq!(layer.remedy.as_deref(), surroundings.memory_remedy());
-            assert!(layer.remedy.is_some_and(|remedy| !remedy.contains("systemd")));
+            let result = limit(MemoryHold::BestEffort, &scope, ScopeRule::Auto, platform);
+            assert_eq!(result.remedy.as_deref(), platform.memory_remedy());
+            assert!(result.remedy.is_some_and(|remedy| !remedy.contains("systemd")));
         }
     }
 
     #[test]
-    fn what_is_not_held_has_its_reason_and_its_remedy() {
-        let none = "best-effort: no memory cgroup can be had, a watchdog adds it up";
+    fn a_missing_control_group_has_its_reason_and_its_remedy() {
+        let unenforced = "best-effort: no memory cgroup can be had, a watchdog adds it up";
         let off = described(MemoryHold::BestEffort, ScopeResult::NotAsked, ScopeRule::Off);
         let remedy =
             "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root";
-        assert_eq!(off, (LayerState::Weak, none.to_owned(), Some(remedy.to_owned())));
+        assert_eq!(off, (LayerState::Weak, unenforced.to_owned(), Some(remedy.to_owned())));
         assert_eq!(super::remedy(&ScopeResult::NoManager, ScopeRule::Auto, true), NO_MANAGER);
         assert_eq!(super::remedy(&ScopeResult::NoManager, ScopeRule::Auto, false), BY_HAND);
         let refused =

@@ -1,6 +1,6 @@
-//! The layer of `doctor` for the counts that the kernel keeps for each user of the host.
+//! Probe of the counts that the kernel keeps for each user of the host, which cells share without ids of their own.
 
-use super::doctor::{LayerCheck, LayerState};
+use super::layer::{ProbeResult, ok, weak};
 use model::accounts;
 use supervisor::{Without, look_for_own_ids};
 
@@ -8,48 +8,47 @@ use supervisor::{Without, look_for_own_ids};
 const FIRST_RANGE: u64 = 100_000;
 const RANGE: u64 = 65_536;
 
-/// Facts that must be found before confinement: the user, and the contents of the files.
+/// Facts that must be read before confinement: the user, and why cells cannot have other ids.
 #[derive(Debug)]
-pub(crate) struct OwnIdFacts {
+pub(super) struct OwnIdFacts {
     uid: u32,
-    why: String,
+    reason: String,
     remedy: String,
 }
 
 impl OwnIdFacts {
     /// Inspects the programs and files of this machine, for a server with this many cells.
-    pub(crate) fn now(cells: u16) -> Self {
+    pub(super) fn read(cells: u16) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
-        let looked = look_for_own_ids(uid, cells);
-        let why = match &looked {
+        let result = look_for_own_ids(uid, cells);
+        let reason = match &result {
             Ok(()) => "newuidmap or newgidmap refused".to_owned(),
-            Err(why) => why.to_string(),
+            Err(reason) => reason.to_string(),
         };
-        Self { uid, why, remedy: remedy(uid, looked) }
+        Self { uid, reason, remedy: remedy(uid, result) }
     }
 
-    /// Describes the layer, by the host uid that a cell was measured to have.
-    pub(crate) fn layer(&self, host_uid: u32) -> LayerCheck {
-        let name = "counts of a user".to_owned();
+    /// Describes the counts of a cell that was measured to have this host uid.
+    pub(super) fn probe(&self, host_uid: u32) -> ProbeResult {
         if self.uid == 0 || host_uid != self.uid {
-            let how = "measured: a cell without a grant has an id of its own; epoll watches, descriptors \
-                in flight and pages of pipes are counted for it alone"
-                .to_owned();
-            return LayerCheck { name, state: LayerState::Ok, how, remedy: None };
+            return ok(
+                "measured: a cell without a grant has an id of its own; epoll watches, descriptors \
+                 in flight and pages of pipes are counted for it alone",
+            );
         }
-        let how = format!(
+        weak(format!(
             "cells share epoll watches, descriptors in flight and pages of pipes with your programs: {}",
-            self.why
-        );
-        LayerCheck { name, state: LayerState::Weak, how, remedy: Some(self.remedy.clone()) }
+            self.reason
+        ))
+        .with_remedy(self.remedy.as_str())
     }
 }
 
 /// Returns the steps by which cells get ids of their own.
-fn remedy(uid: u32, looked: Result<(), Without>) -> String {
+fn remedy(uid: u32, result: Result<(), Without>) -> String {
     let user = accounts::user(uid);
     let named = user.clone().unwrap_or_else(|| uid.to_string());
-    match looked {
+    match result {
         Err(Without::Program) => {
             "install newuidmap (Debian: apt-get install uidmap; Fedora: dnf install shadow-utils)".to_owned()
         }
@@ -82,9 +81,10 @@ fn remedy(uid: u32, looked: Result<(), Without>) -> String {
     }
 }
 
-/// Returns the first id behind every range that is given.
+/// Returns the first id above every range that is in use.
 fn free_range() -> u64 {
     let ends = ["/etc/subuid", "/etc/subgid"].into_iter().flat_map(|file| {
+        // A file that is missing has no ranges.
         let table = std::fs::read(file).unwrap_or_default();
         let table = String::from_utf8_lossy(&table).into_owned();
         table.lines().filter_map(end_of).collect::<Vec<_>>()
@@ -92,7 +92,7 @@ fn free_range() -> u64 {
     ends.max().unwrap_or(FIRST_RANGE).max(FIRST_RANGE)
 }
 
-/// Returns the first id behind the range of a line.
+/// Returns the first id above the range of a line.
 fn end_of(line: &str) -> Option<u64> {
     let mut numbers = line.split(':').skip(1).map(|word| word.trim().parse::<u64>());
     numbers.next()?.ok()?.checked_add(numbers.next()?.ok()?)
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_a_remedy_of_its_own() {
+    fn each_reason_has_a_different_remedy() {
         let all = [
             Without::Program,
             Without::Range { file: "/etc/subuid" },
@@ -119,12 +119,13 @@ mod tests {
             Without::Taken,
             Without::Cells { limit: 2000 },
         ];
-        let told: Vec<String> = all.iter().map(|why| remedy(4_000_000, Err(*why))).collect();
-        let mut distinct = told.clone();
+        let remedies: Vec<String> =
+            all.iter().map(|reason| remedy(4_000_000, Err(*reason))).collect();
+        let mut distinct = remedies.clone();
         distinct.sort();
         distinct.dedup();
-        assert_eq!(distinct.len(), all.len(), "{told:?}");
-        let range = told.get(1).map(String::as_str).unwrap_or_default();
+        assert_eq!(distinct.len(), all.len(), "{remedies:?}");
+        let range = remedies.get(1).map(String::as_str).unwrap_or_default();
         assert!(range.contains(" 4000000,") && range.contains(":65536`"), "{range}");
         assert!(remedy(4_000_000, Ok(())).contains("/etc/passwd"));
     }

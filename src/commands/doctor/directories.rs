@@ -1,0 +1,52 @@
+//! Probes of directories that a grant would open: the current one, and those of tool chains.
+
+use std::path::Path;
+
+use super::layer::{ProbeResult, ok, weak};
+use crate::commands::toolchains::FoundToolchains;
+use crate::commands::wiring::Settings;
+use model::accounts;
+use model::job::Access;
+use model::units::Size;
+use profile::toolchains::ToolchainChoice;
+use supervisor::{Granted, protect};
+
+/// Lists names in the current directory that would not be fully guarded if it were granted.
+pub(super) fn current() -> Option<ProbeResult> {
+    let host = std::env::current_dir().ok()?.canonicalize().ok()?;
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
+    if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
+        // This directory is never granted.
+        return None;
+    }
+    let granted = Granted::now(host.clone(), host.clone(), Access::ReadWrite).ok()?;
+    let guards = protect::scan(&[granted]).ok()?;
+    let notes: Vec<String> = guards.iter().flat_map(|guards| guards.notes(&host)).collect();
+    (!notes.is_empty()).then(|| {
+        let notes = notes.join("; ");
+        weak(format!("not guarded in full, where it is granted for writing: {notes}")).with_remedy(
+            "put in place of each link what it leads to, grant a smaller directory, or grant it \
+                 read-only",
+        )
+    })
+}
+
+/// Lists the tool chains that cells with a workspace have.
+pub(super) fn toolchains(settings: &Settings) -> ProbeResult {
+    let config = &settings.loaded.config;
+    let choice = &config.toolchains.value;
+    let cache = config.cache.value;
+    let found = FoundToolchains::of(Some(choice), choice, &[]);
+    let mut how = match (choice, found.names.is_empty()) {
+        (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
+        (_, true) => "none found outside of /usr".to_owned(),
+        (_, false) => format!("read-only beside a workspace: {}", found.names.join(", ")),
+    };
+    for [path, secret] in found.shown_withheld() {
+        how += &format!("; not {path}, since {secret} may hold a credential");
+    }
+    if cache > 0 && *choice != ToolchainChoice::None {
+        how += &format!("; a cache of {} for each workspace", Size(cache));
+    }
+    ok(how)
+}
