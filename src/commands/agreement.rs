@@ -1,5 +1,5 @@
-//! Agreement of what an operator has written in several places: names in rules, tools and settings are of things that
-//! exist. A name that is misspelt would be a protection that the operator thinks is there.
+//! Checks that names in rules, tools and settings are of things that exist. With a misspelt name, the operator would rely
+//! on a protection that is not there.
 
 use super::error::CliError;
 use super::format::plain;
@@ -12,19 +12,19 @@ use policy::hooks::HookPoint;
 use policy::tools;
 use policy::{Effect, Policy, Principal, Profiles};
 
-/// Checks that each rule of egress that the policy leaves to calls exists: in the profile, or among the additions.
-/// One that does not would be a network that the operator thinks is there.
+/// Checks that each rule of egress that the policy names exists: in the profile, or among the additions.
 ///
 /// # Errors
-/// The first rule that names another.
+/// The first rule that names an unknown one.
 pub(super) fn check_egress(loaded: &Loaded, added: &[EgressRule]) -> Result<(), CliError> {
     for rule in loaded.policy.rules() {
         let Effect::Allow { profile, choice, egress: Some(ids), .. } = &rule.effect else {
             continue;
         };
-        let profiles = [profile].into_iter().chain(choice).filter_map(|it| loaded.profiles.get(it));
-        let own = profiles.flat_map(|profile| &profile.egress.rules);
-        let known: Vec<&str> = own.chain(added).map(|rule| rule.id.as_str()).collect();
+        let names = [profile].into_iter().chain(choice);
+        let profiles = names.filter_map(|name| loaded.profiles.get(name));
+        let rules = profiles.flat_map(|profile| &profile.egress.rules).chain(added);
+        let known: Vec<&str> = rules.map(|rule| rule.id.as_str()).collect();
         let Some(unknown) = ids.iter().find(|id| !known.contains(&id.as_str())) else { continue };
         let message = format!(
             "{}:{}: rule `{}` leaves its calls the egress `{unknown}`, which profile `{profile}` does not have",
@@ -48,7 +48,7 @@ pub(super) fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     let mut given = policy.given_commands().iter().map(|command| command.name.as_str());
     if let Some(name) = given.find(|name| tools::NAMES.contains(name)) {
         return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
-            .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
+            .with_hint("give the `[[tool]]` another name, such as cli_wc"));
     }
     check_hooks(loaded)?;
     let config = &loaded.config;
@@ -60,8 +60,9 @@ pub(super) fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     for (key, setting) in [("on", &config.tools_on), ("off", &config.tools_off)] {
         let unknown = setting.value.iter().find(|name| !names.contains(&name.as_str()));
         if let Some(name) = unknown {
-            let (source, shown) = (&setting.source, name.escape_default());
-            let error = CliError::new(format!("{source}: `tools.{key}`: no tool `{shown}`"));
+            let source = &setting.source;
+            let name_shown = name.escape_default();
+            let error = CliError::new(format!("{source}: `tools.{key}`: no tool `{name_shown}`"));
             return Err(error.with_hint(match nearest(name, names.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("the tools are {}", names.join(", ")),
@@ -71,8 +72,8 @@ pub(super) fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Checks that hooks of the tools that are on can run: a rule allows them, under a profile without a network, or with
-/// one where they look for a target.
+/// Checks that the hooks of enabled tools can run: a rule allows them, under a profile without a network. Hooks that look
+/// for a target need a network.
 fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
     let Loaded { policy, profiles, config, .. } = loaded;
     let is_on = |command: &&DeclaredCommand| config.tools_on.value.contains(&command.name);
@@ -118,19 +119,19 @@ fn check_hook(
     }
 }
 
-/// Checks that clients in rules are clients that there are: a rule about one that is misspelt would be about nobody.
+/// Checks that the clients in rules exist: a rule with a misspelt name would apply to no client.
 pub(super) fn check_clients(loaded: &Loaded) -> Result<(), CliError> {
     for rule in loaded.policy.rules() {
         for client in &rule.clients {
-            let place = format!("{}:{}: rule `{}`", rule.file, rule.line, rule.id);
-            check_client(loaded, client, &place)?;
+            let context = format!("{}:{}: rule `{}`", rule.file, rule.line, rule.id);
+            check_client(loaded, client, &context)?;
         }
     }
     Ok(())
 }
 
-/// Checks that there is a client of this name.
-pub(super) fn check_client(loaded: &Loaded, client: &str, place: &str) -> Result<(), CliError> {
+/// Checks that there is a client of this name. Errors start with `context`.
+pub(super) fn check_client(loaded: &Loaded, client: &str, context: &str) -> Result<(), CliError> {
     let tokens = loaded.config.http.tokens.value.iter().map(|token| token.client.as_str());
     let local = Principal::local();
     let known: Vec<&str> =
@@ -138,7 +139,8 @@ pub(super) fn check_client(loaded: &Loaded, client: &str, place: &str) -> Result
     if known.contains(&client) {
         return Ok(());
     }
-    let error = CliError::new(format!("{place}: there is no client `{}`", client.escape_default()));
+    let error =
+        CliError::new(format!("{context}: there is no client `{}`", client.escape_default()));
     Err(error.with_hint(match nearest(client, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "a client is named under `[[http.tokens]]`, or it is http, tcp or local".to_owned(),

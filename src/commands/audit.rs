@@ -91,13 +91,11 @@ fn log(file: Option<&Path>, config: Option<&Path>) -> Result<PathBuf, CliError> 
 
 fn verify(file: &Path) -> Result<u8, CliError> {
     match read::verify(file) {
-        Ok(told) => {
-            let (lines, files, last) = (told.lines, told.files, told.last);
-            let gone = if told.first > 1 { ", older lines are gone" } else { "" };
-            let (first, hash) = (told.first, last.hash);
+        Ok(chain) => {
+            let gone = if chain.first > 1 { ", older lines are gone" } else { "" };
             print_out(&format!(
-                "whole: {lines} lines in {files} files, {first} to {}{gone}\nlast hash: {hash}\n",
-                last.seq
+                "whole: {} lines in {} files, {} to {}{gone}\nlast hash: {}\n",
+                chain.lines, chain.files, chain.first, chain.last.seq, chain.last.hash
             ))?;
             Ok(0)
         }
@@ -123,7 +121,7 @@ fn shown(fields: &Value) -> String {
     words.chain(numbers).collect::<Vec<_>>().join("  ")
 }
 
-/// Escapes a character that a terminal obeys or that hides text; returns any other unchanged.
+/// Escapes a character that a terminal acts on or that hides text; returns any other unchanged.
 fn plain(c: char) -> Vec<char> {
     if acts(c) { c.escape_default().collect() } else { vec![c] }
 }

@@ -1,7 +1,7 @@
-//! The process that measures a workspace's cache and removes what was put aside, while the start goes on.
+//! The process that measures a workspace's cache and removes old ones, while the start continues.
 //!
-//! What cells have left decides how long both take. So it is a process with a budget, which gives way to others, reaches
-//! the directory of the caches and nothing else, and ends with the start. What it leaves undone, a later start does.
+//! Both take as long as the files that cells have left there. So the process has a budget and a low priority, can reach
+//! the directory of the caches only, and ends with the start. A later start continues unfinished work.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,21 +30,21 @@ use sys::mount::open_resolved;
 use sys::process::{self, Dumpable, Side};
 use sys::signals;
 
-/// Directory among the caches with what is to be removed.
+/// Directory among the caches with those that are to be removed.
 const GONE: &str = ".gone";
-/// Files that are counted: with more a cache is emptied.
+/// Maximum number of files: a cache with more is emptied.
 const MAX_FILES: u32 = 1_000_000;
-/// Levels of directories that are measured: with more it is emptied.
-const DEEPEST: u8 = 100;
-/// Steps of priority by which it gives way to others.
+/// Maximum levels of directories: a cache with more is emptied.
+const MAX_DEPTH: u8 = 100;
+/// Lowest priority (setpriority(2)).
 const NICE: i32 = 19;
-/// Its budget: seconds of a processor, bytes of memory. It writes to no file.
+/// Budget of the process: seconds of a processor, bytes of memory. No file is written.
 const LIMITS: [(Resource, u64); 3] =
     [(Resource::CPU, 30), (Resource::DATA, 256 << 20), (Resource::FSIZE, 1 << 10)];
 pub(super) const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Its system calls: what it takes to list, count, rename and remove.
+/// System calls of the process: to list, count, rename and remove.
 const ALLOWED: [Sysno; 33] = [
     Sysno::openat,
     Sysno::close,
@@ -81,7 +81,7 @@ const ALLOWED: [Sysno; 33] = [
     Sysno::exit_group,
 ];
 
-/// What was found the last time that a cache was measured, as the length of its lock file.
+/// Result of the last time that a cache was measured, stored as the length of its lock file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measured {
     Never,
@@ -90,7 +90,7 @@ pub(super) enum Measured {
 }
 
 impl Measured {
-    pub(super) fn of(length: u64) -> Self {
+    pub(super) fn from_length(length: u64) -> Self {
         match length {
             0 => Self::Never,
             1 => Self::Fits,
@@ -98,15 +98,15 @@ impl Measured {
         }
     }
 
-    /// Writes it down, with the time.
-    pub(super) fn note(self, lock: &File) -> Result<(), Errno> {
+    /// Stores the result, with the time.
+    pub(super) fn store(self, lock: &File) -> Result<(), Errno> {
         let length = match self {
             Self::Never => 0,
             Self::Fits => 1,
             Self::TooLarge => 2,
         };
-        let noted = lock.set_len(length).and_then(|()| lock.set_modified(SystemTime::now()));
-        noted.map_err(|error| errno_of(&error))
+        let stored = lock.set_len(length).and_then(|()| lock.set_modified(SystemTime::now()));
+        stored.map_err(|error| errno_of(&error))
     }
 }
 
@@ -114,11 +114,11 @@ impl Measured {
 #[derive(Debug)]
 pub(super) struct Unmeasured {
     pub name: String,
-    /// Bytes that it may have.
-    pub most: u64,
+    /// Maximum size in bytes.
+    pub max_bytes: u64,
 }
 
-/// What there is to do among the caches. It holds none of them: the supervisor would too.
+/// Work that is due among the caches. Holds no descriptor, which the supervisor would inherit.
 #[derive(Debug)]
 pub(super) struct CacheUpkeep {
     caches: PathBuf,
@@ -126,24 +126,24 @@ pub(super) struct CacheUpkeep {
 }
 
 impl CacheUpkeep {
-    /// Returns what there is to do in the directory of the caches, which is held, if anything.
+    /// Returns the work that is due in the directory of the caches, if there is any.
     pub(super) fn due(
-        held: &OwnedFd,
+        directory: &OwnedFd,
         caches: PathBuf,
         unmeasured: Option<Unmeasured>,
     ) -> Option<Self> {
-        let is_left = fstatat(held, GONE, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+        let is_left = fstatat(directory, GONE, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
         (is_left || unmeasured.is_some()).then_some(Self { caches, unmeasured })
     }
 
-    /// Starts the process. Called once this one waits for no child any more.
+    /// Starts the process. Must be called when this process waits for no child any more.
     pub(super) fn start(&self) {
         let parent = getpid();
         match signals::forget_children().and_then(|()| fork()) {
             Ok(Side::Child) => {
                 let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
                     process::set_death_signal(Signal::SIGKILL)?;
-                    // Ended before that: the signal is not sent again.
+                    // The signal is not sent if the parent has ended before it was set.
                     if getppid() == parent { self.run() } else { Err(Errno::ESRCH) }
                 }));
                 process::exit_now(i32::from(!matches!(done, Ok(Ok(())))));
@@ -162,13 +162,13 @@ impl CacheUpkeep {
         };
         let note = self.unmeasured.as_ref().map(opened).transpose()?.map(File::from);
         confine(&caches, note.as_ref())?;
-        // One process at a time, of all starts: others wait, and find less to do.
-        let own = openat(&caches, ".", DIRECTORY, Mode::empty())?;
-        let lock = Flock::lock(own, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
-        if let (Some(Unmeasured { name, most }), Some(note)) = (&self.unmeasured, &note) {
-            let is_larger = is_larger(&caches, name, *most);
+        // One process at a time, of all starts: the others wait, and have less to do then.
+        let directory = openat(&caches, ".", DIRECTORY, Mode::empty())?;
+        let lock = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        if let (Some(Unmeasured { name, max_bytes }), Some(note)) = (&self.unmeasured, &note) {
+            let is_larger = is_larger(&caches, name, *max_bytes);
             let measured = if is_larger { Measured::TooLarge } else { Measured::Fits };
-            measured.note(note)?;
+            measured.store(note)?;
         }
         match gone(&caches) {
             Ok(gone) => remove_all(&gone, "")?,
@@ -181,15 +181,15 @@ impl CacheUpkeep {
     }
 }
 
-/// Gives up all but the two files that it holds and what lies in the directory of the caches.
+/// Confines this process to its two descriptors and to the files below the directory of the caches.
 fn confine(caches: &OwnedFd, note: Option<&File>) -> Result<(), Errno> {
     process::give_way(NICE)?;
     process::set_dumpable(Dumpable::No)?;
     fds::keep_only(std::iter::once(caches.as_fd()).chain(note.map(AsFd::as_fd)))?;
-    for (resource, most) in LIMITS {
+    for (resource, limit) in LIMITS {
         let (_, hard) = rlimit::getrlimit(resource).map_err(|error| errno_of(&error))?;
-        let most = most.min(hard);
-        rlimit::setrlimit(resource, most, most).map_err(|error| errno_of(&error))?;
+        let limit = limit.min(hard);
+        rlimit::setrlimit(resource, limit, limit).map_err(|error| errno_of(&error))?;
     }
     no_core_dumps()?;
     // Emptying the bounding set takes a capability, which only root has here.
@@ -210,19 +210,20 @@ pub(super) fn lock_name(cache: &str) -> String {
 }
 
 /// Refuses a directory that others can change.
-pub(super) fn owned(held: OwnedFd) -> Result<OwnedFd, Errno> {
-    let found = fstat(&held)?;
-    let is_own = found.st_uid == nix::unistd::geteuid().as_raw() && found.st_mode & 0o022 == 0;
-    if is_own { Ok(held) } else { Err(Errno::EPERM) }
+pub(super) fn owned(directory: OwnedFd) -> Result<OwnedFd, Errno> {
+    let status = fstat(&directory)?;
+    let is_private =
+        status.st_uid == nix::unistd::geteuid().as_raw() && status.st_mode & 0o022 == 0;
+    if is_private { Ok(directory) } else { Err(Errno::EPERM) }
 }
 
-/// Holds the directory with what is to be removed.
+/// Opens the directory with the caches that are to be removed.
 fn gone(caches: &OwnedFd) -> Result<OwnedFd, Errno> {
     opened_up(caches, &c_path(GONE.as_ref())?)?;
     openat(caches, GONE, DIRECTORY, Mode::empty())
 }
 
-/// Puts a cache aside, to be removed. This takes as long with a large one.
+/// Moves a cache to those that are to be removed. Takes the same time for caches of any size.
 pub(super) fn put_away(caches: &OwnedFd, name: &str) -> Result<(), Errno> {
     // The directory is removed when it is empty, also by the process of another start.
     for _ in 0..100 {
@@ -239,42 +240,43 @@ pub(super) fn put_away(caches: &OwnedFd, name: &str) -> Result<(), Errno> {
     Err(Errno::ENOENT)
 }
 
-/// Returns whether a directory has more bytes, files or levels than it may, or cannot be measured.
-fn is_larger(parent: &OwnedFd, name: &str, most: u64) -> bool {
-    let mut left = Left { bytes: most, files: MAX_FILES };
+/// Returns true if a directory has more bytes, files or levels than it may, or cannot be measured.
+fn is_larger(parent: &OwnedFd, name: &str, max_bytes: u64) -> bool {
+    let mut allowance = Allowance { bytes: max_bytes, files: MAX_FILES };
     let opened = Dir::openat(parent, name, DIRECTORY, Mode::empty());
-    opened.and_then(|directory| left.take(directory, DEEPEST)).is_err()
+    opened.and_then(|directory| allowance.subtract(directory, MAX_DEPTH)).is_err()
 }
 
-/// Part of the allowance that has not been counted yet.
-struct Left {
+/// Bytes and files that a cache may have in addition to those that were counted.
+struct Allowance {
     bytes: u64,
     files: u32,
 }
 
-impl Left {
-    /// Counts all in a directory. It holds one directory for each level and no path, so that a cell cannot make it large.
-    fn take(&mut self, mut directory: Dir, levels: u8) -> Result<(), Errno> {
+impl Allowance {
+    /// Counts everything in a directory. Needs one descriptor a level and no paths, so that cells cannot make this process
+    /// use much memory.
+    fn subtract(&mut self, mut directory: Dir, levels: u8) -> Result<(), Errno> {
         let levels = levels.checked_sub(1).ok_or(Errno::EFBIG)?;
-        let held = directory.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error))?;
+        let parent = directory.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error))?;
         for entry in directory.iter() {
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // Cells may have removed or replaced it since it was listed.
-            let found = match fstatat(&held, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            // Cells may have removed or replaced the entry since it was listed.
+            let status = match fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
                 Err(Errno::ENOENT) => continue,
-                found => found?,
+                status => status?,
             };
-            let bytes = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
+            let bytes = u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512);
             self.bytes = self.bytes.checked_sub(bytes).ok_or(Errno::EFBIG)?;
             self.files = self.files.checked_sub(1).ok_or(Errno::EFBIG)?;
-            if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
-                match Dir::openat(&held, name, DIRECTORY, Mode::empty()) {
+            if status.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                match Dir::openat(&parent, name, DIRECTORY, Mode::empty()) {
                     Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
-                    opened => self.take(opened?, levels)?,
+                    opened => self.subtract(opened?, levels)?,
                 }
             }
         }

@@ -28,38 +28,38 @@ impl Tone {
     }
 }
 
-/// Answer to the question if a stream takes colour.
+/// Use of colour on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
     Off,
     On,
 }
 
-/// Answers for standard output and standard error.
+/// Use of colour on standard output and standard error.
 static STREAMS: OnceLock<[Colour; 2]> = OnceLock::new();
 
 impl Colour {
-    /// Asks for both streams, once. Called at the start of a process: its environment is cleared when it is
-    /// confined.
+    /// Decides for both streams, once. Must be called at the start of a process: its environment is cleared when it
+    /// is confined.
     pub(super) fn of_streams() -> [Self; 2] {
         let choices = || [AutoStream::choice(&stdout()), AutoStream::choice(&stderr())];
-        *STREAMS.get_or_init(|| choices().map(Self::of))
+        *STREAMS.get_or_init(|| choices().map(Self::from_choice))
     }
 
-    /// Returns the answer for standard output: a terminal takes colour, unless NO_COLOR, CLICOLOR or TERM says
+    /// Returns the decision for standard output: terminals have colour, unless NO_COLOR, CLICOLOR or TERM says
     /// otherwise (<https://no-color.org>, <https://bixense.com/clicolors>).
     pub(crate) fn of_output() -> Self {
         let [output, _] = Self::of_streams();
         output
     }
 
-    /// Returns the answer for standard error.
+    /// Returns the decision for standard error.
     pub(crate) fn of_errors() -> Self {
         let [_, errors] = Self::of_streams();
         errors
     }
 
-    fn of(choice: ColorChoice) -> Self {
+    fn from_choice(choice: ColorChoice) -> Self {
         match choice {
             ColorChoice::Never => Self::Off,
             ColorChoice::Auto | ColorChoice::AlwaysAnsi | ColorChoice::Always => Self::On,

@@ -49,7 +49,7 @@ fn policy_files(loaded: &Loaded) -> BTreeSet<&str> {
     loaded.policy.rules().iter().map(|rule| rule.file.as_str()).collect()
 }
 
-/// Returns each profile with its own file.
+/// Returns the name of each profile and its file.
 fn profile_files(loaded: &Loaded) -> impl Iterator<Item = (&str, &str)> {
     loaded.profiles.iter().map(|profile| {
         let account = loaded.profiles.account(&profile.name);
@@ -59,11 +59,12 @@ fn profile_files(loaded: &Loaded) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn text(loaded: &Loaded) -> String {
-    let (mut values, mut files) = (Rows::default(), Rows::default());
-    let shown = loaded.config.shown();
-    let width = shown.iter().map(|one| one.value.chars().count()).max().unwrap_or(0);
-    for one in &shown {
-        values.add(one.key, format!("{:<width$}  {}", one.value, one.source));
+    let mut values = Rows::default();
+    let mut files = Rows::default();
+    let settings = loaded.config.shown();
+    let width = settings.iter().map(|setting| setting.value.chars().count()).max().unwrap_or(0);
+    for setting in &settings {
+        values.add(setting.key, format!("{:<width$}  {}", setting.value, setting.source));
     }
     for (name, file) in profile_files(loaded) {
         files.add(format!("profile {name}"), file);
@@ -80,10 +81,14 @@ fn json(loaded: &Loaded) -> Value {
         ValueSource::Said(name) => json!({ "kind": "environment", "name": name }),
         ValueSource::File { file, line } => json!({ "kind": "file", "file": file, "line": line }),
     };
-    let values = loaded.config.shown();
-    let values = values
-        .iter()
-        .map(|one| json!({ "key": one.key, "value": one.value, "source": source(&one.source) }));
+    let settings = loaded.config.shown();
+    let values = settings.iter().map(|setting| {
+        json!({
+            "key": setting.key,
+            "value": setting.value,
+            "source": source(&setting.source),
+        })
+    });
     let profiles = profile_files(loaded).map(|(name, file)| json!({ "name": name, "file": file }));
     json!({
         "origin": loaded.origin.to_string(),

@@ -16,33 +16,31 @@ use config::HostContext;
 use model::accounts;
 use sys::mount::mount_id;
 
-/// Links on the way of one path, at most (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+/// Maximum number of links in one path (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
 /// Returns every file and directory that configures cofferdam now, or would once it is created.
-/// `named` are the places named on the command line or in the configuration itself.
-pub(crate) fn of_configuration(named: Vec<PathBuf>, surroundings: &HostContext) -> Vec<PathBuf> {
+/// `named` are the paths on the command line and in the configuration itself.
+pub(crate) fn all(named: Vec<PathBuf>, host: &HostContext) -> Vec<PathBuf> {
     let home = accounts::home();
-    let of_user = [
-        surroundings.xdg_config_home.clone().map(PathBuf::from),
-        home.map(|home| home.join(".config")),
-    ];
+    let of_user =
+        [host.xdg_config_home.clone().map(PathBuf::from), home.map(|home| home.join(".config"))];
     let of_user = of_user.into_iter().flatten().map(|base| base.join("cofferdam"));
-    let by_environment = surroundings.cofferdam_config.clone().map(PathBuf::from);
-    let system = surroundings.system.clone();
+    let by_environment = host.cofferdam_config.clone().map(PathBuf::from);
+    let system = host.system.clone();
     let absolute = |path: PathBuf| std::path::absolute(path).ok();
     let all = named.into_iter().chain(by_environment).chain(of_user).chain([system]);
-    all.filter_map(absolute).flat_map(|place| with_parts(&place)).collect()
+    all.filter_map(absolute).flat_map(|path| with_parts(&path)).collect()
 }
 
-/// Returns a place with its parts, if it is a directory of which some files are read.
-fn with_parts(place: &Path) -> Vec<PathBuf> {
-    let mut all = vec![place.to_owned()];
-    if !place.is_dir() {
+/// Returns a path and, for a directory, the files in it that are read as configuration.
+fn with_parts(path: &Path) -> Vec<PathBuf> {
+    let mut all = vec![path.to_owned()];
+    if !path.is_dir() {
         return all;
     }
-    all.push(place.join("cofferdam.toml"));
-    for part in ["policies", "sandbox-profiles"].map(|name| place.join(name)) {
+    all.push(path.join("cofferdam.toml"));
+    for part in ["policies", "sandbox-profiles"].map(|name| path.join(name)) {
         all.push(part.clone());
         let files = std::fs::read_dir(&part).into_iter().flatten().flatten();
         let files = files.map(|entry| entry.path());
@@ -51,12 +49,12 @@ fn with_parts(place: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Way in which a writer to a directory reaches a place.
+/// Way in which a writer to a directory reaches a file of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Exposure {
-    /// The place is in the directory, or its path leads through it.
+    /// The file is in the directory, or its path leads through it.
     Through,
-    /// The place has another name, which may be in the directory.
+    /// The file has another name, which may be in the directory.
     Linked,
 }
 
@@ -83,49 +81,52 @@ pub(crate) struct HostTree {
 }
 
 impl HostTree {
+    /// Examines a directory and the mounts below it.
+    ///
     /// # Errors
     /// A directory or mounts that cannot be examined.
-    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn examine(path: &Path) -> std::io::Result<Self> {
         let mounts = mounts(&std::fs::read("/proc/self/mountinfo")?);
         let owner = std::fs::metadata(path)?.uid();
-        let mut ground = Self { path: path.to_owned(), owner, mounts, trees: Vec::new() };
-        let below = ground.mounts.values().filter(|mount| mount.point.starts_with(path));
+        let mut tree = Self { path: path.to_owned(), owner, mounts, trees: Vec::new() };
+        let below = tree.mounts.values().filter(|mount| mount.point.starts_with(path));
         let below = below.map(|mount| (mount.device.clone(), mount.root.clone()));
-        ground.trees = ground.place_of(path).into_iter().chain(below).collect();
-        Ok(ground)
+        tree.trees = tree.location(path).into_iter().chain(below).collect();
+        Ok(tree)
     }
 
-    /// Returns the first of these places that a writer to this directory reaches.
-    pub(crate) fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Exposure)> {
+    /// Returns the first of these paths that a writer to this directory reaches.
+    pub(crate) fn reaches<'p>(&self, paths: &'p [PathBuf]) -> Option<(&'p Path, Exposure)> {
         let mut seen = BTreeMap::new();
-        places.iter().find_map(|place| {
-            let visited = visited(place);
+        paths.iter().find_map(|path| {
+            let visited = visited(path);
             let mut inside =
                 |path: &PathBuf| *seen.entry(path.clone()).or_insert_with(|| self.has(path));
             if visited.iter().any(&mut inside) {
-                return Some((place.as_path(), Exposure::Through));
+                return Some((path.as_path(), Exposure::Through));
             }
             let end = visited.last()?;
-            self.may_link(end).then_some((place.as_path(), Exposure::Linked))
+            self.may_link(end).then_some((path.as_path(), Exposure::Linked))
         })
     }
 
     /// Returns true if a path without links is in the directory.
     fn has(&self, path: &Path) -> bool {
-        let within = |place: Location| {
-            self.trees.iter().any(|(device, root)| place.0 == *device && place.1.starts_with(root))
+        let within = |location: Location| {
+            let (device, path) = location;
+            self.trees.iter().any(|(other, root)| device == *other && path.starts_with(root))
         };
-        path.starts_with(&self.path) || self.place_of(path).is_some_and(within)
+        path.starts_with(&self.path) || self.location(path).is_some_and(within)
     }
 
-    fn place_of(&self, path: &Path) -> Option<Location> {
+    fn location(&self, path: &Path) -> Option<Location> {
         let mount = self.mounts.get(&mount_id(&c_path(path).ok()?).ok()?)?;
         let below = path.strip_prefix(&mount.point).ok()?;
-        let place = match below.as_os_str().is_empty() {
+        let in_filesystem = match below.as_os_str().is_empty() {
             true => mount.root.clone(),
             false => mount.root.join(below),
         };
-        Some((mount.device.clone(), place))
+        Some((mount.device.clone(), in_filesystem))
     }
 
     /// Returns true if a file has more than one name and a cell could write to it by one of them:
@@ -134,9 +135,10 @@ impl HostTree {
         let Ok(file) = path.symlink_metadata() else { return false };
         let euid = nix::unistd::geteuid().as_raw();
         let owner = if euid == 0 { self.owner } else { euid };
-        let here = |place: Location| self.trees.iter().any(|(device, _)| place.0 == *device);
+        let is_same_device =
+            |location: Location| self.trees.iter().any(|(device, _)| location.0 == *device);
         let linked = file.is_file() && file.nlink() > 1 && file.uid() == owner;
-        linked && self.place_of(path).is_some_and(here)
+        linked && self.location(path).is_some_and(is_same_device)
     }
 }
 
@@ -164,7 +166,7 @@ fn visited(path: &Path) -> Vec<PathBuf> {
                 }
                 links += 1;
                 let Ok(text) = next.read_link() else { return visited };
-                if links > MOST_LINKS {
+                if links > MAX_LINKS {
                     return visited;
                 }
                 let mut followed = names(&text);
@@ -186,7 +188,8 @@ fn mounts(table: &[u8]) -> BTreeMap<u64, Mount> {
             let mut words = line.split(|byte| *byte == b' ');
             let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
             let device = String::from_utf8_lossy(words.nth(1)?).into_owned();
-            let (root, point) = (unescaped(words.next()?), unescaped(words.next()?));
+            let root = unescaped(words.next()?);
+            let point = unescaped(words.next()?);
             Some((id, Mount { device, root, point }))
         })
         .collect()
@@ -231,13 +234,13 @@ mod tests {
 
     /// A home with a configuration, and a directory that is granted.
     struct Host {
-        held: tempfile::TempDir,
+        directory: tempfile::TempDir,
     }
 
     impl Host {
         fn new() -> Self {
-            let held = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
-            let host = Self { held };
+            let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+            let host = Self { directory };
             host.directory("home/.config/cofferdam/policies");
             host.file("home/.config/cofferdam/cofferdam.toml");
             host.file("home/.config/cofferdam/policies/own.toml");
@@ -246,7 +249,7 @@ mod tests {
         }
 
         fn path(&self, name: &str) -> PathBuf {
-            self.held.path().canonicalize().unwrap_or_default().join(name)
+            self.directory.path().canonicalize().unwrap_or_default().join(name)
         }
 
         fn directory(&self, name: &str) {
@@ -265,22 +268,23 @@ mod tests {
 
         /// Returns the part of the configuration that a writer to `grant` reaches, and how.
         fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Exposure)> {
-            let ground = HostTree::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
-            let places = with_parts(&self.path(config));
-            let (place, how) = ground.reaches(&places)?;
-            let place = place.strip_prefix(self.path("")).unwrap_or(place);
-            Some((place.to_owned(), how))
+            let tree =
+                HostTree::examine(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
+            let paths = with_parts(&self.path(config));
+            let (path, exposure) = tree.reaches(&paths)?;
+            let path = path.strip_prefix(self.path("")).unwrap_or(path);
+            Some((path.to_owned(), exposure))
         }
     }
 
     const CONFIG: &str = "home/.config/cofferdam";
 
-    fn through(place: &str) -> Option<(PathBuf, Exposure)> {
-        Some((PathBuf::from(place), Exposure::Through))
+    fn through(path: &str) -> Option<(PathBuf, Exposure)> {
+        Some((PathBuf::from(path), Exposure::Through))
     }
 
     #[test]
-    fn a_directory_beside_the_configuration_reaches_nothing() {
+    fn a_directory_next_to_the_configuration_reaches_nothing() {
         let host = Host::new();
         host.directory("home/project");
         for grant in ["grant", "grant/sub", "home/project"] {
@@ -289,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_it_or_a_part_of_it_does() {
+    fn a_directory_that_contains_the_configuration_or_a_part_of_it_reaches_it() {
         let host = Host::new();
         for grant in ["home", "home/.config", CONFIG] {
             assert_eq!(host.reached(grant, CONFIG), through(CONFIG), "{grant}");
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_each_part_into_a_grant_does() {
+    fn a_grant_to_which_a_part_is_linked_reaches_it() {
         for (part, target) in [
             ("cofferdam.toml", "grant/sub/server.toml"),
             ("policies/own.toml", "grant/policy.toml"),
@@ -307,17 +311,17 @@ mod tests {
         ] {
             let host = Host::new();
             host.file("grant/sub/server.toml");
-            let place = format!("{CONFIG}/{part}");
-            host.link(target, &place);
-            assert_eq!(host.reached("grant", CONFIG), through(&place), "{part}");
-            // The same holds for a place that does not exist yet.
-            host.link("grant/missing/deep", &place);
-            assert_eq!(host.reached("grant", CONFIG), through(&place), "{part}");
+            let path = format!("{CONFIG}/{part}");
+            host.link(target, &path);
+            assert_eq!(host.reached("grant", CONFIG), through(&path), "{part}");
+            // The same holds for a target that does not exist yet.
+            host.link("grant/missing/deep", &path);
+            assert_eq!(host.reached("grant", CONFIG), through(&path), "{part}");
         }
     }
 
     #[test]
-    fn a_link_that_lies_in_a_grant_does_wherever_it_leads() {
+    fn a_grant_that_contains_a_link_reaches_the_configuration_behind_it() {
         let host = Host::new();
         host.link(CONFIG, "grant/sub/config");
         assert_eq!(host.reached("grant", "grant/sub/config"), through("grant/sub/config"));
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_reached_through_a_link_does_whether_it_is_configured_or_not() {
+    fn a_home_reached_through_a_link_reaches_a_configuration_that_may_not_exist_yet() {
         let host = Host::new();
         host.link("home", "alias");
         host.directory("home/project");

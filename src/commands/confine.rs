@@ -1,7 +1,7 @@
 //! Confinement of the front end itself, before its runtime exists.
 //!
-//! It parses all hostile input, so it keeps only what a client could ask of it anyway: no
-//! capability, no file to open, no exec, no namespace. Threads made later inherit all of it.
+//! The front end parses all hostile input, so it keeps only rights that a client may use through it anyway: no
+//! capability, no file to open, no exec, no namespace. Threads made later inherit the confinement.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -96,7 +96,7 @@ const LOG: [Sysno; 5] =
 /// absent.
 const LISTENER: [Sysno; 1] = [Sysno::accept4];
 
-/// Requests of `ioctl` on a descriptor: terminal or not, bytes to read, two flags of its own.
+/// Requests of `ioctl` on a descriptor: is it a terminal, bytes to read, O_NONBLOCK, FD_CLOEXEC.
 /// TIOCSTI is absent on purpose: it types commands into the operator's terminal.
 const IOCTLS: [u64; 6] =
     [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
@@ -125,7 +125,7 @@ const FCNTLS: [i32; 8] = [
     libc::F_GET_SEALS,
 ];
 
-/// Returns every call of a front end, whatever is checked about its arguments.
+/// Returns every call of a front end, including those whose arguments are checked.
 pub(super) fn calls() -> impl Iterator<Item = Sysno> {
     let checked = conditional(true).map(|(call, _)| call);
     ALLOWED.into_iter().chain(OLDER).chain(LOG).chain(LISTENER).chain(checked)
@@ -151,13 +151,13 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
         (Sysno::prctl, only(0, unsigned(libc::PR_SET_NAME))),
         // Its own signals (abort): other processes of the operator have the same uid.
         (Sysno::tgkill, only(0, u64::from(std::process::id()))),
-        // Of its limits a look alone: that of core files keeps the kernel from starting a program for a crash.
+        // Reading limits only: the limit of core files keeps the kernel from starting a program for a crash.
         (
             Sysno::prlimit64,
             Verdict::AllowIf(vec![vec![test(0, Op::Eq, 0), Test::full(2, Op::Eq, 0)]]),
         ),
-        // Socket pairs of its own for the runtime. Not datagrams: such a socket can send to any
-        // other that the uid may write to, whatever its pair is (unix(7)).
+        // Socket pairs for the runtime. Datagram sockets are refused: they can send to any other
+        // that the uid may write to, not to their pair only (unix(7)).
         (
             Sysno::socketpair,
             Verdict::AllowIf(vec![vec![
@@ -165,14 +165,14 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
                 test(1, Op::MaskedEq(flags), unsigned(libc::SOCK_STREAM)),
             ]]),
         ),
-        // The address is behind a pointer; of the sockets that can be had, none sends to an address but a TCP socket
-        // that is connected no more, by this flag (tcp(7)): it would connect anew, past Landlock.
+        // The address is behind a pointer, where no filter sees it. Of the sockets that a front end can have, only a
+        // disconnected TCP socket sends to an address, with this flag (tcp(7)): it would connect again, past Landlock.
         (
             Sysno::sendmsg,
             Verdict::AllowIf(vec![vec![test(2, Op::MaskedEq(unsigned(libc::MSG_FASTOPEN)), 0)]]),
         ),
         (Sysno::sendto, Verdict::AllowIf(vec![vec![Test::full(4, Op::Eq, 0)]])),
-        // All that the doors set on a connection. Filters, fast open and descriptors' owners are absent.
+        // The only option that listeners set on a connection. Filters, fast open and owners of descriptors are refused.
         (
             Sysno::setsockopt,
             Verdict::AllowIf(vec![vec![
@@ -185,22 +185,22 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
     ]
 }
 
-/// Things that a front end does besides serving streams, for which it keeps further system calls.
+/// Tasks of a front end other than serving streams, which need further system calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Duties {
-    /// It keeps a log in a held directory.
+    /// Writes a log in a directory that is open.
     pub logs: bool,
-    /// It has the operator's terminal.
+    /// Uses the operator's terminal.
     pub terminal: bool,
-    /// It takes connections from a socket that listens.
+    /// Accepts connections from a listening socket.
     pub listens: bool,
 }
 
 /// Confines the calling process, which must have one thread.
 ///
 /// # Errors
-/// The part of the confinement that failed; the process must not go on then.
-pub fn confine(held: Option<BorrowedFd<'_>>, duties: Duties) -> Result<(), CliError> {
+/// The part of the confinement that failed; the process must not continue then.
+pub fn confine(log_directory: Option<BorrowedFd<'_>>, duties: Duties) -> Result<(), CliError> {
     let wall = |what: &str, errno: Errno| {
         CliError::new(format!("the front end could not be confined: {what}: {errno}"))
     };
@@ -219,11 +219,11 @@ pub fn confine(held: Option<BorrowedFd<'_>>, duties: Duties) -> Result<(), CliEr
     let abi = landlock::kernel_abi();
     // Without Landlock no profile can be used, so only refusals remain to be guarded.
     if abi > 0 {
-        landlock::only(abi, held)
+        landlock::only(abi, log_directory)
             .and_then(|ruleset| ruleset.restrict())
             .map_err(|errno| wall("Landlock", errno))?;
     }
-    program(Duties { logs: held.is_some(), ..duties })
+    program(Duties { logs: log_directory.is_some(), ..duties })
         .and_then(|program| bpf::load(&program))
         .map_err(|errno| wall("system call filter", errno))
 }

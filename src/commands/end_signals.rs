@@ -1,5 +1,5 @@
-//! Signals that end a call at the command line. A terminal must be put back before this process ends, so every signal
-//! that would end it at once is heeded there.
+//! Signals that end a call at the command line. A terminal must be restored before this process ends, so every signal
+//! that would end it at once is handled there.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,22 +22,22 @@ const OTHERS: [i32; 14] = [
     SIGSTKFLT, SIGABRT, SIGTRAP, SIGSYS,
 ];
 
-/// Receives them.
+/// A receiver of these signals.
 pub(super) struct EndSignals(Vec<(Signal, Cancellation)>);
 
 impl EndSignals {
-    /// Begins to receive them; all of them where a terminal is in use.
+    /// Starts to receive signals. The others are received only if a terminal is in use.
     ///
     /// # Errors
     /// A signal that cannot be received.
     pub(super) fn watch(has_terminal: bool) -> io::Result<Self> {
         let others = if has_terminal { OTHERS.as_slice() } else { &[] };
         let watched = |number: &i32| {
-            let why = match *number {
+            let cancellation = match *number {
                 SIGINT | SIGQUIT => Cancellation::Interrupt,
                 _ => Cancellation::Terminate,
             };
-            Ok((signal(SignalKind::from_raw(*number))?, why))
+            Ok((signal(SignalKind::from_raw(*number))?, cancellation))
         };
         let realtime = has_terminal.then(|| libc::SIGRTMIN()..=libc::SIGRTMAX());
         let all =
@@ -45,12 +45,12 @@ impl EndSignals {
         all.map(|number| watched(&number)).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for one.
+    /// Waits for a signal.
     pub(super) async fn next(&mut self) -> Cancellation {
         poll_fn(|context| {
-            for (signal, why) in &mut self.0 {
+            for (signal, cancellation) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {
-                    return Poll::Ready(*why);
+                    return Poll::Ready(*cancellation);
                 }
             }
             Poll::Pending

@@ -19,7 +19,7 @@ pub struct CliError {
 }
 
 impl CliError {
-    /// Makes an error of cofferdam's own, with exit code 125.
+    /// Makes an error of cofferdam itself, with exit code 125.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, code: exit::REFUSED }
     }
@@ -56,7 +56,7 @@ impl CliError {
     }
 
     pub fn print(&self) {
-        // A terminal that has gone away takes no message.
+        // If standard error is closed, there is no other way to report it.
         writeln!(std::io::stderr(), "{}", self.painted(Colour::of_errors())).unwrap_or_default();
     }
 }

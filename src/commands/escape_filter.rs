@@ -1,49 +1,54 @@
 //! Filters what a program in a cell writes to the operator's terminal: text, colours and the cursor pass, and nothing
 //! that the terminal would answer with text, keep, or act on outside of its window.
 //!
-//! A terminal types its answers as if the operator had (xterm's ctlseqs has the list). A program chooses the text of
-//! some of them: the title, a setting that is asked for by DECRQSS, the clipboard by OSC 52. So what passes is listed
-//! here, sequence by sequence; anything else does not.
+//! A terminal sends its answers as if the operator had typed them (xterm's ctlseqs has the list). A program chooses the
+//! text of some of them: the title, a setting that is requested by DECRQSS, the clipboard by OSC 52. So the sequences that
+//! pass are listed here; all others are dropped.
+//!
+//! The states are those of the usual parser of the VT500 series. Crates for it, such as `vte`, report the values of a
+//! sequence and not its bytes: `CSI K` and `CSI 0 K`, or an empty part of a colour, are the same there. They have no limit
+//! on the length of a command, end one before its terminator has come, and replace bytes that are not UTF-8.
 
 use super::fences::{FENCE, Fences};
 
-/// Longest beginning of a device control string, and longest operating system control, in bytes.
-const HEAD: usize = 16;
-const COMMAND: usize = 4096;
-/// Longest control sequence, in bytes: a long list of colours.
-const SEQUENCE: usize = 256;
-/// Most digits of a number: terminals cut longer ones in different ways.
-const DIGITS: usize = 5;
+/// Maximum bytes of a device control string before the letter that names its kind.
+const MAX_DCS_HEAD: usize = 16;
+/// Maximum bytes of an operating system control.
+const MAX_OSC: usize = 4096;
+/// Maximum bytes of a control sequence: a long list of colours.
+const MAX_CSI: usize = 256;
+/// Maximum digits of a number: terminals cut longer ones in different ways.
+const MAX_DIGITS: usize = 5;
 
 /// Private modes that pass (DECSET): keys, the cursor, wrapping, the mouse, the other screen, pasting, and drawing at once.
-/// Not those that change the size of the window, the character set or the keyboard's own settings, nor the origin
-/// (6), which a terminal keeps with the cursor and brings back later.
-const MODES: [u32; 21] = [
+/// Modes that change the size of the window, the character set or the settings of the keyboard are missing, and so is
+/// the origin (6), which a terminal saves with the cursor and restores later.
+const PRIVATE_MODES: [u32; 21] = [
     1, 5, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1047, 1048, 1049,
     2004, 2026,
 ];
-/// Private modes that a terminal has on by itself: they are switched on again.
-const USUALLY_ON: [u32; 2] = [7, 25];
+/// Private modes that are on by default: they are switched on again at the end.
+const ON_BY_DEFAULT: [u32; 2] = [7, 25];
 
 /// Commands of operating system controls (OSC) that pass: title and icon, colours that are set, links, and marks of
-/// shell prompts. Not 52, the clipboard, nor 50, a font by a name that can be asked for, nor 7, a directory in which the
+/// shell prompts. Dropped are 52, the clipboard, 50, a font whose name can be queried, and 7, a directory in which the
 /// terminal opens its next window.
-const COMMANDS: [&str; 12] =
+const OSC_COMMANDS: [&str; 12] =
     ["0", "1", "2", "4", "8", "10", "11", "12", "104", "110", "111", "133"];
-/// Those among them that set the title or the icon's.
+/// Commands that set the title or the icon's.
 const TITLES: [&str; 3] = ["0", "1", "2"];
-/// Keeps the title and takes it back (xterm's ctlseqs, `CSI Ps t`).
+/// Save and restore the title (xterm's ctlseqs, `CSI Ps t`).
 const KEEP_TITLE: &[u8] = b"\x1b[22;0t";
 const TITLE_AS_KEPT: &[u8] = b"\x1b[23;0t";
-/// Those among them that set colours.
+/// Commands that set colours.
 const COLOURS: [&str; 4] = ["4", "10", "11", "12"];
 
-/// Treatment of questions that a terminal answers with numbers alone, such as the place of the cursor.
+/// Treatment of queries that a terminal answers with numbers alone, such as the position of the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Questions {
-    /// They pass: the answers go to the program.
+    /// The program reads the answers.
     Pass,
-    /// They do not: nobody would read the answers but the operator's shell.
+    /// Only the operator's shell would read the answers.
     Drop,
 }
 
@@ -51,7 +56,7 @@ pub(super) enum Questions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coding {
     Utf8,
-    /// One byte a character: 0x80 to 0x9f are controls, as ESC and another byte are.
+    /// One byte a character: 0x80 to 0x9f are controls, like ESC and another byte.
     Bytes,
 }
 
@@ -74,25 +79,27 @@ pub(super) struct EscapeFilter {
     questions: Questions,
     coding: Coding,
     state: State,
-    /// Bytes of the sequence so far.
-    held: Vec<u8>,
-    /// Bytes of a character of UTF-8 so far, and their number when it is whole.
+    /// Bytes of the current sequence.
+    pending: Vec<u8>,
+    /// Bytes of the current UTF-8 character.
     character: Vec<u8>,
+    /// Bytes that this character has when it is complete.
     length: usize,
+    /// Private modes that were set, each with its value.
     modes: Vec<(u32, bool)>,
     changed: Changed,
-    /// Fences behind the questions that passed.
+    /// Fences after the queries that passed.
     fences: Fences,
-    /// A question that waits until the terminal is further, and what is behind it.
+    /// A query that waits until the terminal has drawn more, and the output after it.
     later: Option<Vec<u8>>,
 }
 
-/// Settings of the terminal that were changed, and are put back at the end.
+/// Settings of the terminal that were changed, and are restored at the end.
 #[derive(Debug, Default)]
 struct Changed {
     /// Anything but text was written.
     anything: bool,
-    /// Keys were told to send something else than usual.
+    /// Keys were set to send other sequences.
     keys: bool,
     cursor_shape: bool,
     colours: bool,
@@ -103,26 +110,27 @@ struct Changed {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
     #[default]
-    Text,
+    Ground,
     /// After ESC.
     Escape,
     /// After ESC and an intermediate byte.
-    Intermediate,
+    EscapeIntermediate,
     /// In a control sequence (CSI).
-    Sequence,
-    /// In an operating system control (OSC), and after an ESC there.
-    Command,
-    CommandEscape,
+    Csi,
+    /// In an operating system control (OSC).
+    Osc,
+    /// In an operating system control, after ESC.
+    OscEscape,
     /// In a device control string (DCS) whose kind is not known yet.
-    Head,
-    /// In one that passes.
-    Passed,
-    /// In a control string that does not.
-    Dropped,
+    DcsHead,
+    /// In a device control string that passes.
+    DcsPassed,
+    /// In a control string that is dropped.
+    StringDropped,
 }
 
-/// Takes back what keys were told to send.
-const KEYS_AS_USUAL: &[u8] = b"\x1b[<99u\x1b[>4m";
+/// Resets the sequences that keys send.
+const DEFAULT_KEYS: &[u8] = b"\x1b[<99u\x1b[>4m";
 
 const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
@@ -133,7 +141,7 @@ impl EscapeFilter {
             questions,
             coding,
             state: State::default(),
-            held: Vec::new(),
+            pending: Vec::new(),
             character: Vec::new(),
             length: 0,
             modes: Vec::new(),
@@ -149,58 +157,60 @@ impl EscapeFilter {
         for byte in bytes {
             match &mut self.later {
                 Some(later) => later.push(*byte),
-                None => self.take(*byte, &mut out),
+                None => self.advance(*byte, &mut out),
             }
         }
         self.fences.wrote(out.len());
         out
     }
 
-    /// Returns whether output waits for an answer of the terminal.
+    /// Returns true while output waits for an answer of the terminal.
     pub(super) fn is_waiting(&self) -> bool {
         self.later.is_some()
     }
 
-    /// Returns the fences that were put behind questions.
+    /// Returns the fences that were written after queries.
     pub(super) fn fences(&self) -> &Fences {
         &self.fences
     }
 
-    /// Takes answers of the terminal to fences. Returns the bytes that may pass for it.
+    /// Counts answers of the terminal to fences. Returns the bytes that may pass now.
     pub(super) fn answered(&mut self, answers: usize) -> Vec<u8> {
         self.fences.answered(answers);
         match self.fences.may_ask() {
-            true => self.go_on(),
+            true => self.resume(),
             false => Vec::new(),
         }
     }
 
-    /// Lets no question pass any more. Returns the bytes that may pass for it.
+    /// Drops all queries from now on. Returns the bytes that may pass now.
     pub(super) fn ask_no_more(&mut self) -> Vec<u8> {
         self.questions = Questions::Drop;
-        self.go_on()
+        self.resume()
     }
 
-    fn go_on(&mut self) -> Vec<u8> {
+    /// Filters the output that has waited.
+    fn resume(&mut self) -> Vec<u8> {
+        // Without a query that waits there is no such output.
         let later = self.later.take().unwrap_or_default();
         self.push(&later)
     }
 
-    /// Returns what puts the terminal back: an unfinished string ends, modes are as they were, colours are off. Nothing,
-    /// if only text was written.
+    /// Returns the sequences that restore the terminal: they end an unfinished string, switch modes back and turn colours
+    /// off. Empty if only text was written.
     pub(super) fn reset(&self) -> Vec<u8> {
         let mut out = Vec::new();
         if !self.changed.anything {
             return out;
         }
-        if self.state == State::Passed {
+        if self.state == State::DcsPassed {
             out.extend(b"\x1b\\");
         }
-        // Each screen has key flags of its own.
-        let keys: &[u8] = if self.changed.keys { KEYS_AS_USUAL } else { b"" };
+        // Each of the two screens has key flags: they are reset before and after the modes, which may switch screens.
+        let keys: &[u8] = if self.changed.keys { DEFAULT_KEYS } else { b"" };
         out.extend(keys);
         for (mode, on) in &self.modes {
-            if *on != USUALLY_ON.contains(mode) {
+            if *on != ON_BY_DEFAULT.contains(mode) {
                 let end = if *on { 'l' } else { 'h' };
                 out.extend(format!("\x1b[?{mode}{end}").bytes());
             }
@@ -218,94 +228,94 @@ impl EscapeFilter {
         if self.changed.cursor_shape {
             out.extend(b"\x1b[0 q");
         }
-        // Modes of every terminal: inserting, and what Enter sends. Then the scrolled region, by which the cursor stays
-        // where it is; colours, the keypad, and the character sets.
+        // Modes of every terminal: inserting, and what Enter sends. Then the scrolling region, with the cursor saved
+        // around it; colours, the keypad, and the character sets.
         out.extend(b"\x1b[4;20l\x1b7\x1b[r\x1b8\x1b[0m\x1b>\x0f\x1b(B\x1b)B");
         out
     }
 
-    fn take(&mut self, byte: u8, out: &mut Vec<u8>) {
+    fn advance(&mut self, byte: u8, out: &mut Vec<u8>) {
         match self.state {
-            State::Text => self.text(byte, out),
+            State::Ground => self.ground(byte, out),
             State::Escape => self.escape(byte, out),
-            State::Intermediate => match byte {
-                0x20..=0x2f if self.held.len() < SEQUENCE => self.held.push(byte),
-                0x30..=0x7e => self.end(byte, out),
-                _ => self.again(byte, out),
+            State::EscapeIntermediate => match byte {
+                0x20..=0x2f if self.pending.len() < MAX_CSI => self.pending.push(byte),
+                0x30..=0x7e => self.end_escape(byte, out),
+                _ => self.abort(byte, out),
             },
-            State::Sequence => match byte {
-                0x20..=0x3f if self.held.len() < SEQUENCE => self.held.push(byte),
-                0x40..=0x7e => self.sequence(byte, out),
-                _ => self.again(byte, out),
+            State::Csi => match byte {
+                0x20..=0x3f if self.pending.len() < MAX_CSI => self.pending.push(byte),
+                0x40..=0x7e => self.end_csi(byte, out),
+                _ => self.abort(byte, out),
             },
-            State::Command => self.command(byte, out),
-            State::CommandEscape => match byte {
-                b'\\' => self.commanded(b"\x1b\\", out),
+            State::Osc => self.osc(byte, out),
+            State::OscEscape => match byte {
+                b'\\' => self.end_osc(b"\x1b\\", out),
                 _ => {
                     self.state = State::Escape;
                     self.escape(byte, out);
                 }
             },
-            State::Head => self.head(byte, out),
-            State::Passed => match byte {
+            State::DcsHead => self.dcs_head(byte, out),
+            State::DcsPassed => match byte {
                 ESCAPE => {
-                    // Its end comes next, or something else that ends it too.
+                    // ESC ends the string, whatever byte comes next.
                     out.extend(b"\x1b\\");
-                    self.state = State::Dropped;
-                    self.held.push(byte);
+                    self.state = State::StringDropped;
+                    self.pending.push(byte);
                 }
                 0x20..=0x7e => out.push(byte),
                 _ => {}
             },
-            State::Dropped => self.dropped(byte, out),
+            State::StringDropped => self.string_dropped(byte, out),
         }
     }
 
-    fn dropped(&mut self, byte: u8, out: &mut Vec<u8>) {
-        match (self.held.last(), byte) {
-            (_, BELL) => self.over(),
-            (Some(&ESCAPE), b'\\') => self.over(),
+    fn string_dropped(&mut self, byte: u8, out: &mut Vec<u8>) {
+        match (self.pending.last(), byte) {
+            (_, BELL) => self.enter_ground(),
+            (Some(&ESCAPE), b'\\') => self.enter_ground(),
             (Some(&ESCAPE), _) => {
-                self.over();
+                self.enter_ground();
                 self.state = State::Escape;
                 self.escape(byte, out);
             }
-            (_, ESCAPE) => self.held.push(byte),
-            (_, 0x18 | 0x1a) => self.over(),
+            (_, ESCAPE) => self.pending.push(byte),
+            (_, 0x18 | 0x1a) => self.enter_ground(),
             (_, _) => {}
         }
     }
 
-    fn over(&mut self) {
-        self.held.clear();
-        self.state = State::Text;
+    fn enter_ground(&mut self) {
+        self.pending.clear();
+        self.state = State::Ground;
     }
 
-    fn text(&mut self, byte: u8, out: &mut Vec<u8>) {
+    fn ground(&mut self, byte: u8, out: &mut Vec<u8>) {
         if byte >= 0x80 {
-            return self.beyond_ascii(byte, out);
+            return self.non_ascii(byte, out);
         }
         self.character.clear();
         match byte {
             ESCAPE => {
-                self.held.clear();
+                self.pending.clear();
                 self.state = State::Escape;
             }
-            // Bell, backspace, tab, lines, and shifts of the character set, which are put back.
+            // Bell, backspace, tab, lines, and shifts of the character set, which are restored.
             0x07..=0x0d => out.push(byte),
             0x0e | 0x0f => {
                 self.changed.anything = true;
                 out.push(byte);
             }
-            // ENQ, which is answered with a text, CAN, by which file transfers begin, and others that draw nothing.
+            // ENQ, which is answered with a text; CAN, which starts file transfers; and others that draw nothing.
             0x00..=0x1f | 0x7f => {}
             _ => out.push(byte),
         }
     }
 
-    /// Takes a byte of a character beyond ASCII. A whole one passes, in its shortest form, if it is no control (U+0080 to
-    /// U+009F). A terminal that takes bytes for characters would see controls in others: they become a question mark.
-    fn beyond_ascii(&mut self, byte: u8, out: &mut Vec<u8>) {
+    /// Handles a byte of a character outside of ASCII. Complete characters pass in their shortest form, except controls
+    /// (U+0080 to U+009F). A terminal with one byte a character would see controls in others: these become a question mark.
+    fn non_ascii(&mut self, byte: u8, out: &mut Vec<u8>) {
         if byte >= 0xc0 || self.character.is_empty() {
             self.character.clear();
             self.length = match byte {
@@ -329,41 +339,42 @@ impl EscapeFilter {
     }
 
     fn escape(&mut self, byte: u8, out: &mut Vec<u8>) {
-        self.held.clear();
+        self.pending.clear();
         match byte {
-            b'[' => self.state = State::Sequence,
-            b']' => self.state = State::Command,
-            b'P' => self.state = State::Head,
-            // SOS, PM, APC: nothing that is needed.
-            b'X' | b'^' | b'_' => self.state = State::Dropped,
+            b'[' => self.state = State::Csi,
+            b']' => self.state = State::Osc,
+            b'P' => self.state = State::DcsHead,
+            // SOS, PM, APC: no program needs them.
+            b'X' | b'^' | b'_' => self.state = State::StringDropped,
             0x20..=0x2f => {
-                self.held.push(byte);
-                self.state = State::Intermediate;
+                self.pending.push(byte);
+                self.state = State::EscapeIntermediate;
             }
-            // Cursor and colours kept and taken back, keypad, lines, and the terminal's own reset. Not a tab stop: nobody
-            // knows where they were.
+            // Saving and restoring cursor and colours, keypad, lines, and a reset. A tab stop is dropped: the earlier
+            // ones are not known and could not be restored.
             b'6' | b'7' | b'8' | b'9' | b'=' | b'>' | b'D' | b'E' | b'M' | b'c' | b'\\' => {
                 self.changed.anything = true;
                 out.extend([ESCAPE, byte]);
-                self.state = State::Text;
+                self.state = State::Ground;
             }
             ESCAPE => {}
-            0x30..=0x7e => self.state = State::Text,
-            _ => self.again(byte, out),
+            0x30..=0x7e => self.state = State::Ground,
+            _ => self.abort(byte, out),
         }
     }
 
-    /// A sequence breaks off: what comes is text again.
-    fn again(&mut self, byte: u8, out: &mut Vec<u8>) {
-        self.over();
-        self.text(byte, out);
+    /// Drops an incomplete sequence: the byte that ends it is text.
+    fn abort(&mut self, byte: u8, out: &mut Vec<u8>) {
+        self.enter_ground();
+        self.ground(byte, out);
     }
 
-    /// Ends an escape sequence with intermediate bytes: a character set, or the size of a line. Not the coding (`ESC %`).
-    fn end(&mut self, byte: u8, out: &mut Vec<u8>) {
-        let held = std::mem::take(&mut self.held);
-        self.state = State::Text;
-        let passes = match held.as_slice() {
+    /// Ends an escape sequence with intermediate bytes. Character sets and the size of a line pass, the coding of
+    /// characters (`ESC %`) does not.
+    fn end_escape(&mut self, byte: u8, out: &mut Vec<u8>) {
+        let pending = std::mem::take(&mut self.pending);
+        self.state = State::Ground;
+        let passes = match pending.as_slice() {
             [b'(' | b')' | b'*' | b'+'] => true,
             [b'#'] => matches!(byte, b'3'..=b'6' | b'8'),
             _ => false,
@@ -371,21 +382,21 @@ impl EscapeFilter {
         if passes {
             self.changed.anything = true;
             out.push(ESCAPE);
-            out.extend(held);
+            out.extend(pending);
             out.push(byte);
         }
     }
 
     /// Ends a control sequence: passes it on if it is listed.
-    fn sequence(&mut self, last: u8, out: &mut Vec<u8>) {
-        let held = std::mem::take(&mut self.held);
-        self.state = State::Text;
-        let Some(Parts { prefix, numbers, intermediate }) = Parts::of(&held) else { return };
-        let is_plain = !numbers.contains(&b':');
+    fn end_csi(&mut self, last: u8, out: &mut Vec<u8>) {
+        let pending = std::mem::take(&mut self.pending);
+        self.state = State::Ground;
+        let Some(Parts { prefix, numbers, intermediate }) = Parts::parse(&pending) else { return };
+        let has_subparameters = numbers.contains(&b':');
         let passes = match (prefix, intermediate, last) {
-            // Colours, whose numbers may have parts.
+            // Colours, which may have subparameters.
             (b"", b"", b'm') => true,
-            _ if !is_plain => false,
+            _ if has_subparameters => false,
             // The cursor, tabs, erasing, inserting, scrolling, repeating, margins.
             (b"", b"", b'@'..=b'M' | b'P' | b'S' | b'T' | b'X' | b'Z' | b'`' | b'a' | b'b') => true,
             (b"", b"", b'd'..=b'f' | b'r' | b's' | b'u') => true,
@@ -395,38 +406,40 @@ impl EscapeFilter {
                 self.changed.cursor_shape = true;
                 true
             }
-            (b"?", b"", b'h' | b'l') => return self.mode(numbers, last, out),
+            (b"?", b"", b'h' | b'l') => return self.private_modes(numbers, last, out),
             (b">", b"", b'm') => self.keys(matches!(numbers, b"4") || numbers.starts_with(b"4;")),
             (b">" | b"=" | b"<", b"", b'u') => self.keys(true),
-            // Kinds of the terminal and its state, and modes: answered with numbers alone.
+            // Queries for the kind of the terminal, its state and modes: answered with numbers alone.
             (b"" | b">", b"", b'c') | (b"?", b"", b'u') | (b"" | b"?", b"$", b'p') => {
-                return self.ask(&held, last, out);
+                return self.ask(&pending, last, out);
             }
-            // Not the status, which is a fence.
+            // Queries for the cursor and the colour scheme. The status (5) is dropped: the filter uses it for fences.
             (b"" | b"?", b"", b'n') if matches!(numbers, b"6" | b"996") => {
-                return self.ask(&held, last, out);
+                return self.ask(&pending, last, out);
             }
             _ => false,
         };
         if passes {
             self.changed.anything = true;
             out.extend(b"\x1b[");
-            out.extend(held);
+            out.extend(pending);
             out.push(last);
         }
     }
 
+    /// Remembers that keys were changed, if the sequence passes.
     fn keys(&mut self, passes: bool) -> bool {
         self.changed.keys |= passes;
         passes
     }
 
-    /// Passes a question on with a fence behind it, or has it wait for the terminal, behind a fence too.
-    fn ask(&mut self, held: &[u8], last: u8, out: &mut Vec<u8>) {
+    /// Passes a query on and writes a fence after it. If the terminal is far behind, writes a fence and holds the query
+    /// back until it is answered.
+    fn ask(&mut self, pending: &[u8], last: u8, out: &mut Vec<u8>) {
         if self.questions == Questions::Drop {
             return;
         }
-        let question = [b"\x1b[", held, &[last]].concat();
+        let question = [b"\x1b[", pending, &[last]].concat();
         let mut now = Fences::clone(&self.fences);
         now.wrote(out.len());
         if now.may_ask() {
@@ -441,54 +454,55 @@ impl EscapeFilter {
         }
     }
 
-    /// Passes on the listed ones of private modes, and keeps them in mind.
-    fn mode(&mut self, numbers: &[u8], last: u8, out: &mut Vec<u8>) {
+    /// Passes on the private modes that are listed, and remembers them.
+    fn private_modes(&mut self, numbers: &[u8], last: u8, out: &mut Vec<u8>) {
+        // Numbers are ASCII digits and `;` here.
         let numbers = std::str::from_utf8(numbers).unwrap_or_default().split(';');
         for number in numbers.filter_map(|number| number.parse().ok()) {
-            if MODES.contains(&number) {
+            if PRIVATE_MODES.contains(&number) {
                 self.modes.retain(|(known, _)| *known != number);
                 self.modes.push((number, last == b'h'));
                 self.changed.anything = true;
-                // The other screen has key flags of its own, which nobody would take back later.
+                // The other screen has separate key flags, which `reset` cannot reach from this one.
                 if self.changed.keys && last == b'l' && matches!(number, 47 | 1047 | 1049) {
-                    out.extend(KEYS_AS_USUAL);
+                    out.extend(DEFAULT_KEYS);
                 }
                 out.extend(format!("\x1b[?{number}{}", char::from(last)).bytes());
             }
         }
     }
 
-    /// Takes a byte of an operating system control, which is held until its end.
-    fn command(&mut self, byte: u8, out: &mut Vec<u8>) {
+    /// Handles a byte of an operating system control, which is pending back until its end.
+    fn osc(&mut self, byte: u8, out: &mut Vec<u8>) {
         match byte {
-            BELL => self.commanded(b"\x07", out),
-            ESCAPE => self.state = State::CommandEscape,
-            0x20..=0x7e | 0x80..=0xff if self.held.len() < COMMAND => self.held.push(byte),
+            BELL => self.end_osc(b"\x07", out),
+            ESCAPE => self.state = State::OscEscape,
+            0x20..=0x7e | 0x80..=0xff if self.pending.len() < MAX_OSC => self.pending.push(byte),
             _ => {
-                self.held.clear();
-                self.state = State::Dropped;
+                self.pending.clear();
+                self.state = State::StringDropped;
             }
         }
     }
 
     /// Ends an operating system control: passes it on if it is known to be harmless.
-    fn commanded(&mut self, end: &[u8], out: &mut Vec<u8>) {
-        let held = std::mem::take(&mut self.held);
-        self.state = State::Text;
-        let Ok(text) = std::str::from_utf8(&held) else { return };
+    fn end_osc(&mut self, end: &[u8], out: &mut Vec<u8>) {
+        let pending = std::mem::take(&mut self.pending);
+        self.state = State::Ground;
+        let Ok(text) = std::str::from_utf8(&pending) else { return };
         let (number, value) = text.split_once(';').unwrap_or((text, ""));
-        // Some terminals take bytes for characters in here whatever their coding is.
+        // Some terminals read one byte a character here, whatever their coding is.
         let is_harmless = |c: &char| !c.is_control() && !has_control(c.to_string().as_bytes());
         let value: String = value.chars().filter(is_harmless).collect();
-        // Judge the text that is written, not the one that was read. A query has `?` in place of a value; a link may have
-        // one in its address.
-        let asks = number != "8" && value.split(';').any(|one| one == "?");
-        // A mark of a prompt may have a code behind it, and no option: one asks for clicks.
+        // Judge the text that is written, not the one that was read. A query has `?` in place of a value; the address of
+        // a link may have `?` too.
+        let is_query = number != "8" && value.split(';').any(|part| part == "?");
+        // A mark of a prompt may have an exit code, but no option: one of them has the terminal send clicks.
         let is_mark = || {
             let (mark, code) = value.split_once(';').unwrap_or((&value, ""));
             matches!(mark, "A" | "B" | "C" | "D") && code.bytes().all(|byte| byte.is_ascii_digit())
         };
-        if !COMMANDS.contains(&number) || asks || (number == "133" && !is_mark()) {
+        if !OSC_COMMANDS.contains(&number) || is_query || (number == "133" && !is_mark()) {
             return;
         }
         self.changed.anything = true;
@@ -506,30 +520,30 @@ impl EscapeFilter {
         out.extend(end);
     }
 
-    /// Takes a byte of the beginning of a device control string, up to what tells its kind: sixel graphics (`q` after
-    /// numbers) pass. DECRQSS and XTGETTCAP have `$` or `+` before it.
-    fn head(&mut self, byte: u8, out: &mut Vec<u8>) {
+    /// Handles a byte of a device control string before its kind is known. Sixel graphics (`q` after numbers) pass.
+    /// DECRQSS and XTGETTCAP have `$` or `+` before the `q`.
+    fn dcs_head(&mut self, byte: u8, out: &mut Vec<u8>) {
         match byte {
-            0x30..=0x3b if self.held.len() < HEAD => self.held.push(byte),
+            0x30..=0x3b if self.pending.len() < MAX_DCS_HEAD => self.pending.push(byte),
             b'q' => {
                 self.changed.anything = true;
                 out.extend(b"\x1bP");
-                out.append(&mut self.held);
+                out.append(&mut self.pending);
                 out.push(byte);
-                self.state = State::Passed;
+                self.state = State::DcsPassed;
             }
             _ => {
-                self.held.clear();
-                self.state = State::Dropped;
-                self.take(byte, out);
+                self.pending.clear();
+                self.state = State::StringDropped;
+                self.advance(byte, out);
             }
         }
     }
 }
 
-/// Parts of a control sequence before its last byte.
+/// Parts of a control sequence without its last byte.
 struct Parts<'s> {
-    /// One of `<=>?`, or nothing.
+    /// One of `<=>?`, or empty.
     prefix: &'s [u8],
     /// Numbers with `;` and `:` between them.
     numbers: &'s [u8],
@@ -537,21 +551,21 @@ struct Parts<'s> {
 }
 
 impl<'s> Parts<'s> {
-    /// Returns the parts of a sequence that is well formed, and whose numbers every terminal reads in the same way.
-    fn of(held: &'s [u8]) -> Option<Self> {
+    /// Parses a sequence. `None` if it is malformed, or has numbers that terminals read in different ways.
+    fn parse(pending: &'s [u8]) -> Option<Self> {
         let is_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b';' | b':');
-        let begin = usize::from(held.first().is_some_and(|first| matches!(first, b'<'..=b'?')));
-        let (prefix, rest) = held.split_at_checked(begin)?;
+        let begin = usize::from(pending.first().is_some_and(|first| matches!(first, b'<'..=b'?')));
+        let (prefix, rest) = pending.split_at_checked(begin)?;
         let end = rest.iter().position(|byte| !is_number(byte)).unwrap_or(rest.len());
         let (numbers, intermediate) = rest.split_at_checked(end)?;
-        let is_short = |number: &[u8]| number.len() <= DIGITS;
+        let is_short = |number: &[u8]| number.len() <= MAX_DIGITS;
         let is_well_formed = intermediate.iter().all(|byte| matches!(byte, 0x20..=0x2f))
             && numbers.split(|byte| !byte.is_ascii_digit()).all(is_short);
         is_well_formed.then_some(Self { prefix, numbers, intermediate })
     }
 }
 
-/// Returns whether a terminal that takes bytes for characters would see a control in these.
+/// Returns true if a terminal with one byte a character would see a control in these bytes.
 fn has_control(bytes: &[u8]) -> bool {
     bytes.iter().any(|byte| matches!(byte, 0x80..=0x9f))
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::error::CliError;
 use config::exec::{ExecSettings, Said, Typed};
 
-/// As typed.
+/// Flags as typed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ExecFlags {
     /// Time of a bash_exec that asks for none [default: $BASH_MCP_DEFAULT_TIMEOUT, else 30]
@@ -59,7 +59,7 @@ mod tests {
     use config::{Config, ValueSource};
 
     #[test]
-    fn flags_are_before_the_environment_and_each_value_says_where_it_is_from() {
+    fn flags_override_the_environment_and_each_value_has_its_source() {
         let Ok(Config { exec, .. }) = Config::parse(None, 2) else { panic!("the defaults") };
         let flags = ExecFlags { default_timeout: Some("5".to_owned()), ..ExecFlags::default() };
         let variable = |name| match name {
@@ -67,18 +67,18 @@ mod tests {
             "BASH_MCP_MAX_HISTORY" => Some("9".into()),
             _ => None,
         };
-        let told = in_force(exec.clone(), &flags, variable).map(|exec| {
+        let values = in_force(exec.clone(), &flags, variable).map(|exec| {
             let ExecSettings { default_timeout, history, max_timeout, .. } = exec;
             (default_timeout.value.as_secs(), default_timeout.source, history, max_timeout.source)
         });
         let history =
             config::Setting { value: 9, source: ValueSource::Said("BASH_MCP_MAX_HISTORY") };
         assert_eq!(
-            told,
+            values,
             Ok((5, ValueSource::Said("--default-timeout"), history, ValueSource::Default))
         );
-        let odd = |_| Some(OsString::from_vec(vec![0xff]));
-        let refused = in_force(exec, &ExecFlags::default(), odd).map_err(|error| error.text());
+        let not_utf8 = |_| Some(OsString::from_vec(vec![0xff]));
+        let refused = in_force(exec, &ExecFlags::default(), not_utf8).map_err(|error| error.text());
         assert_eq!(
             refused,
             Err("cofferdam: BASH_MCP_DEFAULT_TIMEOUT: the value is not UTF-8\n\

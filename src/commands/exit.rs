@@ -20,12 +20,12 @@ pub enum Cancellation {
     Interrupt,
     /// SIGTERM.
     Terminate,
-    /// The output has no reader any more; a program of its own would have got SIGPIPE.
+    /// The output has no reader any more; without cofferdam in between, the program would have got SIGPIPE.
     OutputClosed,
 }
 
 impl Cancellation {
-    /// Returns the signal that it stands for.
+    /// Returns the number of the signal whose exit code is used.
     fn signal(self) -> u8 {
         match self {
             Self::Interrupt => 2,
@@ -35,16 +35,16 @@ impl Cancellation {
     }
 }
 
-/// Returns the exit code of an outcome. `taken_back` counts only if the outcome is a cancellation:
-/// a program that ended by itself just before has its own code.
-pub fn code(outcome: &Outcome, taken_back: Option<Cancellation>) -> u8 {
+/// Returns the exit code of an outcome. `cancellation` counts only if the outcome is a cancellation:
+/// a program that exited just before has its exit code.
+pub fn code(outcome: &Outcome, cancellation: Option<Cancellation>) -> u8 {
     match outcome {
         Outcome::Exited { code } => *code,
         Outcome::Signaled { signal } => signal.saturating_add(128),
         Outcome::Timeout => TIMEOUT,
         Outcome::Limit(_) => LIMIT,
         Outcome::Cancelled => {
-            taken_back.unwrap_or(Cancellation::Interrupt).signal().saturating_add(128)
+            cancellation.unwrap_or(Cancellation::Interrupt).signal().saturating_add(128)
         }
         Outcome::Failed(failure) => failure_code(failure),
     }
@@ -72,7 +72,7 @@ mod tests {
     use model::outcome::LimitKind;
 
     #[test]
-    fn every_outcome_has_the_code_of_r2() {
+    fn every_outcome_has_its_code() {
         let program = || "x".to_owned();
         let cases = [
             (Outcome::Exited { code: 0 }, 0),
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_taken_back_has_the_code_of_the_signal_behind_it() {
-        let cancelled = |why| code(&Outcome::Cancelled, Some(why));
+    fn a_cancelled_call_has_the_code_of_its_signal() {
+        let cancelled = |cancellation| code(&Outcome::Cancelled, Some(cancellation));
         assert_eq!(
             [Cancellation::Interrupt, Cancellation::Terminate, Cancellation::OutputClosed]
                 .map(cancelled),
             [130, 143, 141]
         );
-        let own = code(&Outcome::Exited { code: 3 }, Some(Cancellation::Interrupt));
-        assert_eq!(own, 3);
+        let exited = code(&Outcome::Exited { code: 3 }, Some(Cancellation::Interrupt));
+        assert_eq!(exited, 3);
     }
 }

@@ -1,47 +1,50 @@
-//! Questions about the terminal's status (DSR), each behind a question of a program's. A terminal answers in order: once it
-//! has told its status, it has answered all before that, and drawn it.
+//! Fences: queries for the terminal's status (DSR), written after each query of a program. A terminal answers in order:
+//! once it has reported its status, it has drawn all earlier output and answered all earlier queries.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Asks for the status, and its answers. The filter lets no program ask for it.
+/// The query for the status. The filter drops it in the output of programs.
 pub(super) const FENCE: &[u8] = b"\x1b[5n";
+/// Answers to a fence.
 const ANSWERS: [&[u8]; 2] = [b"\x1b[0n", b"\x1b[3n"];
 
-/// Fences that may be open when a program asks something.
-const MOST: usize = 16;
-/// Bytes that the terminal may have before it when a program asks something.
-const WINDOW: usize = 16 << 10;
-/// Time in which a terminal answers, over a slow line too, what it has not drawn yet left aside.
-const ANSWER: Duration = Duration::from_secs(2);
-/// Bytes that the slowest line carries in a second, and the longest time that is granted to it.
-const SLOWEST: usize = 20_000;
-const LONGEST: Duration = Duration::from_secs(60);
+/// Maximum number of open fences with which a program may send a query.
+const MAX_OPEN: usize = 16;
+/// Maximum bytes that the terminal may not have drawn yet when a program sends a query.
+const MAX_UNDRAWN: usize = 16 << 10;
+/// Time in which a terminal answers, over a slow line too, once all output is drawn.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes that the slowest line carries in a second.
+const MIN_BYTES_PER_SECOND: usize = 20_000;
+/// Maximum time for drawing.
+const MAX_DRAWING_TIME: Duration = Duration::from_secs(60);
 
-/// Fences that were put, and how far the terminal is.
+/// Fences that were written, and how far the terminal is behind.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fences {
     open: usize,
-    /// Bytes since the last fence, and those that the terminal may not have drawn.
+    /// Bytes since the last fence.
     since: usize,
+    /// Bytes that the terminal may not have drawn.
     undrawn: usize,
     /// Time of the last byte.
     wrote_at: Option<Instant>,
 }
 
 impl Fences {
-    /// Returns whether a program may ask something now: the answer comes soon.
+    /// Returns true if a program may send a query now: the answer comes soon.
     pub(super) fn may_ask(&self) -> bool {
-        self.open < MOST && self.undrawn < WINDOW
+        self.open < MAX_OPEN && self.undrawn < MAX_UNDRAWN
     }
 
-    /// Returns whether an answer is outstanding.
+    /// Returns true if an answer is outstanding.
     pub(super) fn is_open(&self) -> bool {
         self.open > 0
     }
 
-    /// Counts a fence that is put.
+    /// Counts a fence that is written.
     pub(super) fn put(&mut self) {
         self.open += 1;
         self.since = 0;
@@ -64,24 +67,24 @@ impl Fences {
         }
     }
 
-    /// Returns the time after which no answer is expected any more, if none has come.
+    /// Returns the time to wait for an answer from now on.
     pub(super) fn patience(&self) -> Duration {
-        let behind = u64::try_from(self.undrawn / SLOWEST).unwrap_or(u64::MAX);
-        let gone = self.wrote_at.map_or(Duration::ZERO, |then| then.elapsed());
-        let behind = Duration::from_secs(behind).min(LONGEST).saturating_sub(gone);
-        ANSWER.saturating_add(behind)
+        let drawing = u64::try_from(self.undrawn / MIN_BYTES_PER_SECOND).unwrap_or(u64::MAX);
+        let elapsed = self.wrote_at.map_or(Duration::ZERO, |then| then.elapsed());
+        let drawing = Duration::from_secs(drawing).min(MAX_DRAWING_TIME).saturating_sub(elapsed);
+        ANSWER_TIMEOUT.saturating_add(drawing)
     }
 }
 
-/// Input of a terminal in which answers to fences are found, however they are cut.
+/// Finds answers to fences in the input from a terminal, also if a read ends within one.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// Beginning of what may be one.
+    /// The last bytes of the input, if an answer may start with them.
     begun: Vec<u8>,
 }
 
 impl Answers {
-    /// Takes answers out of the input. Returns the rest, and their number.
+    /// Removes answers from the input. Returns the other bytes, and the number of answers.
     pub(super) fn take(&mut self, bytes: &[u8]) -> (Vec<u8>, usize) {
         let mut rest = Vec::with_capacity(bytes.len());
         let mut count = 0;
@@ -98,12 +101,12 @@ impl Answers {
         (rest, count)
     }
 
-    /// Returns whether something is held back that may be the beginning of an answer, or a key.
+    /// Returns true if bytes are held back that may be the start of an answer, or a key.
     pub(super) fn has_begun(&self) -> bool {
         !self.begun.is_empty()
     }
 
-    /// Returns what was held back: no answer.
+    /// Returns the bytes that were held back. They are no answer.
     pub(super) fn give_up(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.begun)
     }
@@ -114,15 +117,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_found_however_they_are_cut() {
+    fn answers_are_found_in_reads_of_any_size() {
         let input = b"a\x1b[0nb\x1b\x1b[3n\x1b[0\x1b[A\x1b[00n\x1b[0n\x1b";
         for size in 1..=input.len() {
             let mut answers = Answers::default();
-            let (mut rest, mut count) = (Vec::new(), 0);
+            let mut rest = Vec::new();
+            let mut count = 0;
             for chunk in input.chunks(size) {
-                let (some, more) = answers.take(chunk);
-                rest.extend(some);
-                count += more;
+                let (others, answered) = answers.take(chunk);
+                rest.extend(others);
+                count += answered;
             }
             assert!(answers.has_begun());
             rest.extend(answers.give_up());
@@ -131,19 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn a_program_may_ask_while_the_terminal_keeps_up() {
+    fn a_program_may_send_queries_while_the_terminal_keeps_up() {
         let mut fences = Fences::default();
         assert!(fences.may_ask());
-        fences.wrote(10 * SLOWEST);
+        fences.wrote(10 * MIN_BYTES_PER_SECOND);
         assert!(!fences.may_ask());
-        assert!(fences.patience() > ANSWER + Duration::from_secs(8));
+        assert!(fences.patience() > ANSWER_TIMEOUT + Duration::from_secs(8));
         fences.put();
         fences.wrote(100);
         fences.answered(0);
         assert!(!fences.may_ask() && fences.is_open());
         fences.answered(1);
         assert!(fences.may_ask() && !fences.is_open());
-        (0..MOST).for_each(|_| fences.put());
+        (0..MAX_OPEN).for_each(|_| fences.put());
         assert!(!fences.may_ask());
         fences.answered(1);
         assert!(fences.may_ask() && fences.is_open());

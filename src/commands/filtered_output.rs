@@ -1,5 +1,5 @@
-//! An output stream that is a terminal: what a program in a cell writes passes through the filter, and what it has
-//! switched is switched back at the end.
+//! An output stream that may be a terminal: output of a cell passes through the escape filter then, and the terminal's
+//! settings are restored at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::Pin;
@@ -18,16 +18,16 @@ pub(super) struct FilteredOutput<W> {
 }
 
 impl<W> FilteredOutput<W> {
-    /// Wraps the stream `to`, which writes to `stream`. The program's input is not this terminal, so no question passes.
+    /// Wraps the stream `to`, which writes to `stream`. The program's input is not this terminal, so no query passes.
     pub(super) fn new(to: W, stream: &impl IsTerminal) -> Self {
         let filter = || EscapeFilter::new(Questions::Drop, Coding::of_locale());
         Self { to, filter: stream.is_terminal().then(filter), passed: Vec::new() }
     }
 
-    /// Puts the terminal back, by a stream to the same.
+    /// Restores the terminal, by another stream to it.
     pub(super) fn put_back(&self, mut to: impl Write) {
         if let Some(filter) = &self.filter {
-            // Nothing else can be done for the terminal.
+            // A terminal that cannot be written to cannot be restored.
             to.write_all(&filter.reset()).and_then(|()| to.flush()).unwrap_or_default();
         }
     }
@@ -51,27 +51,27 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for FilteredOutput<W> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let own = self.get_mut();
-        ready!(own.poll_passed(context))?;
-        match &mut own.filter {
+        let this = self.get_mut();
+        ready!(this.poll_passed(context))?;
+        match &mut this.filter {
             Some(filter) => {
-                own.passed = filter.push(bytes);
+                this.passed = filter.push(bytes);
                 Poll::Ready(Ok(bytes.len()))
             }
-            None => Pin::new(&mut own.to).poll_write(context, bytes),
+            None => Pin::new(&mut this.to).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let own = self.get_mut();
-        ready!(own.poll_passed(context))?;
-        Pin::new(&mut own.to).poll_flush(context)
+        let this = self.get_mut();
+        ready!(this.poll_passed(context))?;
+        Pin::new(&mut this.to).poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let own = self.get_mut();
-        ready!(own.poll_passed(context))?;
-        Pin::new(&mut own.to).poll_shutdown(context)
+        let this = self.get_mut();
+        ready!(this.poll_passed(context))?;
+        Pin::new(&mut this.to).poll_shutdown(context)
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     #[tokio::test]
-    async fn a_terminal_gets_what_passes_and_anything_else_gets_all() -> io::Result<()> {
+    async fn only_the_output_for_a_terminal_is_filtered() -> io::Result<()> {
         let hostile = b"a\x1b[21tb\x1b]52;c;eA==\x07c\x1b[1m";
         for (is_terminal, expected) in [(true, &b"abc\x1b[1m"[..]), (false, &hostile[..])] {
             let filter = || EscapeFilter::new(Questions::Drop, Coding::Utf8);

@@ -21,7 +21,7 @@ impl Rows {
         self.rows.push((plain(&name.into()), plain(&text.into())));
     }
 
-    /// Formats each row on a line of its own; a row without description is its name alone.
+    /// Formats one line for each row. A row without a description is only the name.
     pub(crate) fn text(&self) -> String {
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let line = |(name, text): &(String, String)| {
@@ -33,7 +33,7 @@ impl Rows {
 }
 
 /// Puts text from a file on one line and escapes every character that a terminal would act on: a
-/// file that is only being checked may be anyone's.
+/// file that is only checked may come from anyone.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
@@ -46,8 +46,8 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// Returns true if a terminal does something with the character besides showing it: control
-/// characters, and those that hide or reverse text.
+/// Returns true if a terminal does not only show the character: control characters, and those that
+/// hide or reverse text.
 pub(crate) fn acts(character: char) -> bool {
     always_deceives(character) || character.is_control()
 }
@@ -122,7 +122,7 @@ pub(crate) fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> 
     Ok(inert(&text) + "\n")
 }
 
-/// Escapes what a terminal would act on, which JSON has in its strings alone, but for the breaks of its lines.
+/// Escapes characters that a terminal would act on. In JSON they are part of strings, except line breaks, which are kept.
 fn inert(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_act_on_is_shown_and_not_sent() {
+    fn characters_that_a_terminal_acts_on_are_escaped() {
         assert_eq!(plain("a\u{1b}[2Jb\nc \u{202e}é\u{9b}"), "a\\u{1b}[2Jb c \\u{202e}é\\u{9b}");
     }
 

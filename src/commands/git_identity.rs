@@ -1,4 +1,4 @@
-//! Reads the operator's name and address for commits from git's own configuration, and nothing else of it.
+//! Reads the operator's name and address for commits from git's configuration, and no other setting.
 
 use std::fs::OpenOptions;
 use std::io::Read as _;
@@ -13,42 +13,43 @@ use model::profile::GitIdentity;
 use supervisor::protect::grammar::{self, WrittenSetting};
 
 /// Depth to which git follows includes (config.c: MAX_INCLUDE_DEPTH).
-const DEEPEST: usize = 10;
-/// Files that are read in all: a circle of includes has no end that is near.
-const FILES: usize = 64;
-/// Largest file that is read, in bytes; git's are a few kilobytes.
-const MOST: u64 = 1 << 20;
+const MAX_DEPTH: usize = 10;
+/// Maximum number of files that are read: files that include each other do not end soon.
+const MAX_FILES: usize = 64;
+/// Maximum bytes of a file that is read; git's files have a few kilobytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Returns the identity that git would take for a commit in a repository, but for what the repository itself says.
-/// None if there is none, or if it depends on a condition that is not understood here: a wrong address in a commit
-/// is worse than none.
-pub(super) fn of(repository: &Path) -> Option<GitIdentity> {
+/// Returns the identity that git would use for a commit in a repository, without the repository's settings. `None` if no
+/// file sets one, or if it depends on a condition that is not understood here: a commit with a wrong address is worse
+/// than a commit that git refuses.
+pub(super) fn read(repository: &Path) -> Option<GitIdentity> {
     let mut reading = Reading {
         git: repository.join(".git"),
         home: accounts::home(),
-        found: GitIdentity::default(),
+        identity: GitIdentity::default(),
         is_sure: true,
-        left: FILES,
+        files_left: MAX_FILES,
     };
     for file in reading.files() {
         reading.file(&file, 0);
     }
-    let Reading { found, is_sure, .. } = reading;
-    (is_sure && found != GitIdentity::default()).then_some(found)
+    let Reading { identity, is_sure, .. } = reading;
+    (is_sure && identity != GitIdentity::default()).then_some(identity)
 }
 
 /// An identity as far as it was read.
 struct Reading {
-    /// The repository's own directory, on which conditions are.
+    /// The `.git` directory of the repository, which conditions match.
     git: PathBuf,
     home: Option<PathBuf>,
-    found: GitIdentity,
+    identity: GitIdentity,
+    /// False if git may read another identity.
     is_sure: bool,
-    /// Files that may still be read.
-    left: usize,
+    /// Number of files that may still be read.
+    files_left: usize,
 }
 
-/// A setting that counts here.
+/// A setting that has to do with the identity.
 enum Step {
     Name(String),
     Email(String),
@@ -56,29 +57,29 @@ enum Step {
 }
 
 impl Reading {
-    /// Returns the files in git's order, of which the last counts most (git-config(1), FILES).
+    /// Returns the files in git's order: later ones override earlier ones (git-config(1), FILES).
     fn files(&self) -> Vec<PathBuf> {
         let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let system = named("GIT_CONFIG_SYSTEM").unwrap_or_else(|| "/etc/gitconfig".into());
-        let of_the_user = match named("GIT_CONFIG_GLOBAL") {
+        let global = match named("GIT_CONFIG_GLOBAL") {
             Some(file) => vec![file],
             None => {
-                let user = named("XDG_CONFIG_HOME").filter(|path| !path.as_os_str().is_empty());
-                let user = user.or_else(|| Some(self.home.as_ref()?.join(".config")));
-                let own = self.home.as_ref().map(|home| home.join(".gitconfig"));
-                user.map(|user| user.join("git/config")).into_iter().chain(own).collect()
+                let xdg = named("XDG_CONFIG_HOME").filter(|path| !path.as_os_str().is_empty());
+                let xdg = xdg.or_else(|| Some(self.home.as_ref()?.join(".config")));
+                let in_home = self.home.as_ref().map(|home| home.join(".gitconfig"));
+                xdg.map(|xdg| xdg.join("git/config")).into_iter().chain(in_home).collect()
             }
         };
-        std::iter::once(system).chain(of_the_user).collect()
+        std::iter::once(system).chain(global).collect()
     }
 
     fn file(&mut self, file: &Path, depth: usize) {
-        if depth > DEEPEST || self.left == 0 {
+        if depth > MAX_DEPTH || self.files_left == 0 {
             self.is_sure = false;
             return;
         }
-        self.left -= 1;
-        // Git passes over a file that it may not read.
+        self.files_left -= 1;
+        // Git ignores a file that it may not read.
         let Some(text) = plain_file(file) else { return };
         let mut steps = Vec::new();
         let whole = grammar::settings(&text, |setting| steps.extend(step(&setting)));
@@ -87,8 +88,8 @@ impl Reading {
         }
         for step in steps {
             match step {
-                Step::Name(name) => self.found.name = Some(name),
-                Step::Email(email) => self.found.email = Some(email),
+                Step::Name(name) => self.identity.name = Some(name),
+                Step::Email(email) => self.identity.email = Some(email),
                 Step::Include { condition, path } => {
                     let path = self.expanded(&path, file);
                     self.include(condition.as_deref(), &path, file, depth);
@@ -102,14 +103,14 @@ impl Reading {
             None | Some(Some(true)) => self.file(path, depth + 1),
             Some(Some(false)) => {}
             Some(None) => {
-                let before = self.found.clone();
+                let before = self.identity.clone();
                 self.file(path, depth + 1);
-                self.is_sure &= self.found == before;
+                self.is_sure &= self.identity == before;
             }
         }
     }
 
-    /// Returns whether the condition of an include holds; `None` if that is not known here.
+    /// Returns true if the condition of an include holds. `None` if that is not known here.
     fn holds(&self, condition: &str, from: &Path) -> Option<bool> {
         let (kind, pattern) = condition.split_once(':')?;
         let case_sensitive = match kind {
@@ -135,26 +136,26 @@ impl Reading {
         Some(pattern.matches_path_with(&self.git, options))
     }
 
-    /// Returns a path with what git puts in for `~`, from the directory of the file that names it.
+    /// Replaces `~` in the path of an include as git does. Relative paths start at the directory of the file.
     fn expanded(&self, path: &[u8], from: &Path) -> PathBuf {
-        let own = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
+        let as_path = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
         match (path.strip_prefix(b"~/"), &self.home) {
-            (Some(below), Some(home)) => home.join(own(below)),
-            _ => from.parent().unwrap_or(from).join(own(path)),
+            (Some(below), Some(home)) => home.join(as_path(below)),
+            _ => from.parent().unwrap_or(from).join(as_path(path)),
         }
     }
 }
 
-/// Returns what a file has. Opening a FIFO for reading would wait for a writer.
+/// Reads a regular file. O_NONBLOCK: opening a FIFO for reading would wait for a writer.
 fn plain_file(path: &Path) -> Option<Vec<u8>> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > MOST {
+    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
         return None;
     }
     let mut text = Vec::new();
-    file.take(MOST).read_to_end(&mut text).ok()?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
     Some(text)
 }
 
@@ -179,7 +180,7 @@ mod tests {
 
     type Failed = Box<dyn std::error::Error>;
 
-    /// Reads the identity for `/home/me/work/p` from a configuration, beside which lies another file.
+    /// Reads the identity for `/home/me/work/p` from a configuration, with another file in its directory.
     fn read(config: &str, other: &str) -> Result<(GitIdentity, bool), Failed> {
         let home = tempfile::tempdir()?;
         std::fs::write(home.path().join("config"), config)?;
@@ -187,12 +188,12 @@ mod tests {
         let mut reading = Reading {
             git: "/home/me/work/p/.git".into(),
             home: Some("/home/me".into()),
-            found: GitIdentity::default(),
+            identity: GitIdentity::default(),
             is_sure: true,
-            left: FILES,
+            files_left: MAX_FILES,
         };
         reading.file(&home.path().join("config"), 0);
-        Ok((reading.found, reading.is_sure))
+        Ok((reading.identity, reading.is_sure))
     }
 
     fn identity(name: &str, email: &str) -> GitIdentity {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_includes_ends_and_nothing_is_taken_of_it() -> Result<(), Failed> {
+    fn files_that_include_each_other_leave_no_identity() -> Result<(), Failed> {
         let circle = "[include]\n path = config\n".repeat(6);
         let (_, is_sure) = read(&format!("[user]\n name = Me\n{circle}"), "")?;
         assert!(!is_sure);
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn an_include_counts_where_its_condition_holds() -> Result<(), Failed> {
-        let own = "[user]\n email = a@b\n";
+        let config = "[user]\n email = a@b\n";
         let other = "[user]\n email = work@b\n";
         let holds = [
             "gitdir:~/work/",
@@ -230,11 +231,12 @@ mod tests {
         let fails = ["gitdir:~/other/", "gitdir:~/WORK/", "gitdir:/home/me/work", "gitdir:q/"];
         for (conditions, email) in [(&holds[..], "work@b"), (&fails[..], "a@b")] {
             for condition in conditions {
-                let config = format!("{own}[includeIf \"{condition}\"]\n path = other\n");
+                let config = format!("{config}[includeIf \"{condition}\"]\n path = other\n");
                 assert_eq!(read(&config, other)?, (identity("", email), true), "{condition}");
             }
         }
-        let config = format!("{own}[include]\n path = other\n path = config\n path = /nothing\n");
+        let config =
+            format!("{config}[include]\n path = other\n path = config\n path = /nothing\n");
         assert_eq!(read(&config, other)?.0, identity("", "a@b"), "and no circle is endless");
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The lookup of what the operator grants. Cells may have made links on the way, and may change the way meanwhile: each
-//! path is followed once, by held descriptors.
+//! Resolves the paths that the operator grants. Cells may have made links in them, and may change them meanwhile: each
+//! path is followed once, from one open directory to the next.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -26,10 +26,10 @@ use supervisor::FileId;
 use sys::lookup::{self, Follow};
 use sys::mount::open_resolved;
 
-/// Links that one path may lead through (path_resolution(7)).
-const MOST_LINKS: usize = 40;
-/// Longest text of a link, with the byte that shows that it is whole (PATH_MAX).
-const LINK_TEXT: usize = 4097;
+/// Maximum number of links in one path (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+/// Longest text of a link (PATH_MAX), and one byte more, so that a text that was cut is noticed.
+const LINK_BUFFER: usize = 4097;
 
 /// The flag of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +37,20 @@ pub(super) enum Flag {
     Workspace,
     Ro,
     Rw,
-    /// No flag: a place of cofferdam's own.
+    /// No flag: the cache, a directory that cofferdam made.
     Cache,
 }
 
 /// A grant that the operator asks for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'m> {
+pub(super) struct GrantRequest<'m> {
     pub flag: Flag,
     pub request: &'m MountRequest,
 }
 
-impl<'m> Asked<'m> {
-    /// Returns the request of a `--ro` or `--rw`.
-    pub(super) fn beside(request: &'m MountRequest) -> Self {
+impl<'m> GrantRequest<'m> {
+    /// Returns the request of a path other than the workspace of a server.
+    pub(super) fn by_access(request: &'m MountRequest) -> Self {
         let flag = match request.access {
             Access::ReadOnly => Flag::Ro,
             Access::ReadWrite | Access::Unguarded => Flag::Rw,
@@ -61,7 +61,7 @@ impl<'m> Asked<'m> {
 }
 
 /// Shows the flag with its path.
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for GrantRequest<'_> {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         let flag = match self.flag {
             Flag::Workspace => "--workspace",
@@ -73,10 +73,10 @@ impl fmt::Display for Asked<'_> {
     }
 }
 
-/// A grant that was looked up.
+/// A grant whose path was resolved.
 #[derive(Debug)]
-pub(super) struct Found<'m> {
-    pub asked: Asked<'m>,
+pub(super) struct ResolvedGrant<'m> {
+    pub asked: GrantRequest<'m>,
     /// Path without links.
     pub host: PathBuf,
     pub file: FileId,
@@ -84,7 +84,7 @@ pub(super) struct Found<'m> {
     links: Vec<Link>,
 }
 
-/// A link on the way.
+/// A symbolic link in a path.
 #[derive(Debug)]
 struct Link {
     path: PathBuf,
@@ -93,81 +93,84 @@ struct Link {
     above: Vec<FileId>,
 }
 
-/// Looks up each grant and checks the links on its way. One in a directory that cells can write to is refused: the cell
-/// of an earlier start may have made it. Any other of the user's own is told, as a grant of an earlier start may have
-/// had it.
+/// Resolves each grant and checks the links in its path. A link in a directory that cells can write to is refused: a cell
+/// of an earlier start may have made it. Other links of the user are reported, since an earlier start may have granted
+/// their directory.
 ///
 /// # Errors
-/// The grant, and why it cannot be had: the link and what it leads to, what is never granted, or what is missing.
-pub(super) fn all<'m>(asked: &[Asked<'m>]) -> Result<Vec<Found<'m>>, CliError> {
-    let all =
-        asked.iter().map(|asked| look_up(*asked)).collect::<Result<Vec<Found>, CliError>>()?;
-    let writable = all.iter().filter(|found| found.asked.request.access != Access::ReadOnly);
-    let writable: Vec<FileId> = writable.map(|found| found.file).collect();
-    for found in &all {
-        found.check_links(&writable)?;
-        if found.asked.flag == Flag::Cache && !found.links.is_empty() {
-            return Err(CliError::new(format!("{} leads through a link", found.asked))
+/// The grant, and the reason: the link and its target, a path that is never granted, or a path that is missing.
+pub(super) fn resolve_all<'m>(
+    requests: &[GrantRequest<'m>],
+) -> Result<Vec<ResolvedGrant<'m>>, CliError> {
+    let grants = requests.iter().map(|asked| resolve(*asked));
+    let grants = grants.collect::<Result<Vec<ResolvedGrant>, CliError>>()?;
+    let writable = grants.iter().filter(|grant| grant.asked.request.access != Access::ReadOnly);
+    let writable: Vec<FileId> = writable.map(|grant| grant.file).collect();
+    for grant in &grants {
+        grant.check_links(&writable)?;
+        if grant.asked.flag == Flag::Cache && !grant.links.is_empty() {
+            return Err(CliError::new(format!("{} leads through a link", grant.asked))
                 .with_hint("remove the link"));
         }
     }
-    for found in all.iter().filter(|found| found.links.iter().any(Link::is_the_users)) {
+    for grant in grants.iter().filter(|grant| grant.links.iter().any(Link::is_the_users)) {
         eprintln!(
             "cofferdam: `{}` leads through a link to `{}`, which is granted",
-            shown(&found.asked.request.host),
-            shown(&found.host)
+            shown(&grant.asked.request.host),
+            shown(&grant.host)
         );
     }
-    Ok(all)
+    Ok(grants)
 }
 
-fn look_up(asked: Asked) -> Result<Found, CliError> {
+fn resolve(asked: GrantRequest) -> Result<ResolvedGrant, CliError> {
     let failed = |errno| {
-        let why = match errno == Errno::ESTALE {
+        let reason = match errno == Errno::ESTALE {
             true => "it was replaced while it was looked up".to_owned(),
             false => errno_text(raw(errno)),
         };
-        CliError::new(format!("{asked} cannot be granted: {why}"))
+        CliError::new(format!("{asked} cannot be granted: {reason}"))
     };
-    let Way { held, status, host, links } = Way::follow(&asked.request.host).map_err(failed)?;
+    let FollowedPath { end, status, host, links } =
+        FollowedPath::follow(&asked.request.host).map_err(failed)?;
     never_whole(asked, &host)?;
-    // The file is still held, so that no other can have its inode.
+    // The file is still open, so that no other can have its inode.
     let again = open_resolved(&c_path(&host).map_err(failed)?).map_err(failed)?;
-    let file = FileId::of(&held).map_err(failed)?;
+    let file = FileId::of(&end).map_err(failed)?;
     if FileId::of(&again).map_err(failed)? != file {
         return Err(failed(Errno::ESTALE));
     }
     let is_directory = is(&status, libc::S_IFDIR);
     if is_directory {
-        check_mode(asked, &host, &held, &status)?;
+        check_mode(asked, &host, &end, &status)?;
     }
-    Ok(Found { asked, host, file, is_directory, links })
+    Ok(ResolvedGrant { asked, host, file, is_directory, links })
 }
 
-/// Refuses a directory that cells cannot use, since its mode keeps the user out that they run as. A cell may have changed
-/// it, as it may change the workspace.
+/// Refuses a directory that cells cannot use, since its mode excludes the user that they run as. A cell may have changed
+/// the mode of its workspace.
 fn check_mode(
-    asked: Asked,
+    asked: GrantRequest,
     host: &Path,
-    held: &OwnedFd,
+    directory: &OwnedFd,
     status: &FileStat,
 ) -> Result<(), CliError> {
     let user = nix::unistd::geteuid();
-    let is_let = |flag: AccessFlags, owner: libc::mode_t| match user.is_root() {
-        // Root may enter all; cells have what the directory's owner has.
+    let is_permitted = |flag: AccessFlags, owner: libc::mode_t| match user.is_root() {
+        // Root may enter every directory; its cells have the rights of the directory's owner.
         true => status.st_mode & owner != 0,
         false => {
-            let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+            let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
             faccessat(AT_FDCWD, path.as_str(), flag, AtFlags::AT_EACCESS) != Err(Errno::EACCES)
         }
     };
-    let lists = is_let(AccessFlags::R_OK, libc::S_IRUSR);
-    let enters = is_let(AccessFlags::X_OK, libc::S_IXUSR);
+    let can_list = is_permitted(AccessFlags::R_OK, libc::S_IRUSR);
+    let can_enter = is_permitted(AccessFlags::X_OK, libc::S_IXUSR);
     let is_usable = match asked.request.access {
-        Access::ReadWrite | Access::Unguarded => lists && enters,
-        // One of the two is of some use: names alone, or files whose names are known.
-        Access::ReadOnly => lists || enters,
-        // Its mode is mended where it is made.
+        Access::ReadWrite | Access::Unguarded => can_list && can_enter,
+        // One right is enough: to list names, or to open files whose names are known.
+        Access::ReadOnly => can_list || can_enter,
+        // The mode of a cache is repaired when it is opened.
         Access::Cache => true,
     };
     if is_usable {
@@ -184,11 +187,11 @@ fn check_mode(
     Err(CliError::new(format!("{what} is {:04o}: {remedy}", status.st_mode & 0o7777)))
 }
 
-/// Refuses what shows the processes of the host, and the whole machine or a whole home, or what it lies in.
-fn never_whole(asked: Asked, host: &Path) -> Result<(), CliError> {
-    if ["/proc", "/sys"].iter().any(|kernels| host.starts_with(kernels)) {
+/// Refuses /proc and /sys, which show the processes of the host, and directories that contain the whole home.
+fn never_whole(asked: GrantRequest, host: &Path) -> Result<(), CliError> {
+    if ["/proc", "/sys"].iter().any(|directory| host.starts_with(directory)) {
         return Err(CliError::new(format!("{asked} shows the processes of the host"))
-            .with_hint("a cell has a /proc of its own; copy what else is needed to a file"));
+            .with_hint("each cell has its own /proc; copy what else is needed to a file"));
     }
     let home = accounts::home().and_then(|home| home.canonicalize().ok());
     if home.is_some_and(|home| home.starts_with(host)) || host == Path::new("/") {
@@ -198,11 +201,12 @@ fn never_whole(asked: Asked, host: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-impl Found<'_> {
+impl ResolvedGrant<'_> {
     /// Refuses links that cells can have made. `writable` are the directories that they can write to.
     fn check_links(&self, writable: &[FileId]) -> Result<(), CliError> {
         let MountRequest { host, access, .. } = self.asked.request;
-        let is_written = |link: &&Link| link.above.iter().any(|one| writable.contains(one));
+        let is_written =
+            |link: &&Link| link.above.iter().any(|directory| writable.contains(directory));
         if let Some(link) = self.links.iter().find(is_written) {
             let message = format!(
                 "`{}` cannot be granted: it leads through the link `{}`, which cells can make",
@@ -234,15 +238,14 @@ fn shown(path: &Path) -> String {
     plain(&path.display().to_string())
 }
 
-/// Returns whether a name is guarded in a workspace.
+/// Returns true if a name is guarded in a workspace.
 fn obeyed(name: &OsStr) -> bool {
     let name = name.as_bytes();
     names::is_obeyed(name) || names::may_be(name, names::GIT)
 }
 
 impl Link {
-    /// Returns whether a cell of this user's can have made it: not one of the system's, nor one beside the system's
-    /// own directories.
+    /// Returns true if a cell of this user can have made the link: it is neither root's nor in the root directory.
     fn is_the_users(&self) -> bool {
         let by_root = nix::unistd::geteuid().is_root();
         self.path.parent() != Some(Path::new("/")) && (by_root || self.owner != 0)
@@ -250,43 +253,44 @@ impl Link {
 }
 
 /// A path that was followed to its end.
-struct Way {
-    held: OwnedFd,
+struct FollowedPath {
+    /// The file at the end.
+    end: OwnedFd,
     status: FileStat,
     /// Path without links.
     host: PathBuf,
     links: Vec<Link>,
 }
 
-impl Way {
-    /// Follows an absolute path, name by name, each from the directory that is held.
+impl FollowedPath {
+    /// Follows an absolute path, name by name, each from an open directory.
     fn follow(path: &Path) -> Result<Self, Errno> {
-        let mut left: VecDeque<OsString> = names(path).collect();
+        let mut remaining: VecDeque<OsString> = names(path).collect();
         let mut host = PathBuf::from("/");
-        let mut held = open_resolved(c"/")?;
-        let mut above = vec![FileId::of(&held)?];
+        let mut end = open_resolved(c"/")?;
+        let mut above = vec![FileId::of(&end)?];
         let mut links = Vec::new();
-        while let Some(name) = left.pop_front() {
-            let next = open_name(&held, &name)?;
+        while let Some(name) = remaining.pop_front() {
+            let next = open_name(&end, &name)?;
             let status = fstat(&next)?;
             if is(&status, libc::S_IFLNK) {
-                let mut buffer = [0; LINK_TEXT];
+                let mut buffer = [0; LINK_BUFFER];
                 let text = lookup::read_link(&next, c"", &mut buffer)?;
                 let text = Path::new(OsStr::from_bytes(text));
-                let (path, owner) = (host.join(&name), status.st_uid);
-                links.push(Link { path, owner, above: above.clone() });
-                if links.len() > MOST_LINKS {
+                let path = host.join(&name);
+                links.push(Link { path, owner: status.st_uid, above: above.clone() });
+                if links.len() > MAX_LINKS {
                     return Err(Errno::ELOOP);
                 }
                 if text.is_absolute() {
                     host = PathBuf::from("/");
-                    held = open_resolved(c"/")?;
+                    end = open_resolved(c"/")?;
                     above.truncate(1);
                 }
-                names(text).rev().for_each(|name| left.push_front(name));
+                names(text).rev().for_each(|name| remaining.push_front(name));
                 continue;
             }
-            held = next;
+            end = next;
             if name == ".." {
                 host.pop();
                 above.truncate(above.len().saturating_sub(1).max(1));
@@ -295,12 +299,12 @@ impl Way {
                 above.push(FileId::from(&status));
             }
         }
-        let status = fstat(&held)?;
-        Ok(Self { held, status, host, links })
+        let status = fstat(&end)?;
+        Ok(Self { end, status, host, links })
     }
 }
 
-/// Holds what has this name in a directory: a link itself, where it is one.
+/// Opens a name in a directory. Symbolic links are opened themselves, not followed.
 fn open_name(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     lookup::open(directory, &c_path(Path::new(name))?, flags, 0, Follow::Nothing)
@@ -324,27 +328,27 @@ mod tests {
 
     use super::*;
 
-    fn on_the_way(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-        let way = Way::follow(path)?;
-        assert_eq!(way.host, path.canonicalize()?);
-        Ok(way.links.into_iter().map(|link| link.path).collect())
+    fn links_of(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let followed = FollowedPath::follow(path)?;
+        assert_eq!(followed.host, path.canonicalize()?);
+        Ok(followed.links.into_iter().map(|link| link.path).collect())
     }
 
     #[test]
-    fn every_link_on_the_way_is_found_where_it_lies() -> std::io::Result<()> {
-        let held = tempfile::tempdir()?;
-        let root = held.path().canonicalize()?;
+    fn every_link_in_a_path_is_reported_with_its_location() -> std::io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let root = directory.path().canonicalize()?;
         std::fs::create_dir_all(root.join("a/b"))?;
         symlink("a", root.join("one"))?;
         symlink("../one/b", root.join("a/two"))?;
         symlink("loop", root.join("loop"))?;
-        let found = |path: &str| on_the_way(&root.join(path));
-        assert_eq!(found("a/b")?, Vec::<PathBuf>::new());
-        assert_eq!(found("one/b")?, [root.join("one")]);
-        assert_eq!(found("one/two")?, ["one", "a/two", "one"].map(|name| root.join(name)));
-        assert_eq!(found("a/b/../two/.")?, ["a/two", "one"].map(|name| root.join(name)));
-        assert!(found("loop").is_err());
-        assert!(found("none").is_err());
+        let links = |path: &str| links_of(&root.join(path));
+        assert_eq!(links("a/b")?, Vec::<PathBuf>::new());
+        assert_eq!(links("one/b")?, [root.join("one")]);
+        assert_eq!(links("one/two")?, ["one", "a/two", "one"].map(|name| root.join(name)));
+        assert_eq!(links("a/b/../two/.")?, ["a/two", "one"].map(|name| root.join(name)));
+        assert!(links("loop").is_err());
+        assert!(links("missing").is_err());
         Ok(())
     }
 }

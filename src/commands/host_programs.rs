@@ -8,8 +8,8 @@ use model::accounts;
 use model::profile::{Exec, PATH, Profile};
 use service::host_programs::HostPrograms;
 
-/// Programs that are remembered, at most.
-const MOST: usize = 8192;
+/// Maximum number of programs that are remembered.
+const MAX_PROGRAMS: usize = 8192;
 
 /// Finds the programs of PATH in directories that the cells of `profile` do not have.
 pub(super) fn found(profile: &Profile, granted: &[PathBuf]) -> HostPrograms {
@@ -23,8 +23,8 @@ pub(super) fn named(program: &str, profile: &Profile) -> HostPrograms {
     let all = elsewhere(&path, profile, &[]);
     let has = |directory: &&PathBuf| !program.contains('/') && directory.join(program).is_file();
     let home = accounts::home();
-    let directory = all.iter().find(has).map(|directory| place(directory, home.as_deref()));
-    HostPrograms::new(directory.into_iter().map(|place| (program.to_owned(), place)).collect())
+    let directory = all.iter().find(has).map(|directory| shown(directory, home.as_deref()));
+    HostPrograms::new(directory.into_iter().map(|path| (program.to_owned(), path)).collect())
 }
 
 /// Returns true if the host has the file that cells of `profile` would run as this program: by its path, or in a
@@ -51,7 +51,7 @@ pub(super) fn is_in_cells(program: &str, profile: &Profile) -> bool {
 fn elsewhere(path: &OsStr, profile: &Profile, granted: &[PathBuf]) -> Vec<PathBuf> {
     let shown = profile.paths.iter().filter(|path| path.host == path.cell).map(|path| &path.host);
     let inside: Vec<&PathBuf> = shown.chain(granted).collect();
-    let is_inside = |directory: &Path| inside.iter().any(|one| directory.starts_with(one));
+    let is_inside = |directory: &Path| inside.iter().any(|path| directory.starts_with(path));
     let is_elsewhere = |directory: &PathBuf| {
         let resolved = directory.canonicalize().unwrap_or_else(|_| directory.clone());
         directory.is_absolute() && !is_inside(directory) && !is_inside(&resolved)
@@ -68,13 +68,13 @@ fn outside(
 ) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for directory in elsewhere(path, profile, granted) {
-        // One that cannot be read has nothing to tell.
+        // A directory that cannot be read has no programs for the operator.
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-        let place = place(&directory, home);
-        for entry in entries.take(MOST.saturating_sub(names.len())) {
+        let path = shown(&directory, home);
+        for entry in entries.take(MAX_PROGRAMS.saturating_sub(names.len())) {
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if let (Ok(name), false) = (entry.file_name().into_string(), is_directory) {
-                names.entry(name).or_insert_with(|| place.clone());
+                names.entry(name).or_insert_with(|| path.clone());
             }
         }
     }
@@ -82,7 +82,7 @@ fn outside(
 }
 
 /// Shows a directory without the name of the operator's home.
-fn place(directory: &Path, home: Option<&Path>) -> String {
+fn shown(directory: &Path, home: Option<&Path>) -> String {
     match home.and_then(|home| directory.strip_prefix(home).ok()) {
         Some(below) => Path::new("~").join(below).display().to_string(),
         None => directory.display().to_string(),

@@ -1,4 +1,4 @@
-//! An output stream whose last bytes are kept, to be looked at when the program has ended.
+//! An output stream whose last bytes are kept, for an error report when the program has ended.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::io::AsyncWrite;
 /// Bytes that are kept.
 const KEPT: usize = 4096;
 
-/// Passes everything on, and keeps the end of it.
+/// Passes all bytes on, and keeps the last ones.
 pub(super) struct LastLines<W> {
     to: W,
     kept: Vec<u8>,
@@ -32,11 +32,11 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for LastLines<W> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let own = self.get_mut();
-        let written = ready!(Pin::new(&mut own.to).poll_write(context, bytes))?;
-        own.kept.extend_from_slice(bytes.get(..written).unwrap_or(bytes));
-        let beyond = own.kept.len().saturating_sub(KEPT);
-        own.kept.drain(..beyond);
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.to).poll_write(context, bytes))?;
+        this.kept.extend_from_slice(bytes.get(..written).unwrap_or(bytes));
+        let excess = this.kept.len().saturating_sub(KEPT);
+        this.kept.drain(..excess);
         Poll::Ready(Ok(written))
     }
 

@@ -23,8 +23,8 @@ pub const SERVER_LOG: &str = "warn";
 /// Default log of a command that makes one call, which reports the failure of that call itself.
 pub const COMMAND_LOG: &str = "warn,cofferdam_supervisor::event_loop::dispatch=error";
 
-/// Most characters of one value: a line has to fit into what a supervisor keeps of it.
-const VALUE_CHARACTERS: usize = 200;
+/// Maximum characters of one value: a supervisor keeps lines up to a length.
+const MAX_VALUE_CHARACTERS: usize = 200;
 
 /// Form of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,29 +89,30 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         if !is_ours(about) {
             return;
         }
-        let mut own = Fields::default();
-        event.record(&mut own);
+        let mut event_fields = Fields::default();
+        event.record(&mut event_fields);
         let mut all = Fields::default();
         all.add("time", clock::now().into());
         all.add("level", about.level().as_str().to_ascii_lowercase().into());
         let is_message = |field: &(&str, Value)| field.0 == "message";
-        let message = own.0.iter().position(is_message).map(|at| own.0.remove(at).1);
+        let message = event_fields.0.iter().position(is_message);
+        let message = message.map(|at| event_fields.0.remove(at).1);
         all.add("event", message.unwrap_or_else(|| about.name().into()));
         for span in context.event_scope(event).into_iter().flatten() {
             if let Some(fields) = span.extensions().get::<Fields>() {
                 all.0.extend(fields.0.iter().cloned());
             }
         }
-        // A field of the event takes the place of its span's.
-        all.0.retain(|(name, _)| own.0.iter().all(|(other, _)| other != name));
-        all.0.append(&mut own.0);
+        // A field of the event replaces a span's field of that name.
+        all.0.retain(|(name, _)| event_fields.0.iter().all(|(other, _)| other != name));
+        all.0.append(&mut event_fields.0);
         all.add("target", about.target().into());
-        // A line that nobody takes is counted there, and missed by nobody else.
+        // `Output` counts lines that cannot be written; there is no other place to report them.
         log::Output.write_all(all.line(self.0).as_bytes()).unwrap_or_default();
     }
 }
 
-/// Tells an event of this workspace by its crate: the name of each begins so.
+/// Returns true for events of this workspace's crates, whose names all start with `cofferdam`.
 fn is_ours(about: &Metadata<'_>) -> bool {
     let root = about.target().split("::").next().unwrap_or_default();
     root == "cofferdam" || root.starts_with("cofferdam_")
@@ -123,7 +124,7 @@ struct Fields(Vec<(&'static str, Value)>);
 
 impl Fields {
     fn add(&mut self, name: &'static str, value: Value) {
-        let short = value.as_str().map(|text| text.chars().take(VALUE_CHARACTERS).collect());
+        let short = value.as_str().map(|text| text.chars().take(MAX_VALUE_CHARACTERS).collect());
         self.0.push((name, short.map_or(value, Value::String)));
     }
 
@@ -141,14 +142,14 @@ impl Fields {
     }
 }
 
-/// A value as it stands behind `=`: in quotes where it would not be one word.
+/// Formats a value for `key=value`, in quotes if it is not one plain word.
 fn written(value: &Value) -> String {
     let Some(text) = value.as_str() else { return value.to_string() };
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\');
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
     }
-    // Control characters are escaped: a terminal would obey some, and a line has one end.
+    // Control characters are escaped: a terminal would act on some, and a line must not have two ends.
     let is_escaped = |c: char| c.is_control() || matches!(c, '"' | '\\');
     let shown = |c: char| match is_escaped(c) {
         true => c.escape_default().to_string(),
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_whatever_is_in_its_values() {
+    fn values_with_control_characters_stay_on_one_line() {
         let mut fields = Fields::default();
         fields.add("event", "two words\n\u{1b}[31m".into());
         fields.add("id", "a=\"b\\".into());

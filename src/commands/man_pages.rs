@@ -1,4 +1,4 @@
-//! Manual pages: what clap knows of a command, then the sections of man-pages(7) that it does not.
+//! Manual pages: the sections that clap makes, then further ones of man-pages(7).
 
 use std::io;
 use std::path::Path;
@@ -47,7 +47,7 @@ const OF_CONFIGURATION: &[(&str, &str)] = &[
     ("XDG_CONFIG_HOME", "Directory in which that of cofferdam is looked for."),
 ];
 
-/// Variables that `serve` reads besides.
+/// Further variables that `serve` reads.
 const OF_SERVE: &[(&str, &str)] = &[
     ("BASH_MCP_DEFAULT_TIMEOUT", "As --default-timeout."),
     ("BASH_MCP_MAX_TIMEOUT", "As --max-timeout."),
@@ -82,7 +82,7 @@ pub(super) fn write(command: &Command, to: &mut dyn io::Write) -> io::Result<()>
         man.render_subcommands_section(to)?;
     }
     let mut page = Roff::new();
-    let help = HelpText::of(command);
+    let help = HelpText::parse(command);
     section(&mut page, "EXIT STATUS", &help.exit);
     table(&mut page, "FILES", &files(command));
     table(&mut page, "ENVIRONMENT", &variables(command));
@@ -105,7 +105,7 @@ pub(super) fn write_all(command: &Command, directory: &Path) -> io::Result<()> {
     std::fs::write(directory.join(name), page)
 }
 
-/// The text behind the help of a command, by section.
+/// The text after the help of a command, by section.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct HelpText {
     examples: Vec<String>,
@@ -115,7 +115,7 @@ struct HelpText {
 }
 
 impl HelpText {
-    fn of(command: &Command) -> Self {
+    fn parse(command: &Command) -> Self {
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let mut help = Self::default();
         for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
@@ -142,7 +142,7 @@ fn joined(paragraph: &str) -> String {
     paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns whether a command reads a configuration.
+/// Returns true if a command reads a configuration.
 fn has_configuration(command: &Command) -> bool {
     !WITHOUT_CONFIGURATION.contains(&command.get_name())
 }
@@ -152,13 +152,13 @@ fn files(command: &Command) -> Vec<(&'static str, &'static str)> {
 }
 
 fn variables(command: &Command) -> Vec<(&'static str, &'static str)> {
-    let own: &[&[(&str, &str)]] = match command.get_name() {
+    let tables: &[&[(&str, &str)]] = match command.get_name() {
         "serve" => &[OF_CONFIGURATION, OF_SERVE, OF_TOOLCHAINS],
         "run" => &[OF_CONFIGURATION, OF_TOOLCHAINS],
         _ if has_configuration(command) => &[OF_CONFIGURATION],
         _ => &[],
     };
-    own.iter().copied().chain([ALWAYS]).flatten().copied().collect()
+    tables.iter().copied().chain([ALWAYS]).flatten().copied().collect()
 }
 
 fn section(page: &mut Roff, title: &str, paragraphs: &[String]) {
@@ -218,24 +218,25 @@ mod tests {
         assert_eq!(sections(&page("cofferdam-run.1")?), [head, tail].concat());
         for command in all.get_subcommands() {
             let page = page(&format!("cofferdam-{}.1", command.get_name()))?;
-            let told = sections(&page);
+            let titles = sections(&page);
             for section in ["EXIT STATUS", "ENVIRONMENT"] {
-                assert!(told.iter().any(|one| one == section), "{}: {told:?}", command.get_name());
+                let name = command.get_name();
+                assert!(titles.iter().any(|title| title == section), "{name}: {titles:?}");
             }
         }
         Ok(())
     }
 
     #[test]
-    fn a_help_text_is_taken_apart_by_its_headings() {
+    fn a_help_text_is_split_at_its_headings() {
         let text = "Examples:\n  a b\n  c\n\nExit codes: 0 well;\n1 not\n\nA remark\nof two lines: no head";
-        let told = HelpText::of(&Command::new("x").after_help(text));
+        let help = HelpText::parse(&Command::new("x").after_help(text));
         let lines = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
         let expected = HelpText {
             examples: lines(&["a b", "c"]),
             exit: lines(&["0 well; 1 not"]),
             rest: lines(&["A remark of two lines: no head"]),
         };
-        assert_eq!(told, expected);
+        assert_eq!(help, expected);
     }
 }

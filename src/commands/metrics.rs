@@ -1,4 +1,4 @@
-//! Figures for the operator of a server, and a fresh start of its tools, on signals: no client can send one.
+//! Metrics for the operator of a server, and a reset of its tools, on signals: no client can send one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -8,33 +8,34 @@ use tokio::signal::unix::{SignalKind, signal};
 use link::Link;
 use service::Executor;
 
-/// Writes the metrics to standard error at each SIGUSR1, a JSON object on a line: the supervisor's, and those of
-/// command-line tools where there are any. Never returns.
+/// Writes the metrics to standard error at each SIGUSR1, as one line of JSON: the supervisor's, and those of
+/// command-line tools if there are any. Never returns.
 pub(crate) async fn at_signal(link: Link, executor: Arc<Executor>) {
-    let Ok(mut asked) = signal(SignalKind::user_defined1()) else {
+    let Ok(mut signals) = signal(SignalKind::user_defined1()) else {
         return tracing::warn!("SIGUSR1 cannot be watched: no metrics");
     };
-    while asked.recv().await.is_some() {
+    while signals.recv().await.is_some() {
         let mut line = serde_json::json!({ "cofferdam_metrics": link.metrics() });
         let figures = executor.tool_figures();
         if let (Some(line), false) = (line.as_object_mut(), figures.is_empty()) {
             line.insert("cofferdam_tools".to_owned(), serde_json::json!(figures));
         }
-        // A failure to write has no other place to be reported.
+        // A failure to write cannot be reported anywhere else.
         writeln!(std::io::stderr(), "{line}").unwrap_or_default();
     }
 }
 
 /// Closes every circuit breaker and clears the caches of tools at each SIGUSR2. Never returns.
 pub(crate) async fn reset_at_signal(executor: Arc<Executor>) {
-    let Ok(mut asked) = signal(SignalKind::user_defined2()) else {
+    let Ok(mut signals) = signal(SignalKind::user_defined2()) else {
         return tracing::warn!("SIGUSR2 cannot be watched: no reset of tools");
     };
-    while asked.recv().await.is_some() {
+    while signals.recv().await.is_some() {
+        // Without the name of a breaker, the reset has no error.
         let closed = executor.reset_breakers(None).unwrap_or_default();
         executor.clear_caches();
         let line = serde_json::json!({ "cofferdam_reset": { "breakers_closed": closed } });
-        // A failure to write has no other place to be reported.
+        // A failure to write cannot be reported anywhere else.
         writeln!(std::io::stderr(), "{line}").unwrap_or_default();
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes between the user's streams and a cell's pipes, passed on as they come, under one output
+//! Copies bytes between the user's streams and a cell's pipes as they arrive, under one output
 //! limit.
 
 use std::io;
@@ -17,7 +17,7 @@ use model::outcome::in_words;
 const CHUNK: usize = 64 << 10;
 /// Time of silence after which no more output is expected of a call that is over.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Bytes of one stream that `--json` keeps, at most (16 MiB); the rest is counted.
+/// Maximum bytes of one stream that `--json` keeps (16 MiB); the rest is counted.
 pub const KEPT: usize = 16 << 20;
 
 /// Number of bytes that a call may print, over both streams.
@@ -159,7 +159,7 @@ impl AsyncWrite for Head {
 mod tests {
     use super::*;
 
-    /// Returns a receiver for a call that continues, as far as a stream without pauses can see.
+    /// Returns a receiver for a call that has not ended.
     fn during() -> watch::Receiver<bool> {
         watch::channel(false).1
     }
@@ -167,14 +167,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pipe_that_is_held_open_ends_after_a_pause_once_the_call_is_over() {
         let (mut near, far) = tokio::io::duplex(8);
-        let (told, over) = watch::channel(false);
+        let (call_over, over) = watch::channel(false);
         let mut out = Vec::new();
         let began = tokio::time::Instant::now();
         let (copied, ()) =
             tokio::join!(async { output(far, &mut out, &Budget::new(None), over).await }, async {
                 sleep(4 * PAUSE).await;
                 near.write_all(b"late").await.expect("a reader");
-                told.send_replace(true);
+                call_over.send_replace(true);
             });
         assert!(copied.is_ok());
         assert_eq!((out, began.elapsed()), (b"late".to_vec(), 5 * PAUSE));
@@ -183,7 +183,8 @@ mod tests {
     #[tokio::test]
     async fn output_passes_exactly_its_budget_over_both_streams() {
         let budget = Budget::new(Some(5));
-        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut out = Vec::new();
+        let mut err = Vec::new();
         assert!(output(&b"abc"[..], &mut out, &budget, during()).await.is_ok());
         assert!(matches!(
             output(&b"defg"[..], &mut err, &budget, during()).await,
@@ -224,9 +225,9 @@ mod tests {
     #[tokio::test]
     async fn a_head_counts_what_it_does_not_keep() {
         let mut head = Head::default();
-        let most = u64::try_from(KEPT).unwrap_or(0);
-        let flood = tokio::io::repeat(b'x').take(most + 10);
+        let kept = u64::try_from(KEPT).unwrap_or(0);
+        let flood = tokio::io::repeat(b'x').take(kept + 10);
         assert!(output(flood, &mut head, &Budget::new(None), during()).await.is_ok());
-        assert_eq!((head.kept.len(), head.bytes), (KEPT, most + 10));
+        assert_eq!((head.kept.len(), head.bytes), (KEPT, kept + 10));
     }
 }

@@ -1,9 +1,9 @@
 //! Standard input and output for the runtime, without a thread if the kernel can report readiness.
 //!
-//! A pipe without a name is opened again, so that `O_NONBLOCK` is set on our own description and
+//! A pipe without a name is opened again, so that `O_NONBLOCK` is set on a new open file description and
 //! not on one that the client and its other children may share. A socket cannot be opened again;
-//! there each call asks not to wait. A terminal is opened again for output, if its user may do that. Any other kind
-//! keeps the runtime's thread, in which a read or a write may wait for ever without blocking others.
+//! there each call is made with MSG_DONTWAIT. A terminal is opened again for output, if its user may do that. Any other
+//! kind uses a thread of the runtime, where a read or a write may block without blocking other tasks.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -23,28 +23,28 @@ use tokio::net::unix::pipe;
 
 use mcp::lines::QUIET;
 
-/// Both streams as they were found. Made before confinement, after which nothing is opened, and
-/// after the supervisor, which must not hold them.
+/// Both streams before they are registered with a runtime. Made before confinement, after which no
+/// file can be opened, and after the supervisor, which must not inherit them.
 #[derive(Debug)]
 pub struct Streams {
-    input: Found,
-    output: Found,
+    input: StreamKind,
+    output: StreamKind,
 }
 
 /// Filesystem of pipes without a name (PIPEFS_MAGIC of linux/magic.h).
 const PIPEFS: FsType = FsType(0x5049_5045);
 
-/// Device of the masters of terminals (`/dev/ptmx`): none can be had again, opening one makes another.
+/// Device of the masters of terminals (`/dev/ptmx`): opening it makes another master.
 const PTMX: u64 = libc::makedev(5, 2);
 
 /// Kind of a stream.
 #[derive(Debug)]
-enum Found {
+enum StreamKind {
     Pipe(OwnedFd),
     Socket(OwnedFd),
     /// `/dev/null`: as an input, at its end from the beginning.
     Null,
-    /// For output.
+    /// A terminal for output.
     Terminal(OwnedFd),
     Other,
 }
@@ -53,63 +53,68 @@ impl Streams {
     /// Inspects the streams of this process.
     #[must_use]
     pub fn found() -> Self {
-        let input = Found::of(io::stdin().as_fd(), OFlag::O_RDONLY);
-        let output = Found::of(io::stdout().as_fd(), OFlag::O_WRONLY);
-        Self { input: input.unwrap_or(Found::Other), output: output.unwrap_or(Found::Other) }
+        let input = StreamKind::detect(io::stdin().as_fd(), OFlag::O_RDONLY);
+        let output = StreamKind::detect(io::stdout().as_fd(), OFlag::O_WRONLY);
+        Self {
+            input: input.unwrap_or(StreamKind::Other),
+            output: output.unwrap_or(StreamKind::Other),
+        }
     }
 
     /// Opens the streams. Must be called inside a tokio runtime.
     #[must_use]
     pub fn opened(self) -> (StdinStream, StdoutStream) {
         let input = match self.input {
-            Found::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(StdinStream::Pipe),
-            Found::Socket(fd) => link::register(fd).map(StdinStream::Socket),
-            Found::Null => Ok(StdinStream::Null),
-            Found::Terminal(_) | Found::Other => Ok(StdinStream::Other(tokio::io::stdin())),
+            StreamKind::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(StdinStream::Pipe),
+            StreamKind::Socket(fd) => link::register(fd).map(StdinStream::Socket),
+            StreamKind::Null => Ok(StdinStream::Null),
+            StreamKind::Terminal(_) | StreamKind::Other => {
+                Ok(StdinStream::Other(tokio::io::stdin()))
+            }
         };
         let output = match self.output {
-            Found::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(StdoutStream::Pipe),
-            Found::Socket(fd) => link::register(fd).map(StdoutStream::Socket),
-            Found::Terminal(fd) => link::register(fd).map(StdoutStream::Terminal),
-            Found::Null | Found::Other => Ok(StdoutStream::Other(tokio::io::stdout())),
+            StreamKind::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(StdoutStream::Pipe),
+            StreamKind::Socket(fd) => link::register(fd).map(StdoutStream::Socket),
+            StreamKind::Terminal(fd) => link::register(fd).map(StdoutStream::Terminal),
+            StreamKind::Null | StreamKind::Other => Ok(StdoutStream::Other(tokio::io::stdout())),
         };
-        // A descriptor that cannot be waited for keeps the thread.
+        // A descriptor that epoll(7) refuses is read in a thread.
         let input = input.unwrap_or_else(|_| StdinStream::Other(tokio::io::stdin()));
         (input, output.unwrap_or_else(|_| StdoutStream::Other(tokio::io::stdout())))
     }
 }
 
-impl Found {
+impl StreamKind {
     /// Inspects a descriptor; `use_as` is the mode for opening it again.
-    fn of(fd: BorrowedFd<'_>, use_as: OFlag) -> io::Result<Self> {
-        let own = File::from(fd.try_clone_to_owned()?);
-        let is = own.metadata()?;
-        // The end of the other use gives no right to this one. A FIFO with a name may have lost its
-        // last writer already: a new reader would never see its end.
-        let mode = OFlag::from_bits_retain(fcntl(&own, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    fn detect(fd: BorrowedFd<'_>, use_as: OFlag) -> io::Result<Self> {
+        let file = File::from(fd.try_clone_to_owned()?);
+        let metadata = file.metadata()?;
+        // A writing end must not be opened for reading, nor the other way round. A FIFO with a name is not opened again
+        // either: its last writer may have closed it, and a new reader would never see the end of file.
+        let mode = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
         if mode != use_as && mode != OFlag::O_RDWR {
             return Ok(Self::Other);
         }
-        if is.file_type().is_fifo() && fstatfs(&own)?.filesystem_type() == PIPEFS {
-            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+        if metadata.file_type().is_fifo() && fstatfs(&file)?.filesystem_type() == PIPEFS {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let flags = use_as | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-            let anew = File::from(open(path.as_str(), flags, Mode::empty())?);
-            let opened = anew.metadata()?;
-            let same = (opened.dev(), opened.ino()) == (is.dev(), is.ino());
-            return Ok(if same { Self::Pipe(anew.into()) } else { Self::Other });
+            let reopened = File::from(open(path.as_str(), flags, Mode::empty())?);
+            let status = reopened.metadata()?;
+            let is_same = (status.dev(), status.ino()) == (metadata.dev(), metadata.ino());
+            return Ok(if is_same { Self::Pipe(reopened.into()) } else { Self::Other });
         }
-        if is.file_type().is_socket() {
-            let stream = getsockopt(&own, sockopt::SockType)? == SockType::Stream;
-            return Ok(if stream { Self::Socket(own.into()) } else { Self::Other });
+        if metadata.file_type().is_socket() {
+            let stream = getsockopt(&file, sockopt::SockType)? == SockType::Stream;
+            return Ok(if stream { Self::Socket(file.into()) } else { Self::Other });
         }
-        if use_as == OFlag::O_WRONLY && own.is_terminal() && is.rdev() != PTMX {
-            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+        if use_as == OFlag::O_WRONLY && file.is_terminal() && metadata.rdev() != PTMX {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let flags = use_as | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-            // It may belong to another user, who has become this one.
-            let anew = open(path.as_str(), flags, Mode::empty());
-            return Ok(anew.map_or(Self::Other, Self::Terminal));
+            // After su(1), the terminal belongs to another user and cannot be opened.
+            let reopened = open(path.as_str(), flags, Mode::empty());
+            return Ok(reopened.map_or(Self::Other, Self::Terminal));
         }
-        let null = is.file_type().is_char_device() && is.rdev() == libc::makedev(1, 3);
+        let null = metadata.file_type().is_char_device() && metadata.rdev() == libc::makedev(1, 3);
         Ok(if null { Self::Null } else { Self::Other })
     }
 }
@@ -133,8 +138,7 @@ pub enum StdoutStream {
 }
 
 impl StdinStream {
-    /// Returns the time within which sent data is read, at most. A thread has to be given a
-    /// processor for it.
+    /// Returns the maximum time after which sent data is read. A thread has to be scheduled for it.
     #[must_use]
     pub fn quiet(&self) -> Duration {
         match self {

@@ -1,4 +1,4 @@
-//! Finds the tool chains of the operator's home and grants them read-only beside a workspace.
+//! Finds the tool chains of the operator's home, which are granted read-only in addition to a workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -22,28 +22,28 @@ pub(super) struct FoundToolchains {
     pub names: Vec<&'static str>,
     pub mounts: Vec<MountRequest>,
     pub env: BTreeMap<String, String>,
-    /// Variables of cells that cannot download for themselves.
+    /// Variables for cells without a network for downloads.
     pub downloaded: BTreeMap<String, DownloadedVariable>,
     /// Paths that are not granted, each with the file in it that may hold a credential.
     pub withheld: Vec<(PathBuf, PathBuf)>,
 }
 
 impl FoundToolchains {
-    /// Tells the operator what is not granted, on standard error.
+    /// Reports on standard error which paths are not granted.
     pub(super) fn tell(&self) {
         for [path, secret] in self.shown_withheld() {
             eprintln!("cofferdam: {path} is not granted, since {secret} may hold a credential");
         }
     }
 
-    /// Returns the withheld paths, each with its reason, as they are shown at a terminal.
+    /// Returns the withheld paths and the file that is the reason, escaped for a terminal.
     pub(super) fn shown_withheld(&self) -> impl Iterator<Item = [String; 2]> {
         let shown = |path: &PathBuf| plain(&path.display().to_string());
         self.withheld.iter().map(move |(path, secret)| [shown(path), shown(secret)])
     }
 
-    /// Finds what a choice asks for: what was typed, else what is configured, which counts only beside a workspace.
-    /// `granted` is what the operator grants otherwise: nothing is granted twice.
+    /// Finds the tool chains of the typed choice, else of the configured one, which is used only with a workspace.
+    /// `granted` are the operator's other grants: no path is granted twice.
     pub(super) fn of(
         typed: Option<&ToolchainChoice>,
         configured: &ToolchainChoice,
@@ -58,28 +58,28 @@ impl FoundToolchains {
         };
         let path = std::env::var_os("PATH").unwrap_or_default();
         let Some(home) = accounts::home() else { return Self::default() };
-        Self::found(&wanted, &home, &path, granted)
+        Self::find(&wanted, &home, &path, granted)
     }
 
-    fn found(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
+    fn find(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
         let mut found = Self::default();
         for toolchain in wanted {
             let secrets: Vec<PathBuf> =
                 toolchain.credentials.iter().flat_map(|pattern| matching(pattern, home)).collect();
-            let mut all = Vec::new();
-            for own in toolchain.paths.iter().flat_map(|path| matching(path, home)) {
-                match secrets.iter().find(|secret| secret.starts_with(&own)) {
-                    Some(secret) => found.withheld.push((own, secret.clone())),
-                    None => all.extend(grant(own, home, granted)),
+            let mut mounts = Vec::new();
+            for host in toolchain.paths.iter().flat_map(|path| matching(path, home)) {
+                match secrets.iter().find(|secret| secret.starts_with(&host)) {
+                    Some(secret) => found.withheld.push((host, secret.clone())),
+                    None => mounts.extend(grant(host, home, granted)),
                 }
             }
-            if all.is_empty() {
+            if mounts.is_empty() {
                 continue;
             }
             found.names.push(toolchain.name);
-            found.mounts.extend(all);
+            found.mounts.extend(mounts);
             for (name, path) in toolchain.variables {
-                let value = place(path, home).display().to_string();
+                let value = expanded(path, home).display().to_string();
                 let name = (*name).to_owned();
                 match DOWNLOADED.iter().find(|(known, _)| *known == name) {
                     Some(&(_, registry)) => {
@@ -92,17 +92,17 @@ impl FoundToolchains {
         if let Some(path) = found.path(path, home) {
             found.env.insert("PATH".to_owned(), path);
         }
-        found.mounts.extend(at_its_own_path(granted, &found.mounts));
+        found.mounts.extend(workspace_at_host_path(granted, &found.mounts));
         found
     }
 
-    /// Returns the operator's PATH as far as it lies in what was found, with that of every cell behind it. Where none of it
-    /// does, the operator's shell had no part in it: then the directories of programs that were found come last, so that
-    /// every program of the system stays what it is.
+    /// Returns the PATH of cells: directories of the operator's PATH that lie in granted tool chains, then the usual PATH.
+    /// If there are no such directories, the operator's shell has not chosen versions. Then the directories of granted
+    /// programs come last, so that they replace no program of the system.
     fn path(&self, path: &OsStr, home: &Path) -> Option<String> {
-        let own = self.shown(std::env::split_paths(path));
-        if !own.is_empty() {
-            return Some(format!("{}:{PATH}", own.join(":")));
+        let chosen = self.shown(std::env::split_paths(path));
+        if !chosen.is_empty() {
+            return Some(format!("{}:{PATH}", chosen.join(":")));
         }
         let rows = PROGRAMS.iter().flat_map(|row| alternatives(row));
         let latest = rows.filter_map(|row| {
@@ -112,13 +112,13 @@ impl FoundToolchains {
         (!others.is_empty()).then(|| format!("{PATH}:{}", others.join(":")))
     }
 
-    /// Returns those of some directories that lie in what was found, or have a program of it in them, as a cell has them.
+    /// Returns the paths in cells of the directories that lie in granted tool chains or contain a granted program.
     fn shown(&self, directories: impl Iterator<Item = PathBuf>) -> Vec<String> {
         let shown = directories.filter_map(|directory| {
             let real = directory.canonicalize().ok()?;
             let inside = |mount: &MountRequest| {
-                let place = match real.strip_prefix(&mount.host) {
-                    // Joining nothing would leave a slash behind.
+                let cell = match real.strip_prefix(&mount.host) {
+                    // Joining an empty path would add a slash.
                     Ok(rest) if rest.as_os_str().is_empty() => mount.cell.clone(),
                     Ok(rest) => mount.cell.join(rest),
                     Err(_) if mount.host.parent() == Some(&real) && mount.host.is_file() => {
@@ -126,12 +126,12 @@ impl FoundToolchains {
                     }
                     Err(_) => return None,
                 };
-                place.to_str().map(str::to_owned)
+                cell.to_str().map(str::to_owned)
             };
             self.mounts.iter().find_map(inside)
         });
         let mut seen = BTreeSet::new();
-        shown.filter(|one| !one.contains(':') && seen.insert(one.clone())).collect()
+        shown.filter(|path| !path.contains(':') && seen.insert(path.clone())).collect()
     }
 }
 
@@ -141,91 +141,94 @@ fn numbers(path: &OsStr) -> Vec<u64> {
     digits.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse().ok()).collect()
 }
 
-/// Returns the files that are there of a row.
+/// Returns the existing paths that a row of the table matches.
 fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
     alternatives(row).iter().flat_map(|path| matching_one(path, home)).collect()
 }
 
 fn matching_one(row: &str, home: &Path) -> Vec<PathBuf> {
-    // The home is taken as it is: a `*` in its name is no pattern.
+    // The home is not a pattern, even with a `*` in its name.
     let (start, below) = match row.strip_prefix("~/") {
         Some(below) => (home, below),
         None => (Path::new("/"), row.trim_start_matches('/')),
     };
-    let mut found = vec![start.to_owned()];
+    let mut paths = vec![start.to_owned()];
     for part in below.split('/') {
-        found = match part.contains(['*', '[']) {
-            true => found.iter().flat_map(|parent| entries_like(parent, part)).collect(),
-            false => found.iter().map(|parent| parent.join(part)).collect(),
+        paths = match part.contains(['*', '[']) {
+            true => paths.iter().flat_map(|parent| entries_like(parent, part)).collect(),
+            false => paths.iter().map(|parent| parent.join(part)).collect(),
         };
     }
-    found.retain(|path| path.exists());
-    found
+    paths.retain(|path| path.exists());
+    paths
 }
 
 /// Returns the entries of a directory whose names match a pattern.
 fn entries_like(directory: &Path, pattern: &str) -> Vec<PathBuf> {
-    // One that cannot be read has nothing in it that a cell could.
+    // Cells could not read a directory either that cannot be read here.
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let fits = |name: &OsStr| name.to_str().is_some_and(|name| is_like(name, pattern));
     entries.filter(|entry| fits(&entry.file_name())).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether a name matches a pattern.
+/// Returns true if a name matches a pattern.
 fn is_like(name: &str, pattern: &str) -> bool {
     Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name))
 }
 
-/// Returns the path of a row.
-fn place(path: &str, home: &Path) -> PathBuf {
+/// Replaces `~` in the path of a row.
+fn expanded(path: &str, home: &Path) -> PathBuf {
     match path.strip_prefix("~/") {
         Some(below) => home.join(below),
         None => PathBuf::from(path),
     }
 }
 
-/// Returns the grant of a path of a row. A link may lead anywhere: what it leads to must have the names of the path,
-/// so that `~/.cargo/registry` is never `~/.ssh`.
+/// Returns the grant of a path of a row. The target of a link must end with the names of the path, so that
+/// `~/.cargo/registry` is never `~/.ssh`.
 fn grant(path: PathBuf, home: &Path, granted: &[MountRequest]) -> Option<MountRequest> {
     let host = path.canonicalize().ok()?;
-    let is_own = match path.strip_prefix(home) {
+    let is_same = match path.strip_prefix(home) {
         Ok(below) => host.ends_with(below),
         Err(_) => host == path,
     };
-    let is_in_the_way = |mount: &MountRequest| {
+    let overlaps = |mount: &MountRequest| {
         let other = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());
         other.starts_with(&host) || host.starts_with(&other) || touches(&mount.cell, &path)
     };
-    let fits = is_own && is_shown(&path) && !granted.iter().any(is_in_the_way);
+    let fits = is_same && is_shown(&path) && !granted.iter().any(overlaps);
     fits.then_some(MountRequest { host, cell: path, access: Access::ReadOnly })
 }
 
-/// Returns whether a cell can have something of the host at this path.
+/// Returns true if a cell can have a mount of the host at this path.
 fn is_shown(path: &Path) -> bool {
-    let own = ["/tmp", "/dev", "/proc", "/workspace"];
-    path.is_absolute() && !own.iter().chain(&LINKS).any(|own| path.starts_with(own))
+    let reserved = ["/tmp", "/dev", "/proc", "/workspace"];
+    path.is_absolute() && !reserved.iter().chain(&LINKS).any(|other| path.starts_with(other))
 }
 
-/// Returns true if one of two paths lies below the other, or both are one.
-fn touches(one: &Path, other: &Path) -> bool {
-    other.starts_with(one) || one.starts_with(other)
+/// Returns true if one of two paths lies below the other, or both are the same.
+fn touches(first: &Path, second: &Path) -> bool {
+    second.starts_with(first) || first.starts_with(second)
 }
 
-/// Returns the workspace once more, at its path on the host, which programs in it name: the first line of a script in
-/// a virtual environment, say. Not if another grant lies within the workspace, to cover a part of it or to make that
-/// read-only: at the other path it would be missing.
-fn at_its_own_path(granted: &[MountRequest], found: &[MountRequest]) -> Option<MountRequest> {
+/// Returns the workspace once more, at its path on the host, which files in it name, such as the scripts of a virtual
+/// environment. `None` if another grant lies within the workspace, which covers a part or makes it read-only: at the
+/// second path that grant would be missing.
+fn workspace_at_host_path(
+    granted: &[MountRequest],
+    found: &[MountRequest],
+) -> Option<MountRequest> {
     let workspace = Path::new("/workspace");
-    let own = granted.iter().find(|mount| mount.cell == workspace)?;
+    let mount = granted.iter().find(|mount| mount.cell == workspace)?;
     let is_within =
         |mount: &MountRequest| mount.cell != workspace && mount.cell.starts_with(workspace);
     if granted.iter().any(is_within) {
         return None;
     }
-    // Without `..` and links, as a cell has no others.
-    let cell = own.host.canonicalize().ok()?;
+    // Cells do not have the links of this path.
+    let cell = mount.host.canonicalize().ok()?;
     let is_free = !granted.iter().chain(found).any(|other| touches(&cell, &other.cell));
-    (is_free && is_shown(&cell)).then(|| MountRequest { cell, ..own.clone() })
+    (is_free && is_shown(&cell)).then(|| MountRequest { cell, ..mount.clone() })
 }
 
 #[cfg(test)]
@@ -233,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_any_text_and_nothing_else_is() {
+    fn only_a_star_matches_any_text() {
         let cases = [
             ("go1.25.1", "go1*", true),
             ("ago1", "go1*", false),
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_lies_in_opt_only_parts_of_tool_chains_are_granted() -> Result<(), String> {
+    fn in_opt_only_parts_of_tool_chains_are_granted() -> Result<(), String> {
         let opt = Toolchain::named("opt")?;
         let rows: Vec<String> = opt.paths.iter().flat_map(|row| alternatives(row)).collect();
         let is_granted = |path: &str| {

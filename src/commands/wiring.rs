@@ -9,7 +9,7 @@ use super::agreement;
 use super::cache_upkeep::CacheUpkeep;
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
-use super::grant_lookup::{self, Asked, Flag, Found};
+use super::grant_lookup::{self, Flag, GrantRequest, ResolvedGrant};
 use super::listener::HostGrants;
 use super::run_arguments::MountRequest;
 use super::tier;
@@ -57,41 +57,37 @@ pub struct Settings {
     pub(super) first: Option<(ProfileName, Workspace)>,
     /// Tier of the cells, chosen by the operator on the command line.
     pub tier: Tier,
-    /// Places of configuration as named on the command line.
-    asked: Vec<PathBuf>,
-    /// Choice of asking for a scope.
+    /// Paths of configuration that were named on the command line.
+    named_configuration: Vec<PathBuf>,
+    /// Commands for which systemd is asked for a scope.
     pub(super) scope: ScopeWish,
     /// A `config.json` that was named.
     pub json: Option<ConfigJson>,
-    /// True if cells have variables that the operator typed: one can hold a secret.
+    /// True if cells have variables that the operator typed: they can be secrets.
     has_own_env: bool,
     /// Calls of a project's scripts that run at once.
     workers: u32,
-    /// The workspace with all that is granted for reading only.
+    /// The workspace with every grant read-only.
     read_only: Option<Workspace>,
     /// Measuring and removing of caches that is due.
     pub(super) upkeep: Option<Arc<CacheUpkeep>>,
 }
 
 impl Settings {
-    fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
-        let (granted, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
-        let (warm, sessions, own_ids) = (0, 0, OwnIds::Unwanted);
-        let (first, json, asked) = (None, None, Vec::new());
-        let scope = ScopeWish::Never;
+    fn new(loaded: Loaded, profiles: Vec<Profile>) -> Self {
         Self {
             loaded,
             profiles,
-            granted,
-            sockets,
-            warm,
-            sessions,
-            own_ids,
-            first,
-            tier,
-            scope,
-            json,
-            asked,
+            granted: Vec::new(),
+            sockets: Vec::new(),
+            warm: 0,
+            sessions: 0,
+            own_ids: OwnIds::Unwanted,
+            first: None,
+            tier: Tier::Full,
+            named_configuration: Vec::new(),
+            scope: ScopeWish::Never,
+            json: None,
             has_own_env: false,
             workers: u32::MAX,
             read_only: None,
@@ -101,20 +97,20 @@ impl Settings {
 
     /// Adds the directory of configuration that was named.
     fn named(mut self, directory: Option<&Path>) -> Self {
-        self.asked.extend(directory.map(Path::to_owned));
+        self.named_configuration.extend(directory.map(Path::to_owned));
         self
     }
 
-    /// Adds what is to be done for the workspace's cache.
+    /// Adds the work that is due for the workspace's cache.
     #[must_use]
     pub(super) fn with_upkeep(self, cache: Option<&mut WorkspaceCache>) -> Self {
         Self { upkeep: cache.and_then(|cache| cache.upkeep.take()).map(Arc::new), ..self }
     }
 
-    /// Adds further files that decide who may do what: nothing that holds one is granted for writing.
+    /// Adds further files that configure rights: directories that contain one are not granted for writing.
     #[must_use]
     pub fn with_files(mut self, files: Vec<PathBuf>) -> Self {
-        self.asked.extend(files);
+        self.named_configuration.extend(files);
         self
     }
 
@@ -128,7 +124,7 @@ impl Settings {
         self
     }
 
-    /// Adapts them to a command that makes one call: it has one cell, which is built at once.
+    /// Adapts the settings to a command that makes one call: it has one cell, which is built at once.
     #[must_use]
     pub fn for_one_call(mut self, profile: &ProfileName, workspace: Workspace) -> Self {
         // A root directory, and for root each grant, is otherwise made for the maximum number of
@@ -138,7 +134,7 @@ impl Settings {
         self
     }
 
-    /// Adapts them to a server: cells are made in advance, as `[pool] warm` configures.
+    /// Adapts the settings to a server: cells are made in advance, as `[pool] warm` configures.
     #[must_use]
     pub fn serving(self) -> Self {
         let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
@@ -154,13 +150,13 @@ impl Settings {
         Self { sessions: 1, ..self }
     }
 
-    /// Gives cells host ids of their own, as on a server.
+    /// Gives cells other host ids than the operator's, as on a server.
     #[must_use]
     pub fn with_own_ids(self) -> Self {
         Self { own_ids: OwnIds::Wanted, ..self }
     }
 
-    /// Asks for a scope as `wish` says, unless the configuration or a profile asks for more.
+    /// Sets when to ask for a scope, unless the configuration or a profile asks for more.
     #[must_use]
     pub fn scoped(mut self, wish: ScopeWish) -> Self {
         let mut profiles = self.profiles.iter();
@@ -207,13 +203,13 @@ impl Settings {
             granted.access != Access::ReadOnly && granted.host.join(".git").is_dir()
         };
         let repository = self.granted.iter().flatten().find(is_repository);
-        let identity = repository.and_then(|granted| git_identity::of(&granted.host));
+        let identity = repository.and_then(|granted| git_identity::read(&granted.host));
         if identity.is_none() {
             return self;
         }
         for profile in self.profiles.iter_mut().filter(|profile| profile.workspace) {
             profile.git_identity.clone_from(&identity);
-            // A git that is not the distribution's looks elsewhere.
+            // A git that is not the distribution's has another default path.
             let file = ("GIT_CONFIG_SYSTEM".to_owned(), "/etc/gitconfig".to_owned());
             profile.env.extend([file]);
         }
@@ -229,30 +225,30 @@ impl Settings {
         if project.is_none() {
             return Ok(self);
         }
-        let own = std::env::current_exe().and_then(std::fs::canonicalize).map_err(|error| {
+        let program = std::env::current_exe().and_then(std::fs::canonicalize).map_err(|error| {
             CliError::new(format!("the file of this program: {}", in_words(&error)))
                 .with_hint("start it again from where it is installed")
         })?;
         for profile in self.profiles.iter_mut().filter(|profile| profile.workspace) {
             profile.script_sdk = project::SDK;
             profile.paths.push(HostPath {
-                host: own.clone(),
+                host: program.clone(),
                 cell: Path::new(SCRIPT_PROGRAMS).join("jq"),
                 kind: PathKind::Tree,
                 presence: Presence::Required,
             });
-            // Behind all others: the host's own jq is the one of this name, if it has one.
+            // Last in PATH: a jq of the host is preferred, if there is one.
             let path = profile.environment().get("PATH").copied().unwrap_or(PATH).to_owned();
             profile.env.insert("PATH".to_owned(), format!("{path}:{SCRIPT_PROGRAMS}"));
         }
         Ok(self)
     }
 
-    /// Applies the operator's settings of the project that is served. Its downloads have a profile only where some host
-    /// is granted.
+    /// Applies the operator's settings of the project that is served. Its downloads have a profile only if a host is
+    /// granted.
     ///
     /// # Errors
-    /// A host that is none.
+    /// A malformed host.
     pub fn with_project(mut self, project: &ProjectSettings) -> Result<Self, CliError> {
         self.workers = project.workers;
         let rule = |host: &String| {
@@ -268,7 +264,7 @@ impl Settings {
             self.loaded.profiles.add_egress(&name, &rules);
         }
         let reaches = |name: &ProfileName| {
-            self.loaded.profiles.get(name).is_some_and(|it| !it.egress.rules.is_empty())
+            self.loaded.profiles.get(name).is_some_and(|profile| !profile.egress.rules.is_empty())
         };
         let names: Vec<ProfileName> = used(&self.loaded, |tool| tool == FETCH)
             .filter(|name| reaches(name))
@@ -277,17 +273,19 @@ impl Settings {
         Ok(with_profiles(self, &names))
     }
 
-    /// Adds what is granted to a project once more, for reading only: for tools whose metadata asks for it so.
+    /// Adds the grants of a project once more, read-only: for tools whose metadata declares that they change no file.
     #[must_use]
     pub fn with_read_only_tools(mut self, project: Option<&Project>) -> Self {
         let is_writable = |granted: &Granted| granted.access != Access::ReadOnly;
-        let all =
-            self.granted.first().filter(|all| project.is_some() && all.iter().any(is_writable));
-        let one = |of: &Granted| Granted { access: Access::ReadOnly, ..of.clone() };
-        let Some(all) = all.map(|all| all.iter().map(one).collect::<Vec<_>>()) else { return self };
+        let read_only = |granted: &Granted| Granted { access: Access::ReadOnly, ..granted.clone() };
+        let Some(grants) = self.granted.first().filter(|_| project.is_some()) else { return self };
+        if !grants.iter().any(is_writable) {
+            return self;
+        }
+        let grants: Vec<Granted> = grants.iter().map(read_only).collect();
         if let Ok(number) = u16::try_from(self.granted.len()) {
             self.read_only = Some(Workspace::Granted(GrantId(number)));
-            self.granted.push(all);
+            self.granted.push(grants);
         }
         self
     }
@@ -312,13 +310,13 @@ impl Settings {
         Ok(Self { json: Some(json), ..self }.named(Some(file)))
     }
 
-    /// Tells whether cells have anything of the host's that a stranger must not reach.
+    /// Returns whether cells have anything of the host that a client without a token must not reach.
     #[must_use]
     pub fn host_grants(&self) -> HostGrants {
         let shipped = Profiles::compiled_in();
-        let shipped: Vec<&Profile> = shipped.names().filter_map(|it| shipped.get(it)).collect();
+        let shipped: Vec<&Profile> = shipped.names().filter_map(|name| shipped.get(name)).collect();
         let is_shipped = |path: &HostPath| {
-            shipped.iter().flat_map(|profile| &profile.paths).any(|own| own.host == path.host)
+            shipped.iter().flat_map(|profile| &profile.paths).any(|known| known.host == path.host)
         };
         let is_usual = |(name, value): (&String, &String)| {
             shipped.iter().any(|profile| profile.env.get(name) == Some(value))
@@ -329,17 +327,16 @@ impl Settings {
                 && profile.paths.iter().all(is_shipped)
                 && profile.env.iter().all(is_usual)
         };
-        // Without namespaces cells are the operator's own processes: nobody else is to have one unasked.
+        // Without namespaces cells are ordinary processes of the operator, which is a grant in itself.
         let is_full = self.tier == Tier::Full;
-        let is_alone = self.granted.is_empty() && self.sockets.is_empty() && !self.has_own_env;
-        let none = is_full && is_alone;
-        match none && self.profiles.iter().all(inside) {
+        let no_grants = self.granted.is_empty() && self.sockets.is_empty() && !self.has_own_env;
+        match is_full && no_grants && self.profiles.iter().all(inside) {
             true => HostGrants::None,
             false => HostGrants::Some,
         }
     }
 
-    /// Returns what an executor needs of them.
+    /// Returns the settings of an executor.
     pub fn executor(&self, workspace: Workspace, host_programs: HostPrograms) -> Setup {
         Setup {
             loaded: self.loaded.clone(),
@@ -353,7 +350,7 @@ impl Settings {
         }
     }
 
-    /// Finds the declared tools that are on and whose cells have no such program.
+    /// Finds the declared tools that are on and whose program is missing in their cells.
     fn missing(&self) -> BTreeSet<String> {
         let Loaded { policy, profiles, config, .. } = &self.loaded;
         let on = &config.tools_on.value;
@@ -382,21 +379,27 @@ impl Settings {
         )
     }
 
-    /// Returns them without the parts that only the supervisor needs.
+    /// Returns a copy without the parts that only the supervisor needs.
     #[must_use]
     pub fn for_the_front_end(&self) -> Self {
-        let (loaded, granted) = (self.loaded.clone(), self.granted.clone());
-        let (json, tier) = (self.json.clone(), self.tier);
-        let (workers, read_only) = (self.workers, self.read_only);
-        Self { granted, tier, json, workers, read_only, ..Self::of(loaded, Vec::new()) }
+        Self {
+            granted: self.granted.clone(),
+            tier: self.tier,
+            json: self.json.clone(),
+            workers: self.workers,
+            read_only: self.read_only,
+            ..Self::new(self.loaded.clone(), Vec::new())
+        }
     }
 
     /// Returns the directories and files that cells are granted.
     pub fn granted_directories(&self) -> Vec<GrantedDirectory> {
         let granted = self.granted.iter().take(1).flatten();
-        let place =
-            |one: &Granted| GrantedDirectory { host: one.host.clone(), cell: one.cell.clone() };
-        granted.map(place).collect()
+        let directory = |granted: &Granted| GrantedDirectory {
+            host: granted.host.clone(),
+            cell: granted.cell.clone(),
+        };
+        granted.map(directory).collect()
     }
 
     /// Returns the access of calls to the granted workspace; `None` if none is granted.
@@ -413,11 +416,11 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     load_with(directory, &McpSettings::default(), &[])
 }
 
-/// Reads the configuration as [`load`] does, with the settings of a server that come by variables, and with these
-/// tools switched on besides.
+/// Reads the configuration as [`load`] does, with the settings of a server that are in variables, and switches these
+/// tools on.
 ///
 /// # Errors
-/// The same, or a setting that names no tool.
+/// The errors of [`load`], or a setting that names no tool.
 pub fn load_with(
     directory: Option<&Path>,
     mcp: &McpSettings,
@@ -436,47 +439,48 @@ pub fn load_with(
     }
     agreement::check_tools(&loaded)?;
     agreement::check_clients(&loaded)?;
-    // A profile costs a template for each workspace: none for commands that are not offered, and none for downloads
-    // where no project has any.
+    // Each profile needs a template for each workspace. So profiles of commands that are not offered are left out, and
+    // that of a project's downloads too.
     let offered = |tool: &str| {
         tool != FETCH
             && (!loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool))
     };
     let names = used(&loaded, offered);
     let profiles = names.filter_map(|name| loaded.profiles.get(name)).cloned().collect();
-    Ok(Settings::of(loaded, profiles).named(directory))
+    Ok(Settings::new(loaded, profiles).named(directory))
 }
 
-/// Returns the names of the profiles under which some rule allows one of these tools.
+/// Returns the names of the profiles under which a rule allows one of these tools.
 fn used<'l>(
     loaded: &'l Loaded,
-    is_one: impl Fn(&str) -> bool + 'l,
+    is_wanted: impl Fn(&str) -> bool + 'l,
 ) -> impl Iterator<Item = &'l ProfileName> {
     loaded.profiles.names().filter(move |name| {
         loaded.policy.rules().iter().any(|rule| {
             let Effect::Allow { profile, choice, .. } = &rule.effect else { return false };
-            (profile == *name || choice.contains(*name)) && rule.tools.iter().any(|it| is_one(it))
+            (profile == *name || choice.contains(*name))
+                && rule.tools.iter().any(|tool| is_wanted(tool))
         })
     })
 }
 
-/// Reads the configuration that one call of the operator's needs.
+/// Reads the configuration that one call of the operator needs.
 ///
 /// # Errors
-/// The same as of [`load`].
+/// The errors of [`load`].
 pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load_one(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     agreement::check_tools(&loaded)?;
-    Ok(Settings::of(loaded, Vec::new()).named(directory))
+    Ok(Settings::new(loaded, Vec::new()).named(directory))
 }
 
 /// Adds the named profiles to those that the policy uses, for `doctor`, which tries them all.
 pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings {
     for name in names {
-        let there = settings.profiles.iter().any(|profile| profile.name == *name);
+        let is_used = settings.profiles.iter().any(|profile| profile.name == *name);
         let loaded = settings.loaded.profiles.get(name);
-        settings.profiles.extend(loaded.filter(|_| !there).cloned());
+        settings.profiles.extend(loaded.filter(|_| !is_used).cloned());
     }
     settings
 }
@@ -491,8 +495,8 @@ pub fn with_mounts(
     mounts: &[MountRequest],
 ) -> Result<(Settings, Workspace), CliError> {
     let profile = profile(&settings, name)?.clone();
-    let asked: Vec<Asked> = mounts.iter().map(Asked::beside).collect();
-    let directories = granted(&settings, &asked)?;
+    let requests: Vec<GrantRequest> = mounts.iter().map(GrantRequest::by_access).collect();
+    let directories = granted(&settings, &requests)?;
     if directories.is_empty() {
         return Ok((Settings { profiles: vec![profile], ..settings }, Workspace::Fresh));
     }
@@ -505,8 +509,8 @@ pub fn with_mounts(
 }
 
 fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile, CliError> {
-    let found = settings.profiles.iter().find(|profile| profile.name == *name);
-    found.or_else(|| settings.loaded.profiles.get(name)).ok_or_else(|| {
+    let used = settings.profiles.iter().find(|profile| profile.name == *name);
+    used.or_else(|| settings.loaded.profiles.get(name)).ok_or_else(|| {
         let error = CliError::new(format!("--profile: no profile `{name}`"));
         match settings.loaded.profiles.nearest(name.as_str()) {
             Some(nearest) => error.with_hint(format!("did you mean `{nearest}`?")),
@@ -515,7 +519,7 @@ fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile
     })
 }
 
-/// Adds what `serve` grants to every call; the workspace comes first.
+/// Adds the grants of `serve`, which are for every call. The workspace comes first.
 ///
 /// # Errors
 /// A path that does not exist, or one that is never granted.
@@ -526,27 +530,27 @@ pub fn with_grants(
     if mounts.is_empty() {
         return Ok((settings, Workspace::Fresh));
     }
-    let mut asked: Vec<Asked> = mounts.iter().map(Asked::beside).collect();
-    if let Some(first) = asked.first_mut() {
+    let mut requests: Vec<GrantRequest> = mounts.iter().map(GrantRequest::by_access).collect();
+    if let Some(first) = requests.first_mut() {
         first.flag = Flag::Workspace;
     }
-    let granted = vec![granted(&settings, &asked)?];
+    let granted = vec![granted(&settings, &requests)?];
     Ok((Settings { granted, ..settings }, Workspace::Granted(GrantId(0))))
 }
 
-/// Checks what the operator grants, each looked up once.
-fn granted(settings: &Settings, asked: &[Asked]) -> Result<Vec<Granted>, CliError> {
+/// Resolves and checks the operator's grants.
+fn granted(settings: &Settings, requests: &[GrantRequest]) -> Result<Vec<Granted>, CliError> {
     let names = &settings.loaded.config.guard_names.value;
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
-    for found in grant_lookup::all(asked)? {
-        let Asked { flag, request } = found.asked;
+    for grant in grant_lookup::resolve_all(requests)? {
+        let GrantRequest { flag, request } = grant.asked;
         if flag != Flag::Ro {
-            check_writable(settings, &found)?;
+            check_writable(settings, &grant)?;
         }
         let MountRequest { cell, access, .. } = request.clone();
         let also = Rc::clone(&also);
-        let granted = Granted { host: found.host, file: found.file, cell, access, also };
+        let granted = Granted { host: grant.host, file: grant.file, cell, access, also };
         all.push(match flag {
             Flag::Workspace => tier::workspace(settings.tier, granted)?,
             Flag::Ro | Flag::Rw | Flag::Cache => tier::granted(settings.tier, granted)?,
@@ -555,37 +559,38 @@ fn granted(settings: &Settings, asked: &[Asked]) -> Result<Vec<Granted>, CliErro
     Ok(all)
 }
 
-/// Checks a directory that cells may write to: it never holds what configures cofferdam itself.
-fn check_writable(settings: &Settings, found: &Found) -> Result<(), CliError> {
-    let bad = |why: &str| CliError::new(format!("{} {why}", found.asked));
-    if !found.is_directory {
+/// Checks a directory that cells may write to: it must not contain the configuration of cofferdam itself.
+fn check_writable(settings: &Settings, grant: &ResolvedGrant) -> Result<(), CliError> {
+    let bad = |fault: &str| CliError::new(format!("{} {fault}", grant.asked));
+    if !grant.is_directory {
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }
-    let looked = HostTree::of(&found.host).map_err(|error| bad(&in_words(&error).to_string()))?;
-    match looked.reaches(&places_of_configuration(settings)) {
+    let tree =
+        HostTree::examine(&grant.host).map_err(|error| bad(&in_words(&error).to_string()))?;
+    match tree.reaches(&configuration_paths(settings)) {
         None => Ok(()),
-        Some((place, Exposure::Through)) => {
-            let place = place.display();
+        Some((path, Exposure::Through)) => {
+            let path = path.display();
             Err(bad("holds cofferdam's own configuration").with_hint(format!(
-                "an agent must not be able to change its own limits, and `{place}` leads there"
+                "an agent must not be able to change its own limits, and `{path}` leads there"
             )))
         }
-        Some((place, Exposure::Linked)) => {
-            let place = place.display();
+        Some((path, Exposure::Linked)) => {
+            let path = path.display();
             Err(bad("may hold cofferdam's own configuration").with_hint(format!(
-                "`{place}` has another name as well (a hard link): put a copy in its place"
+                "`{path}` has another name as well (a hard link): put a copy in its place"
             )))
         }
     }
 }
 
-/// Returns every place that configures cofferdam now, or would once it is created.
-fn places_of_configuration(settings: &Settings) -> Vec<PathBuf> {
-    let Settings { loaded, asked, .. } = settings;
-    let found = loaded.origin.directory().map(Path::to_owned);
+/// Returns every path that configures cofferdam now, or would if it were created.
+fn configuration_paths(settings: &Settings) -> Vec<PathBuf> {
+    let Settings { loaded, named_configuration, .. } = settings;
+    let in_force = loaded.origin.directory().map(Path::to_owned);
     let log = loaded.config.audit_file.value.clone();
-    let named = asked.iter().cloned().chain(found).chain(log).collect();
-    config_paths::of_configuration(named, &HostContext::of_this_process())
+    let named = named_configuration.iter().cloned().chain(in_force).chain(log).collect();
+    config_paths::all(named, &HostContext::of_this_process())
 }
 
 /// Grants the operator's request on the command line under a profile.

@@ -25,7 +25,7 @@ pub(super) fn granted(settings: &Settings) -> Option<ProbeResult> {
         let how = format!("{names}: no profile in use has `unix_sockets`, and no cell has them");
         return Some(weak(how).with_remedy(sockets::LET_A_PROFILE));
     }
-    Some(match sockets::hold(&requests) {
+    Some(match sockets::open_all(&requests) {
         Ok(_) => ok(format!("{names}: of their owner alone")),
         Err(CliError { message, hint, .. }) => ProbeResult { remedy: hint, ..missing(message) },
     })
