@@ -1,7 +1,7 @@
 //! `cofferdam profile learn`: the refusals that a command met under a profile, as TOML to complete.
 //!
-//! It runs the command as `run` does, under the same confinement, and reads its refusals. It grants
-//! nothing and writes no file. Each `why` is left blank, so that no loader accepts the text
+//! The command runs as with `run`, under the same confinement, and its refusals are read. Nothing is
+//! granted and no file is written. Each `why` is left blank, so that no loader accepts the text
 //! unchanged.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use super::format::plain;
 use super::last_lines::LastLines;
 use super::launch;
 use super::learn_network::NetworkRefusals;
-use super::missing_paths::{Looker, MissingPaths, quoted};
+use super::missing_paths::{HostExaminer, MissingPaths, quoted};
 use super::project::LearnedTool;
 use super::run_arguments::{CallArguments, RunArguments, RunRequest, check};
 use super::wiring::Settings;
@@ -34,13 +34,13 @@ use service::host_programs::HostPrograms;
 use service::report::{Cut, StreamReport};
 use supervisor::ScopeWish;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  \
     cofferdam profile learn --rw . -- make test > learned.toml\n\n\
     For a tool of a script project: cofferdam project learn NAME.\n\n\
     The command's own output goes to standard error. What is printed grants nothing: each `why`\n\
-    is blank, and a file with a blank `why` is refused, until someone has written the reason.\n\n\
+    is blank, and a file with a blank `why` is refused, until you have written the reason.\n\n\
     Seen are refused system calls, paths that the host has and the cell has not, and hosts with\n\
     their ports, of which none is reached unless the profile has it. Not seen are\n\
     calls that the profile refuses quietly, and paths that are not absolute. A command that was\n\
@@ -59,7 +59,7 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     of_request(request, wiring::load(config)?, None)
 }
 
-/// Makes the call of a request, or that of a project's tool, and prints what it was refused.
+/// Makes the call of a request, or that of a project's tool, and prints its refusals.
 pub(super) fn of_request(
     request: RunRequest,
     mut settings: Settings,
@@ -68,7 +68,7 @@ pub(super) fn of_request(
     let named = settings.loaded.profiles.get(&request.profile);
     let class = named.map(|profile| profile.egress.class).unwrap_or_default();
     if doctor::can_have_a_network() {
-        // Without a rule a cell reaches nothing, and the gateway tells what it asked for.
+        // Without a rule the cell reaches no host, and the gateway reports the hosts that were looked for.
         let network = NetworkClass::AllowList;
         settings = settings.adding(&ProfileAdditions { network, ..ProfileAdditions::default() });
     }
@@ -78,40 +78,39 @@ pub(super) fn of_request(
     let argv = request.call.argv.words().to_vec();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
-    // Looked up now: once confined, this process sees no path of the host.
+    // This comes first: once confined, this process sees no path of the host.
     let program = argv.first().and_then(|word| on_host(word, &profile));
     let programs = host_programs::found(&profile, &[]);
-    let looker = Looker::start(&profile)
+    let examiner = HostExaminer::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
-    let socket = launch::recording_paths(settings, looker.record())?;
+    let socket = launch::recording_paths(settings, examiner.record())?;
     if std::io::stderr().is_terminal() {
-        let (program, profile) = (sdk.unwrap_or_else(|| argv.join(" ")), &profile.name);
-        let program = plain(&program);
+        let program = plain(&sdk.unwrap_or_else(|| argv.join(" ")));
+        let profile = &profile.name;
         eprintln!(
-            "cofferdam: runs `{program}` under profile `{profile}`; what it is refused is shown at its end"
+            "cofferdam: runs `{program}` under profile `{profile}`; refusals are shown when it has ended"
         );
     }
-    start::conducted(socket, |socket| {
-        conduct(grant, profile, HostFacts { program, looker, programs, class }, (socket, tool))
-    })
+    let host = HostFacts { program, examiner, programs, class };
+    start::conducted(socket, |socket| conduct(socket, grant, profile, host, tool))
 }
 
 /// A program that exists on the host and not in the cell.
 #[derive(Debug, PartialEq, Eq)]
 struct HostProgram {
     path: PathBuf,
-    /// Kind of file; only of an ELF file are the needed libraries known.
+    /// Kind of file: the libraries are known for ELF files only.
     kind: PathKind,
 }
 
-/// Facts about the host that must be found before confinement.
+/// Facts about the host that must be read before confinement.
 #[derive(Debug)]
 struct HostFacts {
     program: Option<HostProgram>,
-    looker: Looker,
+    examiner: HostExaminer,
     /// Programs that a shell in the cell may look for in vain.
     programs: HostPrograms,
-    /// Class of network of the profile itself.
+    /// Class of network of the profile, without the additions of this command.
     class: NetworkClass,
 }
 
@@ -135,19 +134,21 @@ fn on_host(word: &str, profile: &Profile) -> Option<HostProgram> {
 }
 
 async fn conduct(
+    socket: OwnedFd,
     grant: Grant,
     profile: Profile,
     host: HostFacts,
-    (socket, mut tool): (OwnedFd, Option<LearnedTool>),
+    mut tool: Option<LearnedTool>,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
     let running = link.start(grant).await?;
     // Both streams go to standard error: standard output is for the TOML alone.
-    let told = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
-    let (mut stdout, mut stderr) = (told(), LastLines::new(told()));
-    let (ended, taken_back) = match &mut tool {
+    let to_stderr = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
+    let mut stdout = to_stderr();
+    let mut stderr = LastLines::new(to_stderr());
+    let (ended, cancellation) = match &mut tool {
         None => {
             let input = tokio::io::stdin();
             run::follow(running, input, None, &mut stdout, &mut stderr).await?
@@ -157,7 +158,7 @@ async fn conduct(
             run::follow(running, input, None, tool, &mut stderr).await?
         }
     };
-    let HostFacts { program, looker, programs, class } = host;
+    let HostFacts { program, examiner, programs, class } = host;
     let mut learned = Refusals::new(&ended.denials, &profile);
     learned.network = NetworkRefusals::new(ended.network.as_ref(), class);
     let text = stderr.text();
@@ -167,20 +168,21 @@ async fn conduct(
     };
     let stderr = StreamReport { bytes: 0, text, cut: Cut::Whole };
     learned.absent = programs.remark(&ended.outcome, &stderr);
-    let answer = looker
+    let answer = examiner
         .ask()
         .map_err(|error| CliError::new(format!("the paths it looked for are lost: {error}")))?;
-    learned.missing = MissingPaths::of(answer);
+    learned.missing = MissingPaths::sort(answer);
     let code = match &ended.outcome {
         Outcome::Failed(Failure::NotFound { .. }) if program.is_some() => {
             // The program was recorded as a missing path too, and is reported once.
-            let is_it = |path: &PathBuf| program.as_ref().is_some_and(|it| it.path == *path);
-            learned.missing.offered.retain(|path| !is_it(path));
+            let is_program =
+                |path: &PathBuf| program.as_ref().is_some_and(|program| program.path == *path);
+            learned.missing.offered.retain(|path| !is_program(path));
             learned.program = program;
-            exit::code(&ended.outcome, taken_back)
+            exit::code(&ended.outcome, cancellation)
         }
         Outcome::Failed(failure) => return Err(failure.clone().into()),
-        Outcome::Cancelled => return Ok(exit::code(&ended.outcome, taken_back)),
+        Outcome::Cancelled => return Ok(exit::code(&ended.outcome, cancellation)),
         Outcome::Exited { .. }
         | Outcome::Signaled { .. }
         | Outcome::Timeout
@@ -201,7 +203,7 @@ fn end_text(outcome: &Outcome) -> String {
         Outcome::Limit(kind) => {
             format!("the command met its {} limit; it may need more than is shown", kind.name())
         }
-        Outcome::Cancelled => "the command was taken back".to_owned(),
+        Outcome::Cancelled => "the command was cancelled".to_owned(),
         Outcome::Failed(failure) => failure.to_string(),
     }
 }
@@ -219,7 +221,7 @@ struct Refusals {
     never: Vec<(String, String)>,
     /// Program itself, if it exists on the host and not in the cell.
     program: Option<HostProgram>,
-    /// Description of a program that a shell did not find and the host has.
+    /// Remark about a program that a shell did not find and the host has.
     absent: Option<String>,
     /// Other missing paths that exist on the host and not in the cell.
     missing: MissingPaths,
@@ -240,7 +242,7 @@ impl Refusals {
             missing: MissingPaths::default(),
             network: NetworkRefusals::default(),
         };
-        // Refusals by the guard of a grant are no matter of a profile.
+        // Refusals by the guard of a grant do not depend on the profile.
         let filtered = denials.iter().filter(|denied| denied.by == DeniedBy::Filter);
         for denied in filtered {
             let call = calls::name(denied.number);
@@ -248,15 +250,15 @@ impl Refusals {
             match floor::grant_for(denied.number, profile) {
                 Grantable::Key(line) if line.starts_with("[[syscalls]]") => {
                     let caution =
-                        floor::caution(&call).map_or(String::new(), |why| format!("; {why}"));
+                        floor::caution(&call).map_or(String::new(), |text| format!("; {text}"));
                     learned.calls.push((call, format!("refused {times}{caution}")));
                 }
                 Grantable::Key(line) => {
                     learned.keys.entry(line).or_default().push(format!("{call}, refused {times}"));
                 }
                 Grantable::CallAndExec(_) => {
-                    let why = format!("{call}, refused {times}");
-                    learned.keys.entry(floor::EXEC_ANY.to_owned()).or_default().push(why);
+                    let refused = format!("{call}, refused {times}");
+                    learned.keys.entry(floor::EXEC_ANY.to_owned()).or_default().push(refused);
                     learned.calls.push((call, format!("refused {times}")));
                 }
                 Grantable::MemoryCgroup(Some(_)) => {
@@ -264,11 +266,11 @@ impl Refusals {
                     learned.calls.push((call, format!("refused {times}; {more}")));
                 }
                 Grantable::MemoryCgroup(None) => {
-                    let why = "granted, but only where a memory cgroup holds the cell's memory";
-                    learned.never.push((call, format!("refused {times}: {why}")));
+                    let reason = "granted, but only where a memory cgroup holds the cell's memory";
+                    learned.never.push((call, format!("refused {times}: {reason}")));
                 }
-                Grantable::Arguments(why) | Grantable::Never(why) => {
-                    learned.never.push((call, format!("refused {times}: {why}")));
+                Grantable::Arguments(reason) | Grantable::Never(reason) => {
+                    learned.never.push((call, format!("refused {times}: {reason}")));
                 }
             }
         }
@@ -297,8 +299,8 @@ impl Refusals {
         if !self.never.is_empty() {
             text.push_str("\n# Refused, and no profile changes that:\n");
         }
-        for (call, why) in &self.never {
-            text.push_str(&format!("# {call}, {why}\n"));
+        for (call, reason) in &self.never {
+            text.push_str(&format!("# {call}, {reason}\n"));
         }
         text.push_str(&self.missing.comments());
         text.push_str(&self.network.comments());
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_a_profile_that_no_loader_takes_before_its_reasons_are_written() {
+    fn refusals_become_a_profile_that_is_invalid_until_its_reasons_are_written() {
         let text = learned("bc", &[denied("io_setup", 1), denied("socket", 2), denied("fork", 3)]);
         assert_eq!(
             text,
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_grants_is_a_comment_with_its_reason() {
+    fn refusals_that_no_profile_lifts_are_comments_with_the_reason() {
         let text = learned("bash", &[denied("ptrace", DENIALS_COUNTED), denied("unshare", 1)]);
         assert_eq!(
             text,

@@ -1,6 +1,7 @@
-//! Hosts and ports that a command asked for under a profile and did not reach, as rules of egress to complete.
+//! Hosts and ports that a command looked for under a profile and did not reach, as rules of egress to complete.
 //!
-//! The gateway tells them, and it reads what cells send: each is read again as a rule's destination, or is a comment.
+//! The gateway reports them, which parses what cells send. So each is parsed as the destination of a rule, and is a comment
+//! if that fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,16 +9,16 @@ use std::net::{IpAddr, SocketAddr};
 use super::format::plain;
 use model::egress::{Denied, HostPattern, Net, NetworkClass, Tally};
 
-/// Port of a name that was not resolved: its program had not said which.
-const GUESS: u16 = 443;
+/// Port for a name that was not resolved: the program made no connection from which a port is known.
+const DEFAULT_PORT: u16 = 443;
 
 /// Destinations that were refused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NetworkRefusals {
     /// Class of the profile itself.
     class: NetworkClass,
-    destinations: BTreeMap<Destination, Asked>,
-    /// Those that no rule of the profile reaches, each with the reason.
+    destinations: BTreeMap<Destination, Attempts>,
+    /// Destinations that no rule can allow, each with the reason.
     never: Vec<(String, String)>,
 }
 
@@ -28,9 +29,9 @@ enum Destination {
     Net(Net),
 }
 
-/// Questions for one destination.
+/// Refused attempts to reach one destination.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct Attempts {
     ports: BTreeSet<u16>,
     /// True if an echo request was sent.
     echo: bool,
@@ -40,7 +41,7 @@ struct Asked {
 }
 
 impl NetworkRefusals {
-    /// Sorts the refusals that the gateway told, for a profile of this class.
+    /// Sorts the refusals that the gateway reported, for a profile of this class.
     pub(super) fn new(tally: Option<&Tally>, class: NetworkClass) -> Self {
         let mut all = Self { class, ..Self::default() };
         for denied in tally.map(|tally| tally.denied.as_slice()).unwrap_or_default() {
@@ -52,12 +53,12 @@ impl NetworkRefusals {
         all
     }
 
-    /// Returns true if no profile could grant any of it.
+    /// Returns true if there is no destination that a profile could grant.
     pub(super) fn is_empty(&self) -> bool {
         self.destinations.is_empty()
     }
 
-    /// Formats the class of network, where the profile has none: keys come before tables.
+    /// Formats the class of network, if the profile has no egress. Keys come before tables.
     pub(super) fn key(&self) -> String {
         if self.is_empty() || self.class.has_egress() {
             return String::new();
@@ -68,10 +69,10 @@ impl NetworkRefusals {
 
     /// Formats a rule for each destination, without its reason.
     pub(super) fn tables(&self) -> String {
-        self.destinations.iter().map(|(to, asked)| asked.table(to)).collect()
+        self.destinations.iter().map(|(to, attempts)| attempts.table(to)).collect()
     }
 
-    /// Formats what no rule grants.
+    /// Formats the destinations that no rule can allow.
     pub(super) fn comments(&self) -> String {
         let lines = self.never.iter().map(|(to, why)| format!("# {to}: {why}\n"));
         let lines: String = lines.collect();
@@ -83,18 +84,18 @@ impl NetworkRefusals {
     }
 }
 
-/// Returns the destination of a refusal that a rule could lift, and its port: nothing for an echo request.
+/// Returns the destination and the port of a refusal that a rule could lift. `None` for other refusals.
 fn destination(denied: &Denied) -> Option<(Destination, Port)> {
     denied.grant.as_ref()?;
     let net = |address: IpAddr| address.to_string().parse().ok().map(Destination::Net);
     if let Ok(to) = denied.to.parse::<SocketAddr>() {
-        return Some((net(to.ip())?, Port::Asked(to.port())));
+        return Some((net(to.ip())?, Port::Number(to.port())));
     }
     if let Ok(to) = denied.to.parse::<IpAddr>() {
         return Some((net(to)?, Port::Echo));
     }
     let (name, port) = match denied.to.rsplit_once(':') {
-        Some((name, port)) => (name, Port::Asked(port.parse().ok()?)),
+        Some((name, port)) => (name, Port::Number(port.parse().ok()?)),
         None => (denied.to.as_str(), Port::Unknown),
     };
     Some((Destination::Host(name.parse().ok()?), port))
@@ -103,18 +104,18 @@ fn destination(denied: &Denied) -> Option<(Destination, Port)> {
 /// Port of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Port {
-    Asked(u16),
-    /// None: it was an echo request.
+    Number(u16),
+    /// An echo request, which has no port.
     Echo,
     /// The name was not resolved.
     Unknown,
 }
 
-impl Asked {
+impl Attempts {
     fn add(&mut self, port: Port, times: u64) {
         self.times = self.times.saturating_add(times);
         match port {
-            Port::Asked(port) => drop(self.ports.insert(port)),
+            Port::Number(port) => drop(self.ports.insert(port)),
             Port::Echo => self.echo = true,
             Port::Unknown => self.guessed = true,
         }
@@ -130,7 +131,7 @@ impl Asked {
         let mut ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
         let guess = match ports.is_empty() && self.guessed {
             true => {
-                ports.push(GUESS.to_string());
+                ports.push(DEFAULT_PORT.to_string());
                 "; the name was not resolved, so the port is a guess"
             }
             false => "",
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_rules_and_what_no_rule_reaches_is_a_comment() {
+    fn destinations_that_a_rule_can_allow_are_rules_and_others_are_comments() {
         let denied = [
             refused("api.example.org", true),
             refused("web.example.org:80", true),
@@ -180,7 +181,7 @@ mod tests {
             refused("[fd12::1]:22", true),
             refused("10.0.0.1", true),
             refused("169.254.169.254:80", false),
-            // Of a worker that its cell took over.
+            // From a worker that its cell has taken over.
             refused("x\"]\nhosts = [\"*\"", true),
         ];
         let tally = Tally { denied: denied.to_vec(), ..Tally::default() };
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_asked_for_nothing_needs_no_network() {
+    fn a_command_without_refused_connections_needs_no_network() {
         let learned = NetworkRefusals::new(None, NetworkClass::Loopback);
         assert!(learned.is_empty() && learned.key().is_empty() && learned.comments().is_empty());
     }

@@ -1,5 +1,5 @@
-//! `serve --http`: the conditions under which the listener may start, and what is opened for it before this process is
-//! confined.
+//! `serve --http` and `--tcp`: the conditions under which a listener may start, and the files and sockets that are opened
+//! for it before this process is confined.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -34,12 +34,12 @@ use policy::Principal;
 const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
 /// Variable of the older design with the directory of commands of `/run`.
 const ROOT_VARIABLE: &str = "MCP_BASH_ROOT_DIR";
-/// Client of that token, of a token that is made, and of requests without any.
+/// Client of that token, of a generated token, and of requests without a token.
 pub(super) const CLIENT: &str = "http";
-/// Random bytes of a token that is made.
-const RANDOM: usize = 32;
+/// Random bytes of a generated token.
+const TOKEN_BYTES: usize = 32;
 
-/// As typed.
+/// Flags as typed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct HttpFlags {
     /// Serve MCP over HTTP at /mcp as well: 127.0.0.1:PORT, `[::1]:PORT`, another address of this machine (with a token,
@@ -66,7 +66,7 @@ pub enum HostGrants {
     Some,
 }
 
-/// Place to listen at.
+/// Address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Endpoint {
     Tcp(SocketAddr),
@@ -80,10 +80,10 @@ pub struct HttpPlan {
     names: ServedNames,
     allowed: Vec<IpNet>,
     tokens: Vec<TokenSetting>,
-    /// Token from the environment: its hash, for the supervisor and its cells are cloned after this was read.
-    given: Option<Token>,
-    /// Place of a token that is to be made, where one is needed and none is configured.
-    made: Option<PathBuf>,
+    /// Token from the environment. Only its hash is kept, since the supervisor and its cells are cloned later.
+    from_environment: Option<Token>,
+    /// File of a token to generate, if one is needed and no token is configured.
+    generated: Option<PathBuf>,
     without_token: WithoutToken,
     tls: Option<(PathBuf, PathBuf)>,
     limits: ListenerLimits,
@@ -101,36 +101,38 @@ impl TcpPlan {
     /// Checks the conditions. Returns `None` where no such listener is asked for.
     ///
     /// # Errors
-    /// An address that others reach, or cells that have something of the host: this form has no token.
+    /// An address that others reach, or cells with a grant of the host: raw TCP has no token.
     pub fn of(
         flags: &HttpFlags,
         json: Option<&JsonNetwork>,
         grants: impl FnOnce() -> HostGrants,
     ) -> Result<Option<Self>, CliError> {
-        let of_json = |json: &JsonNetwork| match json.host.contains(':') {
+        let in_json = |json: &JsonNetwork| match json.host.contains(':') {
             true => format!("[{}]:{}", json.host, json.port),
             false => format!("{}:{}", json.host, json.port),
         };
-        let Some(asked) = flags.tcp.clone().or_else(|| json.map(of_json)) else { return Ok(None) };
-        let no = |why: &str| {
-            CliError::new(format!("--tcp: `{}` {why}", asked.escape_default())).with_hint(
+        let Some(address) = flags.tcp.clone().or_else(|| json.map(in_json)) else {
+            return Ok(None);
+        };
+        let refused = |reason: &str| {
+            CliError::new(format!("--tcp: `{}` {reason}", address.escape_default())).with_hint(
                 "use --http, which has tokens and TLS, or a tunnel: ssh -L 3000:127.0.0.1:3000 HOST",
             )
         };
-        let at = match endpoint(&asked) {
+        let at = match endpoint(&address) {
             Ok(Endpoint::Tcp(at)) => at,
-            Ok(Endpoint::Unix(_)) | Err(_) => return Err(no("is no IP:PORT of this machine")),
+            Ok(Endpoint::Unix(_)) | Err(_) => return Err(refused("is no IP:PORT of this machine")),
         };
         if !at.ip().is_loopback() {
-            return Err(no("can be reached from elsewhere, and raw TCP has no token"));
+            return Err(refused("can be reached from elsewhere, and raw TCP has no token"));
         }
         if grants() == HostGrants::Some {
-            return Err(no("has no token, and cells have something of the host"));
+            return Err(refused("has no token, and cells have something of the host"));
         }
         Ok(Some(Self { at, allowed: json.map_or(Vec::new(), |json| json.allowed.clone()) }))
     }
 
-    /// Binds the socket, and says on standard error where the server is.
+    /// Binds the socket, and prints the server's address on standard error.
     ///
     /// # Errors
     /// The address, with the reason.
@@ -145,14 +147,14 @@ impl TcpPlan {
     }
 }
 
-/// What was opened for the listener.
+/// Files and sockets of a listener.
 #[derive(Debug)]
 pub struct Opened {
     pub access: AccessRules,
     pub listener: Listener,
     pub tls: Option<Arc<ServerConfig>>,
     pub limits: ListenerLimits,
-    /// Reader of this process's memory; absent without a `/proc`.
+    /// Reader of this process's memory; `None` without a `/proc`.
     pub memory: Option<OwnMemory>,
     pub run_root: Option<String>,
 }
@@ -161,19 +163,19 @@ impl HttpPlan {
     /// Checks the conditions. Returns `None` where no listener is asked for.
     ///
     /// # Errors
-    /// An address that cannot be, or one that others reach, without a token or without TLS.
+    /// A malformed address, or one that others reach, without a token or without TLS.
     pub fn of(
         flags: &HttpFlags,
         settings: &HttpSettings,
         grants: impl FnOnce() -> HostGrants,
     ) -> Result<Option<Self>, CliError> {
-        let Some(asked) = &flags.http else { return Ok(None) };
-        let endpoint = endpoint(asked)?;
+        let Some(address) = &flags.http else { return Ok(None) };
+        let endpoint = endpoint(address)?;
         let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
-        let given = from_environment()?;
-        // A token of the operator lets no agent in.
-        let of_agents = settings.tokens.value.iter().any(|token| !token.operator);
-        let has_token = given.is_some() || of_agents;
+        let from_environment = from_environment()?;
+        // A token of the operator is not for agents.
+        let for_agents = settings.tokens.value.iter().any(|token| !token.operator);
+        let has_token = from_environment.is_some() || for_agents;
         let reach = match &endpoint {
             Endpoint::Unix(_) => ListenerReach::Socket,
             Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => {
@@ -183,10 +185,10 @@ impl HttpPlan {
         };
         let tls = settings.certificate.value.clone().zip(settings.key.value.clone());
         if reach == ListenerReach::Network {
-            off_loopback(asked, has_token, tls.is_some() || proxy.is_some())?;
+            check_network(address, has_token, tls.is_some() || proxy.is_some())?;
         }
         let needs_token = has_token || grants() == HostGrants::Some;
-        let (without_token, made) = match reach {
+        let (without_token, generated) = match reach {
             ListenerReach::Socket => (WithoutToken::One(Principal::local()), None),
             ListenerReach::Loopback if !needs_token => {
                 (WithoutToken::Anonymous(Principal::named(CLIENT)), None)
@@ -197,6 +199,7 @@ impl HttpPlan {
         let limits = ListenerLimits {
             sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
             streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
+            // By default the listener does not wait before it stops.
             pre_stop: settings.pre_stop.value.unwrap_or_default(),
             drain: settings.drain.value,
             ..ListenerLimits::default()
@@ -210,8 +213,8 @@ impl HttpPlan {
             },
             allowed: proxy.map_or_else(|| settings.allowed.value.clone(), |proxy| vec![proxy]),
             tokens: settings.tokens.value.clone(),
-            given,
-            made,
+            from_environment,
+            generated,
             without_token,
             tls,
             limits,
@@ -219,7 +222,7 @@ impl HttpPlan {
         }))
     }
 
-    /// Binds the socket and reads the secrets; says on standard error where the server is.
+    /// Binds the socket and reads the secrets; prints the server's address on standard error.
     ///
     /// # Errors
     /// The file or the address, with the reason.
@@ -239,7 +242,7 @@ impl HttpPlan {
             }
             (Listener::Unix { .. }, Endpoint::Tcp(_)) => {}
         }
-        if let Some(path) = &self.made {
+        if let Some(path) = &self.generated {
             eprintln!("cofferdam: clients need the token in {}", path.display());
         }
         let Self { names, allowed, without_token, limits, run_root, .. } = self;
@@ -261,9 +264,9 @@ impl HttpPlan {
             }
             tokens.push(token);
         }
-        tokens.extend(self.given.clone());
-        if let Some(path) = &self.made {
-            make_token(path)?;
+        tokens.extend(self.from_environment.clone());
+        if let Some(path) = &self.generated {
+            generate_token(path)?;
             tokens.push(token(&read(path)?, CLIENT, &path.display().to_string())?);
         }
         distinct(&tokens)?;
@@ -271,101 +274,103 @@ impl HttpPlan {
     }
 }
 
-fn bad(why: &impl std::fmt::Display) -> CliError {
-    CliError::new(format!("--http: {why}"))
+fn bad(fault: &impl std::fmt::Display) -> CliError {
+    CliError::new(format!("--http: {fault}"))
 }
 
-/// Returns the directory in which each command of `/run` has its own.
+/// Returns the directory below which each command of `/run` gets a directory.
 ///
 /// # Errors
-/// A directory outside of what a cell has for itself.
+/// A directory other than /tmp and /workspace of a cell, and those below.
 fn run_root(flag: Option<&str>) -> Result<Option<String>, CliError> {
-    let said = std::env::var(ROOT_VARIABLE).ok().filter(|path| !path.is_empty());
+    let variable = std::env::var(ROOT_VARIABLE).ok().filter(|path| !path.is_empty());
     let named = flag.map(|path| ("--workdir", path.to_owned()));
-    let Some((from, path)) = named.or(said.map(|path| (ROOT_VARIABLE, path))) else {
+    let Some((origin, path)) = named.or(variable.map(|path| (ROOT_VARIABLE, path))) else {
         return Ok(None);
     };
-    let inside = Cwd::new(from, &path).map_err(|error| {
+    let inside = Cwd::new(origin, &path).map_err(|error| {
         CliError::new(error.to_string()).with_hint(
-            "commands of /run have a directory of their own cell; a directory of the host is granted with --workspace",
+            "commands of /run have a directory in their cell; a directory of the host is granted with --workspace",
         )
     })?;
     Ok(Some(inside.as_str().to_owned()))
 }
 
-fn endpoint(asked: &str) -> Result<Endpoint, CliError> {
-    if let Some(path) = asked.strip_prefix("unix:") {
+fn endpoint(text: &str) -> Result<Endpoint, CliError> {
+    if let Some(path) = text.strip_prefix("unix:") {
         let path = std::path::absolute(path).map_err(|error| bad(&in_words(&error)))?;
         return Ok(Endpoint::Unix(path));
     }
-    let local = asked.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     let address = match local {
         Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-        None => asked.parse().ok(),
+        None => text.parse().ok(),
     };
     address.map(Endpoint::Tcp).ok_or_else(|| {
-        bad(&format!("`{}` is no address", asked.escape_default()))
+        bad(&format!("`{}` is no address", text.escape_default()))
             .with_hint("write IP:PORT as 127.0.0.1:8080 or [::1]:8080, or unix:PATH")
     })
 }
 
-fn proxy(asked: &str) -> Result<IpNet, CliError> {
-    net(asked).ok_or_else(|| {
-        let shown = asked.escape_default();
+fn proxy(text: &str) -> Result<IpNet, CliError> {
+    net(text).ok_or_else(|| {
+        let shown = text.escape_default();
         CliError::new(format!("--behind-proxy: `{shown}` is no address"))
             .with_hint("name the proxy's own address or subnet: 127.0.0.1, 10.0.0.0/24")
     })
 }
 
-/// Checks what other machines can reach.
-fn off_loopback(asked: &str, has_token: bool, is_private: bool) -> Result<(), CliError> {
-    let told = |why: &str| bad(&format!("{asked} can be reached from elsewhere, {why}"));
+/// Checks that a listener which other machines can reach has a token, and that the token is not sent in clear.
+fn check_network(address: &str, has_token: bool, is_private: bool) -> Result<(), CliError> {
+    let refused = |reason: &str| bad(&format!("{address} can be reached from elsewhere, {reason}"));
     if !has_token {
         let hint = format!("set {VARIABLE}, or name a file under `[[http.tokens]]`");
-        return Err(told("and no token is configured").with_hint(hint));
+        return Err(refused("and no token is configured").with_hint(hint));
     }
     if !is_private {
         let hint = "set `[http] certificate` and `key`, or name your proxy with --behind-proxy";
-        return Err(told("and a token would pass in clear").with_hint(hint));
+        return Err(refused("and a token would pass in clear").with_hint(hint));
     }
     Ok(())
 }
 
-fn token(secret: &str, client: &str, place: &str) -> Result<Token, CliError> {
+fn token(secret: &str, client: &str, origin: &str) -> Result<Token, CliError> {
     Token::new(secret.trim(), Principal::named(client)).map_err(|fault| {
-        CliError::new(format!("http: {place}: {fault}")).with_hint("make one: openssl rand -hex 32")
+        CliError::new(format!("http: {origin}: {fault}"))
+            .with_hint("make one: openssl rand -hex 32")
     })
 }
 
-/// Reads the token of the environment, if one is set, and wipes the text of it.
+/// Reads the token of the environment, if one is set, and overwrites its text in memory.
 fn from_environment() -> Result<Option<Token>, CliError> {
     let Some(mut text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    let made = token(&text, CLIENT, VARIABLE);
+    let hashed = token(&text, CLIENT, VARIABLE);
     let mut bytes = std::mem::take(&mut text).into_bytes();
     bytes.fill(0);
     std::hint::black_box(&bytes);
-    made.map(Some)
+    hashed.map(Some)
 }
 
-/// Checks that no two clients have the same token: requests of one would be another's.
+/// Checks that no two clients have the same token: requests of one would count as the other's.
 fn distinct(tokens: &[Token]) -> Result<(), CliError> {
     for (index, token) in tokens.iter().enumerate() {
         let others = tokens
             .iter()
             .skip(index + 1)
-            .filter(|it| it.principal != token.principal || it.rights != token.rights);
+            .filter(|other| other.principal != token.principal || other.rights != token.rights);
         if let Some(other) = others.into_iter().find(|other| other.is_same_as(token)) {
-            let (one, two) = (token.principal.name(), other.principal.name());
-            let why = format!("http: clients `{one}` and `{two}` have the same token");
-            return Err(CliError::new(why).with_hint("make another one: openssl rand -hex 32"));
+            let first = token.principal.name();
+            let second = other.principal.name();
+            let message = format!("http: clients `{first}` and `{second}` have the same token");
+            return Err(CliError::new(message).with_hint("make another one: openssl rand -hex 32"));
         }
     }
     Ok(())
 }
 
-/// Returns the place of a token that cofferdam makes.
+/// Returns the file of a generated token.
 fn token_file() -> Result<PathBuf, CliError> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || model::accounts::home().map(|home| home.join(".local/state"));
@@ -376,7 +381,7 @@ fn token_file() -> Result<PathBuf, CliError> {
     Ok(state.join("cofferdam/http-token"))
 }
 
-/// Returns the files that decide who may use a listener: no cell may write to them.
+/// Returns the files that configure access to a listener: no cell may write to them.
 pub(super) fn files(flags: &HttpFlags, settings: &HttpSettings) -> Vec<PathBuf> {
     if flags.http.is_none() {
         return Vec::new();
@@ -386,13 +391,13 @@ pub(super) fn files(flags: &HttpFlags, settings: &HttpSettings) -> Vec<PathBuf> 
     configured.chain(tls).chain(token_file().ok()).collect()
 }
 
-/// Makes the token, unless it is there already: clients keep it from start to start.
-fn make_token(path: &Path) -> Result<(), CliError> {
+/// Generates the token, unless there is one: clients use it across starts.
+fn generate_token(path: &Path) -> Result<(), CliError> {
     let failed = |error: io::Error| bad(&format!("{}: {}", path.display(), in_words(&error)));
     let directory = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = match made {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = match created {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(error) => return Err(failed(error)),
@@ -402,43 +407,44 @@ fn make_token(path: &Path) -> Result<(), CliError> {
     writeln!(file, "{text}").map_err(failed)
 }
 
-/// Returns random bytes. A binary without a dynamic linker has them from a file, which is opened at the first use: that
-/// must come before this process is confined, for ids of sessions are made of such bytes.
-fn random() -> Result<[u8; RANDOM], CliError> {
-    let mut bytes = [0; RANDOM];
+/// Returns random bytes. A static binary reads them from a file, which is opened at the first use. That must come before
+/// this process is confined, which needs random bytes for ids of sessions.
+fn random() -> Result<[u8; TOKEN_BYTES], CliError> {
+    let mut bytes = [0; TOKEN_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| bad(&format!("no random bytes: {error}")))?;
     Ok(bytes)
 }
 
 impl Endpoint {
     fn listener(&self) -> Result<Listener, CliError> {
-        let told = |at: &dyn std::fmt::Display, error: &io::Error| {
+        let failed = |at: &dyn std::fmt::Display, error: &io::Error| {
             bad(&format!("{at}: {}", in_words(error)))
                 .with_hint("another program may have it: name another one")
         };
         match self {
             Self::Tcp(at) => {
-                TcpListener::bind(at).map(Listener::Tcp).map_err(|error| told(at, &error))
+                TcpListener::bind(at).map(Listener::Tcp).map_err(|error| failed(at, &error))
             }
             Self::Unix(path) => {
-                let socket = unix(path).map_err(|error| told(&path.display(), &error))?;
+                let socket = unix(path).map_err(|error| failed(&path.display(), &error))?;
                 Ok(Listener::Unix { socket, owner: nix::unistd::geteuid().as_raw() })
             }
         }
     }
 }
 
-/// Listens at a path that only this user can connect to. A socket that nobody listens to any more makes way.
+/// Listens at a path that only this user can connect to. Removes a socket there without a listening process.
 fn unix(path: &Path) -> io::Result<UnixListener> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    let nobody = || {
+    let is_socket =
+        fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let is_stale = || {
         UnixStream::connect(path)
             .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
-    if is_socket && nobody() {
+    if is_socket && is_stale() {
         fs::remove_file(path)?;
     }
-    // The mode is the socket's from its first moment. This process has one thread.
+    // The umask applies to the whole process, which has one thread. The socket never has a wider mode.
     let before = umask(Mode::from_bits_truncate(0o177));
     let listener = UnixListener::bind(path);
     umask(before);
@@ -446,21 +452,21 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CliError> {
-    let told = |path: &Path, why: &dyn std::fmt::Display| {
-        CliError::new(format!("http: {}: {why}", path.display()))
+    let failed = |path: &Path, error: &dyn std::fmt::Display| {
+        CliError::new(format!("http: {}: {error}", path.display()))
     };
     let host = HostContext::of_this_process();
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| told(certificate, &error))?;
-    let text = secret(key, &host).map_err(|error| told(key, &error))?;
+        .map_err(|error| failed(certificate, &error))?;
+    let text = secret(key, &host).map_err(|error| failed(key, &error))?;
     let private =
-        PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| told(key, &error))?;
+        PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| failed(key, &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
-        .map_err(|error| told(certificate, &error))?;
+        .map_err(|error| failed(certificate, &error))?;
     Ok(Arc::new(config))
 }
 
@@ -481,8 +487,8 @@ mod tests {
         let behind_proxy = proxy.map(str::to_owned);
         let flags =
             HttpFlags { http: Some(address.to_owned()), behind_proxy, ..HttpFlags::default() };
-        let made = HttpPlan::of(&flags, &settings(config), || HostGrants::None);
-        made.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
+        let plan = HttpPlan::of(&flags, &settings(config), || HostGrants::None);
+        plan.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
     }
 
     const TOKEN: &str = "[[http.tokens]]\nclient = \"ci\"\nfile = \"/t\"\n";
@@ -506,7 +512,7 @@ mod tests {
     fn a_configured_token_is_needed_everywhere_but_on_a_socket() {
         let loopback = plan("127.0.0.1:0", None, TOKEN).expect("it has a token");
         assert_eq!(loopback.without_token, WithoutToken::Refused);
-        assert_eq!(loopback.made, None);
+        assert_eq!(loopback.generated, None);
         let refused = plan("0.0.0.0:0", None, TOKEN).expect_err("no TLS");
         assert!(refused.contains("in clear"), "{refused}");
         let tls = plan("0.0.0.0:0", None, &format!("{TLS}{TOKEN}")).expect("TLS");
@@ -515,12 +521,12 @@ mod tests {
             (WithoutToken::Refused, ListenerReach::Network)
         );
         let proxied = plan("0.0.0.0:0", Some("10.0.0.7"), TOKEN).expect("a proxy");
-        let own = IpAddr::from([10, 0, 0, 7]);
-        assert_eq!(proxied.allowed, vec![IpNet::from(own)], "nobody but the proxy");
+        let proxy = IpAddr::from([10, 0, 0, 7]);
+        assert_eq!(proxied.allowed, vec![IpNet::from(proxy)], "only the proxy");
     }
 
     #[test]
-    fn a_token_of_the_operator_neither_lets_agents_in_nor_shuts_them_out() {
+    fn a_token_of_the_operator_does_not_change_the_access_of_agents() {
         let operator = format!("{TOKEN}operator = true\n");
         let open = plan("127.0.0.1:0", None, &operator).expect("nothing is granted");
         assert_eq!(open.without_token, WithoutToken::Anonymous(Principal::named(CLIENT)));
@@ -529,16 +535,16 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_of_the_host_asks_for_a_token() {
+    fn a_grant_of_the_host_needs_a_token() {
         let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), ..HttpFlags::default() };
-        let made = HttpPlan::of(&flags, &settings(""), || HostGrants::Some);
-        let plan = made.ok().flatten().expect("a token is made");
+        let plan = HttpPlan::of(&flags, &settings(""), || HostGrants::Some);
+        let plan = plan.ok().flatten().expect("a token is generated");
         assert_eq!(plan.without_token, WithoutToken::Refused);
-        assert!(plan.made.is_some());
+        assert!(plan.generated.is_some());
     }
 
     #[test]
-    fn raw_tcp_starts_on_loopback_alone_and_with_nothing_of_the_host() {
+    fn raw_tcp_starts_only_on_loopback_and_without_grants_of_the_host() {
         let plan = |address: &str, grants| {
             let flags = HttpFlags { tcp: Some(address.to_owned()), ..HttpFlags::default() };
             TcpPlan::of(&flags, None, || grants).map_err(|error| error.text())
@@ -556,9 +562,9 @@ mod tests {
     }
 
     #[test]
-    fn names_are_no_addresses() {
-        for asked in ["example.com:80", "8080", "", "127.0.0.1", "::1:80"] {
-            assert!(plan(asked, None, "").is_err(), "{asked}");
+    fn names_are_not_addresses() {
+        for address in ["example.com:80", "8080", "", "127.0.0.1", "::1:80"] {
+            assert!(plan(address, None, "").is_err(), "{address}");
         }
         assert!(plan("localhost:0", None, "").is_ok() && plan("[::1]:0", None, "").is_ok());
     }

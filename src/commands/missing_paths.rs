@@ -1,9 +1,9 @@
 //! Missing paths: names that a command looked for and its cell does not have. Finds those that
 //! exist on the host, and among them those that a profile could grant.
 //!
-//! The process that runs the command is confined and sees no path of the host. So another one
-//! looks: a child of the main process, made before confinement. It reads the record when the
-//! command has ended, examines each path on the host, reports and ends. It opens none of them.
+//! The process that runs the command is confined and sees no path of the host. So another process
+//! examines them: a child of the main process, made before confinement. When the command has ended,
+//! it reads the record, examines each path on the host without opening it, reports and exits.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,11 +22,11 @@ use profile::document::Document;
 use profile::{Profiles, shipped};
 use sys::{memory, process};
 
-/// Number of files of one directory from which the directory is offered instead.
-const MANY: usize = 4;
-/// Paths in the report, at most; further ones are reported as left out.
-const MOST: usize = 256;
-/// Names that hold secrets in any directory: nothing below them is offered.
+/// Number of files in one directory from which the directory is offered in their place.
+const FILES_FOR_DIRECTORY: usize = 4;
+/// Maximum number of paths in the report; further ones are reported as left out.
+const MAX_PATHS: usize = 256;
+/// Names of files and directories with secrets: paths with such a part are not offered.
 const SECRETS: [&str; 14] = [
     ".ssh",
     ".gnupg",
@@ -45,7 +45,7 @@ const SECRETS: [&str; 14] = [
 ];
 
 /// Files that the C library looks for in every program and does not need.
-const DONE_WITHOUT: [&str; 4] =
+const UNNEEDED: [&str; 4] =
     ["/etc/locale.alias", "/etc/ld.so.preload", "/etc/host.conf", "/etc/gai.conf"];
 
 /// File that exists on the host at a missing path.
@@ -66,21 +66,22 @@ enum PathType {
     Other,
 }
 
-/// Report of the looker.
+/// Report of the child process.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPaths {
     found: Vec<MissingPath>,
+    /// True if paths were left out.
     cut: bool,
 }
 
-/// Child process that still sees the host.
+/// Child process that is not confined and still sees the host.
 #[derive(Debug)]
-pub struct Looker {
+pub struct HostExaminer {
     record: Arc<OwnedFd>,
     socket: UnixStream,
 }
 
-impl Looker {
+impl HostExaminer {
     /// Starts the process. Must be called while there is one thread, and before the supervisor is
     /// started.
     ///
@@ -93,8 +94,8 @@ impl Looker {
             process::Side::Parent(_) => Ok(Self { record, socket }),
             process::Side::Child => {
                 drop(socket);
-                let told = tell(theirs, &record, profile);
-                process::exit_now(i32::from(told.is_err()));
+                let reported = report(theirs, &record, profile);
+                process::exit_now(i32::from(reported.is_err()));
             }
         }
     }
@@ -107,7 +108,7 @@ impl Looker {
     /// Asks which recorded paths exist on the host. Must be called when the command has ended.
     ///
     /// # Errors
-    /// The looker has ended.
+    /// The child has ended.
     pub fn ask(mut self) -> std::io::Result<HostPaths> {
         // Closing the socket would not do: the supervisor has a copy of this end.
         self.socket.shutdown(Shutdown::Write)?;
@@ -117,60 +118,58 @@ impl Looker {
     }
 }
 
-/// Runs the child: waits for the end of the command, looks, reports.
-fn tell(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io::Result<()> {
+/// Runs the child: waits for the end of the command, examines the paths, reports.
+fn report(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io::Result<()> {
     let mut nothing = Vec::new();
     socket.read_to_end(&mut nothing)?;
     let mut bytes = vec![0; 2 * record::MOST_BYTES];
     let read = File::from(record.try_clone()?).read_at(&mut bytes, 0)?;
-    let answer = look(record::read(bytes.get(..read).unwrap_or_default()), profile);
+    let answer = examine_all(record::read(bytes.get(..read).unwrap_or_default()), profile);
     socket.write_all(&serde_json::to_vec(&answer)?)
 }
 
 /// Examines each recorded path on the host.
-fn look(recorded: record::Recorded, profile: &Profile) -> HostPaths {
+fn examine_all(recorded: record::Recorded, profile: &Profile) -> HostPaths {
     let mut answer = HostPaths { found: Vec::new(), cut: recorded.cut };
     for (path, how) in recorded.paths {
-        // A path that is not text cannot stand in a profile.
-        let Some(found) = String::from_utf8(path).ok().and_then(|path| at(&path, how, profile))
-        else {
-            continue;
-        };
-        if answer.found.len() == MOST {
+        // Profiles are text: other paths cannot be granted.
+        let path = String::from_utf8(path).ok();
+        let Some(missing) = path.and_then(|path| examine(&path, how, profile)) else { continue };
+        if answer.found.len() == MAX_PATHS {
             answer.cut = true;
             break;
         }
-        if !answer.found.contains(&found) {
-            answer.found.push(found);
+        if !answer.found.contains(&missing) {
+            answer.found.push(missing);
         }
     }
     answer
 }
 
-/// Examines a path on the host; `None` if nothing is there.
-fn at(path: &str, how: How, profile: &Profile) -> Option<MissingPath> {
-    let asked = Path::new(path);
-    let there = asked.canonicalize().ok()?;
-    let is = there.metadata().ok()?.file_type();
-    let what = match (is.is_file(), is.is_dir(), how) {
+/// Examines a path on the host; `None` if it does not exist.
+fn examine(path: &str, how: How, profile: &Profile) -> Option<MissingPath> {
+    let recorded = Path::new(path);
+    let resolved = recorded.canonicalize().ok()?;
+    let file_type = resolved.metadata().ok()?.file_type();
+    let what = match (file_type.is_file(), file_type.is_dir(), how) {
         (true, ..) => PathType::File,
         (_, true, How::Open) => PathType::Listed,
         (_, true, How::Look | How::Execute) => PathType::Directory,
         (false, false, _) => PathType::Other,
     };
-    // A link that the cell has may lead to a path that it has not: that path is missing.
-    let in_view = |granted: &Path| asked.starts_with(granted);
+    // A path in a granted tree is missing because of a link to a path that is not granted: report that path.
+    let is_granted = |granted: &Path| recorded.starts_with(granted);
     let linked =
-        profile.paths.iter().any(|path| path.kind == PathKind::Tree && in_view(&path.cell));
-    let plain = !asked.components().any(|part| part == Component::ParentDir);
-    let path = if linked || !plain { there } else { asked.components().collect() };
-    if DONE_WITHOUT.iter().any(|one| path == Path::new(one)) {
+        profile.paths.iter().any(|path| path.kind == PathKind::Tree && is_granted(&path.cell));
+    let plain = !recorded.components().any(|part| part == Component::ParentDir);
+    let path = if linked || !plain { resolved } else { recorded.components().collect() };
+    if UNNEEDED.iter().any(|unneeded| path == Path::new(unneeded)) {
         return None;
     }
     Some(MissingPath { path, what })
 }
 
-/// Paths that are worth writing into a profile, and others with the reason why not.
+/// Paths that are worth writing into a profile, and others, each with the reason against it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MissingPaths {
     pub offered: Vec<PathBuf>,
@@ -179,16 +178,18 @@ pub struct MissingPaths {
 }
 
 impl MissingPaths {
-    /// Sorts the found paths: offers whole directories if they were listed, or many of their files
-    /// were wanted.
-    pub fn of(answer: HostPaths) -> Self {
+    /// Sorts the paths: offers whole directories if they were listed, or many of their files
+    /// were looked for.
+    pub fn sort(answer: HostPaths) -> Self {
         let mut missing = Self { cut: answer.cut, ..Self::default() };
-        let (mut trees, mut files, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        let mut trees = Vec::new();
+        let mut files = Vec::new();
+        let mut seen = Vec::new();
         for MissingPath { path, what } in answer.found {
             match (refusal(&path), what) {
                 // Programs that resolve links examine each step on the way to a file.
                 (_, PathType::Directory) => seen.push(path),
-                (Some(why), _) => missing.refused.push((path, why)),
+                (Some(reason), _) => missing.refused.push((path, reason)),
                 (None, PathType::Other) => {
                     missing.refused.push((path, "it is neither a file nor a directory".to_owned()));
                 }
@@ -198,12 +199,13 @@ impl MissingPaths {
         }
         for file in &files {
             let Some(parent) = file.parent() else { continue };
-            let beside = files.iter().filter(|other| other.parent() == Some(parent)).count();
-            if beside >= MANY && refusal(parent).is_none() && !trees.iter().any(|t| t == parent) {
+            let siblings = files.iter().filter(|other| other.parent() == Some(parent)).count();
+            let is_new = !trees.iter().any(|tree| tree == parent);
+            if siblings >= FILES_FOR_DIRECTORY && refusal(parent).is_none() && is_new {
                 trees.push(parent.to_owned());
             }
         }
-        // The directory was examined and nothing below it: so the directory itself is wanted.
+        // The program examined the directory and no path below it, so it needs the directory itself.
         let below = |path: &PathBuf| {
             let mut all = files.iter().chain(&trees).chain(&seen);
             all.any(|other| other != path && other.starts_with(path))
@@ -212,7 +214,7 @@ impl MissingPaths {
         for path in alone {
             match refusal(&path) {
                 None => trees.push(path),
-                Some(why) => missing.refused.push((path, why)),
+                Some(reason) => missing.refused.push((path, reason)),
             }
         }
         let all: Vec<PathBuf> = trees.into_iter().chain(files).collect();
@@ -223,7 +225,7 @@ impl MissingPaths {
         missing
     }
 
-    /// Formats them as tables of a profile, with blank reasons.
+    /// Formats the offered paths as tables of a profile, with blank reasons.
     pub fn tables(&self) -> String {
         let table = |path: &PathBuf| {
             format!(
@@ -241,10 +243,10 @@ impl MissingPaths {
         if !self.refused.is_empty() {
             text.push_str("\n# Looked for, there on the host, and not offered:\n");
         }
-        for (path, why) in &self.refused {
+        for (path, reason) in &self.refused {
             let shown: String =
                 path.to_string_lossy().chars().flat_map(char::escape_debug).collect();
-            text.push_str(&format!("# {shown}: {why}\n"));
+            text.push_str(&format!("# {shown}: {reason}\n"));
         }
         if self.cut {
             text.push_str(
@@ -255,13 +257,12 @@ impl MissingPaths {
     }
 }
 
-/// Quotes a path for TOML: a string of JSON is one of TOML.
+/// Quotes a path for TOML: every string of JSON is a string of TOML.
 pub fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.display().to_string()).to_string()
 }
 
-/// Returns the reason why a path is not offered: the loader's own answer, or a further rule of this
-/// file.
+/// Returns the reason why a path is not offered: a rule of this file, or the loader's error.
 fn refusal(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     if text.chars().any(char::is_control) {
@@ -294,7 +295,7 @@ mod tests {
             .iter()
             .map(|(path, what)| MissingPath { path: PathBuf::from(path), what: *what })
             .collect();
-        MissingPaths::of(HostPaths { found, cut: false })
+        MissingPaths::sort(HostPaths { found, cut: false })
     }
 
     fn offered(found: &[(&str, PathType)]) -> Vec<String> {
@@ -303,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn directories_on_the_way_are_not_offered_and_much_of_one_is_all_of_it() {
-        let way = [
+    fn many_files_of_a_directory_are_offered_as_the_directory() {
+        let few = [
             ("/opt", PathType::Directory),
             ("/opt/t", PathType::Directory),
             ("/opt/t/a", PathType::File),
             ("/opt/t/b", PathType::File),
         ];
-        assert_eq!(offered(&way), ["/opt/t/a", "/opt/t/b"]);
+        assert_eq!(offered(&few), ["/opt/t/a", "/opt/t/b"]);
         let many =
             ["/opt/t/a", "/opt/t/b", "/opt/t/c", "/opt/t/d"].map(|path| (path, PathType::File));
         assert_eq!(offered(&many), ["/opt/t"]);
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_granted_and_what_holds_secrets_is_told_with_the_reason() {
+    fn paths_that_are_not_offered_are_comments_with_the_reason() {
         let found = [
             ("/run/docker.sock", PathType::Other),
             ("/home/me/.ssh/id_ed25519", PathType::File),
