@@ -12,7 +12,7 @@ use audit::read::{self, Unverified};
 use model::clock;
 use model::units::{InvalidUnit, Time};
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam audit verify\n  \

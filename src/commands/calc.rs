@@ -20,7 +20,7 @@ use service::request::Precision;
 use service::{Backend, Caller};
 use supervisor::ScopeWish;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam calc '2^300'\n  \
@@ -32,7 +32,7 @@ pub struct CalcArguments {
     /// Decimal places of the result, 0 to 100
     #[arg(long, value_name = "N", default_value = "20", value_parser = precision)]
     pub precision: Precision,
-    /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
+    /// Isolation tier: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
     /// are refused; it is weaker, and every receipt says what it lacks
     #[arg(long, value_name = "TIER")]
     pub tier: Option<Tier>,
@@ -59,18 +59,18 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
         );
         let backend = Arc::new(executor).scope(Principal::local());
         let expression = typed.expression.clone();
-        let done = backend.calculate(expression, typed.precision, None, Caller::default()).await;
-        let done = done
+        let value = backend.calculate(expression, typed.precision, None, Caller::default()).await;
+        let value = value
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
-        if done.result.is_empty() {
+        if value.result.is_empty() {
             eprintln!("cofferdam: nothing printed");
             return Ok(0);
         }
-        print_out(&format!("{}\n", done.result))?;
-        if let Some(note) = done.scale_note(&typed.expression, typed.precision.places()) {
+        print_out(&format!("{}\n", value.result))?;
+        if let Some(note) = value.scale_note(&typed.expression, typed.precision.places()) {
             eprintln!("cofferdam: {note}");
         }
-        if done.exact == Exact::No {
+        if value.exact == Exact::No {
             eprintln!("cofferdam: the last digits are not sure");
         }
         Ok(0)

@@ -12,7 +12,7 @@ use super::format::{Rows, pretty};
 use super::wiring;
 use config::{Loaded, ValueSource};
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ConfigArguments {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ pub enum ConfigCommand {
     Show(ShowArguments),
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ShowArguments {
     /// Print one JSON object

@@ -6,28 +6,30 @@ use clap::builder::Resettable;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id};
 
-/// Arguments of one command. The command line has about a hundred and runs one command; building
-/// the arguments of the others would take half of the time of parsing.
+/// Arguments of one command. The command line has about a hundred arguments and runs one command;
+/// building those of the other commands would take half of the time of parsing.
 #[derive(Debug)]
 pub struct LazyArguments<T>(pub T);
 
-static AT_ONCE: AtomicBool = AtomicBool::new(false);
+/// True if no argument is deferred.
+static BUILD_ALL: AtomicBool = AtomicBool::new(false);
 
 /// Builds the whole command line with nothing deferred, for pages that describe all of it.
 pub(crate) fn full_command<C: CommandFactory>() -> Command {
-    AT_ONCE.store(true, Ordering::Relaxed);
+    BUILD_ALL.store(true, Ordering::Relaxed);
     C::command()
 }
 
-/// Adds the arguments of `T`. The description of the command is that of the list, and is kept.
+/// Adds the arguments of `T`. The description of the command in the list of commands is kept.
 fn with<T: Args>(command: Command) -> Command {
-    let (about, long) = (command.get_about().cloned(), command.get_long_about().cloned());
-    T::augment_args(command).about(Resettable::from(about)).long_about(Resettable::from(long))
+    let about = Resettable::from(command.get_about().cloned());
+    let long_about = Resettable::from(command.get_long_about().cloned());
+    T::augment_args(command).about(about).long_about(long_about)
 }
 
 impl<T: Args> Args for LazyArguments<T> {
     fn augment_args(command: Command) -> Command {
-        match AT_ONCE.load(Ordering::Relaxed) {
+        match BUILD_ALL.load(Ordering::Relaxed) {
             true => T::augment_args(command),
             false => command.defer(with::<T>),
         }

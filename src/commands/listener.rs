@@ -50,11 +50,11 @@ pub struct HttpFlags {
     /// nothing of the host. `network` of --config-json does the same
     #[arg(long, value_name = "ADDRESS")]
     pub tcp: Option<String>,
-    /// Let this proxy of yours, and nobody else, connect to --http: it speaks TLS with clients
+    /// Let only this proxy connect to --http; it speaks TLS with clients
     #[arg(long, value_name = "IP|SUBNET", requires = "http")]
     pub behind_proxy: Option<String>,
-    /// Give each command of POST /run a directory of its own below DIR of its cell: in /tmp or /workspace, gone with the
-    /// cell; without it $MCP_BASH_ROOT_DIR, else a fresh /workspace, or /tmp/mcp/bash beside a granted one
+    /// Give each command of POST /run a new directory below DIR of its cell: in /tmp or /workspace, removed with the
+    /// cell; without it $MCP_BASH_ROOT_DIR, else a fresh /workspace, or /tmp/mcp/bash if a workspace is granted
     #[arg(long, value_name = "DIR", requires = "http")]
     pub workdir: Option<String>,
 }

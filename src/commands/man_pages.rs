@@ -18,7 +18,7 @@ const WITHOUT_CONFIGURATION: &[&str] = &["selftest", "setup", "completions", "ma
 const CONFIGURATION: &[(&str, &str)] = &[
     (
         "$COFFERDAM_CONFIG, $XDG_CONFIG_HOME/cofferdam, /etc/cofferdam",
-        "The directory of the configuration: the first of them that exists, whole. --config DIR goes before them all.",
+        "The directory of the configuration: the first that exists is used, and no other. --config DIR overrides them.",
     ),
     (
         "cofferdam.toml",
@@ -26,9 +26,9 @@ const CONFIGURATION: &[(&str, &str)] = &[
     ),
     (
         "policies/*.toml",
-        "Rules that say which calls are allowed. Where there are any, the shipped policy holds only if one has extends = \"shipped\".",
+        "Rules that say which calls are allowed. If there are rules, the shipped policy holds only if a file has extends = \"shipped\".",
     ),
-    ("sandbox-profiles/*.toml", "Profiles of your own, beside the shipped ones."),
+    ("sandbox-profiles/*.toml", "Your profiles, in addition to the shipped ones."),
 ];
 
 /// Variables that every command reads.
@@ -56,15 +56,15 @@ const OF_SERVE: &[(&str, &str)] = &[
     (
         "MCP_CONFIG_FILE",
         "File of YAML with settings of command-line tools, as an absolute path; docs/command-tools.md lists its keys, \
-         and the variables that go before them.",
+         and the variables that override them.",
     ),
     ("LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR, where COFFERDAM_LOG and RUST_LOG are not set."),
 ];
 
 /// Variables that `run` and `serve` read to find tool chains.
 const OF_TOOLCHAINS: &[(&str, &str)] = &[
-    ("HOME", "Where tool chains are looked for, and what ~ stands for."),
-    ("PATH", "As far as it lies in a granted tool chain, it goes before the PATH of the cell."),
+    ("HOME", "Directory in which tool chains are looked for; ~ is replaced by it."),
+    ("PATH", "Its directories in granted tool chains come first in the PATH of the cell."),
 ];
 
 /// Writes the page of a command.

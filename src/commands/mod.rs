@@ -1,8 +1,8 @@
 //! The command line: its arguments, and the order of steps by which a process becomes a front end.
 //!
-//! One file per command. Each has a part that runs while the process is small and has one thread
-//! (arguments, configuration, what the supervisor needs) and a part that runs on the runtime with
-//! the link to the supervisor. [`start`] puts the steps between them; [`wiring`] names what they call.
+//! Each command has a file or a folder, with a part that runs while the process is small and has one thread
+//! (arguments, configuration, settings of the supervisor) and a part that runs on the runtime with
+//! the link to the supervisor. [`start`] has the steps between them, [`wiring`] the settings of both.
 
 mod agreement;
 pub mod audit;
@@ -102,7 +102,7 @@ pub enum Command {
     Doctor(LazyArguments<doctor::DoctorArguments>),
     /// Attack the sandbox with the escape corpus, on this machine
     Selftest(LazyArguments<selftest::SelftestArguments>),
-    /// Check policies, or tell what they decide for a tool
+    /// Check policies, or show their decision for a tool
     Policy(LazyArguments<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
     Profile(LazyArguments<profile::ProfileArguments>),
@@ -123,18 +123,19 @@ pub enum Command {
 /// Must be called before the process has a second thread.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    // Cells of a script project have this program under that name too.
-    if words.next().is_some_and(|name| Path::new(&name).file_name().is_some_and(|it| it == "jq")) {
+    // In cells of a script project this program is installed as `jq` too.
+    let is_jq = |name| Path::new(&name).file_name().is_some_and(|name| name == "jq");
+    if words.next().is_some_and(is_jq) {
         return jq::main(words);
     }
     // This comes first, before anything is opened: descriptors inherited from the caller have no
-    // use here. The supervisor and every cell's init would have them otherwise, since neither
+    // use here. The supervisor and every cell's init would inherit them otherwise, since neither
     // execs.
     if let Err(errno) = close_range(3, u32::MAX) {
         eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
         return ExitCode::from(exit::REFUSED);
     }
-    // Before this process has a secret in its memory, and before there is any other.
+    // Before this process has a secret in memory, and before it has children.
     if let Err(errno) = cell::limits::no_core_dumps() {
         eprintln!("cofferdam: the limit of core files cannot be set: {errno}");
         return ExitCode::from(exit::REFUSED);
@@ -171,8 +172,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Reports a usage error. Help and version are no errors; anything else is a refusal by cofferdam,
-/// not by a program that it ran, so clap's own code 2 will not do.
+/// Reports a usage error. Help and version are no errors; anything else is a refusal by cofferdam and
+/// has its exit code: 2, the exit code of clap, could come from a program that ran.
 fn usage_error(usage: &clap::Error) -> ExitCode {
     if usage.print().is_err() || usage.use_stderr() {
         return ExitCode::from(exit::REFUSED);
@@ -191,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_about_what_the_list_says_with_its_arguments_too() {
+    fn the_description_of_a_command_is_that_of_the_list() {
         let about = |command: &clap::Command| {
             let all = command.get_subcommands().filter(|command| command.get_name() != "help");
-            let told = |command: &clap::Command| command.get_about().map(ToString::to_string);
-            all.map(told).collect::<Vec<_>>()
+            let text = |command: &clap::Command| command.get_about().map(ToString::to_string);
+            all.map(text).collect::<Vec<_>>()
         };
         let mut all = Cli::command();
         let listed = about(&all);

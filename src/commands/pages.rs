@@ -11,7 +11,7 @@ use super::lazy_arguments::full_command;
 use super::man_pages;
 use model::outcome::in_words;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(after_help = "Example:\n  \
     cofferdam completions bash > ~/.local/share/bash-completion/completions/cofferdam")]
@@ -21,7 +21,7 @@ pub struct CompletionsArguments {
     pub shell: Shell,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam man | man -l -\n  \

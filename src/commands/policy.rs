@@ -18,7 +18,7 @@ use policy::tools;
 use policy::{Denial, Effect, Policy, Principal, Rule, Terms};
 use profile::Profiles;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 pub struct PolicyArguments {
     #[command(subcommand)]
@@ -30,30 +30,30 @@ pub struct PolicyArguments {
 pub enum PolicyCommand {
     /// Check the policies in force, or these files, and print each rule with its examples
     Check(CheckArguments),
-    /// Tell what is decided for a call of a tool, by which rule and why
+    /// Show the decision for calls of a tool, with its rule and the reason
     Explain(ExplainArguments),
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam policy check\n  \
     cofferdam policy check policies/team.toml\n\n\
-    Exit codes: 0 every file is well; 125 a mistake, told as file:line:column")]
+    Exit codes: 0 every file is valid; 125 a mistake, reported as file:line:column")]
 pub struct CheckArguments {
     /// Check these together, and not the policies in force
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  cofferdam policy explain bash")]
 pub struct ExplainArguments {
     /// The tool, as callers name it
     #[arg(value_name = "TOOL")]
     pub tool: String,
-    /// Tell it for calls of this client: one of `[[http.tokens]]`, http, or local
+    /// Show the decision for this client: one of `[[http.tokens]]`, http, or local
     #[arg(long, value_name = "NAME", default_value = "local")]
     pub client: String,
     /// Print one JSON object
@@ -70,17 +70,18 @@ pub fn main(typed: &PolicyArguments, config: Option<&Path>) -> Result<u8, CliErr
 }
 
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let told = |error: config::ConfigError| CliError::new(error.to_string());
-    let sources = config::sources(config, &HostContext::of_this_process()).map_err(told)?;
+    let sources = config::sources(config, &HostContext::of_this_process())
+        .map_err(|error| CliError::new(error.to_string()))?;
     let profiles = Profiles::parse(&profile::shipped(), &sources.profiles)
         .map_err(|mistake| CliError::new(mistake.to_string()))?;
     let documents = match typed.files.as_slice() {
         [] => sources.policies,
         files => check_files::documents(files)?,
     };
-    let policy = check_files::together(&documents, |some| Policy::parse(some, &profiles))?;
+    let policy = check_files::together(&documents, |files| Policy::parse(files, &profiles))?;
     let mut text: String = policy.rules().iter().map(rule_text).collect();
-    let (rules, files) = (policy.rules().len(), documents.len());
+    let rules = policy.rules().len();
+    let files = documents.len();
     text.push_str(&format!(
         "{}, {}: every example holds\n",
         count(rules, "rule"),
@@ -93,14 +94,14 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
     Ok(0)
 }
 
-fn count(number: usize, of: &str) -> String {
-    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 fn rule_text(rule: &Rule) -> String {
     let mut rows = Rows::default();
     let tools = rule.tools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    let told = match &rule.effect {
+    let lowered_limits = match &rule.effect {
         Effect::Allow { profile, choice, limits, egress } => {
             rows.add("  allows", format!("{tools} under profile `{profile}`"));
             if !choice.is_empty() {
@@ -121,8 +122,8 @@ fn rule_text(rule: &Rule) -> String {
         rows.add("  of", rule.clients.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
     }
     rows.add("  why", &rule.why);
-    if !told.is_empty() {
-        rows.add("  lowers", told);
+    if !lowered_limits.is_empty() {
+        rows.add("  lowers", lowered_limits);
     }
     rows.add("  matches", rule.matches.join(", "));
     if !rule.not_matches.is_empty() {
@@ -139,13 +140,13 @@ fn names<'p>(profiles: impl Iterator<Item = &'p ProfileName>) -> String {
 /// Lists the limits that a rule lowers.
 fn lowered(limits: &Asked) -> String {
     let Asked { wall, memory, processes, output } = *limits;
-    let told = [
+    let listed = [
         wall.map(|time| format!("timeout to {}", Time(time))),
         memory.map(|bytes| format!("memory to {}", Size(bytes))),
         processes.map(|count| format!("processes to {count}")),
         output.map(|bytes| format!("output to {}", Size(bytes))),
     ];
-    told.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    listed.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -180,14 +181,14 @@ enum Explained<'p> {
         denial: Denial,
         rule: Option<&'p Rule>,
     },
-    /// Answered without a cell.
-    NotAsked,
+    /// The tool runs nothing, so no rule applies.
+    NoRule,
 }
 
 fn explained<'p>(loaded: &'p Loaded, tool: &str) -> Explained<'p> {
     let rule = |id: &str| loaded.policy.rules().iter().find(|rule| rule.id == id);
     if !tools::asks_a_rule(tool) {
-        return Explained::NotAsked;
+        return Explained::NoRule;
     }
     match loaded.policy.terms(tool, &loaded.profiles) {
         Ok(terms) => Explained::Allowed { rule: rule(terms.rule), terms },
@@ -195,8 +196,8 @@ fn explained<'p>(loaded: &'p Loaded, tool: &str) -> Explained<'p> {
     }
 }
 
-/// Reason of a tool that no rule is asked about.
-const NOT_ASKED: &str = "it runs nothing, so no rule is asked";
+/// Reason shown for a tool to which no rule applies.
+const NO_RULE: &str = "it runs nothing, so no rule is asked";
 
 impl Explained<'_> {
     fn text(&self, tool: &str) -> String {
@@ -226,23 +227,23 @@ impl Explained<'_> {
                 rows.add("why", &denial.why);
                 rows.add("hint", &denial.hint);
             }
-            Self::NotAsked => {
+            Self::NoRule => {
                 rows.add("decision", "allowed");
-                rows.add("why", NOT_ASKED);
+                rows.add("why", NO_RULE);
             }
         }
         rows.text()
     }
 
     fn json(&self, tool: &str) -> Value {
-        let place =
+        let location =
             |rule: Option<&Rule>| rule.map(|rule| json!({ "file": rule.file, "line": rule.line }));
         match self {
             Self::Allowed { terms, rule } => json!({
                 "tool": tool,
                 "decision": "allowed",
                 "rule": terms.rule,
-                "place": place(*rule),
+                "place": location(*rule),
                 "why": rule.map(|rule| &rule.why),
                 "profile": terms.profile.name.as_str(),
                 "choice": terms.choice,
@@ -252,11 +253,11 @@ impl Explained<'_> {
                 "tool": tool,
                 "decision": "denied",
                 "rule": denial.rule,
-                "place": place(*rule),
+                "place": location(*rule),
                 "why": denial.why,
                 "hint": denial.hint,
             }),
-            Self::NotAsked => json!({ "tool": tool, "decision": "allowed", "why": NOT_ASKED }),
+            Self::NoRule => json!({ "tool": tool, "decision": "allowed", "why": NO_RULE }),
         }
     }
 }

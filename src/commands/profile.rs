@@ -17,7 +17,7 @@ use model::job::ProfileName;
 use model::profile::Profile;
 use profile::Profiles;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 pub struct ProfileArguments {
     #[command(subcommand)]
@@ -37,7 +37,7 @@ pub enum ProfileCommand {
     Learn(LearnArguments),
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ListArguments {
     /// Print one JSON array
@@ -45,7 +45,7 @@ pub struct ListArguments {
     pub json: bool,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  cofferdam profile show bash")]
 pub struct ShowArguments {
@@ -57,12 +57,12 @@ pub struct ShowArguments {
     pub json: bool,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  cofferdam profile check sandbox-profiles/mine.toml\n\n\
-    Exit codes: 0 every file is well; 125 a mistake, told as file:line:column")]
+    Exit codes: 0 every file is valid; 125 a mistake, reported as file:line:column")]
 pub struct CheckArguments {
-    /// Files to check beside the profiles in force, which they may extend and replace
+    /// Files to check; they may extend and replace the profiles in force
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }
@@ -107,8 +107,8 @@ fn file<'p>(profiles: &'p Profiles, profile: &Profile) -> Option<&'p str> {
 fn show(typed: &ShowArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let profiles = wiring::load(config)?.loaded.profiles;
     let name = ProfileName::new(&typed.name);
-    let found = name.and_then(|name| Some((profiles.get(&name)?, profiles.account(&name)?)));
-    let (profile, account) = found.ok_or_else(|| unknown(&profiles, &typed.name))?;
+    let pair = name.and_then(|name| Some((profiles.get(&name)?, profiles.account(&name)?)));
+    let (profile, account) = pair.ok_or_else(|| unknown(&profiles, &typed.name))?;
     let view = View::new(profile, account);
     print_out(&if typed.json { pretty(&view.json())? } else { view.text() })?;
     Ok(0)
@@ -122,13 +122,14 @@ fn unknown(profiles: &Profiles, name: &str) -> CliError {
     }
 }
 
-/// Checks that the cells of root can reach the paths of a profile: these run as another user, and a directory such as
-/// `/root` lets only its owner in.
+/// Checks that the cells of root can reach the paths of a profile: they run as another user, and only its owner can enter
+/// a directory such as `/root`.
 fn check_reach(profile: &Profile) -> Result<(), CliError> {
     let is_root = nix::unistd::geteuid().is_root();
     for path in profile.paths.iter().filter(|_| is_root) {
         if let Some(closed) = closed_directory(&path.host) {
-            let (host, closed) = (path.host.display(), closed.display());
+            let host = path.host.display();
+            let closed = closed.display();
             let name = &profile.name;
             return Err(CliError::new(format!(
                 "profile `{name}`: {host} cannot be put in a cell: root's cells run as another user, and {closed} lets only its owner in"
@@ -139,15 +140,16 @@ fn check_reach(profile: &Profile) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Returns the first directory on the way to a path that is closed to others.
+/// Returns the first directory in a path that others cannot enter.
 fn closed_directory(path: &Path) -> Option<PathBuf> {
-    // Of the path as it really is: a link may lead into such a directory.
+    // A link may lead into such a directory.
     let path = path.canonicalize().ok()?;
-    let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
-    way.reverse();
-    let is_closed =
-        |at: &&&Path| at.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 == 0);
-    way.iter().find(is_closed).map(|directory| directory.to_path_buf())
+    let mut directories: Vec<&Path> = path.ancestors().skip(1).collect();
+    directories.reverse();
+    let is_closed = |directory: &&&Path| {
+        directory.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0)
+    };
+    directories.iter().find(is_closed).map(|directory| directory.to_path_buf())
 }
 
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -155,22 +157,22 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
         .map_err(|error| CliError::new(error.to_string()))?;
     let documents = check_files::documents(&typed.files)?;
     let shipped = profile::shipped();
-    let profiles = check_files::together(&documents, |some| {
-        Profiles::stacked(&[&shipped, &sources.profiles, some])
+    let profiles = check_files::together(&documents, |files| {
+        Profiles::stacked(&[&shipped, &sources.profiles, files])
     })?;
     let given = |file: &str| documents.iter().any(|document| document.file == file);
     let mut text = String::new();
     for profile in profiles.iter().filter(|p| file(&profiles, p).is_some_and(given)) {
         check_reach(profile)?;
         let file = file(&profiles, profile).unwrap_or("");
-        let what = plain(&profile.description);
-        text.push_str(&format!("{}: profile `{}`: {what}\n", plain(file), profile.name));
+        let description = plain(&profile.description);
+        text.push_str(&format!("{}: profile `{}`: {description}\n", plain(file), profile.name));
     }
     for document in &documents {
         let used = |profile: &Profile| file(&profiles, profile) == Some(document.file.as_str());
         if !profiles.iter().any(used) {
-            let why = "it can be extended, but not used, for nothing in it grants `exec`";
-            text.push_str(&format!("{}: {why}\n", plain(&document.file)));
+            let note = "it can be extended, but not used, for nothing in it grants `exec`";
+            text.push_str(&format!("{}: {note}\n", plain(&document.file)));
         }
     }
     print_out(&text)?;

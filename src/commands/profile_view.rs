@@ -36,7 +36,7 @@ struct Group<'p> {
     why: Option<&'p str>,
 }
 
-/// Returns the reason shown for calls that a key of the profile brings.
+/// Returns the reason for a call: of its group, or of the key that allows it.
 fn keyed<'p>(account: &'p Account, call: &str) -> Option<&'p str> {
     account.call(call).or_else(|| match call {
         "execve" | "execveat" => account.key("exec"),
@@ -46,10 +46,11 @@ fn keyed<'p>(account: &'p Account, call: &str) -> Option<&'p str> {
 
 impl<'p> View<'p> {
     pub fn new(profile: &'p Profile, account: &'p Account) -> Self {
-        let (mut allowed, mut quiet) = (Vec::new(), Vec::new());
+        let mut allowed = Vec::new();
+        let mut quiet = Vec::new();
         let mut conditional = BTreeMap::new();
-        // The verdicts are those where the kernel enforces most; those that depend on the cgroup
-        // are shown as a condition.
+        // Show the verdicts for a machine with cgroup v2. Those that depend on the cgroup are
+        // shown as a condition.
         for (number, verdict) in floor::verdicts(profile, MemoryHold::CgroupV2) {
             let name = calls::name(number);
             let gated = floor::needs_memory_cgroup(&name);
@@ -63,7 +64,7 @@ impl<'p> View<'p> {
                     conditional.insert(name, condition);
                 }
                 Verdict::Errno(libc::EPERM) => quiet.push(name),
-                // Answered as by a kernel without the call; listed among those that no profile
+                // Answered as by a kernel without the call; listed with the calls that no profile
                 // grants.
                 Verdict::Errno(_) => {}
             }
@@ -115,7 +116,7 @@ impl<'p> View<'p> {
         text
     }
 
-    /// Formats the parts that are no lists: name, files, keys, limits.
+    /// Formats everything but the lists: name, files, keys, limits.
     fn head(&self) -> String {
         let profile = self.profile;
         let mut rows = Rows::default();
@@ -156,7 +157,8 @@ impl<'p> View<'p> {
 
     /// Formats the profile for programs.
     pub fn json(&self) -> Value {
-        let (profile, account) = (self.profile, self.account);
+        let profile = self.profile;
+        let account = self.account;
         let groups = |groups: &[Group<'_>]| -> Vec<Value> {
             groups.iter().map(|g| json!({ "names": g.names, "why": g.why })).collect()
         };
@@ -243,7 +245,7 @@ fn egress_json(rule: &EgressRule) -> Value {
     })
 }
 
-/// Groups calls by their reasons, in the order in which the files give them.
+/// Groups calls by their reasons, in the order of the files.
 fn grouped(names: Vec<String>, account: &Account) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for reason in account.reasons() {

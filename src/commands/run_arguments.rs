@@ -21,7 +21,7 @@ use model::units::{Size, Time};
 use profile::egress::InvalidEgress;
 use profile::toolchains::ToolchainChoice;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam run -- uname -a\n  \
@@ -51,19 +51,19 @@ pub struct RunArguments {
     /// End the call when it has printed this much: 64K, 1M
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub output: Option<Size>,
-    /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
-    /// are refused; it is weaker, and every receipt says what it lacks
+    /// Isolation tier: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
+    /// are refused; it is weaker, and every receipt lists the missing protections
     #[arg(long, value_name = "TIER")]
     pub tier: Option<Tier>,
     /// Grant tool chains of the home, read-only at their own paths: auto, none, or names (rust,nvm,pyenv,…);
     /// without it, auto where a workspace is granted
     #[arg(long, value_name = "auto|none|NAME,…", value_parser = clap::value_parser!(ToolchainChoice))]
     pub toolchains: Option<ToolchainChoice>,
-    /// Run the program at a terminal of the cell's own, through yours; so it is where all three
-    /// streams are terminals
+    /// Run the program at a terminal of the cell, connected with yours; this is the default if all
+    /// three streams are terminals
     #[arg(long, conflicts_with = "json")]
     pub tty: bool,
-    /// Run it with pipes, even where they are terminals
+    /// Run the program with pipes, even if your streams are terminals
     #[arg(long, conflicts_with = "tty")]
     pub no_tty: bool,
     /// Print one JSON object with outcome, usage, denials, receipt and output at the end
@@ -74,7 +74,7 @@ pub struct RunArguments {
 /// Arguments of every command that runs one program: of `run` and `profile learn`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CallArguments {
-    /// The profile that says what the cell has
+    /// The profile, which says what the cell contains and allows
     #[arg(long, value_name = "NAME", default_value = "bash")]
     pub profile: String,
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
@@ -111,24 +111,21 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Gives the program a terminal, with the variables that name the operator's; a variable that was asked for
-    /// stays.
+    /// Gives the program a terminal, with the variables that name the kind of the operator's terminal. Variables that
+    /// were typed are kept.
     ///
     /// # Errors
-    /// Variables that take more room than a call has.
+    /// Variables that are too large for a call.
     pub(super) fn at_terminal(mut self) -> Result<Self, CliError> {
         self.call.stdin = self.call.stdin.at_terminal();
-        let mut env: BTreeMap<String, String> = OperatorTerminal::variables().collect();
-        env.extend(self.call.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-        self.call.env = Env::new(env).map_err(|error| invalid(&error))?;
-        Ok(self)
+        self.with_env(OperatorTerminal::variables())
     }
 
-    /// Adds the tool chains that are found, unless the tier has no mounts. A variable that was asked for stays. `egress`
+    /// Adds the tool chains that are found, unless the tier has no mounts. Variables that were typed are kept. `egress`
     /// is the network of the cell, with its additions.
     ///
     /// # Errors
-    /// Variables that take more room than a call has.
+    /// Variables that are too large for a call.
     pub(super) fn with_toolchains(
         mut self,
         typed: Option<&ToolchainChoice>,
@@ -142,14 +139,15 @@ impl RunRequest {
         found.tell();
         self.mounts.extend(found.mounts);
         let downloaded = found.downloaded.into_iter();
-        let downloaded = downloaded.filter(|(_, it)| !egress.reaches(it.registry));
-        self.with_env(found.env.into_iter().chain(downloaded.map(|(name, it)| (name, it.value))))
+        let downloaded = downloaded.filter(|(_, variable)| !egress.reaches(variable.registry));
+        let downloaded = downloaded.map(|(name, variable)| (name, variable.value));
+        self.with_env(found.env.into_iter().chain(downloaded))
     }
 
-    /// Adds the workspace's cache, if there is one. A variable that was asked for stays.
+    /// Adds the workspace's cache, if there is one. Variables that were typed are kept.
     ///
     /// # Errors
-    /// Variables that take more room than a call has.
+    /// Variables that are too large for a call.
     pub(super) fn with_cache(mut self, cache: Option<&WorkspaceCache>) -> Result<Self, CliError> {
         let Some(cache) = cache else { return Ok(self) };
         self.mounts.extend(cache.mounts.iter().cloned());
@@ -183,7 +181,7 @@ pub enum OutputFormat {
     Json,
 }
 
-/// Checks the arguments. `home` is the user's own directory, which is never granted whole.
+/// Checks the arguments. `home` is the home of the user, which is never granted as a whole.
 ///
 /// # Errors
 /// The flag, with a hint if there is one.
@@ -214,10 +212,15 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         only: None,
         correlation: None,
     };
-    let told = if typed.json { OutputFormat::Json } else { OutputFormat::Live };
-    let (sockets, tier) = (typed.socket.clone(), typed.tier);
-    let egress = self::egress(&typed.egress)?;
-    Ok(RunRequest { profile, mounts, sockets, call, tier, told, egress })
+    Ok(RunRequest {
+        profile,
+        mounts,
+        sockets: typed.socket.clone(),
+        call,
+        tier: typed.tier,
+        told: if typed.json { OutputFormat::Json } else { OutputFormat::Live },
+        egress: self::egress(&typed.egress)?,
+    })
 }
 
 /// Checks the requests of `--ro` and `--rw`; the second come with their access.
@@ -278,7 +281,7 @@ pub(super) fn env(typed: &[String]) -> Result<Env, CliError> {
     Env::new(variables).map_err(|error| CliError::new(format!("--{error}")))
 }
 
-/// Splits `HOST[:CELL]`: a path in the cell is absolute, so the last `:/` parts the two.
+/// Splits `HOST[:CELL]` at the last `:/`: a path in the cell is absolute.
 fn mount(
     flag: &str,
     ask: &OsStr,
@@ -286,15 +289,16 @@ fn mount(
     home: Option<&Path>,
 ) -> Result<MountRequest, CliError> {
     let bytes = ask.as_bytes();
-    let (host, cell) = match bytes.windows(2).rposition(|two| two == b":/") {
+    let (host, cell) = match bytes.windows(2).rposition(|pair| pair == b":/") {
         Some(at) => {
             let (host, rest) = bytes.split_at(at);
             (host, rest.strip_prefix(b":"))
         }
         None => (bytes, None),
     };
-    let (host, cell) = (OsStr::from_bytes(host), cell.map(OsStr::from_bytes));
-    let bad = |why: &str| CliError::new(format!("{flag}: `{}` {why}", ask.display()));
+    let host = OsStr::from_bytes(host);
+    let cell = cell.map(OsStr::from_bytes);
+    let bad = |fault: &str| CliError::new(format!("{flag}: `{}` {fault}", ask.display()));
     if host.is_empty() {
         return Err(bad("names no host path").with_hint("write HOST or HOST:CELL"));
     }
@@ -312,17 +316,17 @@ fn mount(
         }
         (None, Access::ReadOnly) => {
             let name = host.file_name().ok_or_else(|| {
-                bad("has no name of its own").with_hint("say where in the cell: HOST:CELL")
+                bad("has no name").with_hint("name a path in the cell: HOST:CELL")
             })?;
             Path::new("/mnt").join(name)
         }
     };
     let plain =
         cell.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    // A cell mounts its own over the first three; below them a grant would be out of sight. It has files of its own in
-    // /etc, and the others are links.
-    let covered = ["/tmp", "/dev", "/proc"].iter().any(|own| cell.starts_with(own))
-        || ["/", "/etc", "/usr"].iter().any(|own| cell == Path::new(own))
+    // Each cell mounts filesystems at /tmp, /dev and /proc, which would hide a grant below them. /etc has files that are
+    // made for the cell. The others are links.
+    let covered = ["/tmp", "/dev", "/proc"].iter().any(|mount| cell.starts_with(mount))
+        || ["/", "/etc", "/usr"].iter().any(|directory| cell == Path::new(directory))
         || LINKS.iter().any(|link| cell.starts_with(link));
     if !plain || covered {
         return Err(bad("has no usable path in the cell").with_hint(
@@ -333,27 +337,27 @@ fn mount(
     Ok(MountRequest { host, cell, access })
 }
 
-/// Paths that a cell has as links into /usr: a mount there would stand at another path than is asked for.
+/// Paths that are links into /usr in a cell: a mount there would be at another path than the requested one.
 pub(super) const LINKS: [&str; 6] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
 
-/// Checks that no two grants have one place, and that none is out of sight: without a grant for it, a cell mounts its own
-/// `/workspace`.
+/// Checks that no two grants have the same path in the cell, and that no grant is hidden: a cell without a grant at
+/// `/workspace` mounts an empty directory there.
 ///
 /// # Errors
-/// The place that two have, or that would be covered.
+/// The path that two grants have, or that would be hidden.
 pub(super) fn check_places(mounts: &[MountRequest]) -> Result<(), CliError> {
     let mut seen = std::collections::BTreeSet::new();
-    if let Some(again) = mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
-        let place = again.cell.display();
-        return Err(CliError::new(format!("two host paths are granted at {place}"))
+    if let Some(second) = mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
+        let path = second.cell.display();
+        return Err(CliError::new(format!("two host paths are granted at {path}"))
             .with_hint("give one of them another place: HOST:CELL"));
     }
     let workspace = Path::new("/workspace");
     let covered = mounts.iter().find(|mount| mount.cell.starts_with(workspace));
     match covered.filter(|_| mounts.iter().all(|mount| mount.cell != workspace)) {
         Some(covered) => {
-            let place = covered.cell.display();
-            Err(CliError::new(format!("{place} lies in a /workspace that is not granted"))
+            let path = covered.cell.display();
+            Err(CliError::new(format!("{path} lies in a /workspace that is not granted"))
                 .with_hint("grant a directory there too (--rw DIR), or give this one another place, such as /mnt/NAME"))
         }
         None => Ok(()),

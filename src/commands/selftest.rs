@@ -27,7 +27,7 @@ const NO_VERDICT: u8 = 2;
 /// Exit code of a shell for SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam selftest\n  \
@@ -41,11 +41,11 @@ pub struct SelftestArguments {
     /// Only these attacks, by their ids
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
-    /// Run against another sandbox: the words that go before a command, with blanks between them;
-    /// {probe} stands for the helper's path, which it must let in at the same path
+    /// Run against another sandbox: its command line up to the program, split at blanks;
+    /// {probe} is replaced by the helper's path, which it must show at the same path
     #[arg(long, value_name = "ARGV PREFIX")]
     pub target: Option<String>,
-    /// In which tier: namespaces+landlock+seccomp, or landlock+seccomp
+    /// Isolation tier: namespaces+landlock+seccomp, or landlock+seccomp
     #[arg(long, value_name = "TIER", conflicts_with = "target")]
     pub tier: Option<Tier>,
     /// List the attacks with their sources, run nothing
@@ -57,7 +57,7 @@ pub struct SelftestArguments {
     /// Write a JUnit report as well
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
-    /// Run a command in the network of attacks on egress, and write to this file whom it reached
+    /// Run a command in the network of attacks on egress, and write to this file which hosts it reached
     #[arg(long, value_name = "FILE", hide = true, requires = "words")]
     pub within_lab: Option<PathBuf>,
     /// The command for it
@@ -68,8 +68,8 @@ pub struct SelftestArguments {
 /// Runs the command; the exit code is one of those above, or the verdict's.
 pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     if let Some(record) = &typed.within_lab {
-        let why = |error| broken(format!("the network of the test: {error}"));
-        let code = lab::run(record, &typed.words).map_err(why)?;
+        let failed = |error| broken(format!("the network of the test: {error}"));
+        let code = lab::run(record, &typed.words).map_err(failed)?;
         return Ok(u8::try_from(code).unwrap_or(u8::MAX));
     }
     let probes = chosen(typed)?;
@@ -86,22 +86,23 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         (true, Tier::Bare) => Target::Lower,
     };
     if target == Target::Own || target == Target::Lower {
-        fit(&IdMap::read()?)?;
+        check_root(&IdMap::read()?)?;
     }
-    let found = verdicts(target, &probes)?;
+    let results = verdicts(target, &probes)?;
     if let Some(file) = &typed.junit {
-        std::fs::write(file, report::junit(&found)).map_err(|error| {
+        std::fs::write(file, report::junit(&results)).map_err(|error| {
             CliError::new(format!("--junit: {}: {error}", file.display())).with_code(NO_VERDICT)
         })?;
     }
     let text = if typed.json {
-        report::json(&found, &words).map_err(|error| CliError::new(format!("selftest: {error}")))?
+        report::json(&results, &words)
+            .map_err(|error| CliError::new(format!("selftest: {error}")))?
     } else {
         let colour = Colour::of_output();
-        report::lines(&found).iter().map(|line| shown(line, colour)).collect()
+        report::lines(&results).iter().map(|line| shown(line, colour)).collect()
     };
     print_out(&text)?;
-    Ok(report::Count::of(&found).exit_code())
+    Ok(report::Count::of(&results).exit_code())
 }
 
 /// Formats a line of the report. Observations may contain any bytes, so what a terminal acts on is escaped.
@@ -116,7 +117,7 @@ fn shown(line: &ReportLine, colour: Colour) -> String {
     format!("{}{}\n", mark.unwrap_or_default(), format::plain(&line.text))
 }
 
-/// Map of the ids of this process's user namespace, as `/proc` tells it (user_namespaces(7)).
+/// Map of user ids of this process's user namespace, as in `/proc` (user_namespaces(7)).
 #[derive(Debug)]
 struct IdMap {
     uid: u32,
@@ -129,22 +130,22 @@ impl IdMap {
         Ok(Self { uid: nix::unistd::geteuid().as_raw(), text })
     }
 
-    /// Returns true for an id 0 that is not the host's, or not known to be.
-    fn is_roots_of_a_container(&self) -> bool {
+    /// Returns true for root of a user namespace that does not map all ids of the host.
+    fn is_root_of_a_container(&self) -> bool {
         let fields: Vec<&str> = self.text.split_ascii_whitespace().collect();
         self.uid == 0 && fields != ["0", "0", "4294967295"]
     }
 }
 
-/// Refuses to run as root of a user namespace: what is root's there is not what the attacks tell root by, and their
-/// controls want the host's.
-fn fit(ids: &IdMap) -> Result<(), CliError> {
-    if !ids.is_roots_of_a_container() {
+/// Refuses to run as root of a user namespace. Attacks detect root by rights that are missing there, and their controls
+/// need these rights.
+fn check_root(ids: &IdMap) -> Result<(), CliError> {
+    if !ids.is_root_of_a_container() {
         return Ok(());
     }
-    let why =
+    let message =
         "selftest: root of a user namespace has neither the host's rights nor an ordinary user's";
-    Err(CliError::new(why)
+    Err(CliError::new(message)
         .with_hint(
             "run it as an ordinary user: setpriv --reuid=1000 --regid=1000 --clear-groups cofferdam selftest, or a \
              container with --user 1000:1000",
@@ -156,8 +157,8 @@ fn broken(error: impl std::fmt::Display) -> CliError {
     CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT)
 }
 
-/// Runs the attacks. When it returns, everything that they left is removed, also after an
-/// interruption.
+/// Runs the attacks. Removes all files and processes that they left before it returns, also after
+/// an interruption.
 fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliError> {
     let directory = conduct::place().map_err(|error| {
         broken(error).with_hint(
@@ -173,18 +174,18 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
     bench.no_lab = bench.lab_trial().map_err(broken)?;
     remains::adopt().map_err(broken)?;
     stopped_by_signals(&bench.stop).map_err(broken)?;
-    let found = conduct::all(&bench, probes, &progress(probes.len()));
+    let results = conduct::all(&bench, probes, &progress(probes.len()));
     bench.await_sweepers();
     let left = remains::end_all();
     directory.close().map_err(broken)?;
     match (bench.is_stopped(), left) {
         (true, _) => Err(CliError::new("selftest: interrupted").with_code(INTERRUPTED)),
-        (false, 0) => Ok(found),
+        (false, 0) => Ok(results),
         (false, left) => Err(broken(format!("{left} processes of attacks could not be ended"))),
     }
 }
 
-/// Returns what shows a person at a terminal how far the attacks are, in one line that is gone at the end.
+/// Returns a function that shows the number of completed attacks on a terminal, in one line that is erased at the end.
 fn progress(all: usize) -> impl Fn(usize) + Sync {
     let is_shown = std::io::stderr().is_terminal();
     move |done| {
@@ -244,13 +245,14 @@ fn starts(bench: &Bench) -> Result<(), CliError> {
     let output = output.map_err(|error| {
         CliError::new(format!("selftest: {program}: {error}")).with_code(UNAVAILABLE)
     })?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if said.trim() == "EBADF" {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stdout = stdout.trim();
+    if stdout == "EBADF" {
         return Ok(());
     }
-    let why = String::from_utf8_lossy(&output.stderr);
-    let why = format!("selftest: the helper does not run there: {} {}", said.trim(), why.trim());
-    Err(CliError::new(why)
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = stderr.trim();
+    Err(CliError::new(format!("selftest: the helper does not run there: {stdout} {stderr}"))
         .with_hint("cofferdam doctor names the remedy; another sandbox must let {probe} in")
         .with_code(UNAVAILABLE))
 }
@@ -260,12 +262,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_root_of_a_user_namespace_is_sent_away() {
-        let of = |uid, text: &str| IdMap { uid, text: text.to_owned() }.is_roots_of_a_container();
+    fn only_root_of_a_user_namespace_is_refused() {
+        let is_refused =
+            |uid, text: &str| IdMap { uid, text: text.to_owned() }.is_root_of_a_container();
         let host = "         0          0 4294967295\n";
         let rootless = "         0       1001          1\n         1     500000      65536\n";
-        assert_eq!([of(0, host), of(1000, host)], [false, false]);
-        assert_eq!([of(0, rootless), of(1000, rootless), of(0, "")], [true, false, true]);
+        assert!(!is_refused(0, host) && !is_refused(1000, host));
+        assert!(is_refused(0, rootless) && is_refused(0, "") && !is_refused(1000, rootless));
     }
 
     #[test]

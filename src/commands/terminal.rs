@@ -1,5 +1,5 @@
-//! Connects the operator's terminal with one of the cell's own for `run`: keys pass as they are, output through a filter,
-//! and the operator's terminal is given back as it was.
+//! Connects the operator's terminal with a terminal in the cell for `run`: keys pass unchanged, output passes a filter,
+//! and the settings of the operator's terminal are restored at the end.
 
 use std::future::Future;
 use std::io::{self, IsTerminal, stderr, stdin, stdout};
@@ -26,9 +26,9 @@ use sys::terminal::{self, Attributes};
 
 /// Bytes of one read: more than a terminal has at once.
 const CHUNK: usize = 16 << 10;
-/// Time in which the terminal takes some of the last output.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Time of silence after the end of the call from which no more output is expected.
+/// Time in which the terminal must accept a part of the last output.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time without output after the end of the call from which no more output is expected.
 const SILENCE: Duration = Duration::from_millis(250);
 
 /// The terminal at standard input and output.
@@ -39,10 +39,10 @@ pub(super) struct OperatorTerminal {
 }
 
 impl OperatorTerminal {
-    /// Looks for one: standard input and output are terminals. Without `asked`, standard error has to be one too: it
-    /// comes with the output then, and may have been meant for a file.
-    pub(super) fn found(asked: bool) -> Option<Self> {
-        let has_error = asked || stderr().is_terminal();
+    /// Returns the terminal, if standard input and output are terminals. Standard error must be a terminal too, unless
+    /// `is_requested`: at a terminal both streams are one, so a file for errors would stay empty.
+    pub(super) fn found(is_requested: bool) -> Option<Self> {
+        let has_error = is_requested || stderr().is_terminal();
         if !stdin().is_terminal() || !stdout().is_terminal() || !has_error {
             return None;
         }
@@ -50,7 +50,7 @@ impl OperatorTerminal {
         Some(Self { attributes, size: size()? })
     }
 
-    /// Returns the variables by which programs know its kind.
+    /// Returns the variables that name the kind of the terminal.
     pub(super) fn variables() -> impl Iterator<Item = (String, String)> {
         ["TERM", "COLORTERM"].into_iter().filter_map(|name| {
             let value = std::env::var(name).ok()?;
@@ -63,14 +63,14 @@ impl OperatorTerminal {
 
 fn size() -> Option<TerminalSize> {
     let (rows, columns) = terminal::size(stdout()).ok()?;
-    // A serial line tells 0.
+    // A serial line has the size 0.
     Some(TerminalSize {
         rows: if rows == 0 { 24 } else { rows },
         columns: if columns == 0 { 80 } else { columns },
     })
 }
 
-/// The operator's terminal while every key passes to the cell; dropping it gives its attributes back.
+/// The operator's terminal while every key passes to the cell. Dropping it restores the attributes.
 struct RawTerminal<'t> {
     before: &'t OperatorTerminal,
     filter: EscapeFilter,
@@ -84,8 +84,8 @@ impl<'t> RawTerminal<'t> {
         Ok(Self { before, filter })
     }
 
-    /// Has keys pass as they are once more: a shell that continues a stopped program may have set its own attributes.
-    fn again(&self) {
+    /// Sets the raw attributes again: a shell that continues a stopped program may have set others.
+    fn set_again(&self) {
         if let Err(errno) = terminal::set_attributes(stdin(), &self.before.attributes.raw()) {
             tracing::debug!(%errno, "the terminal cannot be made raw again");
         }
@@ -94,20 +94,20 @@ impl<'t> RawTerminal<'t> {
 
 impl Drop for RawTerminal<'_> {
     fn drop(&mut self) {
-        // Whatever fails here, the rest is tried: nothing else can be done for the terminal.
+        // If one call fails, the other is tried: there is no other way to restore the terminal, nor to report it.
         terminal::discard_input(stdin()).unwrap_or_default();
         terminal::set_attributes(stdin(), &self.before.attributes).unwrap_or_default();
     }
 }
 
-/// Signals that a conversation heeds.
+/// Signals that are handled while a terminal is connected.
 struct Signals {
     resized: Signal,
     continued: Signal,
     ends: EndSignals,
 }
 
-/// A signal as a conversation takes it.
+/// Meaning of a signal.
 enum Woken {
     Resized,
     Continued,
@@ -128,7 +128,7 @@ impl Signals {
         tokio::select! {
             _ = self.resized.recv() => Woken::Resized,
             _ = self.continued.recv() => Woken::Continued,
-            why = self.ends.next() => Woken::Ended(why),
+            cancellation = self.ends.next() => Woken::Ended(cancellation),
         }
     }
 
@@ -155,97 +155,103 @@ pub(super) async fn converse(
         CliError::new(format!("the terminal cannot be used: {}", in_words(&error)))
     };
     let master = master.ok_or_else(|| CliError::new("the cell has no terminal"))?;
-    let own = master.as_fd().try_clone_to_owned().map_err(unusable)?;
+    let cell_terminal = master.as_fd().try_clone_to_owned().map_err(unusable)?;
     let mut signals = Signals::watch().map_err(unusable)?;
     let mut raw = RawTerminal::enter(operators)?;
     let mut keys = Keys::pass(input, master);
-    let mut taken_back = None;
+    let mut cancellation = None;
     let mut left = limit;
-    let (mut shown, mut is_open) = (Shown::default(), true);
+    let mut pending = PendingOutput::default();
+    let mut is_open = true;
     let end = loop {
-        let (is_shown, is_waiting) = (shown.is_done(), raw.filter.is_waiting());
+        let is_written = pending.is_done();
+        let is_waiting = raw.filter.is_waiting();
         let has_fences = raw.filter.fences().is_open();
         let patience = raw.filter.fences().patience();
         tokio::select! {
             end = &mut ended => break end.unwrap_or_else(|_gone| Ended::failed(Failure::Supervisor)),
-            // Beside the rest: a terminal that nobody reads must not hide a signal or the end.
-            written = shown.write(output), if !is_shown => if written.is_err() {
-                shown = Shown::default();
-                taken_back.get_or_insert(Cancellation::OutputClosed);
+            // Signals and the end are handled even if the terminal accepts no output.
+            written = pending.write(output), if !is_written => if written.is_err() {
+                pending = PendingOutput::default();
+                cancellation.get_or_insert(Cancellation::OutputClosed);
                 control.cancel();
             },
-            read = next(&mut from), if is_shown && is_open && !is_waiting => match read {
+            read = next(&mut from), if is_written && is_open && !is_waiting => match read {
                 Some(bytes) if spent(&mut left, bytes.len()) => control.output_limit(),
-                Some(bytes) => shown.add(&raw.filter.push(&bytes)),
-                // Every process has let the terminal go; signals still count.
+                Some(bytes) => pending.add(&raw.filter.push(&bytes)),
+                // Every process has closed the terminal; signals are still handled.
                 None => is_open = false,
             },
-            answers = keys.step(has_fences) => shown.add(&raw.filter.answered(answers)),
-            // It answers nothing, or very late: it is asked nothing more.
-            () = sleep(patience), if is_waiting && is_shown => shown.add(&raw.filter.ask_no_more()),
-            why = signals.next() => match why {
-                Woken::Continued => raw.again(),
-                Woken::Resized => resized(&own),
-                Woken::Ended(why) => {
-                    taken_back.get_or_insert(why);
+            answers = keys.step(has_fences) => pending.add(&raw.filter.answered(answers)),
+            // The terminal does not answer, or very late: it gets no more queries.
+            () = sleep(patience), if is_waiting && is_written => {
+                pending.add(&raw.filter.ask_no_more());
+            },
+            woken = signals.next() => match woken {
+                Woken::Continued => raw.set_again(),
+                Woken::Resized => resized(&cell_terminal),
+                Woken::Ended(reason) => {
+                    cancellation.get_or_insert(reason);
                     control.cancel();
                 }
             },
         }
     };
     let is_read = tokio::select! {
-        is_read = put_back(&mut raw.filter, &mut keys, &mut from, (shown, &mut *output)) => is_read,
-        // A signal now means: do not wait for the terminal.
+        is_read = restore(&mut raw.filter, &mut keys, &mut from, pending, &mut *output) => is_read,
+        // A signal ends the wait for the terminal.
         () = signals.ended() => {
-            let mut reset = Shown::default();
+            let mut reset = PendingOutput::default();
             reset.add(&raw.filter.reset());
             timeout(SILENCE, reset.write_all(output)).await.is_ok_and(|written| written.is_ok())
         }
     };
-    Ok(Conversation { ended: end, taken_back, is_read })
+    Ok(Conversation { ended: end, taken_back: cancellation, is_read })
 }
 
 /// End of a conversation.
 pub(super) struct Conversation {
     pub ended: Ended,
     pub taken_back: Option<Cancellation>,
-    /// False if the terminal takes no output: another word would wait for it for ever.
+    /// False if the terminal accepts no output: further messages would wait for it for ever.
     pub is_read: bool,
 }
 
-/// Shows the last of the output, waits for what the terminal still answers and puts it back. All that is typed meanwhile
-/// is taken: a terminal that waits to be read reads nothing itself. Returns false if it took no output in time.
-async fn put_back(
+/// Writes the rest of the output, waits for the terminal's answers and restores its settings. Reads and drops keys
+/// meanwhile: a terminal that waits until its answers are read accepts no output. Returns false if the terminal accepted no
+/// output in time.
+async fn restore(
     filter: &mut EscapeFilter,
     keys: &mut Keys,
     from: &mut pipe::Receiver,
-    (mut shown, output): (Shown, &mut StdoutStream),
+    mut pending: PendingOutput,
+    output: &mut StdoutStream,
 ) -> bool {
-    shown.add(&filter.ask_no_more());
+    pending.add(&filter.ask_no_more());
     let mut fences = filter.fences().clone();
-    // It is in the terminal's buffer by now. Nobody need read it.
+    // The call has ended: all its output is in the buffer of the cell's terminal.
     let rest = async {
         while let Ok(Some(bytes)) = timeout(SILENCE, next(from)).await {
-            shown.add(&filter.push(&bytes));
+            pending.add(&filter.push(&bytes));
         }
-        shown.write_all(output).await
+        pending.write_all(output).await
     };
-    if beside(rest, keys, &mut fences).await.is_err() {
+    if while_discarding(rest, keys, &mut fences).await.is_err() {
         return false;
     }
     while fences.is_open() {
-        // Each answer is a sign that more come.
+        // After an answer, more may come: the time starts again.
         match timeout(fences.patience(), keys.discard()).await {
             Ok(answers) => fences.answered(answers),
             Err(_) => break,
         }
     }
-    shown.add(&filter.reset());
-    beside(shown.write_all(output), keys, &mut fences).await.is_ok()
+    pending.add(&filter.reset());
+    while_discarding(pending.write_all(output), keys, &mut fences).await.is_ok()
 }
 
-/// Writes while all that is typed is taken.
-async fn beside(
+/// Writes output, and reads and drops keys meanwhile.
+async fn while_discarding(
     writing: impl Future<Output = io::Result<()>>,
     keys: &mut Keys,
     fences: &mut Fences,
@@ -259,39 +265,40 @@ async fn beside(
     }
 }
 
-/// Bytes on their way to the terminal.
+/// Output that is not written to the operator's terminal yet.
 #[derive(Debug, Default)]
-struct Shown {
+struct PendingOutput {
     bytes: Vec<u8>,
-    is_held_back: bool,
+    /// True from a write until the stream is flushed.
+    needs_flush: bool,
 }
 
-impl Shown {
+impl PendingOutput {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
-        self.is_held_back |= !bytes.is_empty();
+        self.needs_flush |= !bytes.is_empty();
     }
 
     fn is_done(&self) -> bool {
-        self.bytes.is_empty() && !self.is_held_back
+        self.bytes.is_empty() && !self.needs_flush
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     ///
     /// # Errors
-    /// Nothing more could be written for a while.
+    /// The terminal accepted no byte for a while.
     async fn write_all<W: AsyncWrite + Unpin>(&mut self, output: &mut W) -> io::Result<()> {
         while !self.is_done() {
-            timeout(PATIENCE, self.write(output)).await??;
+            timeout(WRITE_TIMEOUT, self.write(output)).await??;
         }
         Ok(())
     }
 
-    /// Takes one step; nothing is lost if it is given up before its end.
+    /// Writes or flushes once. Cancel safe.
     async fn write<W: AsyncWrite + Unpin>(&mut self, output: &mut W) -> io::Result<()> {
         if self.bytes.is_empty() {
             output.flush().await?;
-            self.is_held_back = false;
+            self.needs_flush = false;
             return Ok(());
         }
         match output.write(&self.bytes).await? {
@@ -312,7 +319,7 @@ fn resized(master: &OwnedFd) {
     }
 }
 
-/// Reads from the cell's terminal; `None` once nobody has its other end.
+/// Reads from the cell's terminal; `None` once no process has it open.
 async fn next(from: &mut pipe::Receiver) -> Option<Vec<u8>> {
     let mut chunk = Vec::with_capacity(CHUNK);
     match from.read_buf(&mut chunk).await {
@@ -326,7 +333,7 @@ async fn next(from: &mut pipe::Receiver) -> Option<Vec<u8>> {
     }
 }
 
-/// Counts output; true once there is more than the call may print.
+/// Counts output. Returns true once there is more than the call may print.
 fn spent(left: &mut Option<u64>, bytes: usize) -> bool {
     let Some(left) = left else { return false };
     let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Makes projects and their entries, for authors to go on from.
+//! Makes projects and their entries from templates.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -11,10 +11,10 @@ use crate::commands::error::{CliError, print_out};
 use model::outcome::in_words;
 use model::shells::ShellKind;
 
-/// Longest name of an entry.
-const LONGEST: usize = 64;
+/// Maximum length of the name of an entry.
+const MAX_NAME: usize = 64;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  cofferdam project new ./my-tools")]
 pub(super) struct NewArguments {
@@ -23,7 +23,7 @@ pub(super) struct NewArguments {
     directory: PathBuf,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  cofferdam project scaffold tool word-count\n  \
     cofferdam project scaffold prompt review --dir ./my-tools")]
@@ -46,9 +46,9 @@ enum Kind {
     Resource,
     /// Suggestions for the arguments of a prompt
     Completion,
-    /// A page for clients that show them; for a tool of this name it is the tool's
+    /// A page for clients that show pages; if there is a tool of this name, a page of the tool
     Ui,
-    /// A script that calls a tool and looks at its result
+    /// A script that calls a tool and checks its result
     Test,
 }
 
@@ -107,7 +107,7 @@ pub(super) fn new(typed: &NewArguments) -> Result<(), CliError> {
     }
     let name = directory.canonicalize().map_err(failed)?;
     let name = name.file_name().map(|name| name.to_string_lossy().into_owned());
-    let name: String = name.unwrap_or_default().chars().filter(is_usual).take(LONGEST).collect();
+    let name: String = name.unwrap_or_default().chars().filter(is_usual).take(MAX_NAME).collect();
     let name = if name.is_empty() { "project" } else { &name };
     write(directory, name, &[SERVER])?;
     let made = write(directory, "hello", &TOOL)?;
@@ -122,14 +122,18 @@ pub(super) fn new(typed: &NewArguments) -> Result<(), CliError> {
 /// Adds an entry to a project.
 pub(super) fn scaffold(typed: &ScaffoldArguments) -> Result<(), CliError> {
     let ScaffoldArguments { kind, name, dir } = typed;
-    let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
-    if !begins_well || name.len() > LONGEST || !name.chars().all(|one| is_usual(&one)) {
-        let why = format!("project scaffold: `{}` is not a name", name.escape_default());
-        return Err(CliError::new(why).with_hint("use letters, digits, `-` and `_`, at most 64"));
+    let starts_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    if !starts_well || name.len() > MAX_NAME || !name.chars().all(|letter| is_usual(&letter)) {
+        let message = format!("project scaffold: `{}` is not a name", name.escape_default());
+        return Err(
+            CliError::new(message).with_hint("use letters, digits, `-` and `_`, at most 64")
+        );
     }
     if !["server.d", "tools", "prompts", "resources"].iter().any(|part| dir.join(part).is_dir()) {
-        let why = format!("project scaffold: `{}` is no project", dir.display());
-        return Err(CliError::new(why).with_hint("name one with --dir, or: cofferdam project new"));
+        let message = format!("project scaffold: `{}` is no project", dir.display());
+        return Err(
+            CliError::new(message).with_hint("name one with --dir, or: cofferdam project new")
+        );
     }
     let files: &[TemplateFile] = match kind {
         Kind::Tool => &TOOL,
@@ -144,37 +148,39 @@ pub(super) fn scaffold(typed: &ScaffoldArguments) -> Result<(), CliError> {
     print_out(&format!("made {}\n", made.join(", ")))
 }
 
-fn is_usual(one: &char) -> bool {
-    one.is_ascii_alphanumeric() || matches!(one, '-' | '_')
+fn is_usual(letter: &char) -> bool {
+    letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_')
 }
 
 fn make_directory(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Writes the files of an entry and returns their paths. None that is there is touched.
+/// Writes the files of an entry and returns their paths. Existing files are not changed.
 fn write(project: &Path, name: &str, files: &[TemplateFile]) -> Result<Vec<String>, CliError> {
     let paths: Vec<String> = files.iter().map(|file| file.path.replace("NAME", name)).collect();
-    if let Some(there) = paths.iter().find(|path| project.join(path).symlink_metadata().is_ok()) {
-        return Err(CliError::new(format!("project: `{there}` is there already")));
+    if let Some(known) = paths.iter().find(|path| project.join(path).symlink_metadata().is_ok()) {
+        return Err(CliError::new(format!("project: `{known}` is there already")));
     }
-    // Somebody else's project may lead elsewhere.
+    // A link in a project of another author may lead to any directory.
     let folders = paths.iter().flat_map(|path| Path::new(path).ancestors());
     let is_link = |path: &&Path| {
         !path.as_os_str().is_empty()
-            && project.join(path).symlink_metadata().is_ok_and(|it| it.is_symlink())
+            && project.join(path).symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
     };
     if let Some(link) = folders.into_iter().find(is_link) {
-        let why = format!("project: `{}` is a symbolic link, and none is followed", link.display());
-        return Err(CliError::new(why));
+        let link = link.display();
+        return Err(CliError::new(format!(
+            "project: `{link}` is a symbolic link, and links are not followed"
+        )));
     }
     for (file, path) in files.iter().zip(&paths) {
-        let place = project.join(path);
+        let target = project.join(path);
         let mode = if file.is_program { 0o755 } else { 0o644 };
-        let written = place.parent().map_or(Ok(()), make_directory).and_then(|()| {
+        let written = target.parent().map_or(Ok(()), make_directory).and_then(|()| {
             let mut options = OpenOptions::new();
-            let mut made = options.write(true).create_new(true).mode(mode).open(&place)?;
-            made.write_all(file.text.replace("NAME", name).as_bytes())
+            let mut created = options.write(true).create_new(true).mode(mode).open(&target)?;
+            created.write_all(file.text.replace("NAME", name).as_bytes())
         });
         written
             .map_err(|error| CliError::new(format!("project: `{path}`: {}", in_words(&error))))?;

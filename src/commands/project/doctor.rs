@@ -1,4 +1,4 @@
-//! Tells an author what a project has, lacks and may do, and runs its health checks if they are allowed.
+//! `project doctor`: shows what a project has, lacks and may do, and runs its health checks if hooks are allowed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use model::profile::PATH;
 use project::ProjectSettings;
 use project::hooks::{HEALTH, POLICY};
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  cofferdam project doctor ./my-tools --project-hooks\n\n\
     Exit codes: 0 ready; 1 with advice or something absent; 2 it would not be served; 125 it cannot be read")]
@@ -53,7 +53,8 @@ pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8,
     let directory = &typed.directory;
     let project = super::read(directory)?;
     let settings = super::settings(&wiring::load(config)?.loaded.config.project);
-    let has_hooks = typed.project_hooks || settings.as_ref().is_ok_and(|it| it.has_hooks);
+    let has_hooks =
+        typed.project_hooks || settings.as_ref().is_ok_and(|settings| settings.has_hooks);
     let mut findings = vec![(
         Weight::Good,
         format!(
@@ -66,35 +67,36 @@ pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8,
         ),
     )];
     match &settings {
-        Ok(settings) => findings.extend(told_of(settings)),
+        Ok(settings) => findings.extend(settings_findings(settings)),
         Err(error) => findings.push((Weight::Bad, error.text())),
     }
-    findings.extend(project.mistakes.iter().map(|it| (Weight::Advice, it.to_string())));
-    findings.extend(repair::advice(&project).into_iter().map(|it| (Weight::Advice, it)));
+    let mistakes = project.mistakes.iter().map(ToString::to_string);
+    let advice = mistakes.chain(repair::advice(&project));
+    findings.extend(advice.map(|text| (Weight::Advice, text)));
     for hook in &project.hooks {
-        let told = if has_hooks { "is run" } else { "is not run without --project-hooks" };
+        let use_of_it = if has_hooks { "is run" } else { "is not run without --project-hooks" };
         let refuses = !has_hooks && *hook == POLICY;
         let (weight, more) = match (has_hooks, refuses) {
             (true, _) => (Weight::Good, ""),
             (false, true) => (Weight::Bad, ": every call is refused"),
             (false, false) => (Weight::Advice, ""),
         };
-        findings.push((weight, format!("{hook} {told}{more}")));
+        findings.push((weight, format!("{hook} {use_of_it}{more}")));
     }
     if has_hooks && project.hooks.contains(&HEALTH) {
         let health = hooks::run(directory, &[HEALTH], config)?.health;
-        findings.extend(health.into_iter().map(|(what, is_there)| match is_there {
-            true => (Weight::Good, format!("{what} is there")),
-            false => (Weight::Bad, format!("{what} is absent in the cell")),
+        findings.extend(health.into_iter().map(|(program, is_present)| match is_present {
+            true => (Weight::Good, format!("{program} is there")),
+            false => (Weight::Bad, format!("{program} is absent in the cell")),
         }));
     }
     findings.push(applet());
-    told(&findings, typed.json)
+    print(&findings, typed.json)
 }
 
-/// Tells values that were not taken as they are, and where downloads go.
-fn told_of(settings: &ProjectSettings) -> Vec<(Weight, String)> {
-    let told = settings.told.iter().map(|it| (Weight::Advice, it.clone()));
+/// Lists settings that were changed to allowed values, and the hosts of downloads.
+fn settings_findings(settings: &ProjectSettings) -> Vec<(Weight, String)> {
+    let changed = settings.told.iter().map(|text| (Weight::Advice, text.clone()));
     let hosts = settings.hosts.join(", ");
     let hosts = (!hosts.is_empty()).then(|| (Weight::Good, format!("downloads reach {hosts}")));
     let has = |program: &str| {
@@ -104,13 +106,13 @@ fn told_of(settings: &ProjectSettings) -> Vec<(Weight, String)> {
     let absent = absent
         .map(|program| (Weight::Advice, format!("{program} is not there, which downloads use")));
     let absent: Vec<_> = absent.filter(|_| hosts.is_some()).collect();
-    told.chain(hosts).chain(absent).collect()
+    changed.chain(hosts).chain(absent).collect()
 }
 
-/// Looks if cells with ids of their own can run this program as their jq.
+/// Checks that cells with other ids than the operator's can run this program as their jq.
 fn applet() -> (Weight, String) {
-    let mode = std::env::current_exe().and_then(|own| own.metadata());
-    match mode.map(|own| own.permissions().mode()) {
+    let metadata = std::env::current_exe().and_then(|program| program.metadata());
+    match metadata.map(|metadata| metadata.permissions().mode()) {
         Ok(mode) if mode & 0o005 == 0o005 => (Weight::Good, "scripts have jq".to_owned()),
         Ok(_) | Err(_) => (
             Weight::Bad,
@@ -120,7 +122,8 @@ fn applet() -> (Weight, String) {
     }
 }
 
-fn told(findings: &[(Weight, String)], is_json: bool) -> Result<u8, CliError> {
+/// Prints the findings. Returns the exit code.
+fn print(findings: &[(Weight, String)], is_json: bool) -> Result<u8, CliError> {
     let worst = findings.iter().map(|(weight, _)| *weight).max().unwrap_or(Weight::Good);
     let lines =
         findings.iter().map(|(weight, text)| format!("{:5} {}\n", weight.word(), plain(text)));

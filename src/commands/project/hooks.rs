@@ -10,23 +10,23 @@ use crate::commands::format::plain;
 use model::outcome::in_words;
 use project::hooks::{self, HookResults};
 
-/// Time limit of all hooks of a project.
-const TIME: &str = "20s";
-/// Bytes that hooks may print.
-const OUTPUT: &str = "1M";
+/// Maximum time of all hooks of a project.
+const MAX_TIME: &str = "20s";
+/// Maximum bytes that hooks may print.
+const MAX_OUTPUT: &str = "1M";
 
 /// Runs these hooks, by their paths in the project.
 ///
 /// # Errors
-/// Hooks that failed: a project without what they set up would be another one.
+/// Hooks that failed: the project is incomplete without their results.
 pub(in crate::commands) fn run(
     directory: &Path,
     hooks: &[&str],
     config: Option<&Path>,
 ) -> Result<HookResults, CliError> {
-    let failed = |why: String| {
-        CliError::new(format!("project {}: {why}", directory.display()))
-            .with_hint("what a hook says is above; cofferdam project doctor runs them too")
+    let failed = |reason: String| {
+        CliError::new(format!("project {}: {reason}", directory.display()))
+            .with_hint("the output of the hooks is above; cofferdam project doctor runs them too")
     };
     let mark = mark().map_err(|error| failed(in_words(&error)))?;
     let program = std::env::current_exe().map_err(|error| failed(in_words(&error)))?;
@@ -44,14 +44,14 @@ pub(in crate::commands) fn run(
         "--toolchains",
         "none",
         "--timeout",
-        TIME,
+        MAX_TIME,
         "--output",
-        OUTPUT,
+        MAX_OUTPUT,
     ]);
     command.arg("--ro").arg(granted).args(["--", "bash", "-c"]);
     command.arg(OsString::from(hooks::script(hooks, &mark)));
     let output = command.stdin(Stdio::null()).output().map_err(|error| failed(in_words(&error)))?;
-    tell(&output.stderr);
+    print_errors(&output.stderr);
     if !output.status.success() {
         let code = output.status.code().unwrap_or(-1);
         return Err(failed(format!("its hooks could not be run (exit code {code})")));
@@ -59,13 +59,13 @@ pub(in crate::commands) fn run(
     hooks::read(&output.stdout, &mark).map_err(|error| failed(plain(&error.to_string())))
 }
 
-/// Shows what the hooks said on standard error, a line at a time, so that none acts on the operator's terminal.
-fn tell(said: &[u8]) {
-    let said = String::from_utf8_lossy(said);
-    said.lines().for_each(|line| eprintln!("{}", plain(line)));
+/// Prints the hooks' standard error line by line, escaped for the operator's terminal.
+fn print_errors(stderr: &[u8]) {
+    let text = String::from_utf8_lossy(stderr);
+    text.lines().for_each(|line| eprintln!("{}", plain(line)));
 }
 
-/// Makes a word that no hook knows.
+/// Makes a random word, which hooks cannot guess.
 pub(super) fn mark() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! Learns what a tool of a project needs beyond its profile: the tool is called once, as `profile learn` runs a command.
+//! `project learn`: calls a tool of a project once and prints its refusals, as `profile learn` does for a command.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,13 +23,13 @@ use model::outcome::{Outcome, in_words};
 use model::units::Time;
 use project::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Example:\n  cofferdam project learn hello --args '{\"name\": \"Ada\"}' > learned.toml\n\n\
-    The tool is called once, as under `project run-tool`, without downloads and without a client. What it\n\
-    prints is what `cofferdam profile learn` prints: a profile that extends the tool's own, in which each\n\
-    `why` is blank. It grants nothing until someone has written the reasons, and it is in the configuration.\n\n\
+    The tool is called once, as under `project run-tool`, without downloads and without a client. The output\n\
+    is that of `cofferdam profile learn`: a profile that extends the profile of the tool, in which each `why`\n\
+    is blank. It grants nothing until you have written the reasons and added it to the configuration.\n\n\
     Exit codes: 0 when the tool could be called, however it ended; else as `cofferdam run`"
 )]
 pub(super) struct LearnToolArguments {
@@ -38,12 +38,12 @@ pub(super) struct LearnToolArguments {
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
     ro: Vec<OsString>,
-    /// The profile to learn beyond, in place of the tool's own
+    /// The profile to extend, in place of the tool's profile
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 }
 
-/// Calls the tool, and prints what it was refused.
+/// Calls the tool, and prints its refusals.
 pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let arguments = super::run_tool::arguments(&typed.tool.args)?;
     let settings = wiring::load(config)?;
@@ -55,11 +55,11 @@ pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<
     let unknown =
         || CliError::new(format!("learn: there is no tool `{}`", plain(&typed.tool.name)));
     let tool = project.tool(&typed.tool.name).ok_or_else(unknown)?.clone();
-    let bad = |why: String| CliError::new(format!("learn: {why}"));
+    let bad = |fault: String| CliError::new(format!("learn: {fault}"));
     let mark = super::hooks::mark().map_err(|error| bad(in_words(&error)))?;
     let launch = ScriptLaunch::new(&project, &tool, &arguments, &Map::new(), mark);
     let mut launch = launch.map_err(|error| bad(error.to_string()))?;
-    // Leave downloads out: the server makes them, and there is none.
+    // Leave downloads out: they are made by a server, and none is running.
     launch.env.remove("COFFERDAM_DOWNLOADS");
     let is_writable = typed.tool.rw && !launch.is_read_only;
     let request = check(&run(typed, directory, is_writable, &launch), accounts::home().as_deref());
@@ -71,7 +71,7 @@ pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<
     learn::of_request(request, settings, Some(LearnedTool { tool, launch, stream }))
 }
 
-/// Makes the call of `cofferdam run` that a call of the tool is.
+/// Makes the arguments of `cofferdam run` for a call of the tool.
 fn run(
     typed: &LearnToolArguments,
     directory: &str,
@@ -80,10 +80,10 @@ fn run(
 ) -> RunArguments {
     let profile = typed.profile.clone().or_else(|| launch.profile.clone());
     let granted = vec![OsString::from(format!("{directory}:/workspace"))];
-    let (rw, own) = if is_writable { (granted, Vec::new()) } else { (Vec::new(), granted) };
+    let (rw, project) = if is_writable { (granted, Vec::new()) } else { (Vec::new(), granted) };
     let call = CallArguments {
         profile: profile.unwrap_or_else(|| "bash".to_owned()),
-        ro: [own, typed.ro.clone()].concat(),
+        ro: [project, typed.ro.clone()].concat(),
         rw,
         env: launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         cwd: None,
@@ -93,7 +93,7 @@ fn run(
     RunArguments { call, ..RunArguments::default() }
 }
 
-/// Calls a tool to learn of it, and reads its output.
+/// A tool that is called to learn its refusals, and the reader of its output.
 #[derive(Debug)]
 pub(in crate::commands) struct LearnedTool {
     tool: ScriptTool,
@@ -107,12 +107,12 @@ impl LearnedTool {
         plain(&self.tool.name)
     }
 
-    /// Returns what the script reads.
+    /// Returns the standard input of the script.
     pub(in crate::commands) fn input(&self) -> Vec<u8> {
         self.launch.stdin.clone()
     }
 
-    /// Tells how the call ended, in the words of its result.
+    /// Describes how the call ended, with the text of its result.
     pub(in crate::commands) fn end_text(&mut self, outcome: &Outcome, stderr: &str) -> String {
         let end = match outcome {
             Outcome::Exited { code: 0 } => ScriptEnd::Exited,

@@ -29,7 +29,7 @@ use project::{
     StreamLimits,
 };
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 pub struct ProjectArguments {
     #[command(subcommand)]
@@ -45,17 +45,17 @@ enum ProjectCommand {
     Scaffold(ScaffoldArguments),
     /// Call one tool as a client would, and print its result
     RunTool(RunToolArguments),
-    /// Call one tool and print what it was refused, as a profile to complete
+    /// Call one tool and print its refusals, as a profile to complete
     Learn(LearnToolArguments),
     /// Read a project, list its entries and each mistake with its place
     Validate(ValidateArguments),
-    /// Tell what a project has, lacks and may do
+    /// Show what a project has, lacks and may do
     Doctor(doctor::DoctorArguments),
     /// Print the lists of a project as a server.d/register.json has them
     Registry(RegistryArguments),
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Example:\n  cofferdam project registry ./my-tools > ./my-tools/server.d/register.json"
@@ -66,10 +66,10 @@ struct RegistryArguments {
     directory: PathBuf,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  cofferdam project validate ./my-tools\n\n\
-    Exit codes: 0 the project is well; 1 with mistakes; 125 it cannot be read")]
+    Exit codes: 0 the project is valid; 1 with mistakes; 125 it cannot be read")]
 struct ValidateArguments {
     /// The project's directory, with tools/ and server.d/ in it
     #[arg(value_name = "DIR")]
@@ -77,10 +77,10 @@ struct ValidateArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Take advice for mistakes: descriptions that are missing, names that some clients refuse
+    /// Count advice as mistakes: missing descriptions, names that some clients refuse
     #[arg(long)]
     strict: bool,
-    /// Mend modes first: take the right to write from others, make scripts programs
+    /// Repair modes first: remove the right of others to write, make scripts executable
     #[arg(long)]
     fix: bool,
 }
@@ -102,27 +102,27 @@ pub fn main(typed: &ProjectArguments, config: Option<&Path>) -> Result<u8, CliEr
 }
 
 fn validate(typed: &ValidateArguments) -> Result<u8, CliError> {
-    let fixed = if typed.fix { repair::mend(&typed.directory)? } else { Vec::new() };
+    let fixed = if typed.fix { repair::fix_modes(&typed.directory)? } else { Vec::new() };
     let project = read(&typed.directory)?;
     let advice = if typed.strict { repair::advice(&project) } else { Vec::new() };
-    let is_well = project.mistakes.is_empty() && advice.is_empty();
+    let is_valid = project.mistakes.is_empty() && advice.is_empty();
     if typed.json {
-        let mut all = listed(&project);
-        if let Some(all) = all.as_object_mut() {
-            all.insert("advice".to_owned(), json!(advice));
-            all.insert("fixed".to_owned(), json!(fixed));
+        let mut report = listed(&project);
+        if let Some(fields) = report.as_object_mut() {
+            fields.insert("advice".to_owned(), json!(advice));
+            fields.insert("fixed".to_owned(), json!(fixed));
         }
-        print_out(&pretty(&all)?)?;
+        print_out(&pretty(&report)?)?;
     } else {
-        let lines = |list: &[String], what: &str| {
-            list.iter().map(|one| format!("{what}{}\n", plain(one))).collect::<String>()
+        let lines = |list: &[String], prefix: &str| {
+            list.iter().map(|line| format!("{prefix}{}\n", plain(line))).collect::<String>()
         };
         print_out(&(lines(&fixed, "fixed ") + &text(&project) + &lines(&advice, "")))?;
     }
-    Ok(u8::from(!is_well))
+    Ok(u8::from(!is_valid))
 }
 
-/// Makes the lists of a project's entries as `register.json` has them.
+/// Makes the lists of a project's entries in the form of `register.json`.
 fn registry(project: &Project) -> Value {
     let tools = project.tools.iter().map(|tool| {
         json!({
@@ -131,25 +131,28 @@ fn registry(project: &Project) -> Value {
             "timeoutSecs": tool.timeout, "annotations": tool.annotations, "icons": tool.icons,
         })
     });
-    let listed = project.resources.iter().filter(|one| one.provider != "ui");
-    let resources = listed.map(|one| {
+    let listed = project.resources.iter().filter(|resource| resource.provider != "ui");
+    let resources = listed.map(|resource| {
         json!({
-            "name": one.name, "path": one.path, "uri": one.uri, "mimeType": one.mime_type,
-            "description": one.description, "provider": one.provider,
+            "name": resource.name, "path": resource.path, "uri": resource.uri,
+            "mimeType": resource.mime_type, "description": resource.description,
+            "provider": resource.provider,
         })
     });
-    let templates = project.templates.iter();
-    let templates = templates.map(|one| {
-        json!({ "name": one.name, "uriTemplate": one.uri_template, "description": one.description })
-    });
-    let prompts = project.prompts.iter().map(|one| {
+    let templates = project.templates.iter().map(|template| {
         json!({
-            "name": one.name, "path": one.path, "description": one.description,
-            "arguments": one.arguments,
+            "name": template.name, "uriTemplate": template.uri_template,
+            "description": template.description,
         })
     });
-    let any = project.completions.iter().filter(|one| one.of == CompletionOf::Any);
-    let completions = any.map(|one| json!({ "name": one.name, "path": one.path }));
+    let prompts = project.prompts.iter().map(|prompt| {
+        json!({
+            "name": prompt.name, "path": prompt.path, "description": prompt.description,
+            "arguments": prompt.arguments,
+        })
+    });
+    let scripts = project.completions.iter().filter(|script| script.of == CompletionOf::Any);
+    let completions = scripts.map(|script| json!({ "name": script.name, "path": script.path }));
     let mut lists = json!({
         "version": 1,
         "tools": tools.collect::<Vec<Value>>(),
@@ -158,7 +161,7 @@ fn registry(project: &Project) -> Value {
         "prompts": prompts.collect::<Vec<Value>>(),
         "completions": completions.collect::<Vec<Value>>(),
     });
-    // An empty list switches its kind off, and null leaves it to be found.
+    // In `register.json` an empty list means no entries, and null means that they are looked for in the folders.
     for list in lists.as_object_mut().into_iter().flatten().map(|(_, list)| list) {
         if list.as_array().is_some_and(Vec::is_empty) {
             *list = Value::Null;
@@ -177,11 +180,12 @@ fn registry(project: &Project) -> Value {
 /// # Errors
 /// The reason why it cannot be used.
 pub(in crate::commands) fn read(directory: &Path) -> Result<Project, CliError> {
-    read_with((directory, Access::ReadOnly), None)
+    read_with(directory, Access::ReadOnly, None)
 }
 
 fn read_with(
-    (directory, access): (&Path, Access),
+    directory: &Path,
+    access: Access,
     lists: Option<Map<String, Value>>,
 ) -> Result<Project, CliError> {
     let opened = ProjectDirectory::open(directory).map(|opened| match access {
@@ -189,11 +193,13 @@ fn read_with(
         Access::ReadWrite | Access::Unguarded | Access::Cache => opened.written_by_scripts(),
     });
     opened.and_then(|opened| opened.read(lists)).map_err(|error| {
-        let told = CliError::new(format!("project {}: {error}", directory.display()));
+        let refused = CliError::new(format!("project {}: {error}", directory.display()));
         match error {
-            ProjectError::WritableByOthers => told.with_hint("chmod o-w, or copy the project"),
-            ProjectError::ForeignOwner => told.with_hint("copy the project, so that it is yours"),
-            ProjectError::Open(_) | ProjectError::Mistake(_) => told,
+            ProjectError::WritableByOthers => refused.with_hint("chmod o-w, or copy the project"),
+            ProjectError::ForeignOwner => {
+                refused.with_hint("copy the project, so that it is yours")
+            }
+            ProjectError::Open(_) | ProjectError::Mistake(_) => refused,
         }
     })
 }
@@ -206,7 +212,7 @@ pub(in crate::commands) struct ServedProject {
     pub(in crate::commands) lists: Option<Map<String, Value>>,
 }
 
-/// Reads a project to be served: with the operator's settings, and with what its hooks say, if they are run.
+/// Reads a project to be served, with the operator's settings and, if hooks are run, their results.
 ///
 /// # Errors
 /// A project or a setting that cannot be used, or a hook that failed.
@@ -219,18 +225,18 @@ pub(in crate::commands) fn with_hooks(
     settings.has_hooks |= has_hooks;
     let directory = Path::new(directory);
     check_folders(directory, |name| std::env::var(name).ok())?;
-    let mut project = read_with((directory, access), None)?;
+    let mut project = read_with(directory, access, None)?;
     let mut lists = None;
     let at_start = |hook: &&&str| [REGISTER, ENV].contains(hook);
     let to_run: Vec<&str> = project.hooks.iter().filter(at_start).copied().collect();
     if settings.has_hooks && !to_run.is_empty() {
         let results = hooks::run(directory, &to_run, config)?;
         lists = results.register;
-        project = read_with((directory, access), lists.clone())?;
-        // The operator's word counts more than the project's.
-        let named = std::mem::take(&mut settings.env);
+        project = read_with(directory, access, lists.clone())?;
+        // Variables of the operator override those of the project.
+        let by_operator = std::mem::take(&mut settings.env);
         settings.env = results.env;
-        settings.env.extend(named);
+        settings.env.extend(by_operator);
     } else {
         for hook in to_run {
             tracing::warn!("project: {hook} is not run: hooks are off (serve --project-hooks)");
@@ -241,10 +247,10 @@ pub(in crate::commands) fn with_hooks(
             "project: every call is refused: {POLICY} decides, and hooks are off (serve --project-hooks)"
         );
     }
-    // A cell refuses some names, and every call with them.
+    // Some names of variables are refused in cells, so every call would fail.
     Env::new(settings.env.clone()).map_err(|error| {
         CliError::new(format!("project: a variable for scripts: {}", plain(&error.to_string())))
-            .with_hint("it is of server.d/env.sh, or of MCPBASH_TOOL_ENV_ALLOWLIST")
+            .with_hint("it comes from server.d/env.sh or MCPBASH_TOOL_ENV_ALLOWLIST")
     })?;
     project.settings = settings;
     let project = match access {
@@ -254,7 +260,7 @@ pub(in crate::commands) fn with_hooks(
     Ok(ServedProject { project, lists })
 }
 
-/// Variables by which the framework finds the folders of a project elsewhere, with their usual names.
+/// Variables that name other folders of a project in the framework, each with the usual name of its folder.
 const FOLDERS: [(&str, &str); 6] = [
     ("MCPBASH_TOOLS_DIR", "tools"),
     ("MCPBASH_RESOURCES_DIR", "resources"),
@@ -264,32 +270,33 @@ const FOLDERS: [(&str, &str); 6] = [
     ("MCPBASH_UI_DIR", "ui"),
 ];
 
-/// Checks that no variable names another folder: a cell has the project's directory at one place, and what is kept from
-/// scripts there goes by these names.
+/// Checks that no variable names another folder: cells have one directory of the project, in which files are hidden from
+/// scripts by the usual names.
 ///
 /// # Errors
-/// One that does. Without it, other tools would be served than the operator meant.
+/// A variable that names another folder: the operator means other tools than would be served.
 fn check_folders(directory: &Path, get: impl Fn(&str) -> Option<String>) -> Result<(), CliError> {
     for (name, folder) in FOLDERS {
-        let Some(named) = get(name).filter(|named| !named.is_empty()) else { continue };
-        let usual = directory.join(folder);
-        let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
-        let mut places = [directory.join(&named), PathBuf::from(&named)].into_iter();
+        let Some(value) = get(name).filter(|value| !value.is_empty()) else { continue };
+        let resolved =
+            |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+        let usual = resolved(&directory.join(folder));
+        let mut paths = [directory.join(&value), PathBuf::from(&value)].into_iter();
         let is_usual =
-            places.any(|place| whole(&place).is_some_and(|it| whole(&usual) == Some(it)));
+            paths.any(|path| resolved(&path).is_some_and(|path| usual.as_ref() == Some(&path)));
         if !is_usual {
-            let why = format!("{name}: the folder is {folder}/ of the project, and no other");
-            return Err(CliError::new(why)
-                .with_hint(format!("rename `{}` to {folder}, or unset {name}", plain(&named))));
+            let message = format!("{name}: the folder is {folder}/ of the project, and no other");
+            return Err(CliError::new(message)
+                .with_hint(format!("rename `{}` to {folder}, or unset {name}", plain(&value))));
         }
     }
     Ok(())
 }
 
-/// Reads the operator's settings of projects: variables of the framework over the server's file.
+/// Reads the operator's settings of projects: variables of the framework override the server's file.
 ///
 /// # Errors
-/// A variable that is not understood, or a host that is none.
+/// A variable that is not understood, or a malformed host.
 fn settings(keys: &ProjectKeys) -> Result<ProjectSettings, CliError> {
     let seconds = |time: Duration| time.as_secs().max(1);
     let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
@@ -334,19 +341,23 @@ fn listed(project: &Project) -> Value {
         })
     });
     let resources = project.resources.iter().map(|resource| {
-        let (path, provider) = (&resource.path, &resource.provider);
-        json!({ "name": resource.name, "uri": resource.uri, "path": path, "provider": provider })
+        json!({
+            "name": resource.name, "uri": resource.uri, "path": resource.path,
+            "provider": resource.provider,
+        })
     });
-    let templates = project.templates.iter();
-    let templates =
-        templates.map(|one| json!({ "name": one.name, "uriTemplate": one.uri_template }));
+    let templates = project
+        .templates
+        .iter()
+        .map(|template| json!({ "name": template.name, "uriTemplate": template.uri_template }));
     let prompts = project.prompts.iter().map(
         |prompt| json!({ "name": prompt.name, "path": prompt.path, "arguments": prompt.arguments }),
     );
     let completions = project.completions.iter();
-    let completions = completions.map(|one| json!({ "name": one.name, "path": one.path }));
+    let completions = completions.map(|script| json!({ "name": script.name, "path": script.path }));
     let mistakes = project.mistakes.iter();
-    let mistakes = mistakes.map(|one| json!({ "place": one.file, "message": one.message }));
+    let mistakes =
+        mistakes.map(|mistake| json!({ "place": mistake.file, "message": mistake.message }));
     json!({
         "server": {
             "name": project.server.name,
@@ -394,20 +405,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_with_another_name_ends_the_start_and_its_own_does_not() {
-        let held = tempfile::tempdir().expect("a directory");
-        let place = held.path().join("tools");
-        std::fs::create_dir(&place).expect("made");
+    fn a_variable_that_names_another_folder_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let tools = directory.path().join("tools");
+        std::fs::create_dir(&tools).expect("made");
         let check = |value: &str| {
             let get = |name: &str| (name == "MCPBASH_TOOLS_DIR").then(|| value.to_owned());
-            check_folders(held.path(), get).map_err(|error| error.message)
+            check_folders(directory.path(), get).map_err(|error| error.message)
         };
-        for usual in ["", "tools", "./tools", &place.display().to_string()] {
+        for usual in ["", "tools", "./tools", &tools.display().to_string()] {
             assert_eq!(check(usual), Ok(()), "{usual}");
         }
-        for other in ["other", "/", &held.path().join("others").display().to_string()] {
-            let why = check(other).expect_err(other);
-            assert!(why.starts_with("MCPBASH_TOOLS_DIR: the folder is tools/"), "{why}");
+        for other in ["other", "/", &directory.path().join("others").display().to_string()] {
+            let message = check(other).expect_err(other);
+            assert!(message.starts_with("MCPBASH_TOOLS_DIR: the folder is tools/"), "{message}");
         }
     }
 }

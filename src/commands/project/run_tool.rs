@@ -1,4 +1,4 @@
-//! Calls one tool of a project for its author: by a server of its own, as a client does.
+//! `project run-tool`: starts a server for a project and calls one tool, as a client does.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -33,7 +33,7 @@ pub(super) struct ToolArguments {
     pub(super) rw: bool,
 }
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Example:\n  cofferdam project run-tool hello --args '{\"name\": \"Ada\"}'\n\n\
@@ -48,13 +48,13 @@ pub(super) struct RunToolArguments {
     /// Grant a host path read-only, at CELL or else at /mnt/NAME
     #[arg(long, value_name = "HOST[:CELL]")]
     ro: Vec<OsString>,
-    /// Time limit in seconds of a tool that states none
+    /// Time limit in seconds of a tool whose metadata has no limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Call nothing: look for the tool and for arguments that it requires
+    /// Do not call the tool; check its name and the arguments that it requires
     #[arg(long)]
     dry_run: bool,
-    /// Call nothing: print the variables that the script would have
+    /// Do not call the tool; print the variables that the script would have
     #[arg(long)]
     print_env: bool,
     /// Print the whole result as JSON
@@ -69,7 +69,7 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
         return shown(typed, &arguments, config);
     }
     let mut server = Server::start(typed, config)?;
-    server.ask(
+    server.request(
         "initialize",
         &json!({
             "protocolVersion": VERSION,
@@ -77,9 +77,9 @@ pub(super) fn main(typed: &RunToolArguments, config: Option<&Path>) -> Result<u8
             "clientInfo": { "name": "cofferdam-run-tool", "version": env!("CARGO_PKG_VERSION") },
         }),
     )?;
-    server.tell("notifications/initialized")?;
+    server.notify("notifications/initialized")?;
     let call = json!({ "name": typed.tool.name, "arguments": arguments });
-    let result = server.ask("tools/call", &call)?;
+    let result = server.request("tools/call", &call)?;
     server.end()?;
     let is_error = result.get("isError") == Some(&Value::Bool(true));
     if typed.json {
@@ -109,7 +109,7 @@ pub(super) fn arguments(typed: &str) -> Result<Map<String, Value>, CliError> {
         .with_hint("write an object, such as '{\"name\": \"Ada\"}'"))
 }
 
-/// Tells what a call would be, without one.
+/// Describes a call without making it.
 fn shown(
     typed: &RunToolArguments,
     arguments: &Map<String, Value>,
@@ -141,7 +141,8 @@ struct Server {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    asked: u32,
+    /// Id of the last request.
+    last_id: u32,
 }
 
 impl Server {
@@ -165,9 +166,10 @@ impl Server {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| broken(&error))?;
-        let (to, from) = (child.stdin.take(), child.stdout.take());
-        match (to, from) {
-            (Some(to), Some(from)) => Ok(Self { child, to, from: BufReader::new(from), asked: 0 }),
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(to), Some(from)) => {
+                Ok(Self { child, to, from: BufReader::new(from), last_id: 0 })
+            }
             _ => Err(CliError::new("run-tool: the server has no streams")),
         }
     }
@@ -176,19 +178,19 @@ impl Server {
         writeln!(self.to, "{message}").map_err(|error| broken(&error))
     }
 
-    fn tell(&mut self, method: &str) -> Result<(), CliError> {
+    fn notify(&mut self, method: &str) -> Result<(), CliError> {
         self.send(&json!({ "jsonrpc": "2.0", "method": method }))
     }
 
-    /// Asks and waits for the result. Messages of the tool that come before it are shown.
-    fn ask(&mut self, method: &str, params: &Value) -> Result<Value, CliError> {
-        self.asked += 1;
-        let id = self.asked;
+    /// Sends a request and waits for the result. Prints messages of the tool that come before it.
+    fn request(&mut self, method: &str, params: &Value) -> Result<Value, CliError> {
+        self.last_id += 1;
+        let id = self.last_id;
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
         loop {
             let mut line = String::new();
             if self.from.read_line(&mut line).map_err(|error| broken(&error))? == 0 {
-                // It has said why on standard error.
+                // The server has printed the reason on standard error.
                 return Err(CliError::new("run-tool: the server has ended"));
             }
             let message: Value = serde_json::from_str(&line)
@@ -213,8 +215,8 @@ impl Server {
 }
 
 fn refused(error: Option<&Value>) -> CliError {
-    let told = error.and_then(|error| error.get("message")).and_then(Value::as_str);
-    CliError::new(format!("run-tool: {}", plain(told.unwrap_or("no result"))))
+    let message = error.and_then(|error| error.get("message")).and_then(Value::as_str);
+    CliError::new(format!("run-tool: {}", plain(message.unwrap_or("no result"))))
 }
 
 fn broken(error: &std::io::Error) -> CliError {

@@ -117,7 +117,7 @@ fn nothing_that_is_there_is_touched_and_a_mistake_is_told() -> std::io::Result<(
     std::os::unix::fs::symlink(elsewhere.path(), held.path().join("prompts"))?;
     let (_, code, error) = told(&["scaffold", "prompt", "one", "--dir", directory])?;
     assert_eq!(code, Some(125), "{error}");
-    assert!(error.contains("`prompts` is a symbolic link, and none is followed"), "{error}");
+    assert!(error.contains("`prompts` is a symbolic link, and links are not followed"), "{error}");
     assert_eq!(std::fs::read_dir(elsewhere.path())?.count(), 0);
     // A tool that fails.
     let script = "#!/bin/sh\necho broken >&2\nexit 3\n";
