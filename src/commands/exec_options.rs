@@ -10,10 +10,10 @@ use config::exec::{ExecSettings, Said, Typed};
 /// Flags as typed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ExecFlags {
-    /// Time of a bash_exec that asks for none [default: $BASH_MCP_DEFAULT_TIMEOUT, else 30]
+    /// Time limit of a bash_exec without a timeout [default: $BASH_MCP_DEFAULT_TIMEOUT, else 30]
     #[arg(long, value_name = "SECONDS")]
     pub default_timeout: Option<String>,
-    /// Time a bash_exec may ask for at most [default: $BASH_MCP_MAX_TIMEOUT, else 300]
+    /// Maximum timeout of a bash_exec [default: $BASH_MCP_MAX_TIMEOUT, else 300]
     #[arg(long, value_name = "SECONDS")]
     pub max_timeout: Option<String>,
     /// Directory in the cell in which bash_exec starts [default: $BASH_MCP_WORKING_DIR, else /workspace]

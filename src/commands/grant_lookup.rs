@@ -45,18 +45,18 @@ pub(super) enum Flag {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GrantRequest<'m> {
     pub flag: Flag,
-    pub request: &'m MountRequest,
+    pub mount: &'m MountRequest,
 }
 
 impl<'m> GrantRequest<'m> {
     /// Returns the request of a path other than the workspace of a server.
-    pub(super) fn by_access(request: &'m MountRequest) -> Self {
-        let flag = match request.access {
+    pub(super) fn by_access(mount: &'m MountRequest) -> Self {
+        let flag = match mount.access {
             Access::ReadOnly => Flag::Ro,
             Access::ReadWrite | Access::Unguarded => Flag::Rw,
             Access::Cache => Flag::Cache,
         };
-        Self { flag, request }
+        Self { flag, mount }
     }
 }
 
@@ -69,14 +69,14 @@ impl fmt::Display for GrantRequest<'_> {
             Flag::Rw => "--rw",
             Flag::Cache => "the cache",
         };
-        write!(to, "{flag}: `{}`", shown(&self.request.host))
+        write!(to, "{flag}: `{}`", shown(&self.mount.host))
     }
 }
 
 /// A grant whose path was resolved.
 #[derive(Debug)]
 pub(super) struct ResolvedGrant<'m> {
-    pub asked: GrantRequest<'m>,
+    pub request: GrantRequest<'m>,
     /// Path without links.
     pub host: PathBuf,
     pub file: FileId,
@@ -102,38 +102,38 @@ struct Link {
 pub(super) fn resolve_all<'m>(
     requests: &[GrantRequest<'m>],
 ) -> Result<Vec<ResolvedGrant<'m>>, CliError> {
-    let grants = requests.iter().map(|asked| resolve(*asked));
+    let grants = requests.iter().map(|request| resolve(*request));
     let grants = grants.collect::<Result<Vec<ResolvedGrant>, CliError>>()?;
-    let writable = grants.iter().filter(|grant| grant.asked.request.access != Access::ReadOnly);
+    let writable = grants.iter().filter(|grant| grant.request.mount.access != Access::ReadOnly);
     let writable: Vec<FileId> = writable.map(|grant| grant.file).collect();
     for grant in &grants {
         grant.check_links(&writable)?;
-        if grant.asked.flag == Flag::Cache && !grant.links.is_empty() {
-            return Err(CliError::new(format!("{} leads through a link", grant.asked))
+        if grant.request.flag == Flag::Cache && !grant.links.is_empty() {
+            return Err(CliError::new(format!("{} leads through a link", grant.request))
                 .with_hint("remove the link"));
         }
     }
     for grant in grants.iter().filter(|grant| grant.links.iter().any(Link::is_the_users)) {
         eprintln!(
             "cofferdam: `{}` leads through a link to `{}`, which is granted",
-            shown(&grant.asked.request.host),
+            shown(&grant.request.mount.host),
             shown(&grant.host)
         );
     }
     Ok(grants)
 }
 
-fn resolve(asked: GrantRequest) -> Result<ResolvedGrant, CliError> {
+fn resolve(request: GrantRequest) -> Result<ResolvedGrant, CliError> {
     let failed = |errno| {
         let reason = match errno == Errno::ESTALE {
             true => "it was replaced while it was looked up".to_owned(),
             false => errno_text(raw(errno)),
         };
-        CliError::new(format!("{asked} cannot be granted: {reason}"))
+        CliError::new(format!("{request} cannot be granted: {reason}"))
     };
     let FollowedPath { end, status, host, links } =
-        FollowedPath::follow(&asked.request.host).map_err(failed)?;
-    never_whole(asked, &host)?;
+        FollowedPath::follow(&request.mount.host).map_err(failed)?;
+    never_whole(request, &host)?;
     // The file is still open, so that no other can have its inode.
     let again = open_resolved(&c_path(&host).map_err(failed)?).map_err(failed)?;
     let file = FileId::of(&end).map_err(failed)?;
@@ -142,15 +142,15 @@ fn resolve(asked: GrantRequest) -> Result<ResolvedGrant, CliError> {
     }
     let is_directory = is(&status, libc::S_IFDIR);
     if is_directory {
-        check_mode(asked, &host, &end, &status)?;
+        check_mode(request, &host, &end, &status)?;
     }
-    Ok(ResolvedGrant { asked, host, file, is_directory, links })
+    Ok(ResolvedGrant { request, host, file, is_directory, links })
 }
 
 /// Refuses a directory that cells cannot use, since its mode excludes the user that they run as. A cell may have changed
 /// the mode of its workspace.
 fn check_mode(
-    asked: GrantRequest,
+    request: GrantRequest,
     host: &Path,
     directory: &OwnedFd,
     status: &FileStat,
@@ -166,7 +166,7 @@ fn check_mode(
     };
     let can_list = is_permitted(AccessFlags::R_OK, libc::S_IRUSR);
     let can_enter = is_permitted(AccessFlags::X_OK, libc::S_IXUSR);
-    let is_usable = match asked.request.access {
+    let is_usable = match request.mount.access {
         Access::ReadWrite | Access::Unguarded => can_list && can_enter,
         // One right is enough: to list names, or to open files whose names are known.
         Access::ReadOnly => can_list || can_enter,
@@ -176,9 +176,9 @@ fn check_mode(
     if is_usable {
         return Ok(());
     }
-    let what = match asked.request.cell == Path::new("/workspace") {
+    let what = match request.mount.cell == Path::new("/workspace") {
         true => "the workspace's mode".to_owned(),
-        false => format!("{asked}: its mode"),
+        false => format!("{request}: its mode"),
     };
     let remedy = match user.is_root() || status.st_uid == user.as_raw() {
         true => format!("chmod u+rwx {}", shown(host)),
@@ -188,14 +188,14 @@ fn check_mode(
 }
 
 /// Refuses /proc and /sys, which show the processes of the host, and directories that contain the whole home.
-fn never_whole(asked: GrantRequest, host: &Path) -> Result<(), CliError> {
+fn never_whole(request: GrantRequest, host: &Path) -> Result<(), CliError> {
     if ["/proc", "/sys"].iter().any(|directory| host.starts_with(directory)) {
-        return Err(CliError::new(format!("{asked} shows the processes of the host"))
+        return Err(CliError::new(format!("{request} shows the processes of the host"))
             .with_hint("each cell has its own /proc; copy what else is needed to a file"));
     }
     let home = accounts::home().and_then(|home| home.canonicalize().ok());
     if home.is_some_and(|home| home.starts_with(host)) || host == Path::new("/") {
-        return Err(CliError::new(format!("{asked} is never granted as a whole"))
+        return Err(CliError::new(format!("{request} is never granted as a whole"))
             .with_hint("grant the one directory that is needed"));
     }
     Ok(())
@@ -204,7 +204,7 @@ fn never_whole(asked: GrantRequest, host: &Path) -> Result<(), CliError> {
 impl ResolvedGrant<'_> {
     /// Refuses links that cells can have made. `writable` are the directories that they can write to.
     fn check_links(&self, writable: &[FileId]) -> Result<(), CliError> {
-        let MountRequest { host, access, .. } = self.asked.request;
+        let MountRequest { host, access, .. } = self.request.mount;
         let is_written =
             |link: &&Link| link.above.iter().any(|directory| writable.contains(directory));
         if let Some(link) = self.links.iter().find(is_written) {

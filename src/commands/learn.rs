@@ -41,10 +41,10 @@ use supervisor::ScopeWish;
     For a tool of a script project: cofferdam project learn NAME.\n\n\
     The command's own output goes to standard error. What is printed grants nothing: each `why`\n\
     is blank, and a file with a blank `why` is refused, until you have written the reason.\n\n\
-    Seen are refused system calls, paths that the host has and the cell has not, and hosts with\n\
-    their ports, of which none is reached unless the profile has it. Not seen are\n\
-    calls that the profile refuses quietly, and paths that are not absolute. A command that was\n\
-    refused something may have stopped before it asked for more: grant, and learn again.\n\n\
+    Listed are refused system calls, paths that exist on the host and not in the cell, and hosts with\n\
+    their ports, which are not reached unless the profile allows them. Not listed are\n\
+    calls that the profile refuses quietly, and paths that are not absolute. A command may have\n\
+    stopped at a refusal before it met the next: grant, and learn again.\n\n\
     Exit codes: 0 when the command could be run, however it ended; else as `cofferdam run`")]
 pub struct LearnArguments {
     // `--profile` is the one to learn beyond.

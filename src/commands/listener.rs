@@ -30,7 +30,7 @@ use model::call::Cwd;
 use model::outcome::in_words;
 use policy::Principal;
 
-/// Variable with the token of a server whose configuration has none.
+/// Variable with a token, for a server whose configuration has no token.
 const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
 /// Variable of the older design with the directory of commands of `/run`.
 const ROOT_VARIABLE: &str = "MCP_BASH_ROOT_DIR";
@@ -98,7 +98,7 @@ pub struct TcpPlan {
 }
 
 impl TcpPlan {
-    /// Checks the conditions. Returns `None` where no such listener is asked for.
+    /// Checks the conditions. Returns `None` if no listener for raw TCP is requested.
     ///
     /// # Errors
     /// An address that others reach, or cells with a grant of the host: raw TCP has no token.
@@ -160,7 +160,7 @@ pub struct Opened {
 }
 
 impl HttpPlan {
-    /// Checks the conditions. Returns `None` where no listener is asked for.
+    /// Checks the conditions. Returns `None` if no listener is requested.
     ///
     /// # Errors
     /// A malformed address, or one that others reach, without a token or without TLS.

@@ -99,7 +99,7 @@ fn list(typed: ListArguments, config: Option<&Path>) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Returns the profile's own file.
+/// Returns the file that defines the profile.
 fn file<'p>(profiles: &'p Profiles, profile: &Profile) -> Option<&'p str> {
     profiles.account(&profile.name)?.files.last().map(String::as_str)
 }

@@ -9,10 +9,10 @@ use model::receipt::Tier;
 use supervisor::{Granted, StartError};
 
 /// Hint for a machine that has no user namespaces.
-const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \
-    landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells";
+const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; without one, `--tier \
+    landlock+seccomp` runs in a weaker tier, which SECURITY.md describes";
 
-/// Hint for a root whose instances cannot be told apart.
+/// Hint for root without a directory for the locks that separate its instances.
 const NO_LOCK: &str = "root's instances share out host ids by locks in /run/cofferdam: make /run writable (docker and \
     podman: --tmpfs /run; a pod: an emptyDir at /run), or start cofferdam as an ordinary user";
 
@@ -36,10 +36,10 @@ pub fn remedy(error: &StartError) -> &'static str {
     }
 }
 
-/// Adapts a grant of `run` to the tier: without mounts a path has the same name as on the host.
+/// Adapts a grant of `run` to the tier: without mounts, a path in the cell is the path on the host.
 ///
 /// # Errors
-/// A grant that would take a mount.
+/// A grant that needs a mount.
 pub fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
     match (tier, granted.access) {
         (Tier::Full, _) => return Ok(granted),
@@ -52,7 +52,7 @@ pub fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
     let usual = granted.host.file_name().map(|name| Path::new("/mnt").join(name));
     if granted.cell != granted.host && Some(&granted.cell) != usual.as_ref() {
         return Err(refused("--ro: another path in the cell takes a mount")
-            .with_hint("leave out `:CELL`: it stands where the host has it"));
+            .with_hint("leave out `:CELL`: the path in the cell is that of the host"));
     }
     Ok(Granted { cell: granted.host.clone(), ..granted })
 }
@@ -69,6 +69,6 @@ pub fn workspace(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
     }
 }
 
-fn refused(why: &str) -> CliError {
-    CliError::new(format!("{why}, and the tier landlock+seccomp has none"))
+fn refused(reason: &str) -> CliError {
+    CliError::new(format!("{reason}, and the tier landlock+seccomp has none"))
 }

@@ -544,11 +544,11 @@ fn granted(settings: &Settings, requests: &[GrantRequest]) -> Result<Vec<Granted
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
     for grant in grant_lookup::resolve_all(requests)? {
-        let GrantRequest { flag, request } = grant.asked;
+        let GrantRequest { flag, mount } = grant.request;
         if flag != Flag::Ro {
             check_writable(settings, &grant)?;
         }
-        let MountRequest { cell, access, .. } = request.clone();
+        let MountRequest { cell, access, .. } = mount.clone();
         let also = Rc::clone(&also);
         let granted = Granted { host: grant.host, file: grant.file, cell, access, also };
         all.push(match flag {
@@ -561,7 +561,7 @@ fn granted(settings: &Settings, requests: &[GrantRequest]) -> Result<Vec<Granted
 
 /// Checks a directory that cells may write to: it must not contain the configuration of cofferdam itself.
 fn check_writable(settings: &Settings, grant: &ResolvedGrant) -> Result<(), CliError> {
-    let bad = |fault: &str| CliError::new(format!("{} {fault}", grant.asked));
+    let bad = |fault: &str| CliError::new(format!("{} {fault}", grant.request));
     if !grant.is_directory {
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }

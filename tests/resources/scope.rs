@@ -133,7 +133,7 @@ fn doctor(caller: &Caller) -> Check {
     let told = Told::of(caller.cofferdam(&["doctor"]), patience())?;
     let line = told.stdout.lines().find(|line| line.contains("memory limit")).unwrap_or_default();
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let begin = "ok memory limit cells are held by cgroup v2: in a scope of systemd's, had in ";
+    let begin = "ok memory limit cells are held by cgroup v2: in a scope of systemd, made in ";
     println!("{words}");
     holds("doctor", &told, words.starts_with(begin))?;
     equal("as run says", memory(&caller.json(&["--memory", "64M"], &["true"])?), HELD)

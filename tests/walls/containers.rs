@@ -420,8 +420,8 @@ fn filtered(caller: &Caller) -> Check {
     let told = Told::of(plainly(caller, &run), patience())?;
     equal("a run", (told.code, told.stdout.as_str()), (125, ""))?;
     let why = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
-        implemented\nhint: `cofferdam doctor` has the remedy; where there is none, `--tier \
-        landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells\n";
+        implemented\nhint: `cofferdam doctor` has the remedy; without one, `--tier \
+        landlock+seccomp` runs in a weaker tier, which SECURITY.md describes\n";
     equal("why, and where the remedy is", told.stderr.as_str(), why)
 }
 

@@ -1,7 +1,7 @@
-//! The seccomp profile for a container in which cofferdam runs, made from the tables of its own filters.
+//! The seccomp profile for a container in which cofferdam runs, made from the tables of cofferdam's filters.
 //!
 //! A flat list in the form of the OCI runtime specification, without conditions: Docker, Podman and the kubelets' runtimes
-//! all read it. A call of an argument's value is not told apart here; each cell has a filter that does.
+//! all read it. Arguments of calls are not checked here; each cell has a filter that checks them.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use crate::commands::error::CliError;
 use model::profile::floor;
 use profile::Profiles;
 
-/// Calls of the floor's "never" that ordinary programs of a container make all the same, outside of cells: an engine's default
-/// profile has them too, and each takes capabilities or reaches a process of the same user only.
+/// Calls that no cell may make, but programs of a container outside of cells do. They are in the default profiles of
+/// engines too: each needs capabilities, or reaches processes of the same user only.
 const OUTSIDE_OF_CELLS: [&str; 7] = [
     "chroot",
     "get_robust_list",
@@ -25,7 +25,7 @@ const OUTSIDE_OF_CELLS: [&str; 7] = [
     "sysfs",
 ];
 
-/// Calls that are refused to a container as to a cell, unless cofferdam makes them itself.
+/// Returns the calls that are refused in cells and in the container. Those that cofferdam makes are allowed again later.
 fn refused() -> BTreeSet<&'static str> {
     let never = floor::never().filter(|(_, errno)| *errno == libc::EPERM);
     let never = never.flat_map(|(group, _)| group.names.iter().copied());
@@ -43,10 +43,10 @@ pub(super) fn names() -> BTreeSet<String> {
     let of_profiles = of_profiles.map(|call| model::profile::calls::name(*call));
     let confined = confine::calls().chain(gateway::calls()).chain(watcher::calls());
     let confined = confined.map(|call| call.name());
-    let own = supervisor::outer_calls().into_iter().chain(confined);
-    let mut names: BTreeSet<String> = listed.chain(own).map(str::to_owned).collect();
+    let made_by_us = supervisor::outer_calls().into_iter().chain(confined);
+    let mut names: BTreeSet<String> = listed.chain(made_by_us).map(str::to_owned).collect();
     names.extend(of_profiles);
-    // The name that everybody else has for it: in the table of aarch64 it is the C library's.
+    // The kernel's name of the call: the table of aarch64 has the name of the C library's function.
     if names.remove("fstatat") {
         names.insert("newfstatat".to_owned());
     }
@@ -55,7 +55,7 @@ pub(super) fn names() -> BTreeSet<String> {
 
 /// Returns the profile.
 pub(super) fn profile() -> Value {
-    // ENOSYS: what a newer libc tries first, it does without then.
+    // ENOSYS: a newer C library tries new calls first, and falls back to older ones then.
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": 38,
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Calls that drive the machine, and no container.
-    const OF_THE_MACHINE: [&str; 26] = [
+    /// Calls that control the whole machine.
+    const MACHINE_CALLS: [&str; 26] = [
         "bpf",
         "init_module",
         "finit_module",
@@ -110,19 +110,19 @@ mod tests {
     ];
 
     #[test]
-    fn the_shipped_profile_is_what_the_tables_say() {
+    fn the_shipped_profile_is_up_to_date() {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/containers/cofferdam.json");
         let made = text().expect("JSON");
         if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
             std::fs::write(&path, &made).expect("written");
         }
-        let there = std::fs::read_to_string(path).unwrap_or_default();
-        assert_eq!(made, there, "UPDATE_SNAPSHOTS=1 writes it anew");
+        let shipped = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(made, shipped, "UPDATE_SNAPSHOTS=1 writes the file again");
     }
 
     #[test]
-    fn every_call_of_ours_is_allowed_and_none_that_drives_the_machine() {
+    fn every_call_of_cofferdam_is_allowed_and_calls_that_control_the_machine_are_not() {
         let names = names();
         for call in supervisor::outer_calls() {
             assert!(names.contains(call), "{call}");
@@ -130,11 +130,11 @@ mod tests {
         for call in confine::calls().chain(gateway::calls()).chain(watcher::calls()) {
             assert!(names.contains(call.name()), "{}", call.name());
         }
-        // Of `main`, which opens a listener, and of the supervisor, which gives a cell its network.
+        // Calls of `main`, which opens a listener, and of the supervisor, which gives a cell its network.
         for call in ["socket", "bind", "listen", "accept4", "setsockopt", "setns", "ioctl"] {
             assert!(names.contains(call), "{call}");
         }
-        let of_cells = [
+        let for_cells = [
             "clone3",
             "unshare",
             "mount",
@@ -149,10 +149,10 @@ mod tests {
             "fsmount",
             "mount_setattr",
         ];
-        for call in of_cells {
+        for call in for_cells {
             assert!(names.contains(call), "{call}");
         }
-        for call in OF_THE_MACHINE {
+        for call in MACHINE_CALLS {
             assert!(!names.contains(call), "{call}");
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn toolchains(settings: &Settings) -> ProbeResult {
     let mut how = match (choice, found.names.is_empty()) {
         (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
         (_, true) => "none found outside of /usr".to_owned(),
-        (_, false) => format!("read-only beside a workspace: {}", found.names.join(", ")),
+        (_, false) => format!("read-only, with a workspace: {}", found.names.join(", ")),
     };
     for [path, secret] in found.shown_withheld() {
         how += &format!("; not {path}, since {secret} may hold a credential");

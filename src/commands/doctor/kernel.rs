@@ -35,7 +35,7 @@ pub(super) fn landlock() -> ProbeResult {
     }
 }
 
-/// Describes the listener by which refused calls are counted, if there can be none.
+/// Describes why a filter cannot have a listener, by which refused calls are counted. `None` if it can.
 pub(super) fn filter_listener(platform: Platform) -> Option<ProbeResult> {
     let errno = trials::filter_listener().err()?;
     let is_unknown = [Errno::EINVAL, Errno::ENOSYS, Errno::EOPNOTSUPP].contains(&errno);
@@ -46,7 +46,7 @@ pub(super) fn filter_listener(platform: Platform) -> Option<ProbeResult> {
         )
     } else if is_unknown && platform != Platform::Gvisor {
         (
-            "this kernel tells nobody of a call that a filter refuses (seccomp_unotify(2))",
+            "this kernel does not report calls that a filter refuses (seccomp_unotify(2))",
             "boot Linux 5.19 or newer with CONFIG_SECCOMP_FILTER",
         )
     } else {
@@ -69,7 +69,7 @@ pub(super) fn network(platform: Platform) -> ProbeResult {
             "modprobe af_packet, or a kernel with CONFIG_PACKET; only profiles with egress need it",
         )
     } else {
-        ("no network of its own can be made", platform.remedy())
+        ("no network can be made for a cell", platform.remedy())
     };
     weak(refusal(reason, errno)).with_remedy(remedy)
 }

@@ -12,7 +12,7 @@ use super::platform::Platform;
 /// Time for a connection to a socket of this process.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Describes the socket of a listener, if there can be none here.
+/// Describes why no socket can listen on loopback. `None` if one can.
 pub(super) fn loopback(platform: Platform) -> Option<ProbeResult> {
     let (what, error) = accept_one().err()?;
     let errno = cell::errno_of(&error);

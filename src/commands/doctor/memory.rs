@@ -9,10 +9,12 @@ use config::server::ScopeRule;
 use model::receipt::MemoryHold;
 use model::wire::ScopeResult;
 
+/// Remedy on a machine without a service manager for users.
 const BY_HAND: &str = "start cofferdam as root, or in a systemd scope with delegation: systemd-run --user --scope \
     -p Delegate=yes cofferdam …";
 
-const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or on a terminal, or once, as root: \
+/// Remedy for a user without a service manager.
+const NO_MANAGER: &str = "start your service manager: log in by ssh or on a terminal, or once, as root: \
     loginctl enable-linger USER; else start cofferdam as root";
 
 /// Time for which a server's first call waits for a scope.
@@ -41,7 +43,7 @@ pub(super) fn limit(
 fn in_scope(took: Duration) -> String {
     let slow = if took > SLOW { ", which is more than a server's first call waits" } else { "" };
     format!(
-        "cells are held by cgroup v2: in a scope of systemd's, had in {} ms{slow}; `serve` asks for one, and `run` \
+        "cells are held by cgroup v2: in a scope of systemd, made in {} ms{slow}; `serve` asks for one, and `run` \
          with --memory",
         took.as_millis()
     )
@@ -87,13 +89,13 @@ mod tests {
         };
         let end = "; `serve` asks for one, and `run` with --memory";
         let quick =
-            format!("cells are held by cgroup v2: in a scope of systemd's, had in 12 ms{end}");
+            format!("cells are held by cgroup v2: in a scope of systemd, made in 12 ms{end}");
         assert_eq!(
             described(MemoryHold::CgroupV2, had(12), ScopeRule::Auto),
             (LayerState::Ok, quick, None)
         );
         let slow = format!(
-            "cells are held by cgroup v2: in a scope of systemd's, had in 80 ms, which is more than a server's \
+            "cells are held by cgroup v2: in a scope of systemd, made in 80 ms, which is more than a server's \
              first call waits{end}"
         );
         assert_eq!(

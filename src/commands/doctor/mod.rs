@@ -97,7 +97,7 @@ fn probe(config_directory: Option<&Path>) -> Result<Report, CliError> {
     // A server asks for a scope in the same way, and has sessions.
     let settings = settings.with_a_session().scoped(ScopeWish::Needed);
     let trials = cells::prepare(&settings, &profiles);
-    // A server has own ids too. Commands that make one call do not spend the time for them.
+    // A server gives cells other ids than the operator's. Commands that make one call do not spend the time for that.
     let settings = settings.with_own_ids();
     let scope_rule = settings.loaded.config.scope.value;
     let max_cells = u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX);

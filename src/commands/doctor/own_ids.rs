@@ -1,4 +1,4 @@
-//! Probe of the counts that the kernel keeps for each user of the host, which cells share without ids of their own.
+//! Probe of the counts that the kernel keeps for each user of the host. Cells share them if they have the operator's id.
 
 use super::layer::{ProbeResult, ok, weak};
 use model::accounts;
@@ -32,8 +32,8 @@ impl OwnIdFacts {
     pub(super) fn probe(&self, host_uid: u32) -> ProbeResult {
         if self.uid == 0 || host_uid != self.uid {
             return ok(
-                "measured: a cell without a grant has an id of its own; epoll watches, descriptors \
-                 in flight and pages of pipes are counted for it alone",
+                "measured: a cell without a grant has a separate id; epoll watches, descriptors in \
+                 flight and pages of pipes are counted for it alone",
             );
         }
         weak(format!(
@@ -44,7 +44,7 @@ impl OwnIdFacts {
     }
 }
 
-/// Returns the steps by which cells get ids of their own.
+/// Returns the steps by which cells get other ids than the operator's.
 fn remedy(uid: u32, result: Result<(), Without>) -> String {
     let user = accounts::user(uid);
     let named = user.clone().unwrap_or_else(|| uid.to_string());

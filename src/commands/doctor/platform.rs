@@ -152,8 +152,8 @@ impl Platform {
                  \"systempaths=unconfined\"], then rebuild the container; docs/dev-containers.md has a smaller grant"
             }
             Self::Gvisor => {
-                "gVisor has neither Landlock nor a listener for filters: no cell can be made in it; run cofferdam on a \
-                 kernel of its own, beside gVisor and not in it"
+                "gVisor has neither Landlock nor a listener for filters: no cell can be made in it; run cofferdam \
+                 outside of gVisor, on a Linux kernel"
             }
             Self::Wsl1 => {
                 "WSL 1 has no Linux kernel: convert the distribution, wsl --set-version NAME 2"
@@ -170,7 +170,7 @@ impl Platform {
     #[must_use]
     pub fn memory_remedy(self) -> Option<&'static str> {
         self.is_container().then_some(
-            "give the container a control group of its own that it may write to (cgroup v2; docs/containers.md, \
+            "give the container a control group that it may write to (cgroup v2; docs/containers.md, \
              \"Memory\"), or bound the container as a whole: --memory for Docker and Podman, resources.limits.memory in \
              a pod",
         )

@@ -17,9 +17,9 @@ pub(crate) const OPEN_FILES: &str = "raise the hard limit, as root: `ulimit -Hn 
     container";
 
 /// For root without the right to change ids, as in a container without capabilities.
-pub(crate) const ROOT_WITHOUT_IDS: &str = "root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP to give cells ids of their own, and \
-    has them not in this container; an ordinary user needs none: start cofferdam as one (docker and podman: --user \
-    1000:1000; a pod: runAsUser: 1000)";
+pub(crate) const ROOT_WITHOUT_IDS: &str = "root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP to give cells other ids, and does \
+    not have them in this container; an ordinary user needs no capability: start cofferdam as one (docker and podman: \
+    --user 1000:1000; a pod: runAsUser: 1000)";
 
 /// For a kernel or a system that makes no user namespaces.
 pub(super) fn user_namespaces(machine: &Machine<'_>) -> String {

@@ -10,7 +10,7 @@ use crate::commands::colour::{Colour, Tone};
 /// Protections that this machine can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Report {
-    /// Tier in which calls would run, or the reason why there is none.
+    /// Tier in which calls would run, or `none`.
     pub tier: String,
     /// Verdict on the profiles that were tried, the default ones and the operator's: the exit code.
     pub verdict: Finding,

@@ -36,7 +36,7 @@ const HOST: &[LayerRow<HostProbe>] = &[
     )) },
     LayerRow { name: "own /proc", probe: |machine| Some(step(
         machine.namespaces.proc,
-        "a procfs of its own could be mounted",
+        "a new procfs could be mounted",
         || remedies::procfs(machine),
     )) },
     LayerRow { name: "root", probe: |machine| (machine.namespaces.pivot != 0).then(|| step(
