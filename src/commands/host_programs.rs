@@ -12,12 +12,12 @@ use service::host_programs::HostPrograms;
 const MAX_PROGRAMS: usize = 8192;
 
 /// Finds the programs of PATH in directories that the cells of `profile` do not have.
-pub(super) fn found(profile: &Profile, granted: &[PathBuf]) -> HostPrograms {
+pub(super) fn find(profile: &Profile, granted: &[PathBuf]) -> HostPrograms {
     let path = std::env::var_os("PATH").unwrap_or_default();
     HostPrograms::new(outside(&path, accounts::home().as_deref(), profile, granted))
 }
 
-/// Finds one program as [`found`] does.
+/// Finds one program as [`find`] does.
 pub(super) fn named(program: &str, profile: &Profile) -> HostPrograms {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = elsewhere(&path, profile, &[]);

@@ -142,7 +142,7 @@ fn with(
     };
     let held =
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
-    let streams = Streams::found();
+    let streams = Streams::detect();
     // After the supervisor as well, which must hold neither the socket nor a token.
     let http = plans.http.map(HttpPlan::open).transpose()?;
     let tcp = plans.tcp.map(TcpPlan::open).transpose()?;

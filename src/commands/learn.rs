@@ -80,7 +80,7 @@ pub(super) fn of_request(
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
     // This comes first: once confined, this process sees no path of the host.
     let program = argv.first().and_then(|word| on_host(word, &profile));
-    let programs = host_programs::found(&profile, &[]);
+    let programs = host_programs::find(&profile, &[]);
     let examiner = HostExaminer::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, examiner.record())?;

@@ -102,7 +102,7 @@ impl TcpPlan {
     ///
     /// # Errors
     /// An address that others reach, or cells with a grant of the host: raw TCP has no token.
-    pub fn of(
+    pub fn check(
         flags: &HttpFlags,
         json: Option<&JsonNetwork>,
         grants: impl FnOnce() -> HostGrants,
@@ -164,7 +164,7 @@ impl HttpPlan {
     ///
     /// # Errors
     /// A malformed address, or one that others reach, without a token or without TLS.
-    pub fn of(
+    pub fn check(
         flags: &HttpFlags,
         settings: &HttpSettings,
         grants: impl FnOnce() -> HostGrants,
@@ -487,7 +487,7 @@ mod tests {
         let behind_proxy = proxy.map(str::to_owned);
         let flags =
             HttpFlags { http: Some(address.to_owned()), behind_proxy, ..HttpFlags::default() };
-        let plan = HttpPlan::of(&flags, &settings(config), || HostGrants::None);
+        let plan = HttpPlan::check(&flags, &settings(config), || HostGrants::None);
         plan.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
     }
 
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn a_grant_of_the_host_needs_a_token() {
         let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), ..HttpFlags::default() };
-        let plan = HttpPlan::of(&flags, &settings(""), || HostGrants::Some);
+        let plan = HttpPlan::check(&flags, &settings(""), || HostGrants::Some);
         let plan = plan.ok().flatten().expect("a token is generated");
         assert_eq!(plan.without_token, WithoutToken::Refused);
         assert!(plan.generated.is_some());
@@ -547,7 +547,7 @@ mod tests {
     fn raw_tcp_starts_only_on_loopback_and_without_grants_of_the_host() {
         let plan = |address: &str, grants| {
             let flags = HttpFlags { tcp: Some(address.to_owned()), ..HttpFlags::default() };
-            TcpPlan::of(&flags, None, || grants).map_err(|error| error.text())
+            TcpPlan::check(&flags, None, || grants).map_err(|error| error.text())
         };
         assert!(plan("127.0.0.1:0", HostGrants::None).is_ok_and(|plan| plan.is_some()));
         assert!(plan("[::1]:0", HostGrants::None).is_ok());
@@ -557,7 +557,7 @@ mod tests {
         let refused = plan("127.0.0.1:0", HostGrants::Some).expect_err("a workspace");
         assert!(refused.contains("something of the host"), "{refused}");
         let json = JsonNetwork { host: "localhost".to_owned(), port: 9, allowed: Vec::new() };
-        let planned = TcpPlan::of(&HttpFlags::default(), Some(&json), || HostGrants::None);
+        let planned = TcpPlan::check(&HttpFlags::default(), Some(&json), || HostGrants::None);
         assert!(planned.ok().flatten().is_some_and(|plan| plan.at.port() == 9));
     }
 

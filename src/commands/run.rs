@@ -44,7 +44,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let configured = &settings.loaded.config.toolchains.value;
     let egress = egress(&settings, &request);
     let request = request.with_toolchains(typed.toolchains.as_ref(), configured, &egress)?;
-    let mut cache = WorkspaceCache::of(
+    let mut cache = WorkspaceCache::prepare(
         typed.toolchains.as_ref(),
         &settings.loaded.config,
         &request.mounts,
@@ -56,7 +56,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
         Some(_) => request.at_terminal()?,
         None => request,
     };
-    let told_as = request.told;
+    let told_as = request.format;
     // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;
     let size = terminal.as_ref().map(|terminal| terminal.size);
@@ -77,7 +77,7 @@ fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliErr
     if typed.no_tty || typed.json || (is_bare && !typed.tty) {
         return Ok(None);
     }
-    match OperatorTerminal::found(typed.tty) {
+    match OperatorTerminal::detect(typed.tty) {
         _ if is_bare => Err(CliError::new("--tty: a terminal of the cell's own takes a mount")
             .with_hint("the tier landlock+seccomp has none; leave out --tty")),
         None if typed.tty => {
@@ -306,7 +306,7 @@ async fn live(
     if let Some(notes) = receipt.unguarded() {
         eprintln!("cofferdam: not guarded in full: {notes}");
     }
-    let Conversation { ended, taken_back, is_read } = match &terms.terminal {
+    let Conversation { ended, cancellation: taken_back, is_read } = match &terms.terminal {
         Some(operators) => {
             terminal::converse(running, input, &mut stdout, terms.output, operators).await?
         }
@@ -317,7 +317,7 @@ async fn live(
                 follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
             stdout.put_back(std::io::stdout());
             stderr.put_back(std::io::stderr());
-            Conversation { ended, taken_back, is_read: true }
+            Conversation { ended, cancellation: taken_back, is_read: true }
         }
     };
     entry.ended(&story(&ended, Some(&receipt)));

@@ -105,7 +105,7 @@ pub struct RunRequest {
     pub sockets: Vec<String>,
     pub call: Call,
     pub tier: Option<Tier>,
-    pub told: OutputFormat,
+    pub format: OutputFormat,
     /// Destinations outside of the cell, in addition to the profile's.
     pub egress: Vec<EgressRule>,
 }
@@ -135,8 +135,8 @@ impl RunRequest {
         if self.tier == Some(Tier::Bare) {
             return Ok(self);
         }
-        let found = FoundToolchains::of(typed, configured, &self.mounts);
-        found.tell();
+        let found = FoundToolchains::detect(typed, configured, &self.mounts);
+        found.print_withheld();
         self.mounts.extend(found.mounts);
         let downloaded = found.downloaded.into_iter();
         let downloaded = downloaded.filter(|(_, variable)| !egress.reaches(variable.registry));
@@ -192,7 +192,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
             .with_hint("lower-case letters, digits and dashes, such as bash or bc")
     })?;
     let writable = if typed.unguarded { Access::Unguarded } else { Access::ReadWrite };
-    let mounts = self::mounts(ro, (rw, writable), home)?;
+    let mounts = self::mounts(ro, rw, writable, home)?;
     check_places(&mounts)?;
     let asked = Asked {
         wall: timeout.map(|time| time.0),
@@ -218,18 +218,19 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         sockets: typed.socket.clone(),
         call,
         tier: typed.tier,
-        told: if typed.json { OutputFormat::Json } else { OutputFormat::Live },
+        format: if typed.json { OutputFormat::Json } else { OutputFormat::Live },
         egress: self::egress(&typed.egress)?,
     })
 }
 
-/// Checks the requests of `--ro` and `--rw`; the second come with their access.
+/// Checks the requests of `--ro` and `--rw`, whose access is `writable`.
 ///
 /// # Errors
 /// The flag, with a hint if there is one.
 pub(super) fn mounts(
     ro: &[OsString],
-    (rw, writable): (&[OsString], Access),
+    rw: &[OsString],
+    writable: Access,
     home: Option<&Path>,
 ) -> Result<Vec<MountRequest>, CliError> {
     let read = ro.iter().map(|ask| mount("--ro", ask, Access::ReadOnly, home));

@@ -84,7 +84,7 @@ fn every_flag_arrives_checked() {
             correlation: None,
         },
         tier: None,
-        told: OutputFormat::Json,
+        format: OutputFormat::Json,
     };
     assert_eq!(request, Ok(expected));
 }

@@ -138,9 +138,9 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let (settings, workspace, _cache) = granted(typed, settings, project.as_ref(), mcp)?;
     let (offer, watcher) = offer(typed, project, &settings)?;
     let plan =
-        HttpPlan::of(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
+        HttpPlan::check(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
     let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
-    let tcp = TcpPlan::of(&typed.listener, json, || settings.host_grants())?;
+    let tcp = TcpPlan::check(&typed.listener, json, || settings.host_grants())?;
     let plans = Plans { http: plan, tcp, watcher };
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();
@@ -230,14 +230,18 @@ fn granted(
     agreement::check_egress(&settings.loaded, &additions.egress)?;
     let configured = &settings.loaded.config.toolchains.value;
     add_toolchains(typed, configured, &mut mounts, &mut additions)?;
-    let mut cache =
-        WorkspaceCache::of(typed.toolchains.as_ref(), &settings.loaded.config, &mounts, typed.tier);
+    let mut cache = WorkspaceCache::prepare(
+        typed.toolchains.as_ref(),
+        &settings.loaded.config,
+        &mounts,
+        typed.tier,
+    );
     if let Some(cache) = &cache {
         mounts.extend(cache.mounts.iter().cloned());
         add_env(cache.env.clone(), &mut additions);
     }
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
-    settings = settings.told(groups);
+    settings = settings.with_tool_groups(groups);
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
@@ -324,8 +328,9 @@ fn read_project(
     settings: &Settings,
 ) -> Result<Option<ServedProject>, CliError> {
     let Some(asked) = &typed.project else { return Ok(None) };
+    let (directory, access) = granted_as(asked);
     let keys = &settings.loaded.config.project;
-    let served = project::with_hooks(granted_as(asked), typed.project_hooks, (config, keys))?;
+    let served = project::with_hooks(directory, access, typed.project_hooks, config, keys)?;
     for told in &served.project.settings.told {
         tracing::warn!(what = plain(told), "config.clamped");
     }
@@ -462,10 +467,9 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     let workspace = ask.map(|ask| check_workspace(ask, home)).transpose()?;
     let mut mounts = Vec::from_iter(workspace);
     mounts.extend(typed.project.as_deref().map(kept).transpose()?.unwrap_or_default());
-    let writable = (typed.rw.as_slice(), Access::ReadWrite);
     let mut readable = typed.ro.clone();
     readable.extend(typed.project.as_deref().map(granted_roots).unwrap_or_default());
-    mounts.extend(run_arguments::mounts(&readable, writable, home)?);
+    mounts.extend(run_arguments::mounts(&readable, &typed.rw, Access::ReadWrite, home)?);
     run_arguments::check_places(&mounts)?;
     if typed.unguarded {
         let mut writable = mounts.iter_mut().filter(|mount| mount.access == Access::ReadWrite);
@@ -501,12 +505,12 @@ fn add_toolchains(
     if typed.tier == Some(Tier::Bare) {
         return Ok(());
     }
-    let found = FoundToolchains::of(typed.toolchains.as_ref(), configured, mounts);
+    let found = FoundToolchains::detect(typed.toolchains.as_ref(), configured, mounts);
     if !found.names.is_empty() && mounts.is_empty() {
         return Err(CliError::new("--toolchains: no directory is granted as the workspace")
             .with_hint("name one too: --workspace DIR"));
     }
-    found.tell();
+    found.print_withheld();
     mounts.extend(found.mounts);
     additions.downloaded = found.downloaded;
     additions.downloaded.retain(|name, _| !additions.env.contains_key(name));

@@ -52,7 +52,7 @@ enum StreamKind {
 impl Streams {
     /// Inspects the streams of this process.
     #[must_use]
-    pub fn found() -> Self {
+    pub fn detect() -> Self {
         let input = StreamKind::detect(io::stdin().as_fd(), OFlag::O_RDONLY);
         let output = StreamKind::detect(io::stdout().as_fd(), OFlag::O_WRONLY);
         Self {

@@ -41,7 +41,7 @@ pub(super) struct OperatorTerminal {
 impl OperatorTerminal {
     /// Returns the terminal, if standard input and output are terminals. Standard error must be a terminal too, unless
     /// `is_requested`: at a terminal both streams are one, so a file for errors would stay empty.
-    pub(super) fn found(is_requested: bool) -> Option<Self> {
+    pub(super) fn detect(is_requested: bool) -> Option<Self> {
         let has_error = is_requested || stderr().is_terminal();
         if !stdin().is_terminal() || !stdout().is_terminal() || !has_error {
             return None;
@@ -206,13 +206,13 @@ pub(super) async fn converse(
             timeout(SILENCE, reset.write_all(output)).await.is_ok_and(|written| written.is_ok())
         }
     };
-    Ok(Conversation { ended: end, taken_back: cancellation, is_read })
+    Ok(Conversation { ended: end, cancellation, is_read })
 }
 
 /// End of a conversation.
 pub(super) struct Conversation {
     pub ended: Ended,
-    pub taken_back: Option<Cancellation>,
+    pub cancellation: Option<Cancellation>,
     /// False if the terminal accepts no output: further messages would wait for it for ever.
     pub is_read: bool,
 }

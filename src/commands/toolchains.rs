@@ -30,7 +30,7 @@ pub(super) struct FoundToolchains {
 
 impl FoundToolchains {
     /// Reports on standard error which paths are not granted.
-    pub(super) fn tell(&self) {
+    pub(super) fn print_withheld(&self) {
         for [path, secret] in self.shown_withheld() {
             eprintln!("cofferdam: {path} is not granted, since {secret} may hold a credential");
         }
@@ -44,7 +44,7 @@ impl FoundToolchains {
 
     /// Finds the tool chains of the typed choice, else of the configured one, which is used only with a workspace.
     /// `granted` are the operator's other grants: no path is granted twice.
-    pub(super) fn of(
+    pub(super) fn detect(
         typed: Option<&ToolchainChoice>,
         configured: &ToolchainChoice,
         granted: &[MountRequest],

@@ -292,7 +292,7 @@ impl Settings {
 
     /// Sets the groups of tools that `serve` was given.
     #[must_use]
-    pub fn told(mut self, groups: Option<BTreeSet<ToolGroup>>) -> Self {
+    pub fn with_tool_groups(mut self, groups: Option<BTreeSet<ToolGroup>>) -> Self {
         if let Some(groups) = groups {
             self.loaded.config.tools_groups.value = groups;
         }
@@ -375,7 +375,7 @@ impl Settings {
         let granted: Vec<PathBuf> = granted.map(|granted| granted.cell.clone()).collect();
         terms.map_or_else(
             |_| HostPrograms::default(),
-            |terms| host_programs::found(terms.profile, &granted),
+            |terms| host_programs::find(terms.profile, &granted),
         )
     }
 

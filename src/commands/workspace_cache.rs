@@ -79,9 +79,9 @@ pub(super) struct WorkspaceCache {
 }
 
 impl WorkspaceCache {
-    /// Makes the cache of the workspace among `mounts`, where cells may write to that and have tool chains, by the choice
-    /// that was typed or else by the configuration.
-    pub(super) fn of(
+    /// Makes the cache of the workspace among `mounts`, if cells may write to it and have tool chains by the choice
+    /// that was typed, or else by the configuration.
+    pub(super) fn prepare(
         typed: Option<&ToolchainChoice>,
         config: &Config,
         mounts: &[MountRequest],

@@ -36,7 +36,7 @@ pub(super) fn toolchains(settings: &Settings) -> ProbeResult {
     let config = &settings.loaded.config;
     let choice = &config.toolchains.value;
     let cache = config.cache.value;
-    let found = FoundToolchains::of(Some(choice), choice, &[]);
+    let found = FoundToolchains::detect(Some(choice), choice, &[]);
     let mut how = match (choice, found.names.is_empty()) {
         (ToolchainChoice::None, _) => "none, as `[toolchains] grant` says".to_owned(),
         (_, true) => "none found outside of /usr".to_owned(),

@@ -51,7 +51,7 @@ pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<
     let directory = typed.tool.dir.to_str().ok_or_else(unreadable)?;
     let keys = &settings.loaded.config.project;
     let access = if typed.tool.rw { Access::ReadWrite } else { Access::ReadOnly };
-    let project = super::with_hooks((directory, access), false, (config, keys))?.project;
+    let project = super::with_hooks(directory, access, false, config, keys)?.project;
     let unknown =
         || CliError::new(format!("learn: there is no tool `{}`", plain(&typed.tool.name)));
     let tool = project.tool(&typed.tool.name).ok_or_else(unknown)?.clone();

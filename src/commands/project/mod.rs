@@ -217,9 +217,11 @@ pub(in crate::commands) struct ServedProject {
 /// # Errors
 /// A project or a setting that cannot be used, or a hook that failed.
 pub(in crate::commands) fn with_hooks(
-    (directory, access): (&str, Access),
+    directory: &str,
+    access: Access,
     has_hooks: bool,
-    (config, keys): (Option<&Path>, &ProjectKeys),
+    config: Option<&Path>,
+    keys: &ProjectKeys,
 ) -> Result<ServedProject, CliError> {
     let mut settings = settings(keys)?;
     settings.has_hooks |= has_hooks;
