@@ -11,7 +11,8 @@
 //! Each call has names of its own: what a background process still prints goes to the reader of
 //! the call that started it. The names of the call that runs are open to every process of the session, so what
 //! comes in `end.N` is believed of nobody: it has the supervisor look at the shell (`shell/shown.rs`). `sixteens.D`
-//! and `ones.D` are empty; which of them the shell holds is the exit code.
+//! and `ones.D` are empty; which of them the shell holds is the exit code. `unstop` has lines that bash reads after an
+//! interrupt.
 
 use std::fs::File;
 use std::io::Write;
@@ -218,6 +219,9 @@ impl Mailbox {
             over: None,
         };
         mailbox.gate(mailbox.next)?;
+        for (file, text) in loops::CONSTANT_FILES {
+            mailbox.write(file, text.as_bytes())?;
+        }
         mailbox.digits =
             Digits { sixteens: mailbox.make_digits(SIXTEENS)?, ones: mailbox.make_digits(ONES)? };
         Ok((mailbox, shell))
@@ -232,7 +236,8 @@ impl Mailbox {
     fn make_digits(&self, part: &str) -> Result<[u64; 16], Errno> {
         let mut inodes = [0; 16];
         for (digit, inode) in (0..).zip(&mut inodes) {
-            *inode = self.write(&name(part, digit), |_| Ok(()))?;
+            let file = self.write(&name(part, digit), &[])?;
+            *inode = fstat(&file)?.st_ino;
         }
         Ok(inodes)
     }
@@ -288,9 +293,7 @@ impl Mailbox {
     fn input(&self, number: u64, order: &CallRequest<'_>) -> Result<Input, Errno> {
         let path = name("in", number);
         let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
-        let line = |line: String| {
-            self.write(&name("fed", number), |file| file.write_all(line.as_bytes())).map(|_| ())
-        };
+        let line = |line: String| self.write(&name("fed", number), line.as_bytes()).map(drop);
         match order.stdin {
             StdinKind::Pipe => {
                 self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -312,7 +315,7 @@ impl Mailbox {
             }
             StdinKind::Bytes => {
                 let bytes = order.input.ok_or(Errno::EBADF)?;
-                self.write(&path, |file| file.write_all(&bytes.read(STDIN_BYTES)?))?;
+                self.write(&path, &bytes.read(STDIN_BYTES)?)?;
                 Ok(Input::default())
             }
             StdinKind::Empty => nothing().map(|()| Input::default()),
@@ -360,12 +363,11 @@ impl Mailbox {
         for stream in OUTPUT {
             renameat(&self.store, stream, &self.directory, name(stream, number).as_str())?;
         }
-        let script = order.script.read(SCRIPT_BYTES)?;
-        self.write(&name("cmd", number), |file| file.write_all(&script))?;
+        self.write(&name("cmd", number), &order.script.read(SCRIPT_BYTES)?)?;
         let CallRequest { env, cwd, mode, .. } = *order;
         let call = CallLines { number, env, cwd, input: order.stdin, mode };
         let lines = loops::lines(order.shell, call);
-        let lines = self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
+        let lines = fstat(self.write(&name("run", number), lines.as_bytes())?)?.st_ino;
         let marks = Marks { device: self.device, lines, digits: self.digits };
         let (terminal, ends) = match terminal {
             Some(Terminal { master, slave, .. }) => {
@@ -376,12 +378,19 @@ impl Mailbox {
         };
         let file = input.as_ref().or(terminal.as_ref()).map(fstat).transpose()?;
         let input_file = file.map(|file| InputFile { device: file.st_dev, inode: file.st_ino });
-        self.gate(number)?;
         self.gate(number.saturating_add(1))?;
         // Last: from here on the shell reads, and nothing of it can be taken back. For reading too: then it
         // opens whether the shell waits already or not.
         let gate = name(GATE, number);
-        self.mode(&gate, READABLE | Mode::S_IWUSR)?;
+        let opened = READABLE | Mode::S_IWUSR;
+        match self.mode(&gate, opened) {
+            // The call before was not laid out, and its files stayed.
+            Err(Errno::ENOENT) => {
+                self.gate(number)?;
+                self.mode(&gate, opened)?;
+            }
+            done => done?,
+        }
         held.push(self.open(&gate, OFlag::O_RDWR)?);
         Ok((PendingCall { number, end, _held: held, input, marks, input_file, terminal }, ends))
     }
@@ -448,17 +457,13 @@ impl Mailbox {
         openat(&self.directory, path, access | OPENED, Mode::empty())
     }
 
-    /// Writes a new file that the cell may read. Returns its inode.
-    fn write(
-        &self,
-        path: &str,
-        text: impl FnOnce(&mut File) -> std::io::Result<()>,
-    ) -> Result<u64, Errno> {
+    /// Writes a new file that the cell may read.
+    fn write(&self, path: &str, bytes: &[u8]) -> Result<File, Errno> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&self.directory, path, flags, READABLE)?);
-        text(&mut file).map_err(|error| errno_of(&error))?;
+        file.write_all(bytes).map_err(|error| errno_of(&error))?;
         self.mode(path, READABLE)?;
-        Ok(fstat(&file)?.st_ino)
+        Ok(file)
     }
 }
 

@@ -38,14 +38,22 @@ const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
     r#"\builtin :' INT"#,
 );
-/// Takes back the state that an INT left behind. Nothing else sets the variable to 0: an INT may come between any two
-/// commands, and what it left must be known to the next of these lines. A bash that is stopped while it waits for a
-/// child holds any further INT for that child's, until it has waited for another.
-const UNSTOPPED: &str = concat!(
-    "if ((${COFFERDAM_STOP-0})); then COFFERDAM_STOP=0; ",
-    "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ",
-    "[[ ${COFFERDAM_WAS-} != *E* ]] || \\builtin set -E; [[ ${COFFERDAM_WAS-} != *T* ]] || \\builtin set -T; ",
-    "[[ ${COFFERDAM_WAS-} != *: ]] || \\builtin shopt -s extdebug; COFFERDAM_WAS=; ( ((1)) ); fi\n",
+/// The condition of the lines that take back the state that an INT left behind. Nothing else sets the variable to 0: an
+/// INT may come between any two commands, and what it left must be known to the next of these lines.
+const IS_STOPPED: &str = "((${COFFERDAM_STOP-0}))";
+/// The first step of it. The trap is removed here and not in [`UNSTOP`]: with functrace it would end that file.
+const UNTRAPPED: &str = r"COFFERDAM_STOP=0; \builtin trap - DEBUG";
+/// File of the mailbox with the remaining steps: a call whose shell was not interrupted does not parse them.
+pub(super) const UNSTOP: &str = "unstop";
+/// Contents of that file. A bash that is stopped while it waits for a child holds any further INT for that child's,
+/// until it has waited for another: hence the subshell.
+pub(super) const UNSTOP_LINES: &str = concat!(
+    "\\builtin shopt -u extdebug\n",
+    "[[ ${COFFERDAM_WAS-} != *E* ]] || \\builtin set -E\n",
+    "[[ ${COFFERDAM_WAS-} != *T* ]] || \\builtin set -T\n",
+    "[[ ${COFFERDAM_WAS-} != *: ]] || \\builtin shopt -s extdebug\n",
+    "COFFERDAM_WAS=\n",
+    "( ((1)) )\n",
 );
 /// Succeeds if a function hides `exec`: its redirections last under no other name. Prints the name, so it stands
 /// where output goes to `/dev/null`.
@@ -71,10 +79,10 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     // An INT that came when the call before had told its end is none of this one's.
-    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0\n");
+    let mut text = format!("{}COFFERDAM_OPEN=0\n", unstopped(""));
     // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
     text.push_str(&format!(
-        "[[ -o functrace ]] || {HAS_EXEC} || {{ \\builtin : <{stdin} && \\exec >|{stdout} 2>|{stderr} && COFFERDAM_OPEN=1; }}\n"
+        "[[ -o functrace ]] || {HAS_EXEC} || {{ \\exec >|{stdout} 2>|{stderr} && COFFERDAM_OPEN=1; }}\n"
     ));
     // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
     text.push_str(&format!(
@@ -96,15 +104,17 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
          {{ for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
          {source} . {command} {streams}; done\n\
          COFFERDAM_STATUS=$?\n\
-         {ON_INTERRUPT}\n\
-         if ((${{COFFERDAM_STOP-0}} && COFFERDAM_STATUS==2)); then COFFERDAM_STATUS=130; fi\n\
-         if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
-         {UNSTOPPED}"
+         {ON_INTERRUPT}\n"
     ));
+    // The trap makes the file or function that it ends return 2.
+    text.push_str(&unstopped("((COFFERDAM_STATUS!=2)) || COFFERDAM_STATUS=130; "));
     if cwd.is_some() {
-        text.push_str(&format!("\\builtin cd -- \"$COFFERDAM_CWD\" || \\builtin cd {ROOM}\n"));
+        text.push_str(&format!(
+            "if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
+             \\builtin cd -- \"$COFFERDAM_CWD\" || \\builtin cd {ROOM}\n"
+        ));
     }
-    text.push_str(&report(number, "0"));
+    text.push_str(&report(number, None));
     text
 }
 
@@ -135,14 +145,19 @@ pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
         StdinKind::Terminal => place("fed"),
     };
     copy.push_str(&format!("{source} . {command}\n"));
-    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STATUS=1\n{{\n");
+    let mut text = format!("{}COFFERDAM_OPEN=0 COFFERDAM_STATUS=1\n{{\n", unstopped(""));
     text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
     text.push_str(&format!(
         "if ((COFFERDAM_OPEN)); then ( \\builtin set -m\nCOFFERDAM_PARENT=$BASHPID\n( {copy}) {streams} & ) 2>|{stderr}\n\
          COFFERDAM_STATUS=$?\nfi\n"
     ));
-    text.push_str(&report(number, "COFFERDAM_STATUS==0"));
+    text.push_str(&report(number, Some("COFFERDAM_STATUS==0")));
     text
+}
+
+/// Returns the line that takes back the state that an INT left behind, and runs these commands if there was one.
+fn unstopped(commands: &str) -> String {
+    format!("if {IS_STOPPED}; then {commands}{UNTRAPPED}; \\builtin . {MAILBOX}/{UNSTOP}; fi\n")
 }
 
 /// Returns the words before `.` by which a file is read with these variables; adds the line to `text` that
@@ -167,26 +182,30 @@ fn source(env: &Env, text: &mut String) -> String {
 ///
 /// If `silent`, an arithmetic expression, is true, somebody else reports the end, and may have: the call's files are
 /// gone then.
-fn report(number: u64, silent: &str) -> String {
+fn report(number: u64, silent: Option<&str>) -> String {
     let (end, next) = (place("end", number), number.saturating_add(1));
     let shows = shows(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
     let gate = place("go", next);
     // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
     let mut text = format!(
         "[[ -o functrace ]] || \\builtin trap - DEBUG\n\
-         COFFERDAM_ONCE=0; if {HAS_EXEC}; then COFFERDAM_ONCE=1; fi\n}} >/dev/null 2>&1\n\
+         COFFERDAM_ONCE=1; {HAS_EXEC} || COFFERDAM_ONCE=0\n}} >/dev/null 2>&1\n\
          ((COFFERDAM_ONCE)) || \\exec >/dev/null 2>&1\n",
     );
     // A shell that is not sure to go on does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
     // there is nothing to report to, somebody else has ended the call: the next may be waiting.
+    let is_reported = match silent {
+        Some(silent) => format!("(({silent})) || "),
+        None => String::new(),
+    };
     text.push_str(&format!(
         "COFFERDAM_SURE=0\n\
-         COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=$((${{COFFERDAM_STOP-0}})) \
-         COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS)) && \
+         ((COFFERDAM_CALL=COFFERDAM_ONCE=0, COFFERDAM_STOP=${{COFFERDAM_STOP-0}}, \
+         COFFERDAM_OPEN=COFFERDAM_OPEN, COFFERDAM_STATUS=COFFERDAM_STATUS, 1)) && COFFERDAM_CWD= && \
          \\builtin printf -v COFFERDAM_SURE {next}\n\
          if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})); then \
-         if (({silent})) || [[ ! -p {end} ]]; then COFFERDAM_CALL=-{next}; else {{ \
+         if {is_reported}[[ ! -p {end} ]]; then COFFERDAM_CALL=-{next}; else {{ \
          \\builtin printf {RING} >|{end} && COFFERDAM_CALL=-{next} && 3<{gate}; }} {shows}; fi; fi\n"
     ));
     text

@@ -20,6 +20,9 @@ use model::wire::StdinKind;
 
 pub(crate) use report::{MOST_RINGS, ONES, SIXTEENS, STARTED, started};
 
+/// Files of the mailbox that no call changes, with their contents.
+pub(crate) const CONSTANT_FILES: [(&str, &str); 1] = [(bash::UNSTOP, bash::UNSTOP_LINES)];
+
 /// Where a shell goes that cannot go back to where it was before a call: that directory is gone.
 const ROOM: &str = "/workspace";
 
