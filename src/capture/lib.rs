@@ -39,6 +39,11 @@ impl Captured {
         Self { half: keep / 2, head: Vec::new(), tail: Vec::new(), total: 0 }
     }
 
+    /// Returns the bytes that are kept at most.
+    pub(crate) fn limit(&self) -> u64 {
+        u64::try_from(2 * self.half).unwrap_or(u64::MAX)
+    }
+
     /// Splits off what follows the last `marker` that was kept: what stood before it, as if it alone had been
     /// written, and what followed. `None` without a marker.
     pub fn parted(&self, marker: &[u8]) -> Option<(Self, Vec<u8>)> {

@@ -115,6 +115,12 @@ enum Left {
 }
 
 impl Kept {
+    /// Returns the bytes that are held in memory.
+    fn bytes(&self) -> u64 {
+        let held = self.captured.total() - self.captured.gap();
+        held + self.late.total() - self.late.gap()
+    }
+
     /// Returns true if the output is a flood, after `taken` more bytes.
     fn floods(&mut self, taken: usize) -> bool {
         let now = Instant::now();
@@ -311,9 +317,17 @@ impl Stream {
 
     /// Returns the bytes that are held in memory.
     pub fn kept_bytes(&self) -> u64 {
+        self.kept().bytes()
+    }
+
+    /// Returns the bytes that may come to be held in memory. It never grows, and is what is held once the
+    /// pipe is closed.
+    pub fn max_bytes(&self) -> u64 {
         let kept = self.kept();
-        let held = kept.captured.total() - kept.captured.gap();
-        held + kept.late.total() - kept.late.gap()
+        match kept.pipe.open() {
+            WritingEnds::Yes => kept.captured.limit() + kept.late.limit(),
+            WritingEnds::No => kept.bytes(),
+        }
     }
 
     /// Returns the bytes of the command in all.

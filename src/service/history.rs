@@ -126,8 +126,7 @@ impl History {
 
     fn push(&self, timestamp: String, began: &str, state: EntryState, asked: ExecRequest) -> u64 {
         let mut command = asked.args.command.clone();
-        let whole = (0..=COMMAND_BYTES).rev().find(|end| command.is_char_boundary(*end));
-        command.truncate(whole.unwrap_or_default());
+        command.truncate(command.floor_char_boundary(COMMAND_BYTES));
         let ran = HistoryEntry { timestamp, command, working_dir: began.to_owned(), state };
         let mut kept = self.kept();
         kept.last += 1;

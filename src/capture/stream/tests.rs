@@ -171,3 +171,17 @@ async fn what_a_flood_writes_after_the_end_of_its_command_is_kept_apart() -> io:
     assert_eq!(writing.await?, ErrorKind::BrokenPipe);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_closed_stream_counts_what_it_holds_and_an_open_one_all_that_it_may() -> io::Result<()> {
+    let Made { mut writer, stream, ear } = made(None)?;
+    writer.write_all(&pattern(800))?;
+    stream.readable().await;
+    stream.look(&ear);
+    let most = u64::try_from(KEPT_BYTES + LATE_BYTES).map_err(io::Error::other)?;
+    assert_eq!((stream.kept_bytes(), stream.max_bytes()), (800, most));
+    drop(writer);
+    stream.to_the_end(&ear).await;
+    assert_eq!((stream.kept_bytes(), stream.max_bytes()), (800, 800));
+    Ok(())
+}

@@ -21,6 +21,8 @@ pub(crate) struct Spool(Mutex<Retention>);
 struct Retention {
     last: u64,
     commands: VecDeque<Arc<Command>>,
+    /// Bytes that the commands hold, or more: those of each are added up only where it passes [`MAX_BYTES`].
+    bound: u64,
 }
 
 impl Spool {
@@ -62,15 +64,31 @@ impl Spool {
     /// Keeps a command, and drops the oldest ended ones beyond the limits.
     pub(crate) fn keep(&self, command: Arc<Command>) {
         let mut kept = self.kept();
+        kept.bound = kept.bound.saturating_add(max_bytes(&command));
         kept.commands.push_back(command);
-        while kept.commands.len() > MAX_COMMANDS || bytes(&kept.commands) > MAX_BYTES {
+        while kept.commands.len() > MAX_COMMANDS || kept.is_beyond_bytes() {
             let ended = |command: &Arc<Command>| command.finished().is_some();
             let Some(oldest) = kept.commands.iter().position(ended) else { return };
-            drop(kept.commands.remove(oldest));
+            if let Some(dropped) = kept.commands.remove(oldest) {
+                kept.bound = kept.bound.saturating_sub(max_bytes(&dropped));
+            }
         }
     }
 }
 
-fn bytes(commands: &VecDeque<Arc<Command>>) -> u64 {
-    commands.iter().map(|command| command.stdout.kept_bytes() + command.stderr.kept_bytes()).sum()
+impl Retention {
+    fn is_beyond_bytes(&mut self) -> bool {
+        if self.bound <= MAX_BYTES {
+            return false;
+        }
+        self.bound = self.commands.iter().map(|command| max_bytes(command)).sum();
+        let held =
+            |command: &Arc<Command>| command.stdout.kept_bytes() + command.stderr.kept_bytes();
+        self.commands.iter().map(held).sum::<u64>() > MAX_BYTES
+    }
+}
+
+/// Returns the bytes that a command may come to hold.
+fn max_bytes(command: &Command) -> u64 {
+    command.stdout.max_bytes() + command.stderr.max_bytes()
 }
