@@ -51,12 +51,23 @@ pub(super) fn is_in_cells(program: &str, profile: &Profile) -> bool {
 fn elsewhere(path: &OsStr, profile: &Profile, granted: &[PathBuf]) -> Vec<PathBuf> {
     let shown = profile.paths.iter().filter(|path| path.host == path.cell).map(|path| &path.host);
     let inside: Vec<&PathBuf> = shown.chain(granted).collect();
-    let is_inside = |directory: &Path| inside.iter().any(|path| directory.starts_with(path));
-    let is_elsewhere = |directory: &PathBuf| {
-        let resolved = directory.canonicalize().unwrap_or_else(|_| directory.clone());
-        directory.is_absolute() && !is_inside(directory) && !is_inside(&resolved)
+    let is_inside = |directory: &Path| inside.iter().any(|one| directory.starts_with(one));
+    let is_resolved_inside = |directory: &Path| match directory.canonicalize() {
+        Ok(resolved) => is_inside(&resolved),
+        Err(_) => false,
     };
-    std::env::split_paths(path).filter(is_elsewhere).collect()
+    let mut all: Vec<PathBuf> = Vec::new();
+    for directory in std::env::split_paths(path) {
+        // A path is resolved only if its text does not decide: that takes a system call for each part of it.
+        if directory.is_absolute()
+            && !all.contains(&directory)
+            && !is_inside(&directory)
+            && !is_resolved_inside(&directory)
+        {
+            all.push(directory);
+        }
+    }
+    all
 }
 
 /// Returns the names of programs outside of a cell, each with the first directory that has it.
