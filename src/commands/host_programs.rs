@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use model::accounts;
@@ -51,7 +52,12 @@ pub(super) fn is_in_cells(program: &str, profile: &Profile) -> bool {
 fn elsewhere(path: &OsStr, profile: &Profile, granted: &[PathBuf]) -> Vec<PathBuf> {
     let shown = profile.paths.iter().filter(|path| path.host == path.cell).map(|path| &path.host);
     let inside: Vec<&PathBuf> = shown.chain(granted).collect();
-    let is_inside = |directory: &Path| inside.iter().any(|one| directory.starts_with(one));
+    // Bytes first: taking paths apart is slow, and every start of a server compares some hundreds.
+    let is_below = |directory: &Path, one: &Path| {
+        directory.as_os_str().as_bytes().starts_with(one.as_os_str().as_bytes())
+            && directory.starts_with(one)
+    };
+    let is_inside = |directory: &Path| inside.iter().any(|one| is_below(directory, one));
     let is_resolved_inside = |directory: &Path| match directory.canonicalize() {
         Ok(resolved) => is_inside(&resolved),
         Err(_) => false,

@@ -337,9 +337,8 @@ impl Settings {
     }
 
     /// Returns the settings of an executor.
-    pub fn executor(&self, workspace: Workspace, host_programs: HostPrograms) -> Setup {
+    pub fn executor(self, workspace: Workspace, host_programs: HostPrograms) -> Setup {
         Setup {
-            loaded: self.loaded.clone(),
             workspace,
             granted: self.access(),
             host_programs,
@@ -347,6 +346,7 @@ impl Settings {
             missing: self.missing(),
             workers: self.workers,
             read_only: self.read_only,
+            loaded: self.loaded,
         }
     }
 
