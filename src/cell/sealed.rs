@@ -82,31 +82,15 @@ impl Overlays {
         (!self.of_grants.is_empty()).then(|| self.refreshed.get() + STALE)
     }
 
-    /// Lets a call see what the host installed, removed or replaced since names were last looked up. An overlay
-    /// takes its layers for unchanging: a name that was missing once would stay so.
+    /// Begins to look names up again, if that was not done within [`STALE`]: an overlay takes its layers for
+    /// unchanging, and a name that was missing once would stay so. It waits for nothing.
     ///
     /// The kernel drops all names that cells have looked up, 70 ms for 140,000 of them, and a cell can look up very
-    /// many. So a process does it that is waited for no longer than [`PATIENCE`]: its work is done later then.
-    ///
-    /// # Errors
-    /// The errno of clone3(2), poll(2) or waitid(2).
-    pub fn refresh(&self, now: Instant) -> Result<(), Errno> {
-        self.refresh_meanwhile(now)?;
-        let mut refresher = self.refresher.borrow_mut();
-        let Some(child) = refresher.as_ref() else { return Ok(()) };
-        let mut end = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut end, PATIENCE)?;
-        if process::collect(&child.pidfd)?.is_some() {
-            *refresher = None;
-        }
-        Ok(())
-    }
-
-    /// Does the same for calls that run, and waits for nothing.
+    /// many. So a process does it.
     ///
     /// # Errors
     /// The errno of clone3(2) or waitid(2).
-    pub fn refresh_meanwhile(&self, now: Instant) -> Result<(), Errno> {
+    pub fn begin_refresh(&self, now: Instant) -> Result<(), Errno> {
         let are_none = self.of_profile.is_empty() && self.of_grants.is_empty();
         if are_none || now.duration_since(self.refreshed.get()) < STALE {
             return Ok(());
@@ -129,6 +113,22 @@ impl Overlays {
             }
             Side::Parent(child) => Some(child),
         };
+        Ok(())
+    }
+
+    /// Lets a call see what the host installed, removed or replaced: waits for what was begun, for [`PATIENCE`] at
+    /// most. What takes longer is done later.
+    ///
+    /// # Errors
+    /// The errno of poll(2) or waitid(2).
+    pub fn end_refresh(&self) -> Result<(), Errno> {
+        let mut refresher = self.refresher.borrow_mut();
+        let Some(child) = refresher.as_ref() else { return Ok(()) };
+        let mut end = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut end, PATIENCE)?;
+        if process::collect(&child.pidfd)?.is_some() {
+            *refresher = None;
+        }
         Ok(())
     }
 

@@ -81,7 +81,11 @@ impl Supervisor {
         let design = self.keys.design(key).ok_or(Failure::Lost)?;
         if let Ok(root) = design.root() {
             // All that a failure leaves is names as they were at the last call.
-            root.overlays.refresh(arrived).unwrap_or_default();
+            root.overlays.begin_refresh(arrived).unwrap_or_default();
+            // A session's call is laid out meanwhile (`Shell::take`).
+            if start.session.is_none() {
+                root.overlays.end_refresh().unwrap_or_default();
+            }
         }
         let limits = clamp(&design.profile.limits, &start.limits);
         if limits.memory > self.caps.memory {

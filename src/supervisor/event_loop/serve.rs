@@ -271,7 +271,7 @@ impl Supervisor {
         if self.next_refresh().is_some_and(|next| next <= now) {
             for overlays in &self.overlays {
                 // All that a failure leaves is names as they were.
-                overlays.refresh_meanwhile(now).unwrap_or_default();
+                overlays.begin_refresh(now).unwrap_or_default();
             }
         }
         for running in self.calls.values_mut() {

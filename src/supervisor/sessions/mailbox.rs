@@ -250,18 +250,19 @@ impl Mailbox {
         }
     }
 
-    /// Lays out the next call and opens its gate: the shell takes it at once, or when it comes.
+    /// Lays out the next call, runs `last`, and opens the gate: the shell takes the call at once, or when it comes.
     ///
     /// # Errors
     /// ENOSPC: programs keep too much of calls before open.
     pub(crate) fn deliver(
         &mut self,
         order: &CallRequest<'_>,
+        last: impl FnOnce(),
     ) -> Result<(PendingCall, FarEnds), Undelivered> {
         self.tidy();
         let number = self.next;
         let prepared = self.prepared.take();
-        let errno = match self.make(number, order, prepared) {
+        let errno = match self.make(number, order, prepared, last) {
             Ok(made) => {
                 self.next += 1;
                 return Ok(made);
@@ -353,6 +354,7 @@ impl Mailbox {
         number: u64,
         order: &CallRequest<'_>,
         prepared: Option<Output>,
+        last: impl FnOnce(),
     ) -> Result<(PendingCall, FarEnds), Errno> {
         let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
         let Output { mut held, stdout, stderr, end } = match prepared {
@@ -379,7 +381,8 @@ impl Mailbox {
         let file = input.as_ref().or(terminal.as_ref()).map(fstat).transpose()?;
         let input_file = file.map(|file| InputFile { device: file.st_dev, inode: file.st_ino });
         self.gate(number.saturating_add(1))?;
-        // Last: from here on the shell reads, and nothing of it can be taken back. For reading too: then it
+        last();
+        // From here on the shell reads, and nothing of it can be taken back. For reading too: then it
         // opens whether the shell waits already or not.
         let gate = name(GATE, number);
         let opened = READABLE | Mode::S_IWUSR;

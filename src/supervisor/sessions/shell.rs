@@ -24,6 +24,7 @@ use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
 use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, REPORT_BYTES, Ticks};
+use cell::sealed::Overlays;
 use cell::size::Sizes;
 use cell::{Design, measure};
 use model::call::{Argv, Cwd, Env};
@@ -91,6 +92,8 @@ pub(crate) struct Shell {
     ids: ProcessIds,
     /// Of its root, which each call is shown the age of.
     sizes: Rc<Sizes>,
+    /// Of its root, whose names each call looks up again.
+    overlays: Rc<Overlays>,
     stage: ShellStage,
     deadline: Option<Instant>,
     /// Once it is ending: when to look whether its call can be answered before that.
@@ -184,8 +187,8 @@ impl Shell {
     ) -> Result<Self, Box<(Errno, Cell)>> {
         // Each of its jobs brings streams.
         cell.streams = None;
-        let sizes = match design.root() {
-            Ok(root) => Rc::clone(&root.sizes),
+        let (sizes, overlays) = match design.root() {
+            Ok(root) => (Rc::clone(&root.sizes), Rc::clone(&root.overlays)),
             Err(errno) => return Err(Box::new((errno, cell))),
         };
         let ids = match ProcessIds::read(&process) {
@@ -207,6 +210,7 @@ impl Shell {
             process,
             ids,
             sizes,
+            overlays,
             stage: ShellStage::Idle,
             deadline: None,
             look: DeathCheck::default(),
@@ -294,7 +298,8 @@ impl Shell {
         // Before the shell goes on, and may start a process.
         let began = stopping::ticks().map_err(undelivered)?;
         self.sizes.age(self.cell.slot).map_err(undelivered)?;
-        let (pending, ends) = mailbox.deliver(&order)?;
+        let (pending, ends) =
+            mailbox.deliver(&order, || self.overlays.end_refresh().unwrap_or_default())?;
         let started = Instant::now();
         let (begun, leaving) = match mode {
             JobMode::Foreground => (Some((turn, ends)), None),
