@@ -77,10 +77,12 @@ pub fn set_attributes(mount: impl AsFd, attributes: u64, reach: Reach) -> Result
     change(mount, MountAttr { set: attributes, clear: 0, propagation: 0, userns_fd: 0 }, reach)
 }
 
-/// Maps the owners that `mount` shows by the maps of the user namespace `userns` (MOUNT_ATTR_IDMAP).
-pub fn set_idmap(mount: impl AsFd, userns: impl AsFd, reach: Reach) -> Result<()> {
+/// Maps the owners that `mount` shows by the maps of the user namespace `userns` (MOUNT_ATTR_IDMAP), and sets
+/// `attributes` on it.
+pub fn set_idmap(mount: impl AsFd, userns: impl AsFd, attributes: u64, reach: Reach) -> Result<()> {
     let userns_fd = userns.as_fd().as_raw_fd() as u64;
-    let attr = MountAttr { set: attribute::IDMAP, clear: 0, propagation: 0, userns_fd };
+    let set = attribute::IDMAP | attributes;
+    let attr = MountAttr { set, clear: 0, propagation: 0, userns_fd };
     change(mount, attr, reach)
 }
 

@@ -7,17 +7,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use super::error::GrantError;
 use super::granted::{Granted, Kind, attributes};
-use super::idmapped::{SlotIds, show_as};
+use super::idmapped::{OwnerMaps, SlotIds};
 use super::protect::{self, GuardedPaths};
 use super::sockets::SocketGrant;
 use model::job::{Access, Workspace};
 use model::receipt::Tier;
-use sys::mount::{Reach, clone_held, set_attributes};
+use sys::mount::clone_held;
 
 /// The parts of the host that the cells of one key have besides what their profile lists.
 #[derive(Debug)]
@@ -61,10 +60,11 @@ pub(crate) fn grants(
             check_way(&nearest.host, place, ids)?;
         }
     }
+    let mut maps = OwnerMaps::default();
     let with_pins = |(outer, found): (&Granted, &Rc<GuardedPaths>)| {
         let within = granted.iter().filter_map(|inner| inner.cell.strip_prefix(&outer.cell).ok());
         let found = found.with_places(within.filter(|place| !place.as_os_str().is_empty()));
-        grant(outer, &Rc::new(found), ids)
+        grant(outer, &Rc::new(found), ids, &mut maps)
     };
     all.into_iter().map(with_pins).collect()
 }
@@ -103,6 +103,7 @@ fn grant(
     granted: &Granted,
     found: &Rc<GuardedPaths>,
     ids: SlotIds,
+    maps: &mut OwnerMaps,
 ) -> Result<PathGrant, GrantError> {
     let failed = |errno| GrantError::held(&granted.host, errno);
     let held = granted.hold().map_err(failed)?;
@@ -114,7 +115,11 @@ fn grant(
         _ => return Err(GrantError::Special { path: granted.host.clone() }),
     };
     let owner = (status.st_uid, status.st_gid);
-    let by_slot = ids.mounts(|host_id| idmapped(&held, owner, granted.access, host_id));
+    let by_slot = ids.mounts(|host_id| {
+        let tree = clone_held(&held)?;
+        maps.show_as(&tree, owner, host_id, attributes(granted.access))?;
+        Ok(tree)
+    });
     let by_slot =
         by_slot.map_err(|errno| GrantError::IdMapped { path: granted.host.clone(), errno })?;
     let is_layer = granted.access == Access::ReadOnly
@@ -150,18 +155,6 @@ fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
         bytes = if octal.is_some() { rest.get(3..)? } else { rest };
     }
     Some(point)
-}
-
-fn idmapped(
-    held: &OwnedFd,
-    owner: (u32, u32),
-    access: Access,
-    host_id: u32,
-) -> Result<OwnedFd, Errno> {
-    let tree = clone_held(held)?;
-    show_as(&tree, owner, host_id)?;
-    set_attributes(&tree, attributes(access), Reach::Recursive)?;
-    Ok(tree)
 }
 
 #[cfg(test)]

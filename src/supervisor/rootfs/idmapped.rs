@@ -1,5 +1,7 @@
 //! Mounts that show files of the host as a cell's own (mount_setattr(2), "ID-mapped mounts").
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -28,7 +30,7 @@ impl SlotIds {
     /// ERANGE for a slot that has no id, or the errno of `make`.
     pub(crate) fn mounts(
         self,
-        make: impl Fn(u32) -> Result<OwnedFd, Errno>,
+        mut make: impl FnMut(u32) -> Result<OwnedFd, Errno>,
     ) -> Result<Vec<OwnedFd>, Errno> {
         let Self::Own { first, slots } = self else { return Ok(Vec::new()) };
         let host_id =
@@ -37,9 +39,34 @@ impl SlotIds {
     }
 }
 
-/// Has a detached mount show what belongs to `owner` as `host_id`'s.
-pub(crate) fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
-    set_idmap(tree, mapping(owner.0, owner.1, host_id)?, Reach::Recursive)
+/// User namespaces that map the owner of files on disk to host ids. Each is made once for all mounts of an owner: a
+/// workspace with tool chains takes some hundreds, and a namespace takes a process.
+#[derive(Debug, Default)]
+pub(crate) struct OwnerMaps {
+    /// The owner that the namespaces map; those of the owner before are closed.
+    owner: (u32, u32),
+    by_host_id: BTreeMap<u32, OwnedFd>,
+}
+
+impl OwnerMaps {
+    /// Has a detached mount show what belongs to `owner` as `host_id`'s, and sets `attributes` on it.
+    pub(crate) fn show_as(
+        &mut self,
+        tree: &OwnedFd,
+        owner: (u32, u32),
+        host_id: u32,
+        attributes: u64,
+    ) -> Result<(), Errno> {
+        if self.owner != owner {
+            self.by_host_id.clear();
+            self.owner = owner;
+        }
+        let map = match self.by_host_id.entry(host_id) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(place) => place.insert(mapping(owner.0, owner.1, host_id)?),
+        };
+        set_idmap(tree, map, attributes, Reach::Recursive)
+    }
 }
 
 /// Makes one such mount of what is held, and lets it go again.
@@ -49,7 +76,8 @@ pub(crate) fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result
 /// such mounts.
 pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
     let owner = fstat(held)?;
-    show_as(&clone_held(held)?, (owner.st_uid, owner.st_gid), host_id)
+    let owner = (owner.st_uid, owner.st_gid);
+    OwnerMaps::default().show_as(&clone_held(held)?, owner, host_id, 0)
 }
 
 /// A user namespace that maps an owner on disk to a host id: it exists only to be named.

@@ -16,7 +16,7 @@ use nix::unistd::chown;
 use super::detached::{directories, relative, stand_in};
 use super::error::{DuringBuild, GrantError, TemplateError};
 use super::granted::Kind;
-use super::idmapped::{SlotIds, show_as};
+use super::idmapped::{OwnerMaps, SlotIds};
 use cell::ids::cell_id;
 use cell::mounts::Slot;
 use cell::sockets::{self, Sockets};
@@ -56,19 +56,20 @@ pub(crate) fn grants(
     ids: SlotIds,
 ) -> Result<Vec<SocketGrant>, GrantError> {
     let taken = sockets.iter().filter(|_| profile.unix_sockets == UnixSockets::Private);
+    let mut maps = OwnerMaps::default();
     let grant = |socket: &Socket| {
         let failed = |errno| GrantError::Socket { name: socket.name.clone(), errno };
-        let by_slot = ids.mounts(|host_id| mapped(socket, host_id)).map_err(failed)?;
+        let by_slot = ids.mounts(|host_id| mapped(socket, host_id, &mut maps)).map_err(failed)?;
         Ok(SocketGrant { socket: socket.clone(), by_slot })
     };
     taken.map(grant).collect()
 }
 
 /// A mount of a socket whose owner is `host_id`.
-fn mapped(socket: &Socket, host_id: u32) -> Result<OwnedFd, Errno> {
+fn mapped(socket: &Socket, host_id: u32, maps: &mut OwnerMaps) -> Result<OwnedFd, Errno> {
     let tree = detached(socket)?;
     let owner = fstat(&tree)?;
-    show_as(&tree, (owner.st_uid, owner.st_gid), host_id)?;
+    maps.show_as(&tree, (owner.st_uid, owner.st_gid), host_id, 0)?;
     set_attributes(&tree, ATTRIBUTES, Reach::One)?;
     Ok(tree)
 }
