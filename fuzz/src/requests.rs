@@ -88,7 +88,7 @@ pub fn requests(bytes: &[u8]) {
     blocking(async move {
         let (mut client, near) = tokio::io::duplex(4096);
         let (server, far) = tokio::io::duplex(4096);
-        let cell = interception.of_cell([7; 16]);
+        let cell = interception.for_cell([7; 16]);
         let sends = async {
             // A connection that ends early takes no more.
             drop(client.write_all(bytes).await);

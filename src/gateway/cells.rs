@@ -1,5 +1,5 @@
-//! The cells that the gateway serves: the worker of each, how far its end has come, and the last words of those that
-//! are gone.
+//! The cells that the gateway serves: the state of each worker, and the last tallies of cells that
+//! have ended.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,22 +17,23 @@ use sys::socket::send_now;
 
 use crate::worker::Begun;
 
-/// Most tallies that are kept of cells that are gone.
-const ENDED: usize = 256;
-/// Bytes that may wait on the way to a worker with sockets: some thirty answers. Descriptors on their way count for the
-/// user, whose other programs need some too (unix(7), ETOOMANYREFS).
+/// Maximum number of kept tallies of ended cells.
+const MAX_LAST_TALLIES: usize = 256;
+/// Send buffer in bytes for answers with sockets to a worker, about thirty answers. Descriptors in
+/// flight count towards the user's limit, which other programs share (unix(7), ETOOMANYREFS).
 const ANSWERS_BYTES: usize = 16 << 10;
 
 /// A cell that has a network.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) egress: Arc<Egress>,
-    /// Index of its profile, and the text of its placeholders.
+    /// Index of the cell's profile.
     pub(crate) profile: usize,
+    /// Random bytes that the cell's placeholders are made from.
     pub(crate) seed: [u8; 16],
-    /// The call that began last. Without one no packet is read, and no worker is there.
+    /// The current call. Before the first one no packet is read and there is no worker.
     pub(crate) begun: Option<Begun>,
-    /// Connections of which the supervisor could not be told since its last tally.
+    /// Connections missing from the audit log since the last tally, as the link was full.
     pub(crate) unlisted: u64,
     pub(crate) state: State,
 }
@@ -41,7 +42,7 @@ pub(crate) struct Cell {
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) link: OwnedFd,
-    /// Answer for which the link had no room. No request is read before it is sent.
+    /// Answer that did not fit the link. The next request is read once it is sent.
     pub(crate) waiting: Option<(Vec<u8>, Option<OwnedFd>)>,
     /// False once the worker has closed its end.
     pub(crate) open: bool,
@@ -49,54 +50,55 @@ pub(crate) struct Sockets {
 
 #[derive(Debug)]
 pub(crate) enum State {
-    /// It has not sent a packet.
+    /// The cell has not sent a packet yet.
     Waiting { packets: OwnedFd, lifeline: OwnedFd },
     Working {
         link: OwnedFd,
         sockets: Sockets,
         pidfd: OwnedFd,
-        /// Hangs up when the cell ends, which its worker sees too; nothing once that is known.
+        /// Hangs up when the cell ends, which the worker sees too; `None` once the end is known.
         lifeline: Option<OwnedFd>,
         ending: Ending,
         /// False once the worker has closed its end of the link.
         open: bool,
-        /// Calls about which it was asked and has not answered.
-        asked: Vec<CallId>,
+        /// Calls whose tally the worker was asked for and has not sent.
+        open_questions: Vec<CallId>,
     },
-    /// Its worker died; it has no network any more.
+    /// The worker died; the cell has no network any more.
     Failed,
 }
 
-/// How far the end of a worker has come.
+/// How far the shutdown of a worker has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It works. Its exit is the end of the cell's network, however it exits.
+    /// The worker runs. If it exits, the cell loses its network, whatever the exit code.
     No,
-    /// Its cell is gone, and it was told; it must end by then, and gets no more sockets but for its last datagrams.
+    /// The cell is gone and the worker has been notified. It must exit by this time, and gets no
+    /// more sockets except for its last datagrams.
     By(Instant),
-    /// Its cell is gone, and it was killed.
+    /// The cell is gone, and the worker was killed.
     Killed,
 }
 
-/// Last tallies of cells that are gone: a cell may end, and its worker with it, before the supervisor asks.
+/// Last tallies of ended cells: a cell and its worker may end before the supervisor asks.
 #[derive(Debug, Default)]
-pub(crate) struct Ended(VecDeque<(CellKey, Vec<u8>)>);
+pub(crate) struct LastTallies(VecDeque<(CellKey, Vec<u8>)>);
 
-impl Ended {
-    /// Keeps a frame, in place of one of the same cell.
+impl LastTallies {
+    /// Keeps a tally frame; replaces an earlier one of the same cell.
     pub(crate) fn keep(&mut self, cell: CellKey, frame: Vec<u8>) {
         self.0.retain(|(known, _)| *known != cell);
         self.0.push_back((cell, frame));
-        if self.0.len() > ENDED {
+        if self.0.len() > MAX_LAST_TALLIES {
             self.0.pop_front();
         }
     }
 
-    /// Returns the tally of a call, if it is one of these.
-    pub(crate) fn of(&self, cell: CellKey, call: CallId) -> Option<&[u8]> {
+    /// Returns the kept tally of a call.
+    pub(crate) fn get(&self, cell: CellKey, call: CallId) -> Option<&[u8]> {
         let (_, frame) = self.0.iter().find(|(known, _)| *known == cell)?;
         match decode(frame) {
-            Ok(FromGateway::Tally { call: told, .. }) if told == call => Some(frame),
+            Ok(FromGateway::Tally { call: tallied, .. }) if tallied == call => Some(frame),
             Ok(_) | Err(_) => None,
         }
     }
@@ -117,7 +119,7 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
-/// The two links between the gateway and a worker: for frames, and for sockets.
+/// The two links between the gateway and a worker: one for frames, one for sockets.
 #[derive(Debug)]
 pub(crate) struct Links {
     pub(crate) ours: (OwnedFd, OwnedFd),
@@ -132,14 +134,14 @@ pub(crate) fn links() -> Result<Links, Errno> {
 }
 
 impl Sockets {
-    /// Sends the answer that waits. Returns false where there is no room for it.
+    /// Sends the waiting answer. Returns false if the link has no room.
     pub(crate) fn send_waiting(&mut self) -> bool {
         let Some((answer, socket)) = &self.waiting else { return true };
         let fds: Vec<BorrowedFd<'_>> = socket.iter().map(AsFd::as_fd).collect();
         match send_now(&self.link, answer, &fds) {
             Ok(()) => self.waiting = None,
             Err(Errno::EAGAIN) => return false,
-            // The user has as many descriptors on their way as may be, or the worker is gone: told as a failure.
+            // The user has too many descriptors in flight, or the worker is gone: report a failure.
             Err(errno) => {
                 let failed = SocketAnswer::Failed { errno: sys::raw(errno) };
                 self.waiting = encode(&failed).ok().map(|answer| (answer, None));
@@ -147,7 +149,7 @@ impl Sockets {
                     self.waiting.as_ref().map(|(answer, _)| send_now(&self.link, answer, &[]));
                 match sent {
                     Some(Err(Errno::EAGAIN)) => return false,
-                    // A link that takes nothing is closed, as reading it tells.
+                    // The link is closed; the next read finds out.
                     Some(Ok(()) | Err(_)) | None => self.waiting = None,
                 }
             }
@@ -157,7 +159,7 @@ impl Sockets {
 }
 
 impl Cell {
-    /// Adds what is waited for of the cell.
+    /// Adds the descriptors to poll for this cell.
     pub(crate) fn add_sources<'a>(
         &'a self,
         key: CellKey,
@@ -166,7 +168,7 @@ impl Cell {
         let mut add = |source, fd: &'a OwnedFd, flags| sources.push((source, fd.as_fd(), flags));
         match &self.state {
             State::Waiting { packets, lifeline } => {
-                // Packets that come before a call has begun wait, and go nowhere.
+                // Packets that arrive before a call has begun wait in the socket.
                 if self.begun.is_some() {
                     add(Source::Packet(key), packets, PollFlags::POLLIN);
                 }
@@ -192,7 +194,7 @@ impl Cell {
         }
     }
 
-    /// Returns the time by which its worker must have ended, if its cell is gone.
+    /// Returns the deadline for the worker's exit if the cell is gone.
     pub(crate) fn ends_by(&self) -> Option<Instant> {
         match &self.state {
             State::Working { ending: Ending::By(by), .. } => Some(*by),
@@ -202,18 +204,18 @@ impl Cell {
         }
     }
 
-    /// Kills its worker, whose end nobody needs to be told: the cell is gone.
+    /// Kills the worker of a cell that is gone.
     pub(crate) fn kill_at_end(&mut self) {
         if let State::Working { pidfd, ending, .. } = &mut self.state {
             *ending = Ending::Killed;
-            // It may have ended already.
+            // Fails only if the worker has exited already, which its pidfd reports.
             process::signal(&*pidfd, Signal::SIGKILL).unwrap_or_default();
         }
     }
 }
 
-/// Returns true if there is something to read, or the other end has hung up. A descriptor that cannot be looked at
-/// tells nothing.
+/// Returns true if there is something to read or the other end has hung up. A failed poll counts as
+/// not ready.
 pub(crate) fn is_ready(fd: &OwnedFd) -> bool {
     let mut waited = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)

@@ -1,4 +1,5 @@
-//! The walls around gateway and workers: an empty root, no capability, Landlock, and filters of system calls.
+//! The sandbox of the gateway and its workers: an empty root, no capabilities, Landlock, and
+//! seccomp filters.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -16,12 +17,12 @@ use sys::bpf::{self, Instruction};
 use sys::mount::{attach, attribute, new_filesystem, pivot_here};
 use sys::process::{self, Dumpable};
 
-/// Most memory of a worker's own, in bytes: buffers of all the connections it can have.
-const WORKER_BYTES: u64 = 256 << 20;
-/// Steps of priority by which a worker gives way to others.
+/// Maximum size of a worker's data segment in bytes: buffers of all the connections it can have.
+const MAX_WORKER_BYTES: u64 = 256 << 20;
+/// Nice value added to a worker, so that it yields to other processes.
 const NICE: i32 = 5;
 
-/// Calls of both: waiting, packets and frames, memory, time, the runtime.
+/// Calls of both gateway and workers: waiting, packets and frames, memory, time, the runtime.
 const COMMON: [Sysno; 41] = [
     Sysno::ppoll,
     Sysno::read,
@@ -72,8 +73,8 @@ const OLDER: [Sysno; 2] = [Sysno::epoll_wait, Sysno::poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
-/// Calls of the gateway alone: connecting sockets, forking and reaping workers, and what a worker does before its own
-/// filter.
+/// Calls of the gateway only: connecting sockets, forking and reaping workers, and the setup of a
+/// worker before it loads its filter.
 const GATEWAY: [Sysno; 10] = [
     Sysno::connect,
     Sysno::close_range,
@@ -87,7 +88,7 @@ const GATEWAY: [Sysno; 10] = [
     Sysno::landlock_restrict_self,
 ];
 
-/// Calls that make a Landlock ruleset, which a worker's ports need.
+/// Calls that create a Landlock ruleset, for the port rules of a worker.
 const LANDLOCK: [Sysno; 2] = [Sysno::landlock_create_ruleset, Sysno::landlock_add_rule];
 
 fn unsigned(value: i32) -> u64 {
@@ -98,7 +99,8 @@ fn test(argument: u8, op: Op, value: u64) -> Test {
     Test { argument, width: Width::Low32, op, value }
 }
 
-/// Protocols of sockets: the domain's own, TCP, UDP, and echo. Not SCTP or MPTCP, which Landlock does not know.
+/// Allowed socket protocols: the domain's default, TCP, UDP, and ICMP echo. Neither SCTP nor MPTCP:
+/// Landlock does not check their ports.
 const PROTOCOLS: [i32; 5] = [
     0,
     nix::libc::IPPROTO_TCP,
@@ -107,14 +109,14 @@ const PROTOCOLS: [i32; 5] = [
     nix::libc::IPPROTO_ICMPV6,
 ];
 
-/// Alternatives that allow the sockets of the Internet's two domains, as streams and datagrams.
+/// Returns argument tests that allow stream and datagram sockets of IPv4 and IPv6.
 fn internet() -> Vec<Vec<Test>> {
     use nix::libc;
     let flags = u64::from(u32::MAX) & !unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    let mut all = Vec::new();
+    let mut alternatives = Vec::new();
     for domain in [libc::AF_INET, libc::AF_INET6] {
         for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
-            all.extend(PROTOCOLS.map(|protocol| {
+            alternatives.extend(PROTOCOLS.map(|protocol| {
                 vec![
                     test(0, Op::Eq, unsigned(domain)),
                     test(1, Op::MaskedEq(flags), unsigned(kind)),
@@ -123,10 +125,11 @@ fn internet() -> Vec<Vec<Test>> {
             }));
         }
     }
-    all
+    alternatives
 }
 
-/// Options that a worker sets on the sockets that it gets: ending with a reset, and the time to live of packets.
+/// Options that a worker sets on its sockets: closing with a reset, and the time to live of
+/// packets.
 const WORKER_OPTIONS: [(i32, i32); 3] = {
     use nix::libc;
     [
@@ -136,7 +139,7 @@ const WORKER_OPTIONS: [(i32, i32); 3] = {
     ]
 };
 
-/// Options that the gateway sets on the sockets that it makes for workers, and on its links to them.
+/// Options that the gateway sets on sockets for workers, and on its links to them.
 const GATEWAY_OPTIONS: [(i32, i32); 4] = {
     use nix::libc;
     [
@@ -147,24 +150,26 @@ const GATEWAY_OPTIONS: [(i32, i32); 4] = {
     ]
 };
 
-/// Allows setsockopt(2) for these levels and options.
-fn options(all: impl IntoIterator<Item = (i32, i32)>) -> Verdict {
-    let one = |(level, name): (i32, i32)| {
+/// Allows setsockopt(2) for these levels and options only.
+fn options(allowed: impl IntoIterator<Item = (i32, i32)>) -> Verdict {
+    let tests = |(level, name): (i32, i32)| {
         vec![test(1, Op::Eq, unsigned(level)), test(2, Op::Eq, unsigned(name))]
     };
-    Verdict::AllowIf(all.into_iter().map(one).collect())
+    Verdict::AllowIf(allowed.into_iter().map(tests).collect())
 }
 
-/// Allows a call that sends, whose flags are its argument `at`, with those that the runtime, flows and frames need.
+/// Allows a sending call, with flags in argument `argument`, if only flags of the runtime, flows
+/// and frames are set.
 ///
-/// Not MSG_FASTOPEN, which connects a stream without connect(2), where Landlock does not look at the port (tcp(7)).
-fn sending(at: u8) -> Verdict {
+/// MSG_FASTOPEN is denied: it connects a stream without connect(2), and Landlock does not check the
+/// port (tcp(7)).
+fn sending(argument: u8) -> Verdict {
     let flags = nix::libc::MSG_NOSIGNAL | nix::libc::MSG_DONTWAIT;
     let others = u64::from(u32::MAX) & !unsigned(flags);
-    Verdict::AllowIf(vec![vec![test(at, Op::MaskedEq(others), 0)]])
+    Verdict::AllowIf(vec![vec![test(argument, Op::MaskedEq(others), 0)]])
 }
 
-/// Verdicts that both filters have on calls with arguments.
+/// Verdicts on call arguments that both filters share.
 fn conditional() -> [(Sysno, Verdict); 3] {
     use nix::libc;
     let fcntls =
@@ -173,12 +178,13 @@ fn conditional() -> [(Sysno, Verdict); 3] {
     [
         (Sysno::fcntl, Verdict::AllowIf(fcntl.into_iter().collect())),
         (Sysno::ioctl, Verdict::AllowIf(vec![vec![test(1, Op::Eq, libc::FIONBIO)]])),
-        // The flags of clone3 are behind a pointer, where no filter sees them.
+        // The flags of clone3(2) are behind a pointer, which no filter can read.
         (Sysno::clone3, Verdict::Errno(libc::ENOSYS)),
     ]
 }
 
-/// Returns every call of the gateway and of its workers, whatever is checked about its arguments.
+/// Returns every call that the gateway or its workers may use, including those with checked
+/// arguments.
 pub fn calls() -> impl Iterator<Item = Sysno> {
     let checked = [
         Sysno::prlimit64,
@@ -203,7 +209,7 @@ pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
     verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
     let fork = unsigned(libc::CLONE_PIDFD | libc::SIGCHLD);
     let mut sockets = internet();
-    // For the routes, which only tell.
+    // For the routing socket, which only queries.
     sockets.push(vec![
         test(0, Op::Eq, unsigned(libc::AF_NETLINK)),
         test(2, Op::Eq, unsigned(libc::NETLINK_ROUTE)),
@@ -212,7 +218,7 @@ pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
         .insert(number(Sysno::clone), Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]]));
     verdicts.insert(number(Sysno::socket), Verdict::AllowIf(sockets));
     verdicts.insert(number(Sysno::prlimit64), Verdict::AllowIf(core_dumps::prlimit64_but_cores()));
-    // What a worker sets is allowed here too: its filter can only be narrower.
+    // Allowed here too: a worker's filter can only narrow the inherited one.
     let options = options(GATEWAY_OPTIONS.into_iter().chain(WORKER_OPTIONS));
     verdicts.insert(number(Sysno::setsockopt), options);
     verdicts.insert(number(Sysno::sendto), sending(3));
@@ -220,8 +226,9 @@ pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
     compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }
 
-/// Compiles the filter of a worker: no process, no thread, no listener, no file, and no socket but those it gets. It can
-/// connect none of them, and send from none to an address of its choice: sendmsg(2) has the address behind a pointer.
+/// Compiles the filter of a worker: no process, thread, listener, file or new socket. A worker
+/// cannot connect a socket nor send to an address of its choice; sendmsg(2) is denied because its
+/// address is behind a pointer.
 ///
 /// # Errors
 /// E2BIG: the filter itself is wrong.
@@ -231,18 +238,18 @@ pub(crate) fn worker_filter() -> Result<Vec<Instruction>, Errno> {
         plain.map(|call| (number(call), Verdict::Allow)).collect();
     verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
     verdicts.insert(number(Sysno::setsockopt), options(WORKER_OPTIONS));
-    let mut to_nobody = vec![Test::full(4, Op::Eq, 0)];
+    let mut no_address = vec![Test::full(4, Op::Eq, 0)];
     if let Verdict::AllowIf(flags) = sending(3) {
-        to_nobody.extend(flags.into_iter().flatten());
+        no_address.extend(flags.into_iter().flatten());
     }
-    verdicts.insert(number(Sysno::sendto), Verdict::AllowIf(vec![to_nobody]));
+    verdicts.insert(number(Sysno::sendto), Verdict::AllowIf(vec![no_address]));
     compile_for_ours(&verdicts, Action::Errno(nix::libc::EPERM))
 }
 
-/// Confines the gateway, in namespaces of its own and with one thread. The ids are taken already.
+/// Confines the gateway, which has its namespaces and one thread. Its ids are set already.
 ///
 /// # Errors
-/// The errno of the step that failed; the process must not go on then.
+/// The errno of the step that failed; the process must then exit.
 pub(crate) fn gateway() -> Result<(), Errno> {
     process::set_dumpable(Dumpable::No)?;
     process::set_no_new_privs()?;
@@ -259,19 +266,20 @@ pub(crate) fn gateway() -> Result<(), Errno> {
     bpf::load(&gateway_filter()?)
 }
 
-/// Confines a worker further, to at most `descriptors`. Its runtime exists, and it has one thread.
+/// Confines a worker further, to at most `descriptors` descriptors. Its runtime exists, and it has
+/// one thread.
 ///
 /// # Errors
-/// As [`gateway`].
+/// Same as [`gateway`].
 pub(crate) fn worker(descriptors: u64) -> Result<(), Errno> {
     process::give_way(NICE)?;
-    limit(Resource::DATA, WORKER_BYTES)?;
-    // Never above what the operator's limits allow.
-    let (_, most) = Resource::NOFILE.get().map_err(|error| cell::errno_of(&error))?;
-    limit(Resource::NOFILE, descriptors.min(most))?;
+    limit(Resource::DATA, MAX_WORKER_BYTES)?;
+    // Never above the operator's hard limit.
+    let (_, hard_limit) = Resource::NOFILE.get().map_err(|error| cell::errno_of(&error))?;
+    limit(Resource::NOFILE, descriptors.min(hard_limit))?;
     let abi = landlock::kernel_abi();
     if abi > 0 {
-        // No port at all.
+        // No port may be connected to.
         landlock::network_client(abi, Some(&[]))?.restrict()?;
     }
     bpf::load(&worker_filter()?)
@@ -281,7 +289,7 @@ fn limit(resource: Resource, value: u64) -> Result<(), Errno> {
     resource.set(value, value).map_err(|error| cell::errno_of(&error))
 }
 
-/// Makes an empty file system the root, which nothing can be written to.
+/// Makes an empty read-only file system the root.
 fn empty_root() -> Result<(), Errno> {
     const NONE: Option<&str> = None;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
@@ -307,7 +315,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `act` in a child, and returns the errnos that it returns, 0 for none.
+    /// Runs `act` in a child process; returns the errno of each result, 0 for success.
     fn in_child(act: impl FnOnce() -> Vec<Result<(), Errno>>) -> Vec<i32> {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         match sys::fork::fork().expect("a child") {
@@ -338,7 +346,7 @@ mod tests {
         socket(domain, kind, SockFlag::empty(), protocol).map(drop)
     }
 
-    /// What a worker that was taken over would try, with sockets that it got.
+    /// Tries everything that a compromised worker would try with the sockets it was given.
     fn attempts(stream: &OwnedFd, datagrams: &OwnedFd) -> Vec<Result<(), Errno>> {
         let nowhere = SockaddrIn::new(127, 0, 0, 1, 9);
         let bound = || bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0));
@@ -374,7 +382,7 @@ mod tests {
             made(AddressFamily::Inet, SockType::Datagram, Some(SockProtocol::Udp)),
             nix::sys::signal::kill(nix::unistd::getppid(), None),
             nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::ReuseAddr, &true),
-            // What it needs.
+            // Calls that a worker needs.
             nix::sys::socket::send(udp, b"x", MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)
                 .map(drop),
             nix::sys::socket::setsockopt(datagrams, nix::sys::socket::sockopt::Ipv4Ttl, &9),
@@ -382,10 +390,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_no_more_descriptors_than_it_may() {
-        let copies = |most: u64| {
+    fn a_worker_is_held_to_its_descriptor_limit() {
+        let copies = |limit: u64| {
             in_child(|| {
-                let walls = process::set_no_new_privs().and_then(|()| worker(most));
+                let walls = process::set_no_new_privs().and_then(|()| worker(limit));
                 let stdin = std::io::stdin();
                 let copy = || stdin.as_fd().try_clone_to_owned();
                 let copies: Result<Vec<OwnedFd>, _> = (0..100).map(|_| copy()).collect();
@@ -397,10 +405,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_the_sockets_that_it_got_and_no_file_process_or_listener() {
+    fn a_worker_has_only_the_sockets_it_was_given() {
         let flags = SockFlag::SOCK_CLOEXEC;
         let stream = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
-        // Connected to a socket that reads nothing, so that no error comes back.
+        // Connected to a socket that is never read, so that no error comes back.
         let far = socket(AddressFamily::Inet, SockType::Datagram, flags, None).expect("a socket");
         bind(far.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).expect("a port");
         let address: SockaddrIn = nix::sys::socket::getsockname(far.as_raw_fd()).expect("its port");
@@ -409,8 +417,10 @@ mod tests {
             connect(near.as_raw_fd(), &address).expect("connected");
             near
         };
-        let (refused, no) = (libc::ECONNREFUSED, libc::EPERM);
-        // Unconfined, each of them works, but for the port where nobody listens; bytes to it leave an error behind.
+        let refused = libc::ECONNREFUSED;
+        let no = libc::EPERM;
+        // Unconfined, each works except for connections to the closed port; bytes sent there leave
+        // an error behind.
         let near = made();
         let bare = in_child(|| attempts(&stream, &near));
         assert_eq!(bare.get(..5), Some(&[refused, 0, 0, refused, refused][..]));

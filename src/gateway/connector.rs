@@ -1,9 +1,9 @@
-//! The sockets of workers: made and connected here, in the gateway, which judges each destination by itself.
+//! Makes and connects the sockets that workers ask for, after judging each destination.
 //!
-//! A worker reads what cells and servers send, and may be taken over by it; the gateway reads nothing of either. So a
-//! worker has no call by which a socket is made, connected, or sent from to another address: it asks, and gets one that is
-//! connected. What it cannot be held to here is which name an address was resolved for: only a worker reads answers of
-//! the DNS.
+//! A worker parses bytes of cells and servers and may be taken over by them; the gateway parses
+//! neither. So a worker may not call socket(2), connect(2), or sendto(2) with an address: it asks
+//! the gateway, which returns a connected socket. One thing cannot be checked here: for which name
+//! an address was resolved, as only a worker reads DNS answers.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,11 +26,11 @@ pub(crate) struct Connector {
     resolvers: Vec<SocketAddr>,
 }
 
-/// An answer, with the socket that goes with it.
-pub(crate) type Answered = (SocketAnswer, Option<OwnedFd>);
+/// An answer and the socket that is sent along with it.
+pub(crate) type AnswerWithSocket = (SocketAnswer, Option<OwnedFd>);
 
 impl Connector {
-    /// Opens what it needs.
+    /// Opens the routing socket.
     ///
     /// # Errors
     /// The errno of the call that failed.
@@ -38,15 +38,17 @@ impl Connector {
         Ok(Self { routes: Routes::open()?, resolvers })
     }
 
-    /// Answers a worker whose cell has this network, narrowed for the call that runs.
+    /// Answers a request of a worker whose cell has this network, narrowed to what the current call
+    /// may reach.
     pub(crate) fn answer(
         &self,
         egress: &Egress,
         only: Option<&Only>,
         request: SocketRequest,
-    ) -> Answered {
+    ) -> AnswerWithSocket {
         match request {
-            // Rules for IPv6 would decide, and the kernel connects to the IPv4 address in it (ipv6(7)).
+            // Otherwise rules for IPv6 would judge it while the kernel connects to the embedded
+            // IPv4 address (ipv6(7)).
             SocketRequest::Destination { to: SocketAddr::V6(to), .. }
                 if to.ip().to_ipv4_mapped().is_some() =>
             {
@@ -56,20 +58,20 @@ impl Connector {
                 let port = (protocol != Protocol::Icmp).then_some(to.port());
                 match judge::could_reach(egress, only, protocol, to.ip(), port) {
                     Ok(()) => self.routed(protocol, to),
-                    Err(why) => refused(&why),
+                    Err(reason) => refused(&reason),
                 }
             }
             SocketRequest::Resolver { protocol, index } => {
                 let resolver = self.resolvers.get(usize::from(index));
                 match resolver.filter(|_| protocol != Protocol::Icmp) {
-                    Some(resolver) => made(protocol, *resolver),
+                    Some(resolver) => make_socket(protocol, *resolver),
                     None => refused("no resolver"),
                 }
             }
             SocketRequest::Own { addresses } => {
-                let is_own = |address| match self.routes.of(address) {
-                    Ok(Route::Onwards | Route::None(_)) => false,
-                    // A route that cannot be told may lead to the host.
+                let is_own = |address| match self.routes.route_to(address) {
+                    Ok(Route::Remote | Route::None(_)) => false,
+                    // If the query fails, the route may lead to the host.
                     Ok(Route::Own) | Err(_) => true,
                 };
                 let own = addresses.into_iter().take(MOST_ADDRESSES).map(is_own).collect();
@@ -78,11 +80,11 @@ impl Connector {
         }
     }
 
-    /// Makes a socket to a destination that has a route to another machine. After the rules: only whoever may reach an
-    /// address learns that it is the host's.
-    fn routed(&self, protocol: Protocol, to: SocketAddr) -> Answered {
-        match self.routes.of(to.ip()) {
-            Ok(Route::Onwards) => made(protocol, to),
+    /// Makes a socket to a destination whose route leads to another machine. Called after the rules
+    /// allow the destination, so that a refusal does not reveal which addresses are the host's.
+    fn routed(&self, protocol: Protocol, to: SocketAddr) -> AnswerWithSocket {
+        match self.routes.route_to(to.ip()) {
+            Ok(Route::Remote) => make_socket(protocol, to),
             Ok(Route::Own) => refused("never reached: an address of this host"),
             Ok(Route::None(errno)) => (SocketAnswer::NoRoute { errno: sys::raw(errno) }, None),
             Err(_) => refused("the host's routes cannot be read"),
@@ -90,20 +92,21 @@ impl Connector {
     }
 }
 
-fn refused(why: &str) -> Answered {
-    (SocketAnswer::Refused { why: why.to_owned() }, None)
+fn refused(reason: &str) -> AnswerWithSocket {
+    (SocketAnswer::Refused { why: reason.to_owned() }, None)
 }
 
-fn made(protocol: Protocol, to: SocketAddr) -> Answered {
-    match connected(protocol, to) {
+fn make_socket(protocol: Protocol, to: SocketAddr) -> AnswerWithSocket {
+    match open_connected(protocol, to) {
         Ok(socket) => (SocketAnswer::Socket, Some(socket)),
         Err(errno) => (SocketAnswer::Failed { errno: sys::raw(errno) }, None),
     }
 }
 
-/// Opens a socket and connects it, without bind(2): the kernel chooses the address and the port. It waits for nothing, so
-/// one of TCP may still be connecting; one of datagrams tells of errors.
-fn connected(protocol: Protocol, to: SocketAddr) -> Result<OwnedFd, Errno> {
+/// Opens a socket and connects it. There is no bind(2): the kernel chooses the local address and
+/// port. The socket does not block, so a TCP connection may still be in progress; UDP and ICMP
+/// sockets report errors (IP_RECVERR).
+fn open_connected(protocol: Protocol, to: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let (kind, number) = match (protocol, to) {
         (Protocol::Tcp, _) => (SockType::Stream, SockProtocol::Tcp),
@@ -155,13 +158,18 @@ mod tests {
         Egress { class: NetworkClass::AllowList, rules: vec![rule], ..Egress::default() }
     }
 
-    fn asked(egress: &Egress, only: Option<&Only>, protocol: Protocol, to: &str) -> SocketAnswer {
+    fn answer_to(
+        egress: &Egress,
+        only: Option<&Only>,
+        protocol: Protocol,
+        to: &str,
+    ) -> SocketAnswer {
         let connector = Connector::new(Vec::new()).expect("a socket");
         let to = to.parse().expect("an address");
         connector.answer(egress, only, SocketRequest::Destination { protocol, to }).0
     }
 
-    /// Returns true for an answer that lets the worker out: this machine may have no route.
+    /// Returns true if the worker may reach the destination: this machine may lack a route to it.
     fn lets_out(answer: &SocketAnswer) -> bool {
         match answer {
             SocketAnswer::Socket | SocketAnswer::NoRoute { .. } | SocketAnswer::Failed { .. } => {
@@ -172,9 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_was_taken_over_reaches_what_a_rule_could_mean_and_nothing_else() {
+    fn a_compromised_worker_reaches_only_what_a_rule_could_mean() {
         let by_net = egress(rule(&[], &["203.0.113.0/24"], Protocols::TCP));
-        assert!(lets_out(&asked(&by_net, None, Protocol::Tcp, "203.0.113.7:80")));
+        assert!(lets_out(&answer_to(&by_net, None, Protocol::Tcp, "203.0.113.7:80")));
         for (protocol, to) in [
             (Protocol::Tcp, "203.0.113.7:81"),
             (Protocol::Tcp, "203.0.112.7:80"),
@@ -185,22 +193,23 @@ mod tests {
             (Protocol::Tcp, "[::ffff:127.0.0.1]:80"),
             (Protocol::Udp, "10.0.2.3:53"),
         ] {
-            let answer = asked(&by_net, None, protocol, to);
+            let answer = answer_to(&by_net, None, protocol, to);
             assert!(!lets_out(&answer), "{protocol:?} {to}: {answer:?}");
         }
-        // By name any address, as only the worker knows to what the name was resolved: a private one too where the rule
-        // spells the name out, and below a wildcard none.
+        // A rule by name allows any address, as only the worker knows what the name was resolved
+        // to. A private address is allowed if the rule spells the name out, and refused below a
+        // wildcard.
         let by_name = egress(rule(&["a.org"], &[], Protocols::TCP));
         for to in ["203.0.113.7:80", "10.1.2.3:80", "192.168.1.1:80", "[fd12::1]:80"] {
-            assert!(lets_out(&asked(&by_name, None, Protocol::Tcp, to)), "{to}");
+            assert!(lets_out(&answer_to(&by_name, None, Protocol::Tcp, to)), "{to}");
         }
         for to in ["10.1.2.3:81", "100.64.1.1:80", "169.254.169.254:80", "127.0.0.1:80"] {
-            assert!(!lets_out(&asked(&by_name, None, Protocol::Tcp, to)), "{to}");
+            assert!(!lets_out(&answer_to(&by_name, None, Protocol::Tcp, to)), "{to}");
         }
         let below = egress(rule(&["*.a.org"], &[], Protocols::TCP));
-        assert!(lets_out(&asked(&below, None, Protocol::Tcp, "203.0.113.7:80")));
+        assert!(lets_out(&answer_to(&below, None, Protocol::Tcp, "203.0.113.7:80")));
         for to in ["10.1.2.3:80", "192.168.1.1:80", "100.64.1.1:80"] {
-            assert!(!lets_out(&asked(&below, None, Protocol::Tcp, to)), "{to}");
+            assert!(!lets_out(&answer_to(&below, None, Protocol::Tcp, to)), "{to}");
         }
     }
 
@@ -211,11 +220,11 @@ mod tests {
         let any = Egress { class: NetworkClass::Any, ..Egress::default() };
         for egress in [egress(every), any] {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
-                // The control: an address of IPv6 is reached by each, where the protocol is.
-                let native = asked(&egress, None, protocol, "[2001:db8::7]:80");
+                // Positive control: each of them reaches a native IPv6 address.
+                let native = answer_to(&egress, None, protocol, "[2001:db8::7]:80");
                 assert!(lets_out(&native), "{protocol:?}: {native:?}");
                 for to in ["[::ffff:10.1.2.3]:80", "[::ffff:203.0.113.7]:80"] {
-                    let answer = asked(&egress, None, protocol, to);
+                    let answer = answer_to(&egress, None, protocol, to);
                     assert!(!lets_out(&answer), "{protocol:?} {to}: {answer:?}");
                 }
             }
@@ -223,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_narrowed_is_so_for_its_worker() {
+    fn a_narrowed_call_narrows_its_worker() {
         let by_net = egress(rule(&[], &["203.0.113.0/24"], Protocols::TCP));
         let narrowed = |only: Only| {
             let to = "203.0.113.7:80";
-            assert!(lets_out(&asked(&by_net, None, Protocol::Tcp, to)));
-            lets_out(&asked(&by_net, Some(&only), Protocol::Tcp, to))
+            assert!(lets_out(&answer_to(&by_net, None, Protocol::Tcp, to)));
+            lets_out(&answer_to(&by_net, Some(&only), Protocol::Tcp, to))
         };
         let nets = |net: &str| vec![net.parse().expect("a net")];
         assert!(narrowed(Only::default()));

@@ -17,7 +17,7 @@ pub fn packets(bytes: &[u8]) {
     let flags = SockFlag::SOCK_NONBLOCK;
     let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
     let (ours, theirs) = pair.expect("a pair");
-    let socket = stack::waited(ours, Interest::READABLE).expect("a socket to wait for");
+    let socket = stack::async_fd(ours, Interest::READABLE).expect("a socket to wait for");
     let link = Arc::new(Link { socket, mac: Mutex::default() });
     let mut stack = Stack::new(link, 1);
     let mut rest = bytes;

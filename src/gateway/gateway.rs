@@ -1,4 +1,5 @@
-//! The gateway's loop: frames of the supervisor, cells that have not sent yet, and the workers of those that have.
+//! The gateway's event loop: frames of the supervisor, first packets of cells, and the frames of
+//! workers.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,30 +18,35 @@ use sys::fork::fork;
 use sys::process::{self, Side};
 use sys::socket::{PacketWait, receive, receive_into, send_now};
 
-use crate::cells::{Cell, Ended, Ending, Links, Sockets, Source, State, is_ready, links, pair};
+use crate::cells::{
+    Cell, Ending, LastTallies, Links, Sockets, Source, State, is_ready, links, pair,
+};
 use crate::connector::Connector;
 use crate::intercept::Prepared;
 use crate::worker::Begun;
 use crate::{GatewaySpec, confine, worker};
 
-/// Most cells with a network.
-const CELLS: usize = 4_096;
-/// Processes that close packet sockets: each takes some 10 ms, and several at once little more.
+/// Maximum number of cells with a network.
+const MAX_CELLS: usize = 4_096;
+/// Number of processes that close packet sockets: one close takes about 10 ms, and several in
+/// parallel hardly more.
 const CLOSERS: usize = 8;
-/// Most frames that wait for room on the link: a failure and a few tallies of each cell.
-const PENDING: usize = 4 * CELLS;
+/// Maximum number of frames that wait for room on the link: a failure and a few tallies of each
+/// cell.
+const MAX_PENDING: usize = 4 * MAX_CELLS;
 
-/// Most questions that a worker may leave unanswered: more than a session has jobs.
-const ASKED: usize = 64;
-/// Most frames that are read of a worker that takes no question: some more than its link holds.
-const FRAMES: usize = 1_024;
-/// Requests of one worker that are answered in a row, before others have their turn.
-const REQUESTS: usize = 16;
-/// Time in which the worker of a cell that is gone must have ended; it is killed then. Longer than what it takes by
-/// itself, as that begins when it reads of the end.
-const ENDING: Duration = worker::LAST_WORDS.saturating_add(Duration::from_secs(1));
-/// The reason for which calls of a cell end whose worker is gone.
-const DIED: &str = "the worker of the cell's network has died";
+/// Maximum number of tallies that a worker may owe: more than a session has jobs.
+const MAX_OPEN_QUESTIONS: usize = 64;
+/// Maximum number of frames read from a worker whose link is full: somewhat more than the link
+/// holds.
+const MAX_WORKER_FRAMES: usize = 1_024;
+/// Socket requests of one worker that are answered in a row before other events have their turn.
+const REQUESTS_IN_A_ROW: usize = 16;
+/// Time in which the worker of an ended cell must exit before it is killed. Longer than the
+/// worker's own limit, which starts later, when the worker reads of the end.
+const WORKER_EXIT_TIMEOUT: Duration = worker::DRAIN_TIMEOUT.saturating_add(Duration::from_secs(1));
+/// Error of calls in a cell whose worker is gone.
+const WORKER_DIED: &str = "the worker of the cell's network has died";
 
 /// The loop's state.
 #[derive(Debug)]
@@ -52,10 +58,10 @@ struct Gateway<'a> {
     hosts: Arc<Vec<(String, std::net::IpAddr)>>,
     connector: Connector,
     cells: HashMap<CellKey, Cell>,
-    ended: Ended,
-    /// Takes packet sockets that nobody needs: closing one takes 10 ms.
+    last_tallies: LastTallies,
+    /// Passes unneeded packet sockets to the processes that close them: one close takes 10 ms.
     closer: OwnedFd,
-    /// Frames that must arrive and found the link full.
+    /// Frames that must arrive but found the link full.
     pending: VecDeque<Vec<u8>>,
 }
 
@@ -69,21 +75,29 @@ pub(crate) fn serve(link: &OwnedFd, spec: &GatewaySpec, prepared: Prepared) {
     }
     let profiles = spec.profiles.iter().cloned().map(Arc::new).collect();
     let hosts = Arc::new(spec.hosts.clone());
-    let cells = HashMap::new();
-    let (ended, pending) = (Ended::default(), VecDeque::new());
-    let mut gateway =
-        Gateway { link, spec, profiles, prepared, hosts, connector, cells, ended, closer, pending };
+    let mut gateway = Gateway {
+        link,
+        spec,
+        profiles,
+        prepared,
+        hosts,
+        connector,
+        cells: HashMap::new(),
+        last_tallies: LastTallies::default(),
+        closer,
+        pending: VecDeque::new(),
+    };
     while gateway.turn().is_ok() {}
 }
 
-/// Forks the processes that close packet sockets, which share what they are sent.
+/// Forks the processes that close packet sockets. All of them read from the same link.
 fn closer() -> Result<OwnedFd, Errno> {
     let (ours, theirs) = pair()?;
     for _ in 0..CLOSERS {
         if let Side::Child = fork()? {
             drop(ours);
             let mut buffer = [0; 8];
-            // Each packet's descriptors are closed as it is dropped.
+            // Dropping a received packet closes its descriptors.
             while receive(&theirs, &mut buffer, PacketWait::Yes).is_ok_and(|got| got.bytes > 0) {}
             process::exit_now(0);
         }
@@ -92,12 +106,12 @@ fn closer() -> Result<OwnedFd, Errno> {
 }
 
 impl Gateway<'_> {
-    /// Waits for something to happen, and does what it asks for.
+    /// Waits for events and handles them.
     fn turn(&mut self) -> Result<(), Errno> {
         let ready = self.ready()?;
         self.kill_late();
-        // All of them before any packet: in a session a call is begun before its first packet is sent. In a new cell it may be
-        // begun after it, which waits.
+        // All frames before any packet: in a session a call begins before its first packet is sent.
+        // In a new cell the first packet may come earlier, and waits.
         while self.frame()? {}
         self.send_pending();
         for source in ready {
@@ -114,17 +128,17 @@ impl Gateway<'_> {
     }
 
     fn ready(&self) -> Result<Vec<Source>, Errno> {
-        let mut of_link = PollFlags::POLLIN;
-        of_link.set(PollFlags::POLLOUT, !self.pending.is_empty());
+        let mut link_events = PollFlags::POLLIN;
+        link_events.set(PollFlags::POLLOUT, !self.pending.is_empty());
         let mut sources: Vec<(Source, BorrowedFd<'_>, PollFlags)> =
-            vec![(Source::Supervisor, self.link.as_fd(), of_link)];
+            vec![(Source::Supervisor, self.link.as_fd(), link_events)];
         for (key, cell) in &self.cells {
             cell.add_sources(*key, &mut sources);
         }
         let waited = sources.iter().map(|(_, fd, flags)| PollFd::new(*fd, *flags));
         let mut waited: Vec<PollFd<'_>> = waited.collect();
         loop {
-            match poll(&mut waited, self.patience()) {
+            match poll(&mut waited, self.poll_timeout()) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
@@ -135,12 +149,12 @@ impl Gateway<'_> {
         Ok(ready.map(|((source, ..), _)| *source).collect())
     }
 
-    /// Returns the time until the next worker must have ended.
-    fn patience(&self) -> PollTimeout {
+    /// Returns the time until the next worker must have exited.
+    fn poll_timeout(&self) -> PollTimeout {
         let Some(next) = self.cells.values().filter_map(Cell::ends_by).min() else {
             return PollTimeout::NONE;
         };
-        // A millisecond more, as a part of one would be none.
+        // Rounded up: a fraction of a millisecond would become zero.
         let left = next.saturating_duration_since(Instant::now()).as_millis().saturating_add(1);
         PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
     }
@@ -155,10 +169,10 @@ impl Gateway<'_> {
         }
     }
 
-    /// Reads a frame of the supervisor. An error ends the gateway: one that cannot be read leaves cells whose state
-    /// nobody knows. Returns false once there are no more.
+    /// Reads a frame of the supervisor. Returns false once there are no more. An error ends the
+    /// gateway: after an unreadable frame the state of the cells is unknown.
     fn frame(&mut self) -> Result<bool, Errno> {
-        // Not zeroed: this is asked at each turn, and there is hardly ever a frame.
+        // Not zeroed: this runs each turn, and most turns have no frame.
         let mut buffer = Vec::with_capacity(FRAME_BYTES);
         let mut received = match receive_into(self.link, &mut buffer, PacketWait::No) {
             Ok(received) => received,
@@ -176,7 +190,7 @@ impl Gateway<'_> {
                     [packets, lifeline, ..] if !received.cut => packets.take().zip(lifeline.take()),
                     _ => None,
                 };
-                self.open(cell, (profile, seed), fds);
+                self.open(cell, profile, seed, fds);
             }
             ToGateway::Begin { cell, call, only } => {
                 self.begin(cell, Begun { call, only }, bytes);
@@ -187,67 +201,69 @@ impl Gateway<'_> {
         Ok(true)
     }
 
-    /// Asks the worker of a cell for the tally of a call. One that does not take the question has ended, or is ended:
-    /// its last words are then the answer, once they are read.
+    /// Asks the worker of a cell for the tally of a call. If the worker does not take the question,
+    /// it has exited or is killed; its last tally is then the answer, once it is read.
     fn ask(&mut self, key: CellKey, call: CallId, frame: &[u8]) {
-        self.heed_first_packet(key);
-        if let Some(State::Working { asked, .. }) = self.cells.get(&key).map(|cell| &cell.state)
-            && asked.len() >= ASKED
+        self.start_worker_if_ready(key);
+        if let Some(State::Working { open_questions, .. }) =
+            self.cells.get(&key).map(|cell| &cell.state)
+            && open_questions.len() >= MAX_OPEN_QUESTIONS
         {
-            return self.tell_incomplete(key, call);
+            return self.send_incomplete(key, call);
         }
         if !self.pass(key, frame) {
-            // It may have left its last words, which are then the answer. More than its link holds would be a worker that
-            // does not end.
-            for _ in 0..FRAMES {
+            // The worker may have left its last tally on the link. More frames than the link holds
+            // mean that the worker does not exit.
+            for _ in 0..MAX_WORKER_FRAMES {
                 if !self.worker_frame(key) {
                     break;
                 }
             }
-            let last = self.ended.of(key, call).map(<[u8]>::to_vec);
+            let last = self.last_tallies.get(key, call).map(<[u8]>::to_vec);
             if let Some(last) = last {
-                return self.tell(&last);
+                return self.send(&last);
             }
             self.kill(key);
         }
         match self.cells.get_mut(&key).map(|cell| &mut cell.state) {
-            Some(State::Working { asked, .. }) => asked.push(call),
+            Some(State::Working { open_questions, .. }) => open_questions.push(call),
             Some(State::Waiting { .. } | State::Failed) | None => self.answer(key, call),
         }
     }
 
-    /// Tells that what a call did is not known.
-    fn tell_incomplete(&mut self, cell: CellKey, call: CallId) {
+    /// Reports that the network use of a call is not known.
+    fn send_incomplete(&mut self, cell: CellKey, call: CallId) {
         let tally = Tally { incomplete: true, ..Tally::default() };
         if let Ok(frame) = encode_tally(cell, call, tally) {
-            self.tell(&frame);
+            self.send(&frame);
         }
     }
 
-    /// Tells the tally of a cell without a worker.
+    /// Sends the tally of a cell that has no worker.
     fn answer(&mut self, cell: CellKey, call: CallId) {
-        if let Some(frame) = self.ended.of(cell, call).map(<[u8]>::to_vec) {
-            return self.tell(&frame);
+        if let Some(frame) = self.last_tallies.get(cell, call).map(<[u8]>::to_vec) {
+            return self.send(&frame);
         }
         let known = self.cells.get(&cell);
         if known.is_none_or(|cell| matches!(cell.state, State::Failed)) {
-            return self.tell_incomplete(cell, call);
+            return self.send_incomplete(cell, call);
         }
-        // A cell that never sent has nothing to tell.
+        // Without a worker the cell has sent nothing.
         if let Ok(frame) = encode_tally(cell, call, Tally::default()) {
-            self.tell(&frame);
+            self.send(&frame);
         }
     }
 
     fn open(
         &mut self,
         key: CellKey,
-        (profile, seed): (u16, [u8; 16]),
+        profile: u16,
+        seed: [u8; 16],
         fds: Option<(OwnedFd, OwnedFd)>,
     ) {
         let profile = usize::from(profile);
         let egress = self.profiles.get(profile).filter(|egress| egress.class.has_egress());
-        let room = self.cells.len() < CELLS && !self.cells.contains_key(&key);
+        let room = self.cells.len() < MAX_CELLS && !self.cells.contains_key(&key);
         match (egress, fds) {
             (Some(egress), Some((packets, lifeline))) if room => {
                 let state = State::Waiting { packets, lifeline };
@@ -264,8 +280,8 @@ impl Gateway<'_> {
         }
     }
 
-    /// Begins a call in a cell. One whose worker does not take it has no network, and is told so: the worker would let
-    /// its packets out by what an earlier call may reach.
+    /// Begins a call in a cell. If the worker does not take the frame, it is killed and the cell
+    /// loses its network: otherwise it would still allow what an earlier call may reach.
     fn begin(&mut self, key: CellKey, begun: Begun, frame: &[u8]) {
         let Some(cell) = self.cells.get_mut(&key) else {
             return self.failed(key, "the network of the cell has ended");
@@ -274,26 +290,27 @@ impl Gateway<'_> {
         match &cell.state {
             State::Waiting { .. } => {}
             State::Working { .. } => {
-                // Its end is told once it is seen.
+                // Reported when its exit is seen.
                 if !self.pass(key, frame) {
                     self.kill(key);
                 }
             }
-            State::Failed => self.failed(key, DIED),
+            State::Failed => self.failed(key, WORKER_DIED),
         }
     }
 
-    /// Sends a frame on to the worker of a cell. Returns false if there is none.
+    /// Forwards a frame to the worker of a cell. Returns false if the cell has no worker or the
+    /// link is full.
     fn pass(&self, key: CellKey, frame: &[u8]) -> bool {
         match self.cells.get(&key).map(|cell| &cell.state) {
-            // A worker that does not read is one that has died, or is about to be found out.
+            // A worker that does not read has died or hangs.
             Some(State::Working { link, .. }) => send_now(link, frame, &[]).is_ok(),
             Some(State::Waiting { .. } | State::Failed) | None => false,
         }
     }
 
-    /// Forks the worker of a cell whose first packet has come and not been seen yet.
-    fn heed_first_packet(&mut self, key: CellKey) {
+    /// Forks the worker of a cell if its first packet has come but was not handled yet.
+    fn start_worker_if_ready(&mut self, key: CellKey) {
         if let Some(Cell { state: State::Waiting { packets, .. }, .. }) = self.cells.get(&key)
             && is_ready(packets)
         {
@@ -313,8 +330,8 @@ impl Gateway<'_> {
             Ok(((lifeline_here, Links { ours, theirs: (theirs, sockets) }), Side::Child)) => {
                 drop((lifeline_here, ours));
                 let egress = Arc::clone(&cell.egress);
-                let reads = egress.rules.iter().any(model::egress::EgressRule::intercepts);
-                let requests = self.prepared.of_cell(cell.profile, cell.seed, reads);
+                let intercepts = egress.rules.iter().any(model::egress::EgressRule::intercepts);
+                let requests = self.prepared.take_for_cell(cell.profile, cell.seed, intercepts);
                 self.become_worker(worker::Parts {
                     requests,
                     cell: key,
@@ -325,7 +342,8 @@ impl Gateway<'_> {
                     egress,
                     resolvers: u8::try_from(self.spec.resolvers.len()).unwrap_or(u8::MAX),
                     hosts: Arc::clone(&self.hosts),
-                    // Before its first packet: a call that is narrowed must not be so too late.
+                    // Set before the first packet, so that a narrowed call is narrowed from the
+                    // start.
                     begun,
                 })
             }
@@ -337,7 +355,7 @@ impl Gateway<'_> {
                     lifeline: Some(lifeline),
                     ending: Ending::No,
                     open: true,
-                    asked: Vec::new(),
+                    open_questions: Vec::new(),
                 };
             }
             Err(_) => {
@@ -347,24 +365,28 @@ impl Gateway<'_> {
         }
     }
 
-    /// Turns this process, which was just forked, into a worker. Nothing of other cells stays in it.
+    /// Turns this freshly forked process into a worker and drops the state of other cells.
     fn become_worker(&mut self, parts: worker::Parts) -> ! {
         self.cells.clear();
         self.profiles.clear();
-        (self.ended, self.pending) = (Ended::default(), VecDeque::new());
-        // The other end of the supervisor's link must not outlive the gateway in a worker, which asks for routes and sockets.
-        let own = [self.link.as_fd(), self.closer.as_fd(), self.connector.routes.as_fd()];
-        let closed = own.into_iter().try_for_each(cell::fds::close);
+        self.last_tallies = LastTallies::default();
+        self.pending = VecDeque::new();
+        // A worker must not keep the supervisor's link open after the gateway has died, nor hold the
+        // routing socket.
+        let gateway_fds = [self.link.as_fd(), self.closer.as_fd(), self.connector.routes.as_fd()];
+        let closed = gateway_fds.into_iter().try_for_each(cell::fds::close);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             closed.and_then(|()| run_worker(parts))
         }));
         process::exit_now(i32::from(!matches!(ended, Ok(Ok(())))));
     }
 
-    /// Passes on a frame of a worker, which may speak of its own cell only. Returns false if there was none.
+    /// Forwards a frame of a worker, which may speak of its cell only. Returns false if there is no
+    /// frame.
     fn worker_frame(&mut self, key: CellKey) -> bool {
-        let Some(Cell { state: State::Working { link, open, asked, .. }, unlisted, .. }) =
-            self.cells.get_mut(&key)
+        let Some(Cell {
+            state: State::Working { link, open, open_questions, .. }, unlisted, ..
+        }) = self.cells.get_mut(&key)
         else {
             return false;
         };
@@ -380,50 +402,52 @@ impl Gateway<'_> {
         let bytes = buffer.as_slice();
         match decode::<FromGateway>(bytes) {
             Ok(FromGateway::Connection { cell, .. }) if cell == key => {
-                // For the log alone, which does without where the link is full, and is told how many.
+                // Only for the audit log, which may miss a line if the link is full; the tally
+                // reports how many.
                 if send_now(self.link, bytes, &[]).is_err() {
                     *unlisted = unlisted.saturating_add(1);
                 }
             }
-            // Once for each question: tallies wait for room on the link, and must not crowd out those of other cells.
+            // One tally for each question: tallies wait for room on the link, and must not crowd
+            // out those of other cells.
             Ok(FromGateway::Tally { cell, call, mut tally })
-                if cell == key && take(asked, call) =>
+                if cell == key && take_question(open_questions, call) =>
             {
                 tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
                 if let Ok(frame) = encode_tally(cell, call, tally) {
-                    self.tell(&frame);
+                    self.send(&frame);
                 }
             }
             Ok(FromGateway::Last { cell, call, mut tally }) if cell == key => {
-                let at = asked.iter().position(|asked| *asked == call);
-                let is_asked = at.map(|at| asked.remove(at)).is_some();
+                let index = open_questions.iter().position(|question| *question == call);
+                let is_asked = index.map(|index| open_questions.remove(index)).is_some();
                 tally.unlisted = tally.unlisted.saturating_add(std::mem::take(unlisted));
                 if let Ok(frame) = encode_tally(cell, call, tally) {
                     if is_asked {
-                        self.tell(&frame);
+                        self.send(&frame);
                     }
-                    self.ended.keep(key, frame);
+                    self.last_tallies.keep(key, frame);
                 }
             }
-            // A worker says nothing else, unless it is not one any more.
+            // An honest worker sends nothing else: this one has been taken over.
             Ok(_) | Err(_) => self.kill(key),
         }
         true
     }
 
-    /// Answers requests of a worker for sockets.
+    /// Answers socket requests of a worker.
     fn serve_sockets(&mut self, key: CellKey) {
-        for _ in 0..REQUESTS {
+        for _ in 0..REQUESTS_IN_A_ROW {
             match self.serve_socket(key) {
                 Ok(true) => {}
                 Ok(false) => return,
-                // It says what no worker says, or nothing any more.
+                // A malformed request, or the link is broken.
                 Err(_) => return self.kill(key),
             }
         }
     }
 
-    /// Answers one request. Returns false where there is none, or no room for an answer.
+    /// Answers one request. Returns false if there is no request, or no room for the answer.
     fn serve_socket(&mut self, key: CellKey) -> Result<bool, Errno> {
         let Some(cell) = self.cells.get_mut(&key) else { return Ok(false) };
         let State::Working { sockets, ending, .. } = &mut cell.state else { return Ok(false) };
@@ -449,7 +473,7 @@ impl Gateway<'_> {
                 SocketRequest::Destination { protocol: Protocol::Tcp, .. }
                 | SocketRequest::Resolver { .. },
             ) => (SocketAnswer::Failed { errno: sys::raw(Errno::ETIMEDOUT) }, None),
-            // Lets the last datagrams of a cell arrive, as they would without one.
+            // Lets the last datagrams of an ended cell go out.
             (Ending::No | Ending::By(_), _) => self.connector.answer(&cell.egress, only, request),
         };
         sockets.waiting = Some((encode(&answer).map_err(|_| Errno::EPROTO)?, socket));
@@ -458,51 +482,52 @@ impl Gateway<'_> {
 
     fn kill(&self, key: CellKey) {
         if let Some(Cell { state: State::Working { pidfd, .. }, .. }) = self.cells.get(&key) {
-            // It may have ended already, which `exited` then tells.
+            // Fails only if the worker has exited already, which `exited` then reports.
             process::signal(pidfd, Signal::SIGKILL).unwrap_or_default();
         }
     }
 
-    /// Reaps a worker. One that ended before its cell is told, also where it says that all is well: a call would go on
-    /// without a network, and nobody would know.
+    /// Reaps a worker. If it exited before its cell, the supervisor is notified even if the exit
+    /// code is 0: the call would otherwise continue without a network, unnoticed.
     fn exited(&mut self, key: CellKey) {
         let Some(cell) = self.cells.get(&key) else { return };
         let State::Working { pidfd, lifeline, .. } = &cell.state else { return };
-        let well = match process::collect(pidfd) {
+        let is_success = match process::collect(pidfd) {
             Ok(None) => return,
             Ok(Some(collected)) => collected.well,
             Err(_) => false,
         };
         // The worker may have seen the end of the cell before this loop does.
         let is_over = lifeline.as_ref().is_none_or(is_ready);
-        // Its last words are still to be read.
+        // Frames that the worker left on the link.
         while self.worker_frame(key) {}
         let Some(cell) = self.cells.get_mut(&key) else { return };
-        let State::Working { ending, asked, .. } = &mut cell.state else { return };
-        let (ending, asked) = (*ending, std::mem::take(asked));
-        if ending != Ending::No || (well && is_over) {
+        let State::Working { ending, open_questions, .. } = &mut cell.state else { return };
+        let ending = *ending;
+        let open_questions = std::mem::take(open_questions);
+        if ending != Ending::No || (is_success && is_over) {
             self.cells.remove(&key);
         } else {
             cell.state = State::Failed;
-            self.failed(key, DIED);
+            self.failed(key, WORKER_DIED);
         }
-        asked.into_iter().for_each(|call| self.answer(key, call));
+        open_questions.into_iter().for_each(|call| self.answer(key, call));
     }
 
     /// Ends the network of a cell that is gone.
     fn close(&mut self, key: CellKey) {
-        self.heed_first_packet(key);
+        self.start_worker_if_ready(key);
         let Some(cell) = self.cells.get_mut(&key) else { return };
         match &mut cell.state {
             State::Working { link, lifeline, ending, .. } => {
                 *lifeline = None;
-                // A second word of the end gives no more time.
+                // A second report of the end does not extend the deadline.
                 if *ending != Ending::No {
                     return;
                 }
-                let told = encode(&ToGateway::Close { cell: key })
+                let notified = encode(&ToGateway::Close { cell: key })
                     .is_ok_and(|frame| send_now(&*link, &frame, &[]).is_ok());
-                match Instant::now().checked_add(ENDING).filter(|_| told) {
+                match Instant::now().checked_add(WORKER_EXIT_TIMEOUT).filter(|_| notified) {
                     Some(by) => *ending = Ending::By(by),
                     None => cell.kill_at_end(),
                 }
@@ -512,32 +537,32 @@ impl Gateway<'_> {
                     self.cells.remove(&key)
                 {
                     self.close_packets(&packets);
-                    // It has sent nothing.
+                    // A cell without a worker has sent nothing.
                     let tally = |begun: Begun| encode_tally(key, begun.call, Tally::default());
                     if let Some(Ok(frame)) = begun.map(tally) {
-                        self.ended.keep(key, frame);
+                        self.last_tallies.keep(key, frame);
                     }
                 }
             }
         }
     }
 
-    /// Has a packet socket closed by another process.
+    /// Has a packet socket closed by a closer process.
     fn close_packets(&self, packets: &OwnedFd) {
-        // Where it cannot be sent, it is closed here, which takes longer.
+        // On failure the caller's drop closes it here, which only takes longer.
         send_now(&self.closer, b"x", &[packets.as_fd()]).unwrap_or_default();
     }
 
-    fn failed(&mut self, cell: CellKey, why: &str) {
-        let frame = FromGateway::Failed { cell: Some(cell), why: why.to_owned() };
+    fn failed(&mut self, cell: CellKey, reason: &str) {
+        let frame = FromGateway::Failed { cell: Some(cell), why: reason.to_owned() };
         if let Ok(frame) = encode(&frame) {
-            self.tell(&frame);
+            self.send(&frame);
         }
     }
 
-    /// Sends a frame to the supervisor, at once or as soon as the link has room.
-    fn tell(&mut self, frame: &[u8]) {
-        if self.pending.len() < PENDING {
+    /// Sends a frame to the supervisor now, or as soon as the link has room.
+    fn send(&mut self, frame: &[u8]) {
+        if self.pending.len() < MAX_PENDING {
             self.pending.push_back(frame.to_vec());
         }
         self.send_pending();
@@ -545,7 +570,7 @@ impl Gateway<'_> {
 
     fn send_pending(&mut self) {
         while let Some(frame) = self.pending.front() {
-            // A link that is closed ends the loop when it is read.
+            // A closed link ends the loop at the next read.
             if send_now(self.link, frame, &[]).is_err() {
                 return;
             }
@@ -554,11 +579,11 @@ impl Gateway<'_> {
     }
 }
 
-/// Takes a question about a call out of those that are open, and those before it: a worker answers in their order, and what
-/// it could not send is not sent later. Returns false if there is none.
-fn take(asked: &mut Vec<CallId>, call: CallId) -> bool {
-    let at = asked.iter().position(|asked| *asked == call);
-    at.map(|at| asked.drain(..=at)).is_some()
+/// Removes a call from the open questions, and all asked before it: a worker answers in order, and
+/// an answer it could not send does not come later. Returns false if the call is not among them.
+fn take_question(open_questions: &mut Vec<CallId>, call: CallId) -> bool {
+    let index = open_questions.iter().position(|question| *question == call);
+    index.map(|index| open_questions.drain(..=index)).is_some()
 }
 
 fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
@@ -569,7 +594,7 @@ fn run_worker(parts: worker::Parts) -> Result<(), Errno> {
         .enable_time()
         .build()
         .map_err(|error| cell::errno_of(&error))?;
-    confine::worker(parts.most_descriptors())?;
+    confine::worker(parts.max_descriptors())?;
     runtime.block_on(worker::serve(parts, seed))
 }
 

@@ -1,4 +1,5 @@
-//! Claims about the gateway process: calls begin, workers end with their cell, and one that lies is ended.
+//! Tests of the gateway process: calls begin, workers end with their cell, and a worker that lies
+//! is killed.
 
 use std::os::fd::AsRawFd;
 
@@ -20,24 +21,26 @@ fn spec() -> GatewaySpec {
     }
 }
 
-/// A gateway with one cell, whose worker sleeps and has been asked about call 9. Returns the worker's end of the
-/// link for frames, and of that for sockets, too.
+/// Makes a gateway with one cell, whose worker sleeps and owes the tally of call 9. Returns also
+/// the worker's ends of the links for frames and for sockets.
 fn gateway<'a>(
     link: &'a OwnedFd,
     spec: &'a GatewaySpec,
 ) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd)) {
     let sleep = || std::thread::sleep(std::time::Duration::from_secs(60));
-    let (gateway, worker, theirs, _) = gateway_of(link, spec, sleep);
+    let (gateway, worker, theirs, _) = gateway_with_worker(link, spec, sleep);
     (gateway, worker, theirs)
 }
 
-/// The same with a worker that does this and exits as if all were well. Returns the cell's end of its lifeline too.
-fn gateway_of<'a>(
+/// Same, with a worker that runs `act` and exits with code 0. Returns also the cell's end of its
+/// lifeline.
+fn gateway_with_worker<'a>(
     link: &'a OwnedFd,
     spec: &'a GatewaySpec,
     act: impl FnOnce(),
 ) -> (Gateway<'a>, OwnedFd, (OwnedFd, OwnedFd), OwnedFd) {
-    // Not a pipe: children of other tests hold a copy of its end, and a shutdown ends both.
+    // Not a pipe: children of other tests may hold a copy of its end, while a shutdown affects all
+    // copies.
     let (lifeline, init) = pair().expect("a pair");
     let Side::Parent(worker) = fork().expect("a child") else {
         drop(init);
@@ -52,7 +55,7 @@ fn gateway_of<'a>(
         lifeline: Some(lifeline),
         ending: Ending::No,
         open: true,
-        asked: vec![9],
+        open_questions: vec![9],
     };
     let begun = Some(Begun { call: 9, only: None });
     let egress = Arc::new(Egress::default());
@@ -65,14 +68,14 @@ fn gateway_of<'a>(
         hosts: Arc::default(),
         connector: Connector::new(Vec::new()).expect("a socket"),
         cells: HashMap::from([(KEY, cell)]),
-        ended: Ended::default(),
+        last_tallies: LastTallies::default(),
         closer: closer().expect("a closer"),
         pending: VecDeque::new(),
     };
     (gateway, worker.pidfd, theirs, init)
 }
 
-/// Makes what a worker tells of a connection.
+/// Makes a report of a connection.
 fn a_connection() -> Connection {
     Connection {
         protocol: Protocol::Tcp,
@@ -87,27 +90,28 @@ fn a_connection() -> Connection {
     }
 }
 
-/// Reads what the supervisor gets.
-fn told(supervisor: &OwnedFd) -> Vec<FromGateway> {
+/// Reads all frames that the supervisor has received.
+fn received_frames(supervisor: &OwnedFd) -> Vec<FromGateway> {
     let mut buffer = vec![0; FRAME_BYTES];
-    let mut got = Vec::new();
+    let mut frames = Vec::new();
     while let Ok(received) = receive(supervisor, &mut buffer, PacketWait::No) {
-        got.push(decode(buffer.get(..received.bytes).expect("read")).expect("a frame"));
+        frames.push(decode(buffer.get(..received.bytes).expect("read")).expect("a frame"));
     }
-    got
+    frames
 }
 
-/// Returns true if the worker was killed, and ends it.
+/// Returns true if the worker was killed, and makes sure that it ends.
 fn killed(worker: &OwnedFd) -> bool {
     let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
     let killed = poll(&mut waited, PollTimeout::from(500_u16)).expect("waited") == 1;
+    // Fails only if the worker has ended already.
     process::signal(worker, Signal::SIGKILL).unwrap_or_default();
     killed
 }
 
-/// Gives the frames to a gateway as those of a worker that has been asked about call 9; returns what the supervisor
-/// gets, and if the worker was killed.
-fn said(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
+/// Passes frames to a gateway as those of a worker that owes the tally of call 9. Returns what the
+/// supervisor receives, and whether the worker was killed.
+fn frames_and_kill(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (theirs, _sockets)) = gateway(&link, &spec);
@@ -115,14 +119,14 @@ fn said(frames: &[FromGateway]) -> (Vec<FromGateway>, bool) {
         send_now(&theirs, &encode(frame).expect("it fits"), &[]).expect("sent");
         gateway.worker_frame(KEY);
     }
-    let got = told(&supervisor);
+    let received = received_frames(&supervisor);
     let killed = killed(&worker);
     process::wait(&worker).expect("its end");
-    (got, killed)
+    (received, killed)
 }
 
 #[test]
-fn a_call_that_its_worker_does_not_take_has_no_network() {
+fn a_call_that_its_worker_does_not_accept_loses_its_network() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, _theirs) = gateway(&link, &spec);
@@ -130,10 +134,11 @@ fn a_call_that_its_worker_does_not_take_has_no_network() {
         let frame = ToGateway::Begin { cell: KEY, call, only: None };
         gateway.begin(KEY, Begun { call, only: None }, &encode(&frame).expect("it fits"));
     };
-    // The control: one that is taken is told to nobody, and the worker lives.
+    // Positive control: an accepted call is reported to the supervisor by no frame, and the worker
+    // lives.
     begin(&mut gateway, 10);
-    assert_eq!(told(&supervisor), []);
-    // It reads nothing, so that the link fills.
+    assert_eq!(received_frames(&supervisor), []);
+    // The worker reads nothing, so the link fills up.
     let mut call = 10;
     while gateway.pass(KEY, &[0; 512]) {
         assert!(call < 100_000, "the link takes everything");
@@ -143,18 +148,18 @@ fn a_call_that_its_worker_does_not_take_has_no_network() {
     let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it was not killed");
     gateway.exited(KEY);
-    let failed = FromGateway::Failed { cell: Some(KEY), why: DIED.to_owned() };
-    let answers = told(&supervisor);
+    let failed = FromGateway::Failed { cell: Some(KEY), why: WORKER_DIED.to_owned() };
+    let answers = received_frames(&supervisor);
     assert_eq!(answers.first(), Some(&failed), "{answers:?}");
-    // Later calls of the cell are told the same, and those of a cell that is gone.
+    // Later calls of the cell fail the same way, and so do calls of a cell that is gone.
     begin(&mut gateway, call + 1);
-    assert_eq!(told(&supervisor), [failed]);
+    assert_eq!(received_frames(&supervisor), [failed]);
     gateway.cells.clear();
     begin(&mut gateway, call + 2);
-    assert!(matches!(told(&supervisor).as_slice(), [FromGateway::Failed { .. }]));
+    assert!(matches!(received_frames(&supervisor).as_slice(), [FromGateway::Failed { .. }]));
 }
 
-/// Returns the state of the end of the cell's worker; nothing once the cell is forgotten.
+/// Returns how far the shutdown of the cell's worker has come; `None` once the cell is forgotten.
 fn ending(gateway: &Gateway<'_>) -> Option<Ending> {
     match &gateway.cells.get(&KEY)?.state {
         State::Working { ending, .. } => Some(*ending),
@@ -163,12 +168,12 @@ fn ending(gateway: &Gateway<'_>) -> Option<Ending> {
 }
 
 #[test]
-fn a_worker_that_ignores_the_end_of_its_cell_gets_nothing_more_and_is_killed() {
+fn a_worker_that_outlives_its_cell_gets_no_more_sockets_and_is_killed() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let sleep = || std::thread::sleep(Duration::from_secs(60));
-    let (mut gateway, worker, (_frames, sockets), _init) = gateway_of(&link, &spec, sleep);
-    let asks = |gateway: &mut Gateway<'_>, protocol| {
+    let (mut gateway, worker, (_frames, sockets), _init) = gateway_with_worker(&link, &spec, sleep);
+    let ask_for_socket = |gateway: &mut Gateway<'_>, protocol| {
         let to = "203.0.113.7:80".parse().expect("an address");
         let ask = SocketRequest::Destination { protocol, to };
         send_now(&sockets, &encode(&ask).expect("it fits"), &[]).expect("sent");
@@ -177,19 +182,20 @@ fn a_worker_that_ignores_the_end_of_its_cell_gets_nothing_more_and_is_killed() {
         let received = receive(&sockets, &mut buffer, PacketWait::No).expect("an answer");
         decode::<SocketAnswer>(buffer.get(..received.bytes).expect("read")).expect("an answer")
     };
-    // The control: before its end each is judged (the cell has no rule), and the loop waits for no time.
+    // Positive control: before the cell ends each request is judged (the cell has no rule), and the
+    // loop has no deadline.
     let is_judged = |answer: &SocketAnswer| matches!(answer, SocketAnswer::Refused { .. });
-    assert!(is_judged(&asks(&mut gateway, Protocol::Tcp)));
-    assert_eq!(gateway.patience(), PollTimeout::NONE);
+    assert!(is_judged(&ask_for_socket(&mut gateway, Protocol::Tcp)));
+    assert_eq!(gateway.poll_timeout(), PollTimeout::NONE);
     let close = encode(&ToGateway::Close { cell: KEY }).expect("it fits");
     send_now(&supervisor, &close, &[]).expect("sent");
     gateway.turn().expect("a turn");
     let Some(Ending::By(by)) = ending(&gateway) else { panic!("{:?}", gateway.cells) };
     let ended = SocketAnswer::Failed { errno: sys::raw(Errno::ETIMEDOUT) };
-    assert_eq!(asks(&mut gateway, Protocol::Tcp), ended);
-    // The last datagrams are judged as ever.
-    assert!(is_judged(&asks(&mut gateway, Protocol::Udp)));
-    // Another word of its end gives no more time.
+    assert_eq!(ask_for_socket(&mut gateway, Protocol::Tcp), ended);
+    // The last datagrams are still judged.
+    assert!(is_judged(&ask_for_socket(&mut gateway, Protocol::Udp)));
+    // A second report of the end does not extend the deadline.
     gateway.close(KEY);
     assert_eq!(ending(&gateway), Some(Ending::By(by)));
     while let Some(Ending::By(_)) = ending(&gateway) {
@@ -203,39 +209,39 @@ fn a_worker_that_ignores_the_end_of_its_cell_gets_nothing_more_and_is_killed() {
 }
 
 #[test]
-fn a_worker_that_exits_before_its_cell_has_died_whatever_it_says() {
+fn a_worker_that_exits_before_its_cell_counts_as_died() {
     for cell_ends in [false, true] {
         let (supervisor, link) = pair().expect("a pair");
         let spec = spec();
-        let (mut gateway, worker, _theirs, init) = gateway_of(&link, &spec, || ());
+        let (mut gateway, worker, _theirs, init) = gateway_with_worker(&link, &spec, || ());
         let mut waited = [PollFd::new(worker.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut waited, PollTimeout::from(5_000_u16)), Ok(1), "it has not ended");
-        // With the cell's end, which the worker saw first, its exit is an honest one.
+        // If the cell has ended, which the worker saw first, the exit is an ordinary one.
         if cell_ends {
             nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
         }
         gateway.exited(KEY);
-        let failed = FromGateway::Failed { cell: Some(KEY), why: DIED.to_owned() };
+        let failed = FromGateway::Failed { cell: Some(KEY), why: WORKER_DIED.to_owned() };
         let tally = Tally { incomplete: true, ..Tally::default() };
         let tally = FromGateway::Tally { cell: KEY, call: 9, tally };
         let expected = if cell_ends { vec![tally] } else { vec![failed, tally] };
-        assert_eq!(told(&supervisor), expected, "{cell_ends}");
+        assert_eq!(received_frames(&supervisor), expected, "{cell_ends}");
         assert_eq!(gateway.cells.is_empty(), cell_ends);
     }
 }
 
 #[test]
-fn a_call_whose_worker_has_just_ended_is_told_what_it_did() {
+fn the_tally_of_a_worker_that_has_just_exited_is_sent() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
-    let (mut gateway, worker, (frames, sockets), init) = gateway_of(&link, &spec, || ());
-    // Does as a quick call: the cell ends, its worker leaves its words and ends too, and the supervisor
-    // asks, all before the loop looks.
+    let (mut gateway, worker, (frames, sockets), init) = gateway_with_worker(&link, &spec, || ());
+    // As after a quick call: the cell ends, its worker leaves a tally and exits, and the supervisor
+    // ask_for_socket, all before the loop runs again.
     nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
     let tally = Tally { unlisted: 3, ..Tally::default() };
     let last = FromGateway::Last { cell: KEY, call: 10, tally: tally.clone() };
     send_now(&frames, &encode(&last).expect("it fits"), &[]).expect("sent");
-    // Children of other tests hold copies of both.
+    // Children of other tests may hold copies of both.
     for link in [frames, sockets] {
         nix::sys::socket::shutdown(link.as_raw_fd(), Shutdown::Both).expect("shut");
     }
@@ -246,13 +252,13 @@ fn a_call_whose_worker_has_just_ended_is_told_what_it_did() {
     while gateway.cells.contains_key(&KEY) {
         gateway.turn().expect("a turn");
     }
-    let answers = told(&supervisor);
+    let answers = received_frames(&supervisor);
     let answer = FromGateway::Tally { cell: KEY, call: 10, tally };
     assert!(answers.contains(&answer), "{answers:?}");
 }
 
 #[test]
-fn a_worker_that_takes_no_question_and_talks_for_ever_holds_up_nobody() {
+fn a_worker_that_floods_its_link_does_not_block_the_gateway() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (frames, _sockets)) = gateway(&link, &spec);
@@ -263,51 +269,53 @@ fn a_worker_that_takes_no_question_and_talks_for_ever_holds_up_nobody() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                // Ends by itself, so that a gateway that reads them all fails, and does not hang.
+                // Bounded, so that a gateway that reads all frames fails the test and does not
+                // hang.
                 let mut sent = 0;
                 while sent < 20_000 && !over.load(std::sync::atomic::Ordering::Relaxed) {
                     sent += i32::from(send_now(&frames, &frame, &[]).is_ok());
                 }
             });
         }
-        // Full before the question comes.
+        // The link is full before the question comes.
         while send_now(&frames, &frame, &[]).is_ok() {}
         gateway.ask(KEY, 10, b"a question");
         over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     let unlisted = gateway.cells.get(&KEY).map_or(0, |cell| cell.unlisted);
-    let read = told(&supervisor).len() + usize::try_from(unlisted).expect("a small number");
-    assert!((100..=FRAMES).contains(&read), "{read}");
+    let read =
+        received_frames(&supervisor).len() + usize::try_from(unlisted).expect("a small number");
+    assert!((100..=MAX_WORKER_FRAMES).contains(&read), "{read}");
     assert!(killed(&worker));
     process::wait(&worker).expect("its end");
 }
 
 #[test]
-fn questions_that_are_never_answered_are_bounded_and_kill_no_honest_worker() {
+fn unanswered_questions_are_bounded_and_kill_no_honest_worker() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (frames, _sockets)) = gateway(&link, &spec);
-    let most = CallId::try_from(ASKED).expect("a small number");
-    for call in 10..10 + most {
+    let limit = CallId::try_from(MAX_OPEN_QUESTIONS).expect("a small number");
+    for call in 10..10 + limit {
         let ask = encode(&ToGateway::Ask { cell: KEY, call }).expect("it fits");
         gateway.ask(KEY, call, &ask);
     }
-    // The last was one too many, and is told to be unknown.
+    // The last question exceeded the limit: its tally is marked incomplete.
     let tally = |call, incomplete| FromGateway::Tally {
         cell: KEY,
         call,
         tally: Tally { incomplete, ..Tally::default() },
     };
-    assert_eq!(told(&supervisor), [tally(9 + most, true)]);
+    assert_eq!(received_frames(&supervisor), [tally(9 + limit, true)]);
     send_now(&frames, &encode(&tally(9, false)).expect("it fits"), &[]).expect("sent");
     assert!(gateway.worker_frame(KEY));
-    assert_eq!(told(&supervisor), [tally(9, false)]);
+    assert_eq!(received_frames(&supervisor), [tally(9, false)]);
     assert!(!killed(&worker));
     process::wait(&worker).expect("its end");
 }
 
 #[test]
-fn a_packet_that_has_come_is_seen_before_its_call_is_told_that_none_has() {
+fn a_waiting_packet_is_handled_before_its_call_is_tallied() {
     for closes in [false, true] {
         for sends in [false, true] {
             let (_supervisor, link) = pair().expect("a pair");
@@ -333,7 +341,7 @@ fn a_packet_that_has_come_is_seen_before_its_call_is_told_that_none_has() {
 }
 
 #[test]
-fn a_worker_that_takes_no_sockets_gets_no_more() {
+fn a_worker_that_does_not_read_its_sockets_gets_no_more() {
     let (_supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (_frames, sockets)) = gateway(&link, &spec);
@@ -346,7 +354,7 @@ fn a_worker_that_takes_no_sockets_gets_no_more() {
         }
         gateway.serve_sockets(KEY);
     }
-    // Some thirty answers wait, and then one that has no room, for which nothing more is read.
+    // About thirty answers wait, then one that does not fit; after it no request is read.
     let cell = gateway.cells.get(&KEY).expect("the cell");
     let State::Working { sockets: ours, .. } = &cell.state else { panic!("{cell:?}") };
     assert!(ours.waiting.is_some());
@@ -355,7 +363,7 @@ fn a_worker_that_takes_no_sockets_gets_no_more() {
         answered += 1;
     }
     assert!((2..100).contains(&answered), "{answered}");
-    // Once it reads, it is served again; what is no request ends it.
+    // Once the worker reads, it is served again; a malformed request kills it.
     gateway.serve_sockets(KEY);
     assert!(receive(&sockets, &mut buffer, PacketWait::No).is_ok());
     while receive(&sockets, &mut buffer, PacketWait::No).is_ok() {
@@ -368,11 +376,11 @@ fn a_worker_that_takes_no_sockets_gets_no_more() {
 }
 
 #[test]
-fn a_worker_says_what_it_was_asked_of_its_own_cell_and_nothing_else() {
+fn a_worker_may_only_answer_questions_about_its_cell() {
     let tally = |cell, call| FromGateway::Tally { cell, call, tally: Tally::default() };
     let connection = |cell| FromGateway::Connection { cell, call: 9, connection: a_connection() };
-    let own = [connection(KEY), tally(KEY, 9), connection(KEY)];
-    assert_eq!(said(&own), (own.to_vec(), false));
+    let honest = [connection(KEY), tally(KEY, 9), connection(KEY)];
+    assert_eq!(frames_and_kill(&honest), (honest.to_vec(), false));
     let other = CellKey { slot: 2, ..KEY };
     for hostile in [
         vec![tally(KEY, 8)],
@@ -381,9 +389,9 @@ fn a_worker_says_what_it_was_asked_of_its_own_cell_and_nothing_else() {
         vec![FromGateway::Up],
         vec![FromGateway::Failed { cell: Some(other), why: String::new() }],
     ] {
-        assert_eq!(said(&hostile), (Vec::new(), true), "{hostile:?}");
+        assert_eq!(frames_and_kill(&hostile), (Vec::new(), true), "{hostile:?}");
     }
-    // A second answer to one question is none.
+    // A second answer to one question is not forwarded.
     let twice = [tally(KEY, 9), tally(KEY, 9)];
-    assert_eq!(said(&twice), (vec![tally(KEY, 9)], true));
+    assert_eq!(frames_and_kill(&twice), (vec![tally(KEY, 9)], true));
 }

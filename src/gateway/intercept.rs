@@ -1,12 +1,13 @@
-//! Requests of a cell that are judged one by one: methods, paths and secrets.
+//! Intercepts HTTP requests of a cell: judges method and path of each, and puts in secrets.
 //!
-//! A connection whose rule has HTTP rules or a secret comes here, once it is open. TLS ends here: the cell sees a
-//! certificate of the run's own authority (`authority`), the server's is verified against the host's roots. Then
-//! each request is judged (`request`), written anew and sent; its answer is scrubbed of secrets (`body`).
-//! `connection` joins the two ends; `trust` makes the files by which cells trust the authority.
+//! A connection whose rule has HTTP rules or a secret is passed here once it is open. TLS ends at
+//! the gateway: the cell sees a certificate of this run's authority (`authority`), and the server's
+//! certificate is verified against the host's roots. Each request is judged (`request`), rebuilt
+//! and sent; secrets are removed from its answer (`body`). `connection` joins the two ends; `trust`
+//! makes the files by which cells trust the authority.
 //!
-//! *Architecture Invariant:* a request reaches a server only as hyper wrote it out of judged parts, and a secret only
-//! a server whose certificate was verified for the name of the rule.
+//! *Architecture Invariant:* a request reaches a server only as hyper writes it from judged parts,
+//! and a secret only a server whose certificate was verified for the name of the rule.
 
 mod authority;
 mod body;
@@ -34,7 +35,7 @@ pub use secrets::SecretValue;
 use request::{CellSeed, Destination};
 use tls::Handshakes;
 
-/// The reasons for which an intercepted connection ends before its end.
+/// Why an intercepted connection was cut.
 #[derive(Debug, thiserror::Error)]
 pub enum InterceptError {
     #[error("the cell's handshake failed")]
@@ -47,69 +48,72 @@ pub enum InterceptError {
     Server(#[source] hyper::Error),
     #[error("the cell's connection failed")]
     Cell(#[source] hyper::Error),
-    /// It has been told to [`RequestEvents`].
+    /// Already reported to [`RequestEvents`].
     #[error("the handshake names a host that the address was not resolved for")]
     Denied,
 }
 
-/// Receives what happens to requests. `request` is the method and the URL, without the query.
+/// Receives events about requests. `request` is the method and the URL without the query.
 pub trait RequestEvents: Send + Sync {
     /// A request was refused.
-    fn denied(&self, request: &str, why: &str, grant: Option<&str>);
+    fn denied(&self, request: &str, reason: &str, grant: Option<&str>);
     /// A request was answered with this status.
     fn answered(&self, request: &str, status: u16);
 }
 
-/// A connection of the cell that is to be intercepted.
+/// A connection of the cell to intercept.
 #[derive(Debug)]
 pub struct Intercepted {
     pub port: u16,
-    /// Rules by name that have the port and names of the address. The connection must be for one of these names.
+    /// Rules by name that have the port and match the address. The connection must be for one of
+    /// their names.
     pub rules: Vec<PinnedRule>,
 }
 
-/// The means of interception, which all cells share.
+/// Keys and configuration of interception, shared by all cells.
 #[derive(Debug, Clone)]
 pub struct Interception(Arc<Handshakes>);
 
 /// The interception of one cell's connections.
 #[derive(Debug, Clone)]
 pub struct CellInterception {
-    /// Nothing where no rule needs TLS to be ended.
+    /// `None` if no rule needs TLS to be intercepted.
     handshakes: Option<Arc<Handshakes>>,
     cell: CellSeed,
 }
 
 impl Interception {
-    /// Prepares interception. `roots` are the certificates, in PEM, by which servers are verified.
+    /// Prepares interception. `roots` are the certificates, in PEM, that verify servers.
     ///
     /// # Errors
-    /// When `roots` holds no certificate.
+    /// If `roots` holds no certificate.
     pub fn new(authority: InterceptAuthority, roots: &[u8]) -> Result<Self, InterceptError> {
         Ok(Self(Arc::new(Handshakes::new(authority, roots)?)))
     }
 
-    /// Returns the authority's certificate in DER, which cells are told to trust.
+    /// Returns the DER certificate of the authority, for cells to trust.
     pub fn certificate(&self) -> &[u8] {
         self.0.authority.certificate()
     }
 
-    /// Returns the interception for the cell whose placeholders are made of `seed`.
-    pub fn of_cell(&self, seed: [u8; 16]) -> CellInterception {
+    /// Returns the interception for a cell whose placeholders are made from `seed`.
+    pub fn for_cell(&self, seed: [u8; 16]) -> CellInterception {
         CellInterception { handshakes: Some(Arc::clone(&self.0)), cell: CellSeed::new(seed) }
     }
 }
 
 impl CellInterception {
-    /// Returns the judgement of requests without TLS, for a cell none of whose rules needs more.
+    /// Returns an interception that judges requests without TLS, for a cell whose rules need no
+    /// more.
     pub(crate) fn without_tls(seed: [u8; 16]) -> Self {
         Self { handshakes: None, cell: CellSeed::new(seed) }
     }
 
-    /// Serves a connection of the cell whose connection to the server stands. Both streams are unread.
+    /// Serves a connection of the cell, given the open connection to the server. Neither stream has
+    /// been read from.
     ///
     /// # Errors
-    /// When either side broke off, or spoke neither TLS nor HTTP.
+    /// If either side broke off, or spoke neither TLS nor HTTP.
     pub async fn serve(
         &self,
         to: Intercepted,
@@ -130,8 +134,8 @@ impl CellInterception {
         };
         let Some(name) = client.name().filter(|name| destination.names.contains(name)) else {
             let name = client.name().unwrap_or_else(|| "no name".to_owned());
-            let why = format!("the address was resolved for {}", destination.names.join(", "));
-            events.denied(&format!("TLS for {name}"), &why, None);
+            let reason = format!("the address was resolved for {}", destination.names.join(", "));
+            events.denied(&format!("TLS for {name}"), &reason, None);
             return Err(InterceptError::Denied);
         };
         let handshakes = self.handshakes.as_ref().ok_or(InterceptError::Denied)?;

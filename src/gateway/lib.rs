@@ -1,13 +1,15 @@
-//! The gateway: the network of cells, in processes of its own.
+//! The gateway: gives cells a network, in processes that run apart from them.
 //!
-//! [`start`] clones the gateway from main; `gateway` is its loop over the `cells` that have a network, and forks a worker at a cell's
-//! first packet; `worker` is a TCP/IP stack in user mode with the judge, the resolver and the relays of one cell.
-//! `connector` judges what workers ask for and makes their sockets, and `routes` knows the host's own addresses.
-//! [`intercept`] judges requests one by one and puts in secrets. `confine` has the walls around all three. [`host`]
-//! reads what the host says of names.
+//! [`start`] clones the gateway from main. `gateway` is its event loop over the `cells` that have a
+//! network; it forks a worker at a cell's first packet. `worker` is one cell's TCP/IP stack in user
+//! mode, with the judge, the resolver and the relays. `connector` checks each socket that a worker
+//! asks for and makes it; `routes` knows the host's own addresses. [`intercept`] judges HTTP
+//! requests one by one and puts in secrets. `confine` holds the sandbox of gateway and workers.
+//! [`host`] reads the host's resolvers and host names.
 //!
-//! *Invariants:* nothing of the host's network namespace is ever in a cell. What no rule allows goes nowhere, not even
-//! as a question of a name. A gateway or worker that dies is told, and nothing takes its place.
+//! *Invariants:* a cell never sees the host's network namespace. What no rule allows does not leave
+//! the host, not even as a DNS question. The supervisor learns of each gateway or worker that dies,
+//! and nothing restarts it.
 
 #![deny(unreachable_pub)]
 
@@ -30,19 +32,19 @@ use model::egress::{Egress, SecretSource};
 pub use confine::calls;
 pub use start::{GatewayStartError, StartedGateway, start};
 
-/// Everything that a gateway is made with.
+/// Input of [`start`].
 #[derive(Debug, Clone)]
 pub struct GatewaySpec {
-    /// One for each profile, by the index that frames name.
+    /// One per profile; frames name a profile by its index.
     pub profiles: Vec<Egress>,
     /// Resolvers that questions are forwarded to.
     pub resolvers: Vec<SocketAddr>,
-    /// Names that the host knows by itself, in lower case, with their addresses.
+    /// Names from the host's own table, in lower case, with their addresses.
     pub hosts: Vec<(String, IpAddr)>,
-    /// Certificates of the host, in PEM, by which servers are verified where requests are read.
+    /// Certificates of the host, in PEM, that verify servers where requests are intercepted.
     pub roots: Vec<u8>,
-    /// Secrets that rules may use, by their names.
+    /// Secrets that rules may use, by name.
     pub secrets: Vec<(String, SecretSource)>,
-    /// The id that the gateway has on the host where root starts it; an ordinary user's gateway has the user's.
+    /// Host id of the gateway if root starts it; an ordinary user's gateway keeps the user's id.
     pub id: Option<u32>,
 }

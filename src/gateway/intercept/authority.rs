@@ -1,7 +1,9 @@
-//! The certificate authority of a server's run, and the certificates of the hosts that it stands for.
+//! The certificate authority of one run of a server, and the certificates it issues for intercepted
+//! hosts.
 //!
-//! *Invariant:* its key is in the gateway and its workers alone; it is written nowhere. The authority's certificate
-//! limits it to the intercepted names, so that a stolen key is of use against no others.
+//! *Invariant:* the key exists only in the memory of the gateway and its workers. Name constraints
+//! in the authority's certificate limit it to the intercepted names, so that a stolen key is
+//! useless for other hosts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,20 +19,20 @@ use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 
-/// Name of the authority. `trust` has the file name that OpenSSL makes of it.
+/// Name of the authority. `trust` has the file name that OpenSSL derives from it.
 const NAME: &str = "cofferdam egress gateway";
-/// Clocks of cells are the host's; the server of a test may lag.
-const BEFORE: Duration = Duration::from_secs(24 * 3600);
+/// Cells share the host's clock; a test server's clock may lag.
+const BACKDATED: Duration = Duration::from_secs(24 * 3600);
 /// Longer than a server runs.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
-/// Some clients take no certificate of more than 398 days.
+/// Some clients reject certificates valid for more than 398 days.
 const LEAF_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Age at which a host gets a new certificate.
 const RENEWAL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Certificates kept: a wildcard's names are the cell's choice.
-const KEPT: usize = 256;
+/// Maximum number of cached certificates: the cell chooses the names below a wildcard.
+const MAX_LEAVES: usize = 256;
 
-/// An authority for the hosts whose requests are read.
+/// An authority for the hosts whose requests are intercepted.
 pub struct InterceptAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     leaves: Mutex<HashMap<String, (SystemTime, Arc<CertifiedKey>)>>,
@@ -43,19 +45,19 @@ impl fmt::Debug for InterceptAuthority {
 }
 
 impl InterceptAuthority {
-    /// Makes a key and a certificate that is valid for `hosts` alone.
+    /// Generates a key and a certificate that is valid for `hosts` only.
     ///
     /// # Errors
-    /// When no random numbers can be had.
+    /// If no random numbers are available.
     pub fn generate<'a>(
         hosts: impl IntoIterator<Item = &'a HostPattern>,
     ) -> Result<Self, rcgen::Error> {
-        let mut params = lasting(AUTHORITY_LIFE, DnType::CommonName);
+        let mut params = valid_for(AUTHORITY_LIFE, DnType::CommonName);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let name = |host: &HostPattern| {
             let host = host.to_string();
-            // A constraint takes the names below its own.
+            // A name constraint covers all names below it.
             GeneralSubtree::DnsName(host.strip_prefix("*.").unwrap_or(&host).to_owned())
         };
         params.name_constraints = Some(NameConstraints {
@@ -69,12 +71,12 @@ impl InterceptAuthority {
         Ok(Self { issuer, leaves: Mutex::default() })
     }
 
-    /// Returns the authority's certificate, which cells are told to trust.
+    /// Returns the DER certificate, for cells to trust.
     pub fn certificate(&self) -> &[u8] {
         self.issuer.der()
     }
 
-    /// Returns a key with a certificate for `host`.
+    /// Returns a key with a certificate for `host`, cached.
     pub(super) fn leaf(&self, host: &str) -> Result<Arc<CertifiedKey>, rcgen::Error> {
         let now = SystemTime::now();
         let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +85,7 @@ impl InterceptAuthority {
             return Ok(Arc::clone(leaf));
         }
         let leaf = Arc::new(self.issue(host)?);
-        if leaves.len() >= KEPT {
+        if leaves.len() >= MAX_LEAVES {
             leaves.clear();
         }
         leaves.insert(host.to_owned(), (now, Arc::clone(&leaf)));
@@ -91,13 +93,14 @@ impl InterceptAuthority {
     }
 
     fn issue(&self, host: &str) -> Result<CertifiedKey, rcgen::Error> {
-        // Not the common name, which clients compare with the host's; the alternative name is what counts.
-        let mut params = lasting(LEAF_LIFE, DnType::OrganizationName);
+        // Not the common name, which clients compare with the host; the alternative name is what
+        // counts.
+        let mut params = valid_for(LEAF_LIFE, DnType::OrganizationName);
         params.subject_alt_names = names(host)?;
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        // A key for each, so that serial numbers, which are made of it, differ.
+        // A new key each time: the serial number is derived from it and must differ.
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -112,11 +115,11 @@ fn names(host: &str) -> Result<Vec<rcgen::SanType>, rcgen::Error> {
     Ok(CertificateParams::new([host.to_owned()])?.subject_alt_names)
 }
 
-/// Begins a certificate that is valid from now on.
-fn lasting(life: Duration, kind: DnType) -> CertificateParams {
+/// Returns parameters of a certificate that is valid from now on.
+fn valid_for(life: Duration, kind: DnType) -> CertificateParams {
     let now = SystemTime::now();
     let mut params = CertificateParams::default();
-    params.not_before = (now - BEFORE).into();
+    params.not_before = (now - BACKDATED).into();
     params.not_after = (now + life).into();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(kind, NAME);
@@ -147,12 +150,13 @@ mod tests {
         let verifier = verifier.build().expect("a verifier");
         let leaf = authority.leaf(host).expect("a leaf");
         let name = ServerName::try_from(host.to_owned()).expect("a name");
-        let (leaf, now) = (leaf.cert.first().expect("it"), UnixTime::now());
+        let leaf = leaf.cert.first().expect("it");
+        let now = UnixTime::now();
         verifier.verify_server_cert(leaf, &[], &name, &[], now).map(|_| ())
     }
 
     #[test]
-    fn a_certificate_holds_for_intercepted_hosts_and_for_no_other() {
+    fn certificates_are_valid_for_intercepted_hosts_only() {
         let authority = authority(&["pypi.org", "*.example.net"]);
         for host in ["pypi.org", "a.example.net", "a.b.example.net"] {
             verified(&authority, host).expect(host);
@@ -163,15 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_kept_and_differ_in_their_keys() {
+    fn certificates_are_cached_and_differ_in_their_keys() {
         let authority = authority(&["*.example.net"]);
-        let (first, again) = (authority.leaf("a.example.net"), authority.leaf("a.example.net"));
+        let first = authority.leaf("a.example.net");
+        let again = authority.leaf("a.example.net");
         assert!(Arc::ptr_eq(&first.expect("one"), &again.expect("one")));
         let one = authority.leaf("b.example.net").expect("one");
         assert_ne!(one.cert, authority.leaf("a.example.net").expect("one").cert);
-        for at in 0..2 * KEPT {
+        for at in 0..2 * MAX_LEAVES {
             authority.leaf(&format!("h{at}.example.net")).expect("one");
         }
-        assert!(authority.leaves.lock().expect("no panic").len() <= KEPT);
+        assert!(authority.leaves.lock().expect("no panic").len() <= MAX_LEAVES);
     }
 }

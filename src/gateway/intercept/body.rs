@@ -1,4 +1,5 @@
-//! Bodies on their way: a request's is searched for placeholders, an answer's is scrubbed of secrets.
+//! Bodies in transit: searches request bodies for placeholders, and removes secrets from answer
+//! bodies.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::request::{CellSeed, check_fields, end_to_end};
 use super::scan::{Finder, Scrubber};
 use super::traces::Traces;
 
-/// The reasons for which a body ends before its end.
+/// Why a body was cut.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
     #[error("the body holds a placeholder")]
@@ -26,38 +27,38 @@ pub(super) enum BodyError {
     Broken(#[from] hyper::Error),
 }
 
-/// The body of an answer: the server's, or one of the gateway's own.
+/// The body of an answer: the server's, or one that the gateway makes.
 pub(super) type AnswerBody = UnsyncBoxBody<Bytes, BodyError>;
 
-/// Makes a body of a text.
+/// Makes a body from a text.
 pub(super) fn text(text: String) -> AnswerBody {
     Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The body of a request, which ends in an error where it holds a placeholder.
+/// The body of a request; ends in an error if it holds a placeholder.
 #[derive(Debug)]
 pub(super) struct SearchedBody {
     inner: Incoming,
     finder: Finder,
     cell: CellSeed,
-    /// Set before the error is returned: hyper's own does not say which it was.
-    found: Arc<AtomicBool>,
+    /// Set before the error is returned: hyper's error does not say which one it was.
+    has_placeholder: Arc<AtomicBool>,
 }
 
 impl SearchedBody {
-    pub(super) fn new(inner: Incoming, cell: CellSeed, found: Arc<AtomicBool>) -> Self {
-        Self { inner, finder: Finder::new(cell.marks.clone()), cell, found }
+    pub(super) fn new(inner: Incoming, cell: CellSeed, has_placeholder: Arc<AtomicBool>) -> Self {
+        Self { inner, finder: Finder::new(cell.marks.clone()), cell, has_placeholder }
     }
 
-    /// Passes a frame on, unless a placeholder ends in it. Trailers are searched, and left out.
-    fn passed(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, BodyError> {
+    /// Passes a frame on, unless a placeholder ends in it. Trailers are searched and dropped.
+    fn check(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, BodyError> {
         let is_found = match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => self.finder.finds(data),
             (None, Some(trailers)) => check_fields(trailers, &self.cell).is_err(),
             (None, None) => false,
         };
         if is_found {
-            self.found.store(true, Ordering::Relaxed);
+            self.has_placeholder.store(true, Ordering::Relaxed);
             return Err(BodyError::Placeholder);
         }
         Ok(frame.is_data().then_some(frame))
@@ -76,7 +77,7 @@ impl Body for SearchedBody {
             let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context)?) else {
                 return Poll::Ready(None);
             };
-            if let Some(frame) = self.passed(frame).transpose() {
+            if let Some(frame) = self.check(frame).transpose() {
                 return Poll::Ready(Some(frame));
             }
         }
@@ -91,12 +92,12 @@ impl Body for SearchedBody {
     }
 }
 
-/// The body of an answer, in which stars stand for secrets. Its length stays the same.
+/// The body of an answer, with secrets replaced by asterisks of the same length.
 pub(super) struct ScrubbedBody {
     inner: Incoming,
     secrets: Traces,
     scrubber: Scrubber,
-    /// Trailers that wait until what was held back is passed on.
+    /// Trailers, kept until the held bytes have been passed on.
     trailers: Option<HeaderMap>,
     is_over: bool,
 }
@@ -107,7 +108,7 @@ impl ScrubbedBody {
         Self { inner, secrets: secrets.clone(), scrubber, trailers: None, is_over: false }
     }
 
-    /// Returns what is left once the server's body has ended.
+    /// Returns what remains after the server's body has ended.
     fn rest(&mut self) -> Option<Frame<Bytes>> {
         let held = self.scrubber.finish();
         if !held.is_empty() {
@@ -148,7 +149,7 @@ impl Body for ScrubbedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        // With bytes held back it has not ended.
+        // Held bytes are still to come.
         self.inner.is_end_stream() && self.is_over && self.trailers.is_none()
     }
 
@@ -157,7 +158,7 @@ impl Body for ScrubbedBody {
     }
 }
 
-/// Puts stars for secrets in headers and trailers; leaves out one whose name is a secret.
+/// Replaces secrets in headers and trailers by asterisks; drops a field whose name holds a secret.
 pub(super) fn scrubbed_fields(fields: HeaderMap, secrets: &Traces) -> HeaderMap {
     if secrets.is_empty() {
         return fields;
@@ -165,7 +166,7 @@ pub(super) fn scrubbed_fields(fields: HeaderMap, secrets: &Traces) -> HeaderMap 
     let mut scrubbed = HeaderMap::with_capacity(fields.len());
     let mut last = None;
     for (name, value) in fields {
-        // Of a name with several values only the first has it.
+        // For a name with several values, only the first item has the name.
         last = name.or(last);
         let Some(name) = last.clone() else { continue };
         if secrets.are_in(name.as_str().as_bytes()) {

@@ -1,7 +1,7 @@
-//! One intercepted connection: its two ends, and the requests that pass between them.
+//! Serves one intercepted connection: its two ends, and the requests that pass between them.
 //!
-//! A connection of the cell has one connection to the server, in the version of HTTP that both speak, so that there
-//! is no pool in which requests of different origin could meet.
+//! Each connection of the cell has one connection to the server, in an HTTP version that both
+//! speak. There is no pool in which requests of different origin could mix.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -27,42 +27,44 @@ use super::grants::Refusal;
 use super::request::{CellSeed, Destination, end_to_end, misplaced};
 use super::traces::Traces;
 
-/// Bytes of the heads of a request and of an answer.
-const HEAD_BYTES: usize = 64 * 1024;
-/// Headers of a request or an answer.
-const HEADERS: usize = 128;
-/// Bytes of the body of a refused request that are read before its answer, and the time for it.
-const DRAINED: usize = 16 * 1024 * 1024;
-const DRAIN_TIME: Duration = Duration::from_secs(10);
-/// Time for a request's head to be whole.
-const HEAD_TIME: Duration = Duration::from_secs(60);
-/// Requests that one connection of HTTP/2 may have open.
-const STREAMS: u32 = 64;
-/// Bytes that one stream of HTTP/2 may have on its way, and that a connection may.
+/// Maximum size of the head of a request or answer, in bytes.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Maximum number of headers of a request or answer.
+const MAX_HEADERS: usize = 128;
+/// Maximum number of bytes of a refused request's body that are read before its answer.
+const MAX_DRAINED_BYTES: usize = 16 * 1024 * 1024;
+/// Time for reading them.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the head of a request to arrive.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of open requests on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 64;
+/// Flow-control window of one HTTP/2 stream, in bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
+/// Flow-control window of one HTTP/2 connection, in bytes.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Both directions of a connection.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ByteStream for S {}
 
-/// The way to the server.
+/// Sends requests to the server.
 enum Sender {
-    /// One request after the other.
+    /// One request at a time.
     Http1(Mutex<http1::SendRequest<SearchedBody>>),
     Http2(http2::SendRequest<SearchedBody>),
 }
 
-/// The connection to the server: the way to send, and the task that moves its bytes.
+/// The connection to the server: the sender of requests, and the task that drives it.
 pub(super) struct Upstream {
-    /// The reason for which no request is sent, where there is one.
+    /// The sender, or the reason why no request may be sent.
     sender: Result<Sender, String>,
-    /// Ends with the connection; aborted when dropped.
+    /// Ends with the connection; aborted on drop.
     task: JoinSet<()>,
 }
 
 impl Upstream {
-    /// Begins HTTP in `version` on a connection to the server.
+    /// Starts HTTP of `version` on a connection to the server.
     pub(super) async fn new(
         stream: impl ByteStream,
         version: Version,
@@ -73,34 +75,34 @@ impl Upstream {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.initial_stream_window_size(STREAM_WINDOW);
             builder.initial_connection_window_size(CONNECTION_WINDOW);
-            builder.max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX));
+            builder.max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
             let (sender, connection) =
                 builder.handshake(io).await.map_err(InterceptError::Server)?;
-            task.spawn(over(connection));
+            task.spawn(drive(connection));
             Sender::Http2(sender)
         } else {
             let mut builder = http1::Builder::new();
-            builder.max_buf_size(HEAD_BYTES).max_headers(HEADERS);
+            builder.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
             let (sender, connection) =
                 builder.handshake(io).await.map_err(InterceptError::Server)?;
-            task.spawn(over(connection));
+            task.spawn(drive(connection));
             Sender::Http1(Mutex::new(sender))
         };
         Ok(Self { sender: Ok(sender), task })
     }
 
-    /// Stands for a server that no request may be sent to.
-    pub(super) fn broken(why: String) -> Self {
-        Self { sender: Err(why), task: JoinSet::new() }
+    /// Makes the upstream of a server that no request may be sent to.
+    pub(super) fn broken(reason: String) -> Self {
+        Self { sender: Err(reason), task: JoinSet::new() }
     }
 }
 
-/// Waits until a connection to the server is over. Its errors come to the requests that meet them.
-async fn over(connection: impl Future<Output = Result<(), hyper::Error>>) {
+/// Drives a connection to the server until it ends. The requests that it fails get its errors.
+async fn drive(connection: impl Future<Output = Result<(), hyper::Error>>) {
     drop(connection.await);
 }
 
-/// One connection of the cell, and all that its requests need.
+/// One connection of the cell, with all that its requests need.
 struct Exchange {
     destination: Destination,
     cell: CellSeed,
@@ -128,25 +130,25 @@ pub(super) async fn exchange(
     let io = TokioIo::new(client);
     let ended = if version == Version::HTTP_2 {
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+        builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
         builder.initial_stream_window_size(STREAM_WINDOW);
         builder.initial_connection_window_size(CONNECTION_WINDOW);
         builder.max_send_buf_size(128 * 1024);
-        builder.max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX));
+        builder.max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
         let connection = pin!(builder.serve_connection(io, service));
         until_either_ends(connection, |it| it.graceful_shutdown(), &mut task).await
     } else {
         let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME);
-        builder.max_buf_size(HEAD_BYTES).max_headers(HEADERS).half_close(true);
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        builder.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS).half_close(true);
         let connection = pin!(builder.serve_connection(io, service));
         until_either_ends(connection, |it| it.graceful_shutdown(), &mut task).await
     };
     ended.map_err(InterceptError::Cell)
 }
 
-/// Serves the cell's side; once the server's is over, lets it finish what it is at and closes it, so that the
-/// client does not send on a connection that leads nowhere.
+/// Serves the cell's side. Once the server's side has ended, lets the current request finish and
+/// closes the connection, so that the client does not send more requests on it.
 async fn until_either_ends<C: Future<Output = Result<(), hyper::Error>>>(
     mut connection: Pin<&mut C>,
     shut: impl Fn(Pin<&mut C>),
@@ -161,18 +163,18 @@ async fn until_either_ends<C: Future<Output = Result<(), hyper::Error>>>(
 }
 
 impl Exchange {
-    /// Judges a request, and returns the server's answer to it or the gateway's own.
+    /// Judges a request; returns the server's answer or one that the gateway makes.
     async fn answer(
         &self,
         request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, hyper::Error> {
         let (parts, body) = request.into_parts();
-        let told = self.destination.told(&parts);
-        // Such a client sends no body before it is told to go on.
+        let shown = self.destination.shown(&parts);
+        // Such a client sends no body before it gets 100 Continue.
         let waits = parts.headers.contains_key(header::EXPECT);
         let sender = match &self.sender {
             Ok(sender) => sender,
-            Err(why) => return Ok(self.failed(&told, why)),
+            Err(reason) => return Ok(self.failed(&shown, reason)),
         };
         let outgoing = match self.destination.judge(parts, &self.cell, sender.version()) {
             Ok(outgoing) => outgoing,
@@ -180,27 +182,27 @@ impl Exchange {
                 if !waits {
                     drain(body).await;
                 }
-                return Ok(self.denied(&told, refusal));
+                return Ok(self.denied(&shown, refusal));
             }
         };
-        let found = Arc::new(AtomicBool::new(false));
-        let body = SearchedBody::new(body, self.cell.clone(), Arc::clone(&found));
+        let has_placeholder = Arc::new(AtomicBool::new(false));
+        let body = SearchedBody::new(body, self.cell.clone(), Arc::clone(&has_placeholder));
         let method = outgoing.method.clone();
         let request = outgoing.with(body);
         match sender.send(request).await {
-            Ok(answer) => Ok(self.passed(&told, &method, answer)),
-            Err(_) if found.load(Ordering::Relaxed) => {
-                Ok(self.denied(&told, misplaced("the body")))
+            Ok(answer) => Ok(self.filter_answer(&shown, &method, answer)),
+            Err(_) if has_placeholder.load(Ordering::Relaxed) => {
+                Ok(self.denied(&shown, misplaced("the body")))
             }
-            // Before anything of the answer: the client sees a connection that ended, and may try again.
+            // Nothing has been answered yet: the client sees a closed connection and may retry.
             Err(error) => Err(error),
         }
     }
 
-    /// Makes the answer for the cell out of the server's.
-    fn passed(
+    /// Makes the cell's answer from the server's.
+    fn filter_answer(
         &self,
-        told: &str,
+        shown: &str,
         method: &Method,
         answer: Response<Incoming>,
     ) -> Response<AnswerBody> {
@@ -209,18 +211,18 @@ impl Exchange {
             parts.headers.get_all(header::CONTENT_ENCODING).iter().any(|it| it != "identity");
         if is_encoded && self.destination.has_secrets() {
             return self.failed(
-                told,
+                shown,
                 "the server compressed an answer that has to be searched for secrets",
             );
         }
         let mut headers = scrubbed_fields(end_to_end(parts.headers), &self.secrets);
-        // It would lead clients to other ports and hosts.
+        // Alt-Svc would lead clients to other ports and hosts.
         headers.remove(header::ALT_SVC);
         if *method != Method::HEAD && parts.status != StatusCode::NOT_MODIFIED {
-            // Written anew from the body.
+            // Recomputed from the body.
             headers.remove(header::CONTENT_LENGTH);
         }
-        self.events.answered(told, parts.status.as_u16());
+        self.events.answered(shown, parts.status.as_u16());
         let mut response = Response::new(ScrubbedBody::new(body, &self.secrets).boxed_unsync());
         *response.status_mut() = parts.status;
         *response.headers_mut() = headers;
@@ -228,19 +230,19 @@ impl Exchange {
     }
 
     /// Answers a request that no rule grants.
-    fn denied(&self, told: &str, refusal: Refusal) -> Response<AnswerBody> {
-        let mut said = format!("cofferdam: denied: {told}; {}\n", refusal.why);
+    fn denied(&self, shown: &str, refusal: Refusal) -> Response<AnswerBody> {
+        let mut text = format!("cofferdam: denied: {shown}; {}\n", refusal.reason);
         if let Some(grant) = &refusal.grant {
-            said.push_str(&format!("hint: the operator can grant it: {grant}\n"));
+            text.push_str(&format!("hint: the operator can grant it: {grant}\n"));
         }
-        self.events.denied(told, &refusal.why, refusal.grant.as_deref());
-        own(StatusCode::FORBIDDEN, said)
+        self.events.denied(shown, &refusal.reason, refusal.grant.as_deref());
+        gateway_answer(StatusCode::FORBIDDEN, text)
     }
 
-    /// Answers a request whose server cannot be asked, or whose answer cannot be passed on.
-    fn failed(&self, told: &str, why: &str) -> Response<AnswerBody> {
-        self.events.answered(told, StatusCode::BAD_GATEWAY.as_u16());
-        own(StatusCode::BAD_GATEWAY, format!("cofferdam: {told}: {why}\n"))
+    /// Answers a request that cannot be sent, or whose answer cannot be passed on.
+    fn failed(&self, shown: &str, reason: &str) -> Response<AnswerBody> {
+        self.events.answered(shown, StatusCode::BAD_GATEWAY.as_u16());
+        gateway_answer(StatusCode::BAD_GATEWAY, format!("cofferdam: {shown}: {reason}\n"))
     }
 }
 
@@ -271,18 +273,18 @@ impl Sender {
     }
 }
 
-/// Reads the rest of a short body whose request was refused: a client that is still sending when the connection ends
-/// may never see the answer.
+/// Reads the rest of the body of a refused request: a client that is still sending when the
+/// connection ends may never see the answer.
 async fn drain(body: Incoming) {
-    let mut body = Limited::new(body, DRAINED);
+    let mut body = Limited::new(body, MAX_DRAINED_BYTES);
     let ends = async { while let Some(Ok(_)) = body.frame().await {} };
-    // A longer or slower one is cut off by the end of the connection.
-    drop(tokio::time::timeout(DRAIN_TIME, ends).await);
+    // A longer or slower body is cut off when the connection ends.
+    drop(tokio::time::timeout(DRAIN_TIMEOUT, ends).await);
 }
 
-/// Makes an answer of the gateway's own.
-fn own(status: StatusCode, said: String) -> Response<AnswerBody> {
-    let mut response = Response::new(text(said));
+/// Makes a plain-text answer of the gateway.
+fn gateway_answer(status: StatusCode, body: String) -> Response<AnswerBody> {
+    let mut response = Response::new(text(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

@@ -1,23 +1,23 @@
-//! The requests that a rule grants, and why others are refused.
+//! Decides which requests a rule grants, and says why others are refused.
 
 use model::egress::{EgressRule, PathPattern, RequestPath};
 
 use super::secrets::{Injection, SecretValue};
 
-/// Characters of a path in a denial.
-const SHOWN: usize = 200;
+/// Maximum number of characters of a path in a denial.
+const MAX_SHOWN: usize = 200;
 
-/// The reason for which a request is answered by the gateway and not by its server.
+/// Why the gateway answers a request itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    pub(crate) why: String,
-    /// The keys that would allow it; nothing where none can.
+    pub(crate) reason: String,
+    /// The keys of a rule that would allow it; `None` if no rule can.
     pub(crate) grant: Option<String>,
 }
 
 impl Refusal {
-    pub(crate) fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into(), grant: None }
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), grant: None }
     }
 }
 
@@ -25,7 +25,7 @@ impl Refusal {
 #[derive(Debug, Clone)]
 pub struct RequestRule {
     id: String,
-    /// Methods with paths that are granted; nothing stands for all.
+    /// Granted methods with their paths; `None` grants everything.
     granted: Option<Vec<(Vec<String>, Vec<PathPattern>)>>,
     pub(super) injection: Option<Injection>,
 }
@@ -34,29 +34,31 @@ impl RequestRule {
     /// Prepares a rule; `secret` is the value of the secret that it uses.
     ///
     /// # Errors
-    /// When a path is no glob, or a header no name of one.
+    /// If a path is not a valid glob, or a header name is invalid.
     pub fn new(rule: &EgressRule, secret: Option<SecretValue>) -> Result<Self, String> {
         let mut granted = Vec::new();
         for http in &rule.http {
             let globs = http.paths.iter().map(|path| PathPattern::parse(path));
             granted.push((http.methods.clone(), globs.collect::<Result<Vec<_>, _>>()?));
         }
-        let injection = match (&rule.secret, secret) {
-            (Some(place), Some(value)) => {
-                let injection = Injection::new(place, value);
-                Some(
-                    injection
-                        .ok_or_else(|| format!("`{}` is no name of a header", place.header))?,
-                )
-            }
-            (Some(place), None) => return Err(format!("there is no secret `{}`", place.name)),
-            (None, _) => None,
-        };
+        let injection =
+            match (&rule.secret, secret) {
+                (Some(secret_use), Some(value)) => {
+                    let injection = Injection::new(secret_use, value);
+                    Some(injection.ok_or_else(|| {
+                        format!("`{}` is not a valid header name", secret_use.header)
+                    })?)
+                }
+                (Some(secret_use), None) => {
+                    return Err(format!("there is no secret `{}`", secret_use.name));
+                }
+                (None, _) => None,
+            };
         let granted = (!granted.is_empty()).then_some(granted);
         Ok(Self { id: rule.id.clone(), granted, injection })
     }
 
-    /// Judges a method with a path.
+    /// Judges one method with one path.
     fn judge(&self, method: &str, path: &RequestPath) -> Result<(), String> {
         let Some(granted) = &self.granted else { return Ok(()) };
         let with_method =
@@ -75,7 +77,7 @@ impl RequestRule {
     }
 }
 
-/// A rule, with the names of it for which the cell was given the address of a connection.
+/// A rule, with those of its names that the cell resolved to the address of a connection.
 #[derive(Debug, Clone)]
 pub struct PinnedRule {
     pub rule: RequestRule,
@@ -83,16 +85,16 @@ pub struct PinnedRule {
     pub names: Vec<String>,
 }
 
-/// The ways in which a server may read a request: by each of these methods, for each of these paths. The first of each is
-/// what its first line says.
+/// All the ways in which a server may read a request: any of these methods, on any of these paths.
+/// The first of each is the one in the request line.
 #[derive(Debug)]
 pub(super) struct Readings {
     pub(super) methods: Vec<String>,
     pub(super) paths: Vec<String>,
 }
 
-/// Returns the first rule that grants a request in each of its readings. Two rules together do not grant one: the secret of
-/// the first would be sent with what only the second grants.
+/// Returns the first rule that grants a request in each of its readings. Two rules cannot grant it
+/// together: the secret of the first would be sent with what only the second grants.
 pub(super) fn granting<'a>(
     rules: impl IntoIterator<Item = &'a RequestRule>,
     readings: &Readings,
@@ -103,31 +105,31 @@ pub(super) fn granting<'a>(
     for rule in rules {
         match readings.judged_by(rule, &paths) {
             Ok(()) => return Ok(rule),
-            Err(why) => refused = refused.or(Some(why)),
+            Err(reason) => refused = refused.or(Some(reason)),
         }
     }
-    let why = refused.unwrap_or_else(|| "no rule".to_owned());
-    Err(Refusal { why, grant: readings.grant() })
+    let reason = refused.unwrap_or_else(|| "no rule".to_owned());
+    Err(Refusal { reason, grant: readings.grant() })
 }
 
 impl Readings {
     /// Judges every reading by one rule.
     fn judged_by(&self, rule: &RequestRule, paths: &[RequestPath]) -> Result<(), String> {
-        for (at, method) in self.methods.iter().enumerate() {
+        for (index, method) in self.methods.iter().enumerate() {
             for path in paths {
-                rule.judge(method, path).map_err(|why| match at {
-                    0 => why,
-                    _ if is_plain(method) => format!("{why}; a server may read it as {method}"),
-                    _ => format!("{why}; a header or the query names another method"),
+                rule.judge(method, path).map_err(|reason| match index {
+                    0 => reason,
+                    _ if is_plain(method) => format!("{reason}; a server may read it as {method}"),
+                    _ => format!("{reason}; a header or the query names another method"),
                 })?;
             }
         }
         Ok(())
     }
 
-    /// Returns the keys of a rule that would grant them. A glob is of a decoded path, so that an encoded one is not to be
-    /// copied. Nor is one with a star, which would grant more than the request: its path is the cell's choice, as is the
-    /// text of a method.
+    /// Returns the keys of a rule that would grant the request. `None` for an encoded path, as
+    /// globs match decoded paths, and for a path with a star, which would grant more than the
+    /// request: the cell chose the path and the text of the method.
     fn grant(&self) -> Option<String> {
         let mut methods = self.methods.clone();
         methods.sort();
@@ -137,9 +139,10 @@ impl Readings {
             return None;
         }
         let paths: Vec<String> =
-            self.paths.iter().map(|path| path.chars().take(SHOWN).collect()).collect();
+            self.paths.iter().map(|path| path.chars().take(MAX_SHOWN).collect()).collect();
         let listed = |words: &[String]| words.join("\", \"");
-        let (methods, paths) = (listed(&methods), listed(&paths));
+        let methods = listed(&methods);
+        let paths = listed(&paths);
         Some(format!("http = [{{ methods = [\"{methods}\"], paths = [\"{paths}\"] }}]"))
     }
 }
@@ -201,7 +204,7 @@ mod tests {
             assert!(granting(&rules, method, "/a").is_ok(), "{method}");
         }
         let refusal = granted(&rules, &["GET", "DELETE"], &["/a"]).expect_err("refused");
-        assert_eq!(refusal.why, "rule read takes GET; a server may read it as DELETE");
+        assert_eq!(refusal.reason, "rule read takes GET; a server may read it as DELETE");
         assert_eq!(
             refusal.grant.as_deref(),
             Some(r#"http = [{ methods = ["DELETE", "GET"], paths = ["/a"] }]"#)
@@ -215,14 +218,14 @@ mod tests {
             [rule("one", &[(&["COPY"], &["/one/**"])]), rule("two", &[(&["COPY"], &["/two/**"])])];
         assert!(granted(&rules, &["COPY"], &["/one/a", "/one/b"]).is_ok());
         assert!(granted(&rules, &["COPY"], &["/one/a", "/two/b"]).is_err());
-        // A later rule that has all of it grants it, whatever those before it have.
+        // A later rule that grants every reading suffices, whatever the rules before it grant.
         let rules =
             [rule("read", &[(&["GET"], &["/**"])]), rule("both", &[(&["GET", "PUT"], &["/**"])])];
         assert_eq!(granted(&rules, &["GET", "PUT"], &["/a"]).map(|it| it.id.as_str()), Ok("both"));
-        // What a cell put there is not offered for copying.
+        // Text that the cell chose is not offered for copying.
         let refusal =
             granted(&rules, &["GET", "X\"], PATHS = [\"/**"], &["/a"]).expect_err("refused");
-        assert_eq!((refusal.grant, refusal.why.contains("PATHS")), (None, false));
+        assert_eq!((refusal.grant, refusal.reason.contains("PATHS")), (None, false));
     }
 
     #[test]
@@ -230,13 +233,13 @@ mod tests {
         let pypi = [rule("pypi", &[(&["GET", "HEAD"], &["/simple/**", "/packages/**"])])];
         assert!(granting(&pypi, "GET", "/simple/x/").is_ok());
         let refusal = granting(&pypi, "POST", "/legacy/").expect_err("refused");
-        assert_eq!(refusal.why, "rule pypi takes GET, HEAD");
+        assert_eq!(refusal.reason, "rule pypi takes GET, HEAD");
         assert_eq!(
             refusal.grant.as_deref(),
             Some(r#"http = [{ methods = ["POST"], paths = ["/legacy/"] }]"#)
         );
         let refusal = granting(&pypi, "GET", "/legacy/").expect_err("refused");
-        assert_eq!(refusal.why, "rule pypi takes GET for other paths");
+        assert_eq!(refusal.reason, "rule pypi takes GET for other paths");
         for path in ["/**", "/legacy/*", "/a%2fb"] {
             assert_eq!(granting(&pypi, "POST", path).expect_err("refused").grant, None, "{path}");
         }
@@ -249,11 +252,11 @@ mod tests {
         ];
         assert!(granting(&clone[..1], "POST", "/o/r/git-upload-pack").is_ok());
         assert!(granting(&clone[..1], "POST", "/o/r/git-receive-pack").is_err());
-        // Another rule for the same host adds to it, but no rule takes a path that is ambiguous.
+        // Another rule for the same host adds to it, but no rule grants an ambiguous path.
         assert!(granting(&clone, "POST", "/o/r/git-receive-pack").is_ok());
         assert!(granting(&clone, "GET", "/a/%2e%2e/b").is_err());
         assert!(granting(&[], "GET", "/").is_err());
         let refusal = granting(&pypi, "POST", "/legacy/").expect_err("refused");
-        assert!(!refusal.why.contains("may read"), "{refusal:?}");
+        assert!(!refusal.reason.contains("may read"), "{refusal:?}");
     }
 }

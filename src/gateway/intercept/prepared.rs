@@ -1,4 +1,5 @@
-//! Interception as the gateway holds it: made before it is confined, and given to each worker in part.
+//! Interception in the gateway: prepared before the gateway is confined, and handed to each worker
+//! in part.
 
 use model::egress::{HostPattern, SecretSource};
 
@@ -7,7 +8,7 @@ use super::secrets::{SecretError, SecretValue};
 use super::{CellInterception, InterceptAuthority, InterceptError, Intercepted, Interception};
 use crate::GatewaySpec;
 
-/// The reasons for which requests cannot be read.
+/// Why interception cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
     #[error("rule `{rule}` uses secret `{name}`, which the server does not have")]
@@ -22,17 +23,18 @@ pub(crate) enum PrepareError {
     Roots(#[from] InterceptError),
 }
 
-/// Authority, roots, and the rules of all profiles with their secrets.
+/// The authority, the roots, and the rules of all profiles with their secrets.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// Nothing where no rule of any profile needs it.
+    /// `None` if no rule of any profile needs it.
     interception: Option<Interception>,
-    /// Rules by the index of their profile, and then their own.
+    /// Rules, by the index of their profile and their index in it.
     rules: Vec<Vec<RequestRule>>,
 }
 
 impl Prepared {
-    /// Reads the secrets and makes the authority. Call it before the process gives up its ids and its root.
+    /// Reads the secrets and makes the authority. Must run before the process gives up its ids and
+    /// root directory.
     pub(crate) fn new(spec: &GatewaySpec) -> Result<Self, PrepareError> {
         let all = || spec.profiles.iter().flat_map(|profile| &profile.rules);
         let hosts: Vec<&HostPattern> =
@@ -54,18 +56,23 @@ impl Prepared {
         Ok(Self { interception, rules })
     }
 
-    /// Returns the authority's certificate in DER; empty where there is none.
+    /// Returns the DER certificate of the authority; empty without one.
     pub(crate) fn authority(&self) -> Vec<u8> {
         self.interception.as_ref().map(|it| it.certificate().to_vec()).unwrap_or_default()
     }
 
-    /// Takes out the part of one profile, for the worker of a cell; erases the secrets of all others.
-    /// The authority goes to a worker alone that needs it: `reads`.
-    pub(crate) fn of_cell(&mut self, profile: usize, seed: [u8; 16], reads: bool) -> CellRequests {
+    /// Takes out what the worker of a cell needs: the rules of its profile, and the authority if
+    /// `intercepts`. Erases the secrets of all other profiles.
+    pub(crate) fn take_for_cell(
+        &mut self,
+        profile: usize,
+        seed: [u8; 16],
+        intercepts: bool,
+    ) -> CellRequests {
         let rules = self.rules.get_mut(profile).map(std::mem::take).unwrap_or_default();
         self.rules.clear();
-        let interception = self.interception.take().filter(|_| reads);
-        let cell = interception.map(|interception| interception.of_cell(seed));
+        let interception = self.interception.take().filter(|_| intercepts);
+        let cell = interception.map(|interception| interception.for_cell(seed));
         CellRequests { cell: cell.unwrap_or_else(|| CellInterception::without_tls(seed)), rules }
     }
 }
@@ -76,13 +83,13 @@ fn secret(
     rule: &str,
     name: &str,
 ) -> Result<SecretValue, PrepareError> {
-    let found = secrets.iter().find(|(known, _)| known == name);
+    let entry = secrets.iter().find(|(known, _)| known == name);
     let missing = || PrepareError::NoSecret { rule: rule.to_owned(), name: name.to_owned() };
-    let (_, source) = found.ok_or_else(missing)?;
+    let (_, source) = entry.ok_or_else(missing)?;
     Ok(SecretValue::read(name, source)?)
 }
 
-/// Interception in a worker: the rules of its profile, and the means.
+/// Interception in a worker: the rules of its profile, and the means to apply them.
 #[derive(Debug)]
 pub(crate) struct CellRequests {
     pub(crate) cell: CellInterception,
@@ -90,7 +97,8 @@ pub(crate) struct CellRequests {
 }
 
 impl CellRequests {
-    /// Describes a connection by the rules that have names of its address, each by its index and with these names.
+    /// Describes a connection by the rules that match its address, each given by index with the
+    /// matching names.
     pub(crate) fn intercepted(&self, port: u16, named: &[(usize, Vec<String>)]) -> Intercepted {
         let rules = named.iter().filter_map(|(index, names)| {
             let rule = self.rules.get(*index)?.clone();
@@ -107,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_has_the_authority_only_if_its_rules_read_requests() {
+    fn a_worker_has_the_authority_only_if_its_rules_intercept() {
         let http = HttpRule { methods: vec!["GET".to_owned()], paths: vec!["/**".to_owned()] };
         let rule = EgressRule {
             id: "api".to_owned(),
@@ -119,19 +127,19 @@ mod tests {
             secret: None,
             why: String::new(),
         };
-        let reading = Egress { rules: vec![rule], ..Egress::default() };
+        let intercepting = Egress { rules: vec![rule], ..Egress::default() };
         let spec = GatewaySpec {
-            profiles: vec![reading, Egress::default()],
+            profiles: vec![intercepting, Egress::default()],
             resolvers: Vec::new(),
             hosts: Vec::new(),
             roots: crate::intercept::trust::TrustFiles::new(b"", &root()).authority,
             secrets: Vec::new(),
             id: None,
         };
-        for (profile, reads) in [(0, true), (1, false)] {
+        for (profile, intercepts) in [(0, true), (1, false)] {
             let mut prepared = Prepared::new(&spec).expect("prepared");
-            let requests = prepared.of_cell(profile, [7; 16], reads);
-            assert_eq!(requests.cell.handshakes.is_some(), reads);
+            let requests = prepared.take_for_cell(profile, [7; 16], intercepts);
+            assert_eq!(requests.cell.handshakes.is_some(), intercepts);
             assert!(prepared.interception.is_none() && prepared.rules.is_empty());
         }
     }

@@ -1,7 +1,7 @@
-//! The judgement of one request, and the one that is sent in its place.
+//! Judges one request, and builds the request that is sent in its place.
 //!
-//! Nothing of a request is passed on as it was written: hyper has parsed it, and writes a new one of the parts that
-//! are kept here. Framing, the target and what belongs to one hop are made anew.
+//! No byte of a request is passed on as written: hyper has parsed it, and writes a new one from the
+//! parts kept here. Framing, target and hop-by-hop headers are rebuilt.
 
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -12,7 +12,8 @@ use super::grants::{PinnedRule, Readings, Refusal, RequestRule, granting};
 use super::scan::Needles;
 use super::traces::Traces;
 
-/// Headers by which some servers take a request for one of another method, as [`folded`] spells them.
+/// Headers that make some servers take a request for one of another method, as [`folded`] spells
+/// them.
 const METHOD_HEADERS: [&str; 10] = [
     "xhttpmethodoverride",
     "xhttpmethod",
@@ -25,8 +26,8 @@ const METHOD_HEADERS: [&str; 10] = [
     "xforwardedmethod",
     "xrequestmethod",
 ];
-/// Parameters of the query by which some do, spelt so too. In the body of a POST some have them as well, where they are not
-/// looked for.
+/// Query parameters that do the same, spelt the same way. Some servers also read them from the body
+/// of a POST, where they are not looked for.
 const METHOD_PARAMETERS: [&str; 8] = [
     "method",
     "httpmethod",
@@ -37,7 +38,7 @@ const METHOD_PARAMETERS: [&str; 8] = [
     "xmethodoverride",
     "requestmethod",
 ];
-/// Methods that the parameter `method` may name. With any other value it is one of an API's own.
+/// Values of the parameter `method` that name a method. Any other value is an API's own parameter.
 const METHODS: [&str; 18] = [
     "GET",
     "HEAD",
@@ -58,7 +59,8 @@ const METHODS: [&str; 18] = [
     "PROPFIND",
     "PROPPATCH",
 ];
-/// Headers by which some servers take a request for one of another path or host, as [`folded`] spells them.
+/// Headers that make some servers take a request for one of another path or host, as [`folded`]
+/// spells them.
 const TARGET_HEADERS: [&str; 30] = [
     "forwarded",
     "xforwardedhost",
@@ -91,9 +93,9 @@ const TARGET_HEADERS: [&str; 30] = [
     "requesturl",
     "requesturi",
 ];
-/// The header by which COPY and MOVE name a second path (RFC 4918).
+/// The header that names a second path for COPY and MOVE (RFC 4918).
 const DESTINATION: &str = "destination";
-/// Headers of one hop, and those whose meaning this end of the connection has: they are written anew or left out.
+/// Hop-by-hop headers, and headers about this end of the connection: rebuilt or left out.
 const HOP: [HeaderName; 9] = [
     header::CONNECTION,
     header::TRANSFER_ENCODING,
@@ -106,18 +108,18 @@ const HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// The place that a connection leads to.
+/// Where a connection leads.
 #[derive(Debug)]
 pub(super) struct Destination {
-    /// With TLS one name: that of the handshake.
+    /// With TLS exactly one name: that of the handshake.
     pub(super) names: Vec<String>,
     pub(super) port: u16,
-    /// True where TLS was ended here, and the server's certificate has been verified.
+    /// True if TLS ended here and the server's certificate was verified.
     pub(super) is_verified: bool,
     pub(super) rules: Vec<PinnedRule>,
 }
 
-/// The random text of a cell, and the marks by which placeholders made of it are found.
+/// The random seed of a cell, and the marks by which placeholders made from it are found.
 #[derive(Debug, Clone)]
 pub(super) struct CellSeed {
     pub(super) seed: [u8; 16],
@@ -132,7 +134,7 @@ impl CellSeed {
 }
 
 impl Destination {
-    /// Makes the destination of a connection without TLS.
+    /// Returns the destination of a connection without TLS.
     pub(super) fn plain(port: u16, rules: Vec<PinnedRule>) -> Self {
         let mut names: Vec<_> = rules.iter().flat_map(|rule| &rule.names).cloned().collect();
         names.sort();
@@ -140,7 +142,7 @@ impl Destination {
         Self { names, port, is_verified: false, rules }
     }
 
-    /// Makes the destination of a connection whose TLS names `name`, of the rules that have it.
+    /// Returns the destination of a TLS connection for `name`, with the rules that have the name.
     pub(super) fn verified(self, name: String) -> Self {
         let mut rules = self.rules;
         rules.retain(|rule| rule.names.contains(&name));
@@ -161,20 +163,20 @@ impl Destination {
         if self.is_verified { 443 } else { 80 }
     }
 
-    /// Returns true if answers have to be searched for secrets.
+    /// Returns true if answers must be searched for secrets.
     pub(super) fn has_secrets(&self) -> bool {
         self.is_verified && self.rules.iter().any(|it| it.rule.injection.is_some())
     }
 
-    /// Returns the values of the secrets that requests to it may carry.
+    /// Returns the traces of the secrets that requests to this destination may carry.
     pub(super) fn secrets(&self) -> Traces {
         let rules = self.rules.iter().filter(|_| self.is_verified);
         let injections = rules.filter_map(|it| it.rule.injection.as_ref());
         Traces::joined(injections.map(|injection| &injection.traces))
     }
 
-    /// Names a request for denials and for the audit log: the method and the URL, without the query.
-    pub(super) fn told(&self, parts: &Parts) -> String {
+    /// Describes a request for denials and the audit log: the method and the URL without the query.
+    pub(super) fn shown(&self, parts: &Parts) -> String {
         let host =
             self.host(parts).unwrap_or_else(|_| self.names.first().map_or("", String::as_str));
         let port = self.port_text();
@@ -187,7 +189,8 @@ impl Destination {
         if self.port == self.default_port() { String::new() } else { format!(":{}", self.port) }
     }
 
-    /// Returns the host that a request is for: the one that the connection leads to, by each name that it gives.
+    /// Returns the host that a request is for. Every host that the request names must be the
+    /// connection's.
     fn host(&self, parts: &Parts) -> Result<&str, Refusal> {
         let mut hosts = parts.headers.get_all(header::HOST).iter();
         let host = hosts.next().map(|host| Authority::try_from(host.as_bytes()));
@@ -216,7 +219,8 @@ impl Destination {
         }
     }
 
-    /// Returns the methods and paths by which a server may read a request, its own first.
+    /// Returns the methods and paths by which a server may read a request, those of the request
+    /// line first.
     fn readings(&self, parts: &Parts, host: &str) -> Result<Readings, Refusal> {
         let mut methods = vec![parts.method.as_str().to_owned()];
         methods.extend(overriding(parts));
@@ -225,29 +229,30 @@ impl Destination {
         }
         let mut paths = vec![parts.uri.path().to_owned()];
         for value in parts.headers.get_all(DESTINATION) {
-            let unread = || Refusal::new("the header Destination names no path of the host");
-            let second = Uri::try_from(value.as_bytes()).map_err(|_| unread())?;
+            let invalid = || Refusal::new("the header Destination names no path of the host");
+            let second = Uri::try_from(value.as_bytes()).map_err(|_| invalid())?;
             let is_here = second.authority().is_none_or(|it| self.is_named(it, host))
                 && second.scheme().is_none_or(|scheme| *scheme == self.scheme());
             if !is_here {
-                return Err(unread());
+                return Err(invalid());
             }
             paths.push(second.path().to_owned());
         }
         Ok(Readings { methods, paths })
     }
 
-    /// Says whether an authority is the host `name` on this port, without a user.
+    /// Returns true if an authority is the host `name` on this port, without a user.
     fn is_named(&self, authority: &Authority, name: &str) -> bool {
         let port = authority.port_u16().unwrap_or(self.default_port());
         let is_plain = !authority.as_str().contains('@');
-        // Spelt as it is: no other port text, no brackets.
+        // Spelt in full: no odd port text, no brackets.
         let text = authority.as_str();
         let is_spelt = text.len() == authority.host().len() || authority.port_u16().is_some();
         is_plain && is_spelt && port == self.port && authority.host().eq_ignore_ascii_case(name)
     }
 
-    /// Judges a request; makes of its head the one to send over `version`, with the secret if the rule has one.
+    /// Judges a request and returns the head to send over `version`, with the secret if the rule
+    /// has one.
     pub(super) fn judge(
         &self,
         mut parts: Parts,
@@ -275,7 +280,7 @@ impl Destination {
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if has_secret {
-            // Parts of an answer could each hold a part of the secret.
+            // Ranges of an answer could each hold a part of the secret.
             headers.remove(header::RANGE);
         }
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -293,7 +298,7 @@ impl Destination {
     }
 }
 
-/// The head of the request that is sent.
+/// The head of the request to send.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) method: Method,
@@ -302,7 +307,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes the request, of nothing but this head and a body.
+    /// Makes the request from this head and a body.
     pub(super) fn with<B>(self, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method;
@@ -312,7 +317,7 @@ impl Outgoing {
     }
 }
 
-/// Writes the target: whole for HTTP/2, whose pseudo-headers it becomes, else the path.
+/// Builds the target: absolute for HTTP/2, which turns it into pseudo-headers, otherwise the path.
 fn target(scheme: &Scheme, authority: &str, path: &str, version: Version) -> Result<Uri, Refusal> {
     let uri = Uri::builder().path_and_query(path);
     let uri = match version == Version::HTTP_2 {
@@ -322,7 +327,8 @@ fn target(scheme: &Scheme, authority: &str, path: &str, version: Version) -> Res
     uri.build().map_err(|_| Refusal::new("the URL cannot be written"))
 }
 
-/// Refuses what would turn the connection into a tunnel, and what returns a request's headers.
+/// Refuses methods and upgrades that would make the connection a tunnel, and TRACE, which returns
+/// the request's headers.
 fn check_method(parts: &Parts) -> Result<(), Refusal> {
     if parts.method == Method::CONNECT {
         return Err(Refusal::new("CONNECT is never allowed where requests are read"));
@@ -331,7 +337,7 @@ fn check_method(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::new("TRACE is never allowed: it returns credentials"));
     }
     let upgrades = parts.headers.get_all(header::UPGRADE).iter();
-    // A client offers h2c to any server; not taking it up is an answer.
+    // Clients offer h2c to any server, and a server may ignore it.
     let is_other =
         |value: &HeaderValue| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"h2c");
     if upgrades.into_iter().any(is_other) {
@@ -342,7 +348,8 @@ fn check_method(parts: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns a path as it may be shown: what is not ASCII is encoded, as letters that turn text around would be shown too.
+/// Returns a path as it may be shown: other bytes than printable ASCII are encoded, as some
+/// characters reverse the text around them.
 fn plain(path: &str) -> impl Iterator<Item = char> {
     let encoded = |byte: u8| match byte {
         b' '..=b'~' => char::from(byte).to_string(),
@@ -351,14 +358,14 @@ fn plain(path: &str) -> impl Iterator<Item = char> {
     path.bytes().map(encoded).flat_map(|text| text.chars().collect::<Vec<_>>())
 }
 
-/// Spells the name of a header or a parameter in small letters and digits alone. Some servers take every other byte for the
-/// same one: `X.HTTP_Method-Override`.
+/// Spells a header or parameter name in lower-case letters and digits only. Some servers treat all
+/// other bytes alike: `X.HTTP_Method-Override`.
 fn folded(name: &[u8]) -> String {
     let kept = name.iter().filter(|byte| byte.is_ascii_alphanumeric());
     kept.map(|byte| char::from(byte.to_ascii_lowercase())).collect()
 }
 
-/// Refuses headers by which a request could be taken for one of another target.
+/// Refuses headers that could make a server take the request for one of another target.
 fn check_overrides(headers: &HeaderMap) -> Result<(), Refusal> {
     let overrides =
         |name: &&HeaderName| TARGET_HEADERS.contains(&folded(name.as_str().as_bytes()).as_str());
@@ -368,7 +375,7 @@ fn check_overrides(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the methods that headers and the query put in the place of the request's, in capital letters.
+/// Returns the methods in capital letters that headers and the query put in place of the request's.
 fn overriding(parts: &Parts) -> Vec<String> {
     let mut methods = Vec::new();
     for (name, value) in &parts.headers {
@@ -384,11 +391,11 @@ fn overriding(parts: &Parts) -> Vec<String> {
     methods
 }
 
-/// Returns the method that a parameter of the query names, where it is one of those that do.
+/// Returns the method that a query parameter names, if it is one of [`METHOD_PARAMETERS`].
 fn by_parameter(name: &str, value: &str) -> Option<String> {
-    // A proxy before the server may have decoded it once more.
+    // Decoded twice: a proxy before the server may decode it once more.
     let name = percent_decoded(percent_decoded(name));
-    // PHP takes a name up to a zero for the whole, and `[` for the begin of an index.
+    // PHP ends a name at a zero byte, and takes `[` for the beginning of an index.
     let end =
         name.iter().enumerate().position(|(at, byte)| *byte == 0 || (*byte == b'[' && at > 0));
     let name = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
@@ -401,12 +408,13 @@ fn by_parameter(name: &str, value: &str) -> Option<String> {
     (!is_bare || METHODS.contains(&method.as_str())).then_some(method)
 }
 
-/// Returns a method as servers read its name, whose case few heed where it is not the request's own.
+/// Returns a method in the form in which servers compare it, with case ignored.
 fn method(text: &[u8]) -> String {
     String::from_utf8_lossy(text).trim().to_ascii_uppercase()
 }
 
-/// Refuses a request with a placeholder in its target or in a header. The secret's own has been replaced by now.
+/// Refuses a request with a placeholder in its target or headers. The placeholder of the rule's
+/// secret has been replaced by now.
 fn check_placeholders(parts: &Parts, cell: &CellSeed) -> Result<(), Refusal> {
     let target = parts.uri.to_string();
     if cell.marks.are_in(target.as_bytes()) || cell.marks.are_in(&percent_decoded(&target)) {
@@ -415,7 +423,7 @@ fn check_placeholders(parts: &Parts, cell: &CellSeed) -> Result<(), Refusal> {
     check_fields(&parts.headers, cell)
 }
 
-/// Refuses headers or trailers with a placeholder.
+/// Refuses headers or trailers that hold a placeholder.
 pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), Refusal> {
     let holds = |name: &HeaderName, value: &HeaderValue| {
         let texts = [name.as_str().as_bytes(), value.as_bytes()];
@@ -428,14 +436,14 @@ pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), Re
     }
 }
 
-/// Says that a placeholder is where no secret is put.
+/// Makes the refusal of a placeholder where no secret is put in.
 pub(super) fn misplaced(place: &str) -> Refusal {
     Refusal::new(format!(
         "{place} holds the placeholder of a secret, which only its rule's header may hold, over verified TLS"
     ))
 }
 
-/// Decodes what is percent-encoded, and leaves the rest.
+/// Decodes percent-encoded bytes and keeps the rest.
 fn percent_decoded(text: impl AsRef<[u8]>) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.as_ref().len());
     let mut rest = text.as_ref();
@@ -443,14 +451,20 @@ fn percent_decoded(text: impl AsRef<[u8]>) -> Vec<u8> {
         let digits = after.get(..2).filter(|_| *first == b'%');
         let byte = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         match byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => (decoded.push(byte), rest = after.get(2..).unwrap_or_default()).0,
-            None => (decoded.push(*first), rest = after).0,
+            Some(byte) => {
+                decoded.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                decoded.push(*first);
+                rest = after;
+            }
         }
     }
     decoded
 }
 
-/// Leaves out the headers of one hop: the known ones, and those that `Connection` names.
+/// Removes hop-by-hop headers: the known ones, and those that `Connection` names.
 pub(super) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     let connection = headers.get_all(header::CONNECTION).iter();
     let named = connection.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));

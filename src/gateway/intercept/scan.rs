@@ -1,4 +1,4 @@
-//! Search of streams for texts, also where a text is split over reads.
+//! Searches streams for texts, even if a text is split over several reads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::traces::Traces;
 
-/// Texts that are looked for. They may be secrets: nothing prints them, and they are erased when dropped.
+/// Texts to look for. They may be secrets: they are never printed, and erased on drop.
 #[derive(Clone, Default)]
 pub(crate) struct Needles(Arc<Vec<Zeroizing<Vec<u8>>>>);
 
@@ -22,7 +22,7 @@ impl fmt::Debug for Needles {
 }
 
 impl Needles {
-    /// Takes each text as it is and in the encodings in which a request or an answer may hold it.
+    /// Takes each text in the encodings in which a request or an answer may hold it.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut needles: Vec<Zeroizing<Vec<u8>>> = Vec::new();
         for Spelling { text, .. } in texts.into_iter().flat_map(spellings) {
@@ -33,7 +33,7 @@ impl Needles {
         Self(Arc::new(needles))
     }
 
-    /// Returns true if one of them is in `text`.
+    /// Returns true if `text` contains one of the needles.
     pub(crate) fn are_in(&self, text: &[u8]) -> bool {
         self.0.iter().any(|needle| memmem::find(text, needle).is_some())
     }
@@ -46,23 +46,23 @@ impl Needles {
 /// A text in one of its encodings.
 pub(super) struct Spelling {
     pub(super) text: Zeroizing<Vec<u8>>,
-    places: Places,
+    offsets: Offsets,
 }
 
-/// The places in a spelling of the bytes that it spells.
-enum Places {
-    /// The first letter of each byte, and the end.
+/// Offsets in a spelling of the bytes that it spells.
+enum Offsets {
+    /// Offset of each byte's first letter, and the end.
     Bytes(Vec<usize>),
-    /// Base64 after so many bytes.
+    /// Base64 after this many bytes.
     Base64(usize),
 }
 
 impl Spelling {
-    /// Returns the letters that bytes of the text alone decide.
+    /// Returns the letters that are determined by these bytes of the text alone.
     pub(super) fn range(&self, first: usize, end: usize) -> Option<std::ops::Range<usize>> {
-        match &self.places {
-            Places::Bytes(places) => Some(*places.get(first)?..*places.get(end)?),
-            Places::Base64(before) => {
+        match &self.offsets {
+            Offsets::Bytes(offsets) => Some(*offsets.get(first)?..*offsets.get(end)?),
+            Offsets::Base64(before) => {
                 let left_out = (before * 8).div_ceil(6);
                 let start = ((before + first) * 8).div_ceil(6).checked_sub(left_out)?;
                 let end = ((before + end) * 8 / 6).checked_sub(left_out)?;
@@ -71,20 +71,21 @@ impl Spelling {
         }
     }
 
-    /// Spells each byte by itself, in at most three letters.
+    /// Spells each byte separately, in at most three letters.
     fn bytewise(text: &[u8], mut spell: impl FnMut(u8, &mut Vec<u8>)) -> Self {
         let mut all = Zeroizing::new(Vec::with_capacity(text.len() * 3));
-        let mut places = vec![0];
+        let mut offsets = vec![0];
         for byte in text {
             spell(*byte, &mut all);
-            places.push(all.len());
+            offsets.push(all.len());
         }
-        Self { text: all, places: Places::Bytes(places) }
+        Self { text: all, offsets: Offsets::Bytes(offsets) }
     }
 }
 
-/// Returns a text in its encodings: plain, in hexadecimal, percent-encoded, escaped for JSON, and in base64 at
-/// each of its three alignments, without the letters at the ends that depend on what stands next to it.
+/// Returns a text in its encodings: plain, hexadecimal, percent-encoded, escaped for JSON, and
+/// base64 at each of its three alignments, without the letters at the ends that depend on adjacent
+/// bytes.
 pub(super) fn spellings(text: &[u8]) -> Vec<Spelling> {
     let mut all = vec![Spelling::bytewise(text, |byte, text| text.push(byte))];
     let digits = |byte: u8, lower: bool| match lower {
@@ -126,18 +127,18 @@ pub(super) fn spellings(text: &[u8]) -> Vec<Spelling> {
             let encoded = Zeroizing::new(engine.encode(&padded).into_bytes());
             let middle = encoded.get(first..whole).unwrap_or_default();
             let text = Zeroizing::new(middle.to_vec());
-            all.push(Spelling { text, places: Places::Base64(before) });
+            all.push(Spelling { text, offsets: Offsets::Base64(before) });
         }
     }
     all.retain(|spelling| spelling.text.len() >= 6);
     all
 }
 
-/// A search of a stream that only has to find: it holds nothing back.
+/// Searches a stream without holding anything back.
 #[derive(Debug)]
 pub(crate) struct Finder {
     needles: Needles,
-    /// The end of all that was searched, one byte shorter than the longest needle.
+    /// The end of what was searched, one byte shorter than the longest needle.
     end: Vec<u8>,
 }
 
@@ -165,11 +166,13 @@ impl Finder {
     }
 }
 
-/// Replacement of secrets in a stream by stars, as many as it has bytes. Holds back only what may be the begin of one.
+/// Replaces secrets in a stream by asterisks of the same length. Holds back only what may be the
+/// beginning of a secret.
 pub(crate) struct Scrubber {
     secrets: Traces,
-    /// Bytes held back as they came, and as they would be passed on.
+    /// Bytes held back, as they came.
     held: Zeroizing<Vec<u8>>,
+    /// The same bytes as they will be passed on.
     shown: Vec<u8>,
 }
 
@@ -195,7 +198,7 @@ impl Scrubber {
         let mut shown = std::mem::take(&mut self.shown);
         shown.extend_from_slice(&chunk);
         if let Some(masked) = self.secrets.masked(&text) {
-            // A star of an earlier part stays one.
+            // A byte masked earlier stays masked.
             for (byte, masked) in shown.iter_mut().zip(masked) {
                 if masked == b'*' {
                     *byte = b'*';
@@ -208,7 +211,8 @@ impl Scrubber {
         Bytes::from(shown)
     }
 
-    /// Returns what is held at the end of the stream: the begin of a needle that did not go on.
+    /// Returns what is held at the end of the stream: the beginning of a secret that did not
+    /// continue.
     pub(crate) fn finish(&mut self) -> Bytes {
         self.held = Zeroizing::default();
         Bytes::from(std::mem::take(&mut self.shown))
@@ -229,14 +233,15 @@ mod tests {
     }
 
     fn traces(texts: &[&str]) -> Traces {
-        let all: Vec<_> = texts.iter().map(|text| Traces::of(text.as_bytes())).collect();
+        let all: Vec<_> = texts.iter().map(|text| Traces::new(text.as_bytes())).collect();
         Traces::joined(&all)
     }
 
     /// Passes `text` through in parts that end at `cuts`.
     fn scrubbed(secrets: &Traces, text: &[u8], cuts: &[usize]) -> Vec<u8> {
         let mut scrubber = Scrubber::new(secrets.clone());
-        let (mut out, mut from) = (Vec::new(), 0);
+        let mut out = Vec::new();
+        let mut from = 0;
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
         cuts.sort_unstable();
         for cut in cuts.into_iter().chain([text.len()]) {
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_that_cannot_begin_a_secret() {
+    fn only_what_may_begin_a_secret_is_held_back() {
         let mut scrubber = Scrubber::new(traces(&["s3cr3t-value"]));
         assert_eq!(scrubber.pass(Bytes::from_static(b"data: 1\n\n")), "data: 1\n\n");
         assert_eq!(scrubber.pass(Bytes::from_static(b"x s3cr")), "x ");
@@ -319,7 +324,8 @@ mod tests {
                 }
             }
         }
-        // Seven bytes are no part; of a secret shorter than sixteen only the whole is one.
+        // Seven bytes are too short for a part; of a secret shorter than sixteen bytes only the
+        // whole counts.
         assert_eq!(scrubbed(&secrets, b"S3cret/ Value+4", &[]), b"S3cret/ Value+4");
         assert_eq!(
             scrubbed(&traces(&["S3cret/Value+42"]), b"S3cret/Value+4", &[]),
@@ -328,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_text_may_hold_is_no_part() {
+    fn common_text_is_not_taken_for_part_of_a_secret() {
         for (secret, text) in [
             ("sk-ant-api03-Zk4Qw8Rt2Yp6", "keys begin with sk-ant-api03-"),
             ("R4nd0m--------------Zk4Qw8", "a line: ----------------------"),
@@ -339,7 +345,7 @@ mod tests {
         ] {
             let secrets = traces(&[secret]);
             assert_eq!(scrubbed(&secrets, text.as_bytes(), &[9]), text.as_bytes(), "{secret}");
-            // The whole is replaced whole, and so is the end.
+            // The whole secret is replaced, and so is its end.
             let whole = scrubbed(&secrets, secret.as_bytes(), &[9, 20]);
             assert!(whole.iter().all(|byte| *byte == b'*'), "{secret}");
         }
@@ -365,7 +371,9 @@ mod tests {
             let needles = needles(&["abababa", "bbabba"]);
             let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
             cuts.sort_unstable();
-            let (mut finder, mut from, mut found) = (Finder::new(needles.clone()), 0, false);
+            let mut finder = Finder::new(needles.clone());
+            let mut from = 0;
+            let mut found = false;
             for cut in cuts.into_iter().chain([text.len()]) {
                 found |= finder.finds(text.as_bytes().get(from..cut).expect("a part"));
                 from = cut;

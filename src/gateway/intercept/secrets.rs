@@ -1,4 +1,5 @@
-//! Secrets: read by the gateway alone, put into one header of one rule's requests, and never shown.
+//! Secrets: only the gateway reads them, only one header of one rule's requests gets them, and they
+//! are never shown.
 
 use std::fmt;
 use std::io::Read as _;
@@ -16,10 +17,10 @@ use super::grants::Refusal;
 use super::scan::Needles;
 use super::traces::Traces;
 
-/// Bytes of a secret: a shorter one would be found in texts by chance.
-const BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
+/// Allowed length of a secret: a shorter one would be found in texts by chance.
+const ALLOWED_BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
 
-/// The reasons for which a secret cannot be had. Nothing here holds a part of its value.
+/// Why a secret cannot be used. No error holds a part of its value.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     #[error("secret `{name}`: its file cannot be read")]
@@ -36,7 +37,7 @@ pub(crate) enum SecretError {
     Form(String),
 }
 
-/// The value of a secret. Erased when dropped; nothing prints it.
+/// The value of a secret. Erased on drop and never printed.
 #[derive(Clone)]
 pub struct SecretValue(Zeroizing<Vec<u8>>);
 
@@ -50,7 +51,7 @@ impl SecretValue {
     /// Reads a secret. Only the gateway calls this.
     ///
     /// # Errors
-    /// When it cannot be read, when others may read its file, or when it could not stand in a header.
+    /// If it cannot be read, if other users may read its file, or if it cannot be sent in a header.
     pub(crate) fn read(name: &str, source: &SecretSource) -> Result<Self, SecretError> {
         let named = || name.to_owned();
         let text = match source {
@@ -71,11 +72,11 @@ impl SecretValue {
         Self::new(name, &text)
     }
 
-    /// Takes a value; a line's end after it is no part of it.
+    /// Takes a value without its final line break.
     fn new(name: &str, text: &[u8]) -> Result<Self, SecretError> {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        if !BYTES.contains(&text.len()) || !text.iter().all(u8::is_ascii_graphic) {
+        if !ALLOWED_BYTES.contains(&text.len()) || !text.iter().all(u8::is_ascii_graphic) {
             return Err(SecretError::Form(name.to_owned()));
         }
         Ok(Self(Zeroizing::new(text.to_vec())))
@@ -86,10 +87,10 @@ impl SecretValue {
     }
 }
 
-/// Reads the file of a secret, bounded.
+/// Reads the file of a secret, up to the maximum length.
 fn file(name: &str, path: &PathBuf) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { name: name.to_owned(), source };
-    // Without waiting: a FIFO that nobody writes to would hold up the start.
+    // Without blocking: a FIFO without a writer would hang the start.
     let mut options = std::fs::OpenOptions::new();
     let file = options.read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY);
     let file = file.open(path).map_err(unreadable)?;
@@ -100,33 +101,34 @@ fn file(name: &str, path: &PathBuf) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     if metadata.mode() & 0o007 != 0 {
         return Err(SecretError::Readable(name.to_owned()));
     }
-    // So that the buffer never grows: a copy that was left behind would not be erased.
-    let mut text = Zeroizing::new(Vec::with_capacity(BYTES.end() + 64));
-    let most = u64::try_from(BYTES.end() + 8).unwrap_or(u64::MAX);
-    file.take(most).read_to_end(&mut text).map_err(unreadable)?;
+    // Reserved in advance: a buffer that grows leaves copies behind that are not erased.
+    let mut text = Zeroizing::new(Vec::with_capacity(ALLOWED_BYTES.end() + 64));
+    let limit = u64::try_from(ALLOWED_BYTES.end() + 8).unwrap_or(u64::MAX);
+    file.take(limit).read_to_end(&mut text).map_err(unreadable)?;
     Ok(text)
 }
 
-/// The placement of a secret: which header of a rule's requests has it, and in which form.
+/// How a rule uses a secret: in which header and in which form.
 #[derive(Debug, Clone)]
 pub(crate) struct Injection {
     name: String,
     header: HeaderName,
     form: SecretForm,
     value: SecretValue,
-    /// The texts by which it shows in an answer.
+    /// The texts by which the secret shows in an answer.
     pub(super) traces: Traces,
 }
 
 impl Injection {
-    /// Joins the use of a secret by a rule with its value; nothing where the header has no valid name.
-    pub(crate) fn new(place: &SecretUse, value: SecretValue) -> Option<Self> {
-        let header = HeaderName::from_bytes(place.header.as_bytes()).ok()?;
-        let traces = Traces::of(value.bytes());
-        Some(Self { name: place.name.clone(), header, form: place.form, value, traces })
+    /// Joins a rule's use of a secret with its value; `None` if the header name is invalid.
+    pub(crate) fn new(secret_use: &SecretUse, value: SecretValue) -> Option<Self> {
+        let header = HeaderName::from_bytes(secret_use.header.as_bytes()).ok()?;
+        let traces = Traces::new(value.bytes());
+        Some(Self { name: secret_use.name.clone(), header, form: secret_use.form, value, traces })
     }
 
-    /// Puts the secret where the cell has its placeholder. Returns true if it did; headers without it stay as they are.
+    /// Replaces the cell's placeholder by the secret. Returns true if it did; headers without a
+    /// placeholder stay as they are.
     pub(super) fn put(
         &self,
         headers: &mut HeaderMap,
@@ -148,13 +150,13 @@ impl Injection {
         let put = self.replaced(value.as_bytes(), placeholder.as_bytes());
         let put = put.ok_or_else(|| Refusal::new(self.misplaced()))?;
         let mut put = HeaderValue::from_bytes(&put).map_err(|_| Refusal::new(self.misplaced()))?;
-        // Keeps HPACK from indexing it, and `Debug` from printing it.
+        // Keeps HPACK from indexing the value, and `Debug` from printing it.
         put.set_sensitive(true);
         headers.insert(&self.header, put);
         Ok(true)
     }
 
-    /// Says whether the placeholder is in a value, also where the form encodes it.
+    /// Returns true if a value holds a placeholder, also within the encoding of `Basic`.
     fn holds_placeholder(&self, value: &HeaderValue, placeholders: &Needles) -> bool {
         let decoded =
             credentials(value.as_bytes(), "basic").and_then(|text| STANDARD.decode(text).ok());
@@ -162,7 +164,8 @@ impl Injection {
             || decoded.is_some_and(|decoded| placeholders.are_in(&decoded))
     }
 
-    /// Returns the value with the secret in the placeholder's place; nothing where it is not the whole of its part.
+    /// Returns the value with the placeholder replaced by the secret; `None` if the placeholder is
+    /// not exactly the credential.
     fn replaced(&self, value: &[u8], placeholder: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let secret = self.value.bytes();
         let joined = |parts: [&[u8]; 2]| Zeroizing::new(parts.concat());
@@ -174,8 +177,9 @@ impl Injection {
             SecretForm::Basic => {
                 let pair = STANDARD.decode(credentials(value, "basic")?).ok()?;
                 let colon = pair.iter().position(|byte| *byte == b':')?;
-                let (user, password) = (pair.get(..colon)?, pair.get(colon + 1..)?);
-                // Some services take the token as the name, with any password.
+                let user = pair.get(..colon)?;
+                let password = pair.get(colon + 1..)?;
+                // Some services take the token as the user name, with any password.
                 let pair = if password == placeholder && user != placeholder {
                     Zeroizing::new([user, b":", secret].concat())
                 } else if user == placeholder {
@@ -202,7 +206,7 @@ impl Injection {
     }
 }
 
-/// Returns what follows the scheme of an authorization, whose case does not matter.
+/// Returns what follows the scheme of an authorization; the case of the scheme does not matter.
 fn credentials<'a>(value: &'a [u8], scheme: &str) -> Option<&'a [u8]> {
     let (first, rest) = value.split_at_checked(scheme.len())?;
     let rest = rest.strip_prefix(b" ")?;
@@ -218,7 +222,7 @@ mod tests {
     const SEED: [u8; 16] = [0xa5; 16];
 
     fn injection(form: SecretForm) -> (Injection, String, Needles) {
-        let place = SecretUse {
+        let secret_use = SecretUse {
             name: "github".into(),
             header: "authorization".into(),
             form,
@@ -227,7 +231,7 @@ mod tests {
         let value = SecretValue::new("github", b"ghp_real-value\n").expect("a secret");
         let needles = Needles::new([model::egress::placeholder_mark(&SEED).as_bytes()]);
         let placeholder = model::egress::placeholder("github", &SEED);
-        (Injection::new(&place, value).expect("a header"), placeholder, needles)
+        (Injection::new(&secret_use, value).expect("a header"), placeholder, needles)
     }
 
     /// Puts the secret into one value; returns the value sent, or the refusal.
@@ -235,7 +239,7 @@ mod tests {
         let (injection, _, needles) = injection(form);
         let mut headers = HeaderMap::new();
         headers.insert("authorization", value.parse().expect("a value"));
-        let put = injection.put(&mut headers, &SEED, &needles).map_err(|refusal| refusal.why)?;
+        let put = injection.put(&mut headers, &SEED, &needles).map_err(|refusal| refusal.reason)?;
         let value = headers.get("authorization").expect("it is there").clone();
         assert_eq!(value.is_sensitive(), put);
         Ok(value.to_str().expect("text").to_owned())
@@ -259,14 +263,14 @@ mod tests {
             sent(SecretForm::Basic, &basic(format!("{placeholder}:x"))),
             Ok(basic("ghp_real-value:x".into()))
         );
-        // Without a placeholder the cell's own credentials pass.
+        // Without a placeholder, credentials of the cell itself pass.
         for value in ["Bearer own", "Basic b3duOm93bg=="] {
             assert_eq!(sent(SecretForm::Bearer, value).as_deref(), Ok(value));
         }
     }
 
     #[test]
-    fn a_placeholder_in_another_form_or_beside_text_is_refused() {
+    fn a_placeholder_in_another_form_or_with_text_around_it_is_refused() {
         let (_, placeholder, _) = injection(SecretForm::Plain);
         let other = model::egress::placeholder("other", &SEED);
         let basic = |pair: String| format!("Basic {}", STANDARD.encode(pair));

@@ -1,4 +1,4 @@
-//! Requests through interception, against servers with an authority of the tests' own.
+//! Tests of interception with real TLS and HTTP, against servers with a test authority.
 
 mod clients;
 mod ech;

@@ -1,5 +1,5 @@
-//! The two handshakes of an intercepted connection. The server's comes first, so that the cell is offered the
-//! version of HTTP that the server speaks.
+//! The two TLS handshakes of an intercepted connection. The server's comes first, so that the cell
+//! is offered the HTTP version that the server speaks.
 
 use std::io;
 use std::pin::Pin;
@@ -26,11 +26,11 @@ use super::connection::{ByteStream, Upstream};
 /// First byte of a TLS record that holds a handshake.
 const HANDSHAKE: u8 = 0x16;
 /// Time for a handshake.
-const TIME: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 const H2: &[u8] = b"h2";
 const HTTP11: &[u8] = b"http/1.1";
 
-/// A connection of the cell, by the way it begins.
+/// A connection of the cell, by how it begins.
 pub(super) enum Begun<S> {
     Plain(Unread<S>),
     Tls(Box<Hello<S>>),
@@ -45,7 +45,7 @@ impl<S: ByteStream> Hello<S> {
         self.0.client_hello().server_name().map(str::to_ascii_lowercase)
     }
 
-    /// Returns which versions of HTTP the client takes of those that the gateway speaks.
+    /// Returns the HTTP versions that both the client and the gateway speak.
     fn versions(&self) -> Vec<Vec<u8>> {
         let hello = self.0.client_hello();
         let offered: Vec<_> = hello.alpn().into_iter().flatten().collect();
@@ -54,19 +54,19 @@ impl<S: ByteStream> Hello<S> {
     }
 }
 
-/// Waits for the first bytes of the cell, which say if it speaks TLS.
+/// Waits for the first byte of the cell, which shows whether it speaks TLS.
 pub(super) async fn begin<S: ByteStream>(mut client: S) -> io::Result<Begun<S>> {
     let mut first = [0];
-    tokio::time::timeout(TIME, client.read_exact(&mut first)).await??;
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, client.read_exact(&mut first)).await??;
     let client = Unread { first: Some(first), stream: client };
     if first != [HANDSHAKE] {
         return Ok(Begun::Plain(client));
     }
     let hello = LazyConfigAcceptor::new(Acceptor::default(), client);
-    Ok(Begun::Tls(Box::new(Hello(tokio::time::timeout(TIME, hello).await??))))
+    Ok(Begun::Tls(Box::new(Hello(tokio::time::timeout(HANDSHAKE_TIMEOUT, hello).await??))))
 }
 
-/// The ends of TLS: the authority towards the cell, the host's roots towards servers.
+/// TLS configuration of both sides: the authority for cells, the host's roots for servers.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     pub(super) authority: InterceptAuthority,
@@ -76,7 +76,7 @@ pub(super) struct Handshakes {
 impl Handshakes {
     pub(super) fn new(authority: InterceptAuthority, roots: &[u8]) -> Result<Self, InterceptError> {
         let mut store = RootCertStore::empty();
-        // A bundle may hold certificates that rustls does not take; the others count.
+        // A bundle may hold certificates that rustls rejects; the others count.
         store.add_parsable_certificates(CertificateDer::pem_slice_iter(roots).flatten());
         if store.is_empty() {
             return Err(
@@ -91,8 +91,9 @@ impl Handshakes {
         Ok(Self { authority, client })
     }
 
-    /// Begins TLS with the server, whose certificate must be valid for `name`, and HTTP in a version that the cell
-    /// takes too. A server that cannot be verified is one that no request is sent to: the cell is told in an answer.
+    /// Starts TLS with the server, whose certificate must be valid for `name`, then HTTP in a
+    /// version that the cell speaks too. If the server cannot be verified, the returned upstream
+    /// answers each request with the reason.
     pub(super) async fn connect<S: ByteStream>(
         &self,
         name: &str,
@@ -102,12 +103,12 @@ impl Handshakes {
         let mut config = self.client.clone();
         config.alpn_protocols = hello.versions();
         let offered = version(config.alpn_protocols.first().map(Vec::as_slice));
-        let broken = |why: String| (offered, Upstream::broken(why));
+        let broken = |reason: String| (offered, Upstream::broken(reason));
         let Ok(host) = ServerName::try_from(name.to_owned()) else {
             return Ok(broken("the name is none that a certificate can have".into()));
         };
         let connecting = TlsConnector::from(Arc::new(config)).connect(host, server);
-        match tokio::time::timeout(TIME, connecting).await {
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await {
             Ok(Ok(stream)) => {
                 let version = version(stream.get_ref().1.alpn_protocol());
                 Ok((version, Upstream::new(stream, version).await?))
@@ -117,7 +118,7 @@ impl Handshakes {
         }
     }
 
-    /// Ends the cell's TLS with a certificate for `name`.
+    /// Accepts the cell's TLS with a certificate for `name`.
     pub(super) async fn accept<S: ByteStream>(
         &self,
         name: &str,
@@ -135,12 +136,13 @@ impl Handshakes {
         if !hello.versions().is_empty() {
             config.alpn_protocols = vec![chosen.to_vec()];
         }
-        let accepted = tokio::time::timeout(TIME, hello.0.into_stream(Arc::new(config))).await;
+        let accepted =
+            tokio::time::timeout(HANDSHAKE_TIMEOUT, hello.0.into_stream(Arc::new(config))).await;
         accepted.map_err(io::Error::from).and_then(|it| it).map_err(InterceptError::Handshake)
     }
 }
 
-/// Returns the version of HTTP that ALPN has chosen; without a choice it is the first.
+/// Returns the HTTP version that ALPN chose; HTTP/1.1 by default.
 fn version(protocol: Option<&[u8]>) -> Version {
     if protocol == Some(H2) { Version::HTTP_2 } else { Version::HTTP_11 }
 }
@@ -155,7 +157,7 @@ impl ResolvesServerCert for Leaf {
     }
 }
 
-/// A stream whose first byte was read, and is read again.
+/// A stream whose first byte was read and is returned again.
 #[derive(Debug)]
 pub(super) struct Unread<S> {
     first: Option<[u8; 1]>,

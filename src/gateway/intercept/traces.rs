@@ -1,7 +1,8 @@
-//! Search of answers for a secret, also for parts of it: a server may shorten what it quotes.
+//! Searches answers for a secret and for parts of it, as a server may shorten what it quotes.
 //!
-//! Each run of eight bytes of a secret is looked for, in each spelling. A text that holds one holds four of its letters at
-//! a place that four divides, so every fourth place is looked at, by a table of bits that few texts pass.
+//! Each run of eight bytes of a secret is looked for, in each spelling. A text that holds one holds
+//! four of its letters at an offset divisible by four, so only every fourth offset is looked up, in
+//! a bit table that few texts pass.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +12,18 @@ use zeroize::Zeroizing;
 
 use super::scan::{Spelling, spellings};
 
-/// Bytes of a secret that give it away together. Of a secret shorter than twice as many only the whole is looked for.
+/// Number of bytes of a secret that give it away.
 const WINDOW: usize = 8;
+/// Length from which parts of a secret are looked for; of a shorter one only the whole is.
 const MIN_SPLIT: usize = 16;
-/// Different bytes of a window; with fewer it is a line of dashes, or zeros, as any text may hold.
+/// Minimum number of different bytes in a window; with fewer it could be a line of dashes or zeros,
+/// as in any text.
 const MIN_DISTINCT: usize = 4;
-/// Letters that are looked up at once, and places between two looks.
+/// Number of letters that are looked up at once, and distance between two lookups.
 const GRAM: usize = 4;
-/// Bits of the table.
+/// Size of the table, as a power of two.
 const TABLE_BITS: u32 = 16;
-/// Begins of keys that their services publish. A part of one gives nothing away.
+/// Prefixes that services publish for their keys. They give nothing away.
 const PUBLIC: [&str; 13] = [
     "sk-ant-api03-",
     "sk-ant-admin01-",
@@ -37,18 +40,18 @@ const PUBLIC: [&str; 13] = [
     "glpat-",
 ];
 
-/// The texts by which one secret shows. Nothing prints them, and they are erased when dropped.
+/// The texts by which one secret shows. Never printed, and erased on drop.
 struct Trace {
-    /// All spellings, a zero after each.
+    /// All spellings, each followed by a zero.
     texts: Zeroizing<Vec<u8>>,
-    /// Places in `texts` of what is replaced, with its length, by their place.
+    /// Offset and length in `texts` of the parts to replace, sorted by offset.
     windows: Vec<(usize, usize)>,
-    /// Places of the whole spellings.
+    /// Offset and length in `texts` of the whole spellings.
     wholes: Vec<(usize, usize)>,
-    /// Four letters in the upper half and their place in the lower, in order.
+    /// Four letters in the upper half and their offset in the lower, sorted.
     grams: Zeroizing<Vec<u64>>,
     table: Zeroizing<Vec<u64>>,
-    /// Letters of the longest window that is not a whole.
+    /// Length of the longest window that is not a whole spelling.
     longest: usize,
 }
 
@@ -63,7 +66,7 @@ impl fmt::Debug for Traces {
 }
 
 impl Traces {
-    pub(crate) fn of(secret: &[u8]) -> Self {
+    pub(crate) fn new(secret: &[u8]) -> Self {
         Self(vec![Arc::new(Trace::new(secret))])
     }
 
@@ -76,12 +79,13 @@ impl Traces {
         self.0.is_empty()
     }
 
-    /// Returns true if a part of a secret is in `text`.
+    /// Returns true if `text` holds a part of a secret.
     pub(crate) fn are_in(&self, text: &[u8]) -> bool {
         self.masked(text).is_some()
     }
 
-    /// Returns `text` with a star for each byte of a secret, or nothing if it has no part of one.
+    /// Returns `text` with an asterisk for each byte of a secret; `None` if it holds no part of
+    /// one.
     pub(crate) fn masked(&self, text: &[u8]) -> Option<Vec<u8>> {
         let mut masked: Option<Vec<u8>> = None;
         for trace in &self.0 {
@@ -93,7 +97,8 @@ impl Traces {
         masked
     }
 
-    /// Returns the length of the longest end of `text` with which something that is replaced may begin.
+    /// Returns the length of the longest suffix of `text` that may be the beginning of something to
+    /// replace.
     pub(super) fn begun(&self, text: &[u8]) -> usize {
         self.0.iter().map(|trace| trace.begun(text)).max().unwrap_or(0)
     }
@@ -111,7 +116,7 @@ impl Trace {
             longest: 0,
         };
         let all = spellings(secret);
-        // So that no buffer grows: a copy that was left behind would not be erased.
+        // Reserved in advance: a buffer that grows leaves copies behind that are not erased.
         let size = all.iter().map(|spelling| spelling.text.len() + 1).sum();
         trace.texts.reserve_exact(size);
         trace.grams.reserve_exact(size);
@@ -119,15 +124,15 @@ impl Trace {
             trace.add(secret, public, spelling);
         }
         trace.windows.sort_unstable();
-        for place in 0..trace.texts.len() {
-            let Some(gram) = gram(&trace.texts, place).filter(|gram| !gram.contains(&0)) else {
+        for index in 0..trace.texts.len() {
+            let Some(gram) = gram(&trace.texts, index).filter(|gram| !gram.contains(&0)) else {
                 continue;
             };
             let gram = u32::from_le_bytes(gram);
             if let Some(word) = trace.table.get_mut(slot(gram) >> 6) {
                 *word |= 1 << (slot(gram) & 63);
             }
-            trace.grams.push(u64::from(gram) << 32 | u64::try_from(place).unwrap_or_default());
+            trace.grams.push(u64::from(gram) << 32 | u64::try_from(index).unwrap_or_default());
         }
         trace.grams.sort_unstable();
         trace
@@ -153,9 +158,10 @@ impl Trace {
         }
     }
 
-    /// Calls `found` with place and length of each part of the secret in `text`.
-    fn find(&self, text: &[u8], mut found: impl FnMut(usize, usize)) {
-        // Runs of letters that were gone through: the distance of text and spelling, and the end in the text.
+    /// Calls `report` with offset and length of each part of the secret in `text`.
+    fn find(&self, text: &[u8], mut report: impl FnMut(usize, usize)) {
+        // Matching runs so far: the offset in the text minus that in the spellings, and the end in
+        // the text.
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (number, gram) in text.chunks_exact(GRAM).enumerate() {
             let Ok(gram) = <[u8; GRAM]>::try_from(gram) else { continue };
@@ -164,38 +170,38 @@ impl Trace {
             if word >> (slot(gram) & 63) & 1 == 0 {
                 continue;
             }
-            let at = number * GRAM;
-            runs.retain(|(_, end)| *end > at);
+            let offset = number * GRAM;
+            runs.retain(|(_, end)| *end > offset);
             let first = self.grams.partition_point(|known| known >> 32 < u64::from(gram));
             let known = self.grams.iter().skip(first);
             for known in known.take_while(|known| **known >> 32 == u64::from(gram)) {
-                let place = usize::try_from(known & u64::from(u32::MAX)).unwrap_or_default();
-                let distance = at.wrapping_sub(place);
+                let index = usize::try_from(known & u64::from(u32::MAX)).unwrap_or_default();
+                let distance = offset.wrapping_sub(index);
                 if runs.iter().any(|(seen, _)| *seen == distance) {
                     continue;
                 }
-                let (start, end) = self.run(text, at, place);
-                runs.push((distance, at + (end - place)));
+                let (start, end) = self.run(text, offset, index);
+                runs.push((distance, offset + (end - index)));
                 let first = self.windows.partition_point(|(from, _)| *from < start);
                 let inside = self.windows.iter().skip(first).take_while(|(from, _)| *from < end);
                 for (from, length) in inside.filter(|(from, length)| from + length <= end) {
-                    found(from.wrapping_add(distance), *length);
+                    report(from.wrapping_add(distance), *length);
                 }
             }
         }
     }
 
-    /// Returns begin and end in `texts` of the longest run around `place` that the text has around `at`.
-    fn run(&self, text: &[u8], at: usize, place: usize) -> (usize, usize) {
+    /// Returns the range in `texts` of the longest match around `index` with the text around `at`.
+    fn run(&self, text: &[u8], at: usize, index: usize) -> (usize, usize) {
         let is_equal = |(one, other): &(&u8, &u8)| one == other && **one != 0;
-        let texts = self.texts.split_at_checked(place).unwrap_or_default();
+        let texts = self.texts.split_at_checked(index).unwrap_or_default();
         let text = text.split_at_checked(at).unwrap_or_default();
         let before = texts.0.iter().rev().zip(text.0.iter().rev()).take_while(is_equal).count();
         let after = texts.1.iter().zip(text.1).take_while(is_equal).count();
-        (place - before, place + after)
+        (index - before, index + after)
     }
 
-    /// Returns the length of the longest end of `text` that may go on as a window.
+    /// Returns the length of the longest suffix of `text` that may continue as a window.
     fn begun(&self, text: &[u8]) -> usize {
         let whole = |(base, length): &(usize, usize)| {
             let spelling = self.texts.get(*base..base + length).unwrap_or_default();
@@ -215,8 +221,8 @@ impl Trace {
     }
 }
 
-/// Returns how many bytes at the begin of a secret are public: the mark of its service, or of a JSON web token what is not
-/// its signature.
+/// Returns how many bytes at the beginning of a secret are public: the prefix of its service, or
+/// all but the signature of a JSON web token.
 fn public(secret: &[u8]) -> usize {
     let is_token =
         secret.starts_with(b"eyJ") && secret.iter().filter(|byte| **byte == b'.').count() == 2;
@@ -234,11 +240,11 @@ fn distinct(window: &[u8]) -> usize {
     bytes.len()
 }
 
-fn gram(text: &[u8], place: usize) -> Option<[u8; GRAM]> {
-    text.get(place..place.checked_add(GRAM)?)?.try_into().ok()
+fn gram(text: &[u8], index: usize) -> Option<[u8; GRAM]> {
+    text.get(index..index.checked_add(GRAM)?)?.try_into().ok()
 }
 
-/// Returns the bit of the table for four letters.
+/// Returns the bit in the table for four letters.
 fn slot(gram: u32) -> usize {
     let mixed = gram.wrapping_mul(0x9e37_79b1) >> (u32::BITS - TABLE_BITS);
     usize::try_from(mixed).unwrap_or_default()

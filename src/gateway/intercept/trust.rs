@@ -1,4 +1,4 @@
-//! The files by which programs of a cell trust the run's authority beside the host's own.
+//! Makes the files by which programs in a cell trust the run's authority in addition to the host's.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,12 +6,12 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-/// Name of the authority's file in a directory of certificates: OpenSSL's hash of the authority's name.
+/// File name of the authority in a certificate directory: OpenSSL's hash of the authority's name.
 const HASHED_NAME: &str = "6df93a24.0";
-/// Password of Java's stores, which everybody knows: the store holds nothing secret.
+/// Default password of Java's key stores: the store holds nothing secret.
 const JAVA_PASSWORD: &str = "changeit";
 
-/// Variables by which programs find the merged bundle where they do not look for it in /etc.
+/// Variables that name the merged bundle for programs that do not look in /etc.
 const BUNDLE_VARIABLES: [&str; 6] = [
     "SSL_CERT_FILE",
     "NODE_EXTRA_CA_CERTS",
@@ -24,29 +24,32 @@ const BUNDLE_VARIABLES: [&str; 6] = [
 /// Contents of the files by which a cell trusts the authority, and how programs find them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustFiles {
-    /// The host's bundle with the authority, in PEM: for the variables, and in place of the system's bundle.
+    /// The host's bundle and the authority, in PEM: for the variables, and in place of the system's
+    /// bundle.
     pub bundle: Vec<u8>,
-    /// The authority alone, in PEM: the file `hashed_name` beside the others of a directory.
+    /// The authority only, in PEM: the file `hashed_name` in a certificate directory.
     pub authority: Vec<u8>,
     pub hashed_name: &'static str,
     /// Variables whose value is the path of the bundle.
     pub variables: [&'static str; 6],
-    /// All of the bundle for Java, which reads neither: its file `cacerts`.
+    /// The whole bundle as Java's `cacerts` file, as Java reads no PEM.
     pub java: Vec<u8>,
 }
 
-/// Files of a cell by which its programs trust the authority, and the variables that name them.
+/// The trust files of a cell as placed in a directory, and the variables that name them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedTrust {
-    /// Files by their names in the directory, which are those of Debian's /etc/ssl/certs.
+    /// Files by their names in the directory, which are those in Debian's /etc/ssl/certs.
     pub files: [(&'static str, Vec<u8>); 3],
     pub variables: Vec<(String, String)>,
 }
 
 impl TrustFiles {
-    /// Returns the files of a cell by their names, and the variables for programs that look for them in a directory.
+    /// Returns the files of a cell by name, and the variables for programs to find them in
+    /// `directory`.
     pub fn placed(self, directory: &str) -> PlacedTrust {
-        let (bundle, java) = ("ca-certificates.crt", "java/cacerts");
+        let bundle = "ca-certificates.crt";
+        let java = "java/cacerts";
         let path = format!("{directory}/{bundle}");
         let mut variables: Vec<_> =
             self.variables.iter().map(|name| ((*name).to_owned(), path.clone())).collect();
@@ -56,7 +59,7 @@ impl TrustFiles {
         PlacedTrust { files: [(bundle, self.bundle), (java, self.java), hashed], variables }
     }
 
-    /// Makes them of the host's bundle and the authority's certificate.
+    /// Makes the files from the host's bundle and the authority's certificate.
     pub fn new(bundle: &[u8], authority: &[u8]) -> Self {
         let pem = pem(authority);
         let mut merged = bundle.to_vec();
@@ -75,7 +78,7 @@ impl TrustFiles {
     }
 }
 
-/// Writes a certificate in PEM (RFC 7468).
+/// Encodes a certificate in PEM (RFC 7468).
 fn pem(certificate: &[u8]) -> String {
     let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
     for (at, letter) in STANDARD.encode(certificate).chars().enumerate() {
@@ -87,14 +90,14 @@ fn pem(certificate: &[u8]) -> String {
     text + "\n-----END CERTIFICATE-----\n"
 }
 
-/// Writes the certificates of a bundle as a store of the kind JKS, version 2, which each Java reads, and for which
-/// no library for ASN.1 and old ciphers is needed as it would be for PKCS#12.
+/// Encodes the certificates of a bundle as a JKS key store, version 2. Every Java reads it, and
+/// unlike PKCS#12 it needs no library for ASN.1 and old ciphers.
 fn java_store(bundle: &[u8]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut count = 0_u32;
     for certificate in CertificateDer::pem_slice_iter(bundle).flatten() {
         count += 1;
-        // An entry that is trusted, its alias, a time of creation, and the certificate.
+        // A trusted entry: its alias, time of creation, and the certificate.
         entries.extend(2_u32.to_be_bytes());
         entries.extend(java_text(&format!("ca{count}")));
         entries.extend(0_u64.to_be_bytes());
@@ -106,7 +109,7 @@ fn java_store(bundle: &[u8]) -> Vec<u8> {
     store.extend(2_u32.to_be_bytes());
     store.extend(count.to_be_bytes());
     store.extend(entries);
-    // A sum against accidents, which the format has always had.
+    // The checksum that the format prescribes, against accidental damage.
     let mut sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     let password: Vec<u8> = JAVA_PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
     for part in [password.as_slice(), b"Mighty Aphrodite", &store] {
@@ -116,7 +119,7 @@ fn java_store(bundle: &[u8]) -> Vec<u8> {
     store
 }
 
-/// Writes a text as Java's `DataOutput.writeUTF` does.
+/// Encodes a text as Java's `DataOutput.writeUTF` does.
 fn java_text(text: &str) -> Vec<u8> {
     let mut bytes = u16::try_from(text.len()).unwrap_or(0).to_be_bytes().to_vec();
     bytes.extend_from_slice(text.as_bytes());
@@ -138,13 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_has_what_the_host_had_and_the_authority() {
-        let (first, second) = (authority(), authority());
-        // The host's may end without a line's end.
+    fn a_bundle_has_the_hosts_certificates_and_the_authority() {
+        let first = authority();
+        let second = authority();
+        // The host's bundle may end without a line break.
         let host = pem(&first);
         let files = TrustFiles::new(host.trim_end().as_bytes(), &second);
-        let found: Vec<_> = CertificateDer::pem_slice_iter(&files.bundle).flatten().collect();
-        assert_eq!(found, [CertificateDer::from(first), CertificateDer::from(second.clone())]);
+        let bundled: Vec<_> = CertificateDer::pem_slice_iter(&files.bundle).flatten().collect();
+        assert_eq!(bundled, [CertificateDer::from(first), CertificateDer::from(second.clone())]);
         let alone: Vec<_> = CertificateDer::pem_slice_iter(&files.authority).flatten().collect();
         assert_eq!(alone, [CertificateDer::from(second)]);
     }

@@ -1,7 +1,8 @@
-//! The account of a cell's calls: what each connected to, what was refused, and the limits.
+//! Counts the network use of a cell's calls: connections, refusals, bytes, and the limits on them.
 //!
-//! In a session a connection belongs to the call in which it began: its bytes count there, and its call's limits hold it,
-//! for as long as it is open. What connections of earlier calls move meanwhile is told as the session's.
+//! In a session a connection belongs to the call in which it began: for as long as it is open, its
+//! bytes count for that call and the limits of that call apply. Bytes of earlier calls' connections
+//! are reported in the session's sums.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,12 +12,12 @@ use model::egress::{Denied, EgressLimits, SessionUse, TALLY_ROWS, Tally, TallyRo
 
 use super::judge::Refusal;
 
-/// Time between two looks at a rate that is used up.
+/// Time between two checks of an exhausted rate.
 const RATE_TICK: Duration = Duration::from_millis(10);
 
-/// Direction of bytes, as the cell sees it.
+/// Direction of bytes, as seen from the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Sent,
     Received,
 }
@@ -24,17 +25,18 @@ pub(crate) enum Way {
 /// Call, destination and rule under which bytes are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// The call in which the connection began. It counts for that call until it closes, also in later ones.
+    /// The call in which the connection began. It counts for that call until it release_slot, even if
+    /// later calls begin.
     pub call: CallId,
     pub to: String,
     pub rule: String,
 }
 
-/// What may be moved now.
+/// How much may be moved now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowance {
     Bytes(usize),
-    /// The rate is used up for this long.
+    /// The rate is exhausted for this long.
     Wait(Duration),
     /// A limit of the call is reached.
     Over,
@@ -42,26 +44,26 @@ pub(crate) enum Allowance {
 
 /// The tally of one call.
 #[derive(Debug, Default)]
-struct OfCall {
+struct CallAccount {
     tally: Tally,
-    /// Its connections and flows that are open.
+    /// Open connections and flows of the call.
     open: u32,
 }
 
-/// Tallies and limits of the calls in the cell: of the one that runs, and of those before it in a session whose
-/// connections are still open.
+/// Tallies and limits of the cell's calls: the current one, and earlier ones of the session with
+/// open connections.
 #[derive(Debug)]
 pub(crate) struct Account {
     current: CallId,
-    calls: HashMap<CallId, OfCall>,
+    calls: HashMap<CallId, CallAccount>,
     /// Sums over all calls of the cell.
     session: SessionUse,
     /// True once a second call has begun.
     is_session: bool,
-    /// Connections that could not be told of since the last tally.
+    /// Connections missing from the audit log since the last tally.
     unlisted: u64,
     limits: EgressLimits,
-    /// Bytes that the rate allows at `filled`.
+    /// Bytes that the rate allowed at time `filled`.
     bucket: u64,
     filled: Instant,
 }
@@ -70,7 +72,7 @@ impl Account {
     pub(crate) fn new(limits: EgressLimits, call: CallId) -> Self {
         Self {
             current: call,
-            calls: HashMap::from([(call, OfCall::default())]),
+            calls: HashMap::from([(call, CallAccount::default())]),
             session: SessionUse::default(),
             is_session: false,
             unlisted: 0,
@@ -80,9 +82,9 @@ impl Account {
         }
     }
 
-    /// Begins a call: connections that begin after it count for it.
+    /// Begins a call; connections that begin from now on count for it.
     pub(crate) fn begin(&mut self, call: CallId) {
-        self.calls.retain(|_, of| of.open > 0);
+        self.calls.retain(|_, account| account.open > 0);
         self.calls.entry(call).or_default();
         self.current = call;
         self.is_session = true;
@@ -92,149 +94,158 @@ impl Account {
         self.current
     }
 
-    /// Returns the tally of a call, with the sums of its session. One that is not known is incomplete.
+    /// Returns the tally of a call, with the sums of its session. The tally of an unknown call is
+    /// marked incomplete.
     pub(crate) fn tally(&mut self, call: CallId) -> Tally {
-        let Some(of) = self.calls.get(&call) else {
+        let Some(account) = self.calls.get(&call) else {
             return Tally { incomplete: true, ..Tally::default() };
         };
         let session = self.is_session.then_some(self.session);
-        let tally = Tally { session, unlisted: self.unlisted, ..of.tally.clone() };
-        // Told once.
-        (self.session.earlier_sent, self.session.earlier_received, self.unlisted) = (0, 0, 0);
+        let tally = Tally { session, unlisted: self.unlisted, ..account.tally.clone() };
+        // Each of these is reported once.
+        self.session.earlier_sent = 0;
+        self.session.earlier_received = 0;
+        self.unlisted = 0;
         tally
     }
 
-    /// Counts connections of which the audit log gets no line.
-    pub(crate) fn left_out(&mut self, count: usize) {
+    /// Counts connections that get no line in the audit log.
+    pub(crate) fn count_unlisted(&mut self, count: usize) {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.unlisted = self.unlisted.saturating_add(count);
     }
 
-    /// Checks that one more connection may be open, and that the call and its session have bytes left.
+    /// Checks that one more connection may open, and that the call and its session have bytes left.
     ///
     /// # Errors
     /// The limit that is reached.
-    pub(crate) fn room(&self, call: CallId) -> Result<(), Refusal> {
-        self.bytes_left(call, Way::Sent, 1)?;
-        self.bytes_left(call, Way::Received, 1)?;
-        let open = self.calls.values().map(|of| of.open).fold(0, u32::saturating_add);
+    pub(crate) fn check_room(&self, call: CallId) -> Result<(), Refusal> {
+        self.check_bytes_left(call, Direction::Sent, 1)?;
+        self.check_bytes_left(call, Direction::Received, 1)?;
+        let open = self.calls.values().map(|account| account.open).fold(0, u32::saturating_add);
         if open >= self.limits.connections {
             return Err(limit("egress_limits.connections"));
         }
         Ok(())
     }
 
-    /// Checks that a call and its session have so many bytes left. A call that is forgotten has no bytes: what it moved is
-    /// not known any more.
+    /// Checks that a call and its session have this many bytes left. A forgotten call has no bytes
+    /// left, as its use is no longer known.
     ///
     /// # Errors
     /// The limit that is reached.
-    pub(crate) fn bytes_left(&self, call: CallId, way: Way, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn check_bytes_left(
+        &self,
+        call: CallId,
+        direction: Direction,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
         if !self.calls.contains_key(&call) {
-            let why = "its call has ended, and another has begun".to_owned();
-            return Err(Refusal { why, grant: None });
+            let reason = "its call has ended, and another has begun".to_owned();
+            return Err(Refusal { reason, grant: None });
         }
-        if self.left_of_call(call, way) < bytes {
-            return Err(limit(match way {
-                Way::Sent => "egress_limits.sent",
-                Way::Received => "egress_limits.received",
+        if self.left_of_call(call, direction) < bytes {
+            return Err(limit(match direction {
+                Direction::Sent => "egress_limits.sent",
+                Direction::Received => "egress_limits.received",
             }));
         }
-        if self.left_of_session(way) < bytes {
-            return Err(limit(match way {
-                Way::Sent => "egress_limits.session_sent",
-                Way::Received => "egress_limits.session_received",
+        if self.left_of_session(direction) < bytes {
+            return Err(limit(match direction {
+                Direction::Sent => "egress_limits.session_sent",
+                Direction::Received => "egress_limits.session_received",
             }));
         }
         Ok(())
     }
 
-    /// Takes one of the places of open connections, until [`Self::closes`].
+    /// Takes one of the slots for open connections, until [`Self::release_slot`].
     ///
     /// # Errors
-    /// As [`Self::room`]; nothing is taken then.
-    pub(crate) fn enters(&mut self, call: CallId) -> Result<(), Refusal> {
-        self.room(call)?;
-        let of = self.calls.entry(call).or_default();
-        of.open = of.open.saturating_add(1);
+    /// Same as [`Self::check_room`]; no slot is taken then.
+    pub(crate) fn take_slot(&mut self, call: CallId) -> Result<(), Refusal> {
+        self.check_room(call)?;
+        let account = self.calls.entry(call).or_default();
+        account.open = account.open.saturating_add(1);
         Ok(())
     }
 
-    /// Counts a connection or flow to its destination.
-    pub(crate) fn opened(&mut self, entry: &Entry) {
+    /// Counts a connection or flow for its destination.
+    pub(crate) fn count_opened(&mut self, entry: &Entry) {
         self.session.connections = self.session.connections.saturating_add(1);
-        let Some(of) = self.calls.get_mut(&entry.call) else { return };
-        of.tally.connections = of.tally.connections.saturating_add(1);
-        match of.row(entry) {
+        let Some(account) = self.calls.get_mut(&entry.call) else { return };
+        account.tally.connections = account.tally.connections.saturating_add(1);
+        match account.row(entry) {
             Some(row) => row.connections = row.connections.saturating_add(1),
-            None => of.tally.more = of.tally.more.saturating_add(1),
+            None => account.tally.more = account.tally.more.saturating_add(1),
         }
     }
 
-    pub(crate) fn closes(&mut self, call: CallId) {
-        if let Some(of) = self.calls.get_mut(&call) {
-            of.open = of.open.saturating_sub(1);
+    pub(crate) fn release_slot(&mut self, call: CallId) {
+        if let Some(account) = self.calls.get_mut(&call) {
+            account.open = account.open.saturating_sub(1);
         }
     }
 
-    /// Counts bytes that were moved.
-    pub(crate) fn moved(&mut self, entry: &Entry, way: Way, bytes: usize) {
-        self.moved_by(entry.call, way, bytes);
+    /// Counts moved bytes for a connection.
+    pub(crate) fn count_moved(&mut self, entry: &Entry, direction: Direction, bytes: usize) {
+        self.count_bytes(entry.call, direction, bytes);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let row = self.calls.get_mut(&entry.call).and_then(|of| of.row(entry));
+        let row = self.calls.get_mut(&entry.call).and_then(|account| account.row(entry));
         if let Some(row) = row {
-            let count = match way {
-                Way::Sent => &mut row.sent,
-                Way::Received => &mut row.received,
+            let count = match direction {
+                Direction::Sent => &mut row.sent,
+                Direction::Received => &mut row.received,
             };
             *count = count.saturating_add(bytes);
         }
     }
 
     /// Counts a question that is sent to a resolver of the host, and its bytes.
-    pub(crate) fn questioned(&mut self, call: CallId, bytes: usize) {
-        self.moved_by(call, Way::Sent, bytes);
-        let Some(of) = self.calls.get_mut(&call) else { return };
-        of.tally.questions = of.tally.questions.saturating_add(1);
+    pub(crate) fn count_question(&mut self, call: CallId, bytes: usize) {
+        self.count_bytes(call, Direction::Sent, bytes);
+        let Some(account) = self.calls.get_mut(&call) else { return };
+        account.tally.questions = account.tally.questions.saturating_add(1);
     }
 
     /// Counts bytes in the sums of a call and of its session.
-    pub(crate) fn moved_by(&mut self, call: CallId, way: Way, bytes: usize) {
+    pub(crate) fn count_bytes(&mut self, call: CallId, direction: Direction, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         if self.limits.rate.is_some() {
             self.bucket = self.bucket.saturating_sub(bytes);
         }
         let add = |count: &mut u64| *count = count.saturating_add(bytes);
-        match way {
-            Way::Sent => add(&mut self.session.sent),
-            Way::Received => add(&mut self.session.received),
+        match direction {
+            Direction::Sent => add(&mut self.session.sent),
+            Direction::Received => add(&mut self.session.received),
         }
         if call != self.current {
-            match way {
-                Way::Sent => add(&mut self.session.earlier_sent),
-                Way::Received => add(&mut self.session.earlier_received),
+            match direction {
+                Direction::Sent => add(&mut self.session.earlier_sent),
+                Direction::Received => add(&mut self.session.earlier_received),
             }
         }
-        let Some(of) = self.calls.get_mut(&call) else { return };
-        match way {
-            Way::Sent => add(&mut of.tally.sent),
-            Way::Received => add(&mut of.tally.received),
+        let Some(account) = self.calls.get_mut(&call) else { return };
+        match direction {
+            Direction::Sent => add(&mut account.tally.sent),
+            Direction::Received => add(&mut account.tally.received),
         }
     }
 
-    /// Returns whether a call may move a packet now, which cannot be moved in part: never one that is longer than what is
-    /// left of a limit. One that is longer than a second's worth of the rate waits for no more than that.
+    /// Returns whether a call may move a packet now. A packet cannot be split, so it must fit what
+    /// is left of each limit. A packet longer than a second's worth of the rate waits for a
+    /// second's worth only.
     pub(crate) fn allowance_of_packet(
         &mut self,
         call: CallId,
-        way: Way,
+        direction: Direction,
         bytes: usize,
     ) -> Allowance {
         let wanted = u64::try_from(bytes).unwrap_or(u64::MAX);
-        if self.left_of_call(call, way).min(self.left_of_session(way)) < wanted {
+        if self.left_of_call(call, direction).min(self.left_of_session(direction)) < wanted {
             return Allowance::Over;
         }
-        match self.allowance(call, way) {
+        match self.allowance(call, direction) {
             Allowance::Bytes(now) if now < bytes && self.bucket < self.limits.rate.unwrap_or(0) => {
                 Allowance::Wait(RATE_TICK)
             }
@@ -242,10 +253,10 @@ impl Account {
         }
     }
 
-    /// Returns how many bytes a call may move now. Moving and counting them must follow without a wait in between: other
-    /// connections of the call would get the same bytes.
-    pub(crate) fn allowance(&mut self, call: CallId, way: Way) -> Allowance {
-        let left = self.left_of_call(call, way).min(self.left_of_session(way));
+    /// Returns how many bytes a call may move now. The caller must move and count them without
+    /// awaiting in between: otherwise other connections of the call would get the same bytes.
+    pub(crate) fn allowance(&mut self, call: CallId, direction: Direction) -> Allowance {
+        let left = self.left_of_call(call, direction).min(self.left_of_session(direction));
         if left == 0 {
             return Allowance::Over;
         }
@@ -253,7 +264,7 @@ impl Account {
         let passed = u64::try_from(self.filled.elapsed().as_millis()).unwrap_or(u64::MAX);
         if passed > 0 {
             let more = rate.saturating_mul(passed) / 1_000;
-            // A second's worth at most, so that a pause is no licence for a burst.
+            // At most a second's worth, so that a pause permits no burst.
             self.bucket = self.bucket.saturating_add(more).min(rate);
             self.filled = Instant::now();
         }
@@ -263,41 +274,41 @@ impl Account {
         }
     }
 
-    fn left_of_call(&self, call: CallId, way: Way) -> u64 {
-        let tally = self.calls.get(&call).map(|of| &of.tally);
-        let (limit, used) = match way {
-            Way::Sent => (self.limits.sent, tally.map_or(0, |tally| tally.sent)),
-            Way::Received => (self.limits.received, tally.map_or(0, |tally| tally.received)),
+    fn left_of_call(&self, call: CallId, direction: Direction) -> u64 {
+        let tally = self.calls.get(&call).map(|account| &account.tally);
+        let (limit, used) = match direction {
+            Direction::Sent => (self.limits.sent, tally.map_or(0, |tally| tally.sent)),
+            Direction::Received => (self.limits.received, tally.map_or(0, |tally| tally.received)),
         };
         limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
-    fn left_of_session(&self, way: Way) -> u64 {
-        let (limit, used) = match way {
-            Way::Sent => (self.limits.session_sent, self.session.sent),
-            Way::Received => (self.limits.session_received, self.session.received),
+    fn left_of_session(&self, direction: Direction) -> u64 {
+        let (limit, used) = match direction {
+            Direction::Sent => (self.limits.session_sent, self.session.sent),
+            Direction::Received => (self.limits.session_received, self.session.received),
         };
         limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
-    /// Counts a refusal of a call.
-    pub(crate) fn denied(&mut self, call: CallId, to: String, refusal: Refusal) {
+    /// Counts a refusal for a call.
+    pub(crate) fn count_denied(&mut self, call: CallId, to: String, refusal: Refusal) {
         self.session.denied = self.session.denied.saturating_add(1);
-        let Some(OfCall { tally, .. }) = self.calls.get_mut(&call) else { return };
+        let Some(CallAccount { tally, .. }) = self.calls.get_mut(&call) else { return };
         let mut known = tally.denied.iter_mut();
-        if let Some(known) = known.find(|known| known.to == to && known.why == refusal.why) {
+        if let Some(known) = known.find(|known| known.to == to && known.why == refusal.reason) {
             known.count = known.count.saturating_add(1);
         } else if tally.denied.len() < TALLY_ROWS {
-            let Refusal { why, grant } = refusal;
-            tally.denied.push(Denied { to, why, count: 1, grant });
+            let Refusal { reason, grant } = refusal;
+            tally.denied.push(Denied { to, why: reason, count: 1, grant });
         } else {
             tally.more = tally.more.saturating_add(1);
         }
     }
 }
 
-impl OfCall {
-    /// Returns the row of a destination; nothing if there is no room for another.
+impl CallAccount {
+    /// Returns the row of a destination; `None` if the tally has no check_room for another.
     fn row(&mut self, entry: &Entry) -> Option<&mut TallyRow> {
         let is = |row: &TallyRow| row.to == entry.to && row.rule == entry.rule;
         let rows = &mut self.tally.rows;
@@ -314,8 +325,8 @@ impl OfCall {
     }
 }
 
-fn limit(what: &str) -> Refusal {
-    Refusal { why: format!("limit of the profile: {what}"), grant: None }
+fn limit(key: &str) -> Refusal {
+    Refusal { reason: format!("limit of the profile: {key}"), grant: None }
 }
 
 fn bounded(bytes: u64) -> usize {
@@ -331,30 +342,30 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        Refusal { why: "no rule".to_owned(), grant: None }
+        Refusal { reason: "no rule".to_owned(), grant: None }
     }
 
     #[test]
     fn a_connection_counts_for_the_call_in_which_it_began_until_it_closes() {
         let mut account = Account::new(EgressLimits::default(), 1);
-        account.enters(1).expect("room");
-        account.opened(&entry(1));
-        account.moved(&entry(1), Way::Sent, 10);
+        account.take_slot(1).expect("check_room");
+        account.count_opened(&entry(1));
+        account.count_moved(&entry(1), Direction::Sent, 10);
         let first = account.tally(1);
         assert_eq!((first.connections, first.sent, first.session), (1, 10, None));
         account.begin(2);
-        account.moved(&entry(1), Way::Received, 500);
+        account.count_moved(&entry(1), Direction::Received, 500);
         let second = account.tally(2);
         assert_eq!((second.connections, second.sent, second.received), (0, 0, 0));
         let session = second.session.expect("a session");
         assert_eq!((session.connections, session.sent, session.received), (1, 10, 500));
         assert_eq!((session.earlier_sent, session.earlier_received), (0, 500));
-        // Told once; the sums stay.
+        // Reported once; the sums stay.
         let again = account.tally(2).session.expect("a session");
         assert_eq!((again.received, again.earlier_received), (500, 0));
         // The first call is known for as long as its connection is open.
         assert_eq!(account.tally(1).received, 500);
-        account.closes(1);
+        account.release_slot(1);
         account.begin(3);
         assert!(account.tally(1).incomplete);
     }
@@ -368,49 +379,49 @@ mod tests {
             ..EgressLimits::default()
         };
         let mut account = Account::new(limits, 1);
-        account.enters(1).expect("room");
-        account.moved(&entry(1), Way::Sent, 100);
-        assert_eq!(account.allowance(1, Way::Sent), Allowance::Over);
+        account.take_slot(1).expect("check_room");
+        account.count_moved(&entry(1), Direction::Sent, 100);
+        assert_eq!(account.allowance(1, Direction::Sent), Allowance::Over);
         account.begin(2);
         // A connection of the first call gets no more by the second.
-        assert_eq!(account.allowance(1, Way::Sent), Allowance::Over);
-        assert_eq!(account.allowance(2, Way::Sent), Allowance::Bytes(50));
-        account.enters(2).expect("room");
-        // Those of both calls are open.
-        let full = account.enters(2).expect_err("no room");
-        assert_eq!(full.why, "limit of the profile: egress_limits.connections");
-        account.closes(1);
-        account.moved(&entry(2), Way::Sent, 50);
-        assert_eq!(account.allowance(2, Way::Sent), Allowance::Over);
+        assert_eq!(account.allowance(1, Direction::Sent), Allowance::Over);
+        assert_eq!(account.allowance(2, Direction::Sent), Allowance::Bytes(50));
+        account.take_slot(2).expect("check_room");
+        // Both calls have an open connection.
+        let full = account.take_slot(2).expect_err("no check_room");
+        assert_eq!(full.reason, "limit of the profile: egress_limits.connections");
+        account.release_slot(1);
+        account.count_moved(&entry(2), Direction::Sent, 50);
+        assert_eq!(account.allowance(2, Direction::Sent), Allowance::Over);
         account.begin(3);
-        let over = account.enters(3).expect_err("no bytes");
-        assert_eq!(over.why, "limit of the profile: egress_limits.session_sent");
+        let over = account.take_slot(3).expect_err("no bytes");
+        assert_eq!(over.reason, "limit of the profile: egress_limits.session_sent");
     }
 
     #[test]
     fn a_connection_that_comes_after_its_call_was_forgotten_gets_no_second_limit() {
         let limits = EgressLimits { sent: Some(100), ..EgressLimits::default() };
         let mut account = Account::new(limits, 1);
-        account.enters(1).expect("room");
-        account.moved(&entry(1), Way::Sent, 100);
-        // A second connection of the call is on its way meanwhile.
-        account.closes(1);
+        account.take_slot(1).expect("check_room");
+        account.count_moved(&entry(1), Direction::Sent, 100);
+        // A second connection of the call is on its direction meanwhile.
+        account.release_slot(1);
         account.begin(2);
-        let refused = account.enters(1).expect_err("a call that is forgotten");
-        assert_eq!(refused.why, "its call has ended, and another has begun");
+        let refused = account.take_slot(1).expect_err("a call that is forgotten");
+        assert_eq!(refused.reason, "its call has ended, and another has begun");
         assert!(account.tally(1).incomplete);
-        account.enters(2).expect("room");
+        account.take_slot(2).expect("check_room");
     }
 
     #[test]
     fn a_packet_is_moved_whole_or_not_and_a_question_counts_as_sent() {
         let limits = EgressLimits { sent: Some(100), ..EgressLimits::default() };
         let mut account = Account::new(limits, 1);
-        assert_eq!(account.allowance_of_packet(1, Way::Sent, 100), Allowance::Bytes(100));
-        account.questioned(1, 40);
-        assert_eq!(account.allowance_of_packet(1, Way::Sent, 61), Allowance::Over);
-        assert_eq!(account.allowance_of_packet(1, Way::Sent, 60), Allowance::Bytes(60));
-        account.moved_by(1, Way::Received, 70);
+        assert_eq!(account.allowance_of_packet(1, Direction::Sent, 100), Allowance::Bytes(100));
+        account.count_question(1, 40);
+        assert_eq!(account.allowance_of_packet(1, Direction::Sent, 61), Allowance::Over);
+        assert_eq!(account.allowance_of_packet(1, Direction::Sent, 60), Allowance::Bytes(60));
+        account.count_bytes(1, Direction::Received, 70);
         let tally = account.tally(1);
         assert_eq!(
             (tally.questions, tally.connections, tally.sent, tally.received),
@@ -420,18 +431,21 @@ mod tests {
         // A packet waits for its bytes of the rate, for those of a second at most.
         let limits = EgressLimits { rate: Some(1_000), ..EgressLimits::default() };
         let mut account = Account::new(limits, 1);
-        assert_eq!(account.allowance_of_packet(1, Way::Sent, 5_000), Allowance::Bytes(1_000));
-        account.moved_by(1, Way::Sent, 900);
-        assert_eq!(account.allowance_of_packet(1, Way::Sent, 500), Allowance::Wait(RATE_TICK));
-        assert_eq!(account.allowance_of_packet(1, Way::Sent, 50), Allowance::Bytes(100));
+        assert_eq!(account.allowance_of_packet(1, Direction::Sent, 5_000), Allowance::Bytes(1_000));
+        account.count_bytes(1, Direction::Sent, 900);
+        assert_eq!(
+            account.allowance_of_packet(1, Direction::Sent, 500),
+            Allowance::Wait(RATE_TICK)
+        );
+        assert_eq!(account.allowance_of_packet(1, Direction::Sent, 50), Allowance::Bytes(100));
     }
 
     #[test]
     fn a_refusal_that_comes_after_its_call_is_one_of_the_session() {
         let mut account = Account::new(EgressLimits::default(), 1);
         account.begin(2);
-        account.denied(1, "a.org:25".to_owned(), refusal());
-        account.denied(2, "b.org:25".to_owned(), refusal());
+        account.count_denied(1, "a.org:25".to_owned(), refusal());
+        account.count_denied(2, "b.org:25".to_owned(), refusal());
         let tally = account.tally(2);
         assert_eq!(tally.denied.len(), 1);
         assert_eq!(tally.session.map(|session| session.denied), Some(2));

@@ -1,7 +1,7 @@
-//! One TCP connection, from the segment that opens it to its end.
+//! Carries one TCP connection, from the segment that opens it to its end.
 //!
-//! The cell gets its answer only once the host has one: what is refused, unreachable or silent to the host is so to
-//! the cell.
+//! The cell gets its answer only after the host has connected: a destination that refuses, is
+//! unreachable or stays silent does so to the cell too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,43 +15,44 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Worker;
-use super::account::{Allowance, Entry, Way};
+use super::account::{Allowance, Direction, Entry};
 use super::first_flight::{self, FirstFlight};
 use super::judge::{Allowed, Decision, Named, Refusal};
 use super::packet::{self, Packet, Undelivered};
 use super::sockets::NoSocket;
-use super::stack::{CellStream, Ends, Ready, hold};
+use super::stack::{CellStream, Ends, Ready, lock};
 
-/// Time after which a connection that the host could not make is forgotten: as long as Linux tries by default.
-const CONNECT: Duration = Duration::from_secs(130);
-/// Time in which the cell or the server must say the first word where the host's name is to be read.
-const FIRST_WORD: Duration = Duration::from_secs(120);
-/// Ports on which rules by name expect TLS or HTTP: no server speaks first there.
-const NAMED_FIRST: [u16; 4] = [80, 443, 8_080, 8_443];
+/// Time after which a pending connect is abandoned: as long as Linux tries by default.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(130);
+/// Time in which the cell or the server must send its first bytes where the host's name is to be
+/// read.
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(120);
+/// Ports on which rules by name expect TLS or HTTP, where no server sends first.
+const CLIENT_FIRST_PORTS: [u16; 4] = [80, 443, 8_080, 8_443];
 
-/// The host that a connection is for, and how it goes on.
-enum Spoken {
-    /// It is relayed, and nothing was read.
-    Unread,
-    /// It is relayed, and is for this host by this rule.
+/// How a connection is relayed, and for which host.
+enum RelayMode {
+    /// Relayed without reading a host name.
+    Opaque,
+    /// Relayed, for this host by this rule.
     Named { rule: String, name: String },
-    /// Each of its requests is judged.
+    /// Relayed request by request, each judged.
     Requests { rule: String, name: String },
 }
 
 /// The packet that opens a connection.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    /// The call that ran when it came.
+    /// The call that was running when the packet came.
     pub call: CallId,
     pub ends: Ends,
-    /// The IP packet.
+    /// The IP packet with the SYN segment.
     pub syn: Vec<u8>,
     pub packet: Packet,
 }
 
-/// A connection as it is told when it closes.
-pub(super) struct Told {
+/// Audit data of a connection.
+pub(super) struct ConnectionRecord {
     pub(super) entry: Entry,
     pub(super) name: Option<String>,
     since: Instant,
@@ -60,59 +61,68 @@ pub(super) struct Told {
 }
 
 impl Worker {
-    /// Judges, connects, answers and relays.
+    /// Judges a connection, connects, answers the cell and relays.
     pub(crate) async fn connection(self: Arc<Self>, opening: Opening) {
         let ends = opening.ends;
-        let (to, since, call) = (ends.remote, Instant::now(), opening.call);
-        let decision = hold(&self.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
+        let to = ends.remote;
+        let since = Instant::now();
+        let call = opening.call;
+        let decision = lock(&self.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
         let allowed = match decision {
             Decision::Allowed(allowed) => allowed,
-            Decision::Refused(refusal) => return self.refused(&opening, call, None, refusal),
+            Decision::Refused(refusal) => return self.refuse(&opening, call, None, refusal),
         };
         let shown = allowed.name().map(|name| format!("{name}:{}", to.port()));
         let rule = allowed.rule().to_owned();
         let entry = Entry { call, to: shown.unwrap_or_else(|| to.to_string()), rule };
-        let mut told =
-            Told { entry, name: allowed.name().map(str::to_owned), since, sent: 0, received: 0 };
-        let room = hold(&self.account).room(call);
+        let mut record = ConnectionRecord {
+            entry,
+            name: allowed.name().map(str::to_owned),
+            since,
+            sent: 0,
+            received: 0,
+        };
+        let room = lock(&self.account).check_room(call);
         if let Err(refusal) = room {
-            return self.refused(&opening, call, None, refusal);
+            return self.refuse(&opening, call, None, refusal);
         }
         let mut over = self.over.clone();
         let verdict = tokio::select! {
             biased;
-            verdict = self.connected(&opening, &allowed, &mut told) => verdict,
-            // Ends it as the cell is gone, and the server has had its time: what it was sent stays sent.
-            _ = over.changed() => Some(match hold(&self.connecting).contains(&ends) {
+            verdict = self.connect(&opening, &allowed, &mut record) => verdict,
+            // The cell is gone and its connections had their time to drain; bytes already sent stay
+            // sent.
+            _ = over.changed() => Some(match lock(&self.connecting).contains(&ends) {
                 true => ConnectionEnd::Timeout,
                 false => ConnectionEnd::Relayed,
             }),
         };
         let Some(verdict) = verdict else { return };
-        self.closed(Protocol::Tcp, to, told, verdict);
+        self.audit_closed(Protocol::Tcp, to, record, verdict);
     }
 
-    /// Counts a refusal, and answers the cell with it.
-    fn refused(&self, opening: &Opening, call: CallId, name: Option<String>, refusal: Refusal) {
-        self.deny(call, (Protocol::Tcp, opening.ends.remote), name, refusal);
+    /// Counts a refusal and reports it to the cell.
+    fn refuse(&self, opening: &Opening, call: CallId, name: Option<String>, refusal: Refusal) {
+        self.deny(call, Protocol::Tcp, opening.ends.remote, name, refusal);
         self.undelivered(opening, Undelivered::Denied);
     }
 
-    /// Connects on the host and answers the cell accordingly. Returns how it ended; nothing where it was refused, which
-    /// is told already.
-    async fn connected(
+    /// Connects on the host and answers the cell accordingly. Returns how the connection ended;
+    /// `None` if it was refuse, which has been audited already.
+    async fn connect(
         self: &Arc<Self>,
         opening: &Opening,
         allowed: &Allowed,
-        told: &mut Told,
+        record: &mut ConnectionRecord,
     ) -> Option<ConnectionEnd> {
-        let (to, call) = (opening.ends.remote, told.entry.call);
-        let host = match timeout(CONNECT, self.sockets.stream(to)).await {
+        let to = opening.ends.remote;
+        let call = record.entry.call;
+        let host = match timeout(CONNECT_TIMEOUT, self.sockets.stream(to)).await {
             Ok(Ok(host)) => host,
-            // Silence, as the program would have it from the network.
+            // No answer, as from a network that drops the packets.
             Err(_) => return Some(ConnectionEnd::Timeout),
-            Ok(Err(NoSocket::Refused(why))) => {
-                self.refused(opening, call, None, refusal(&why));
+            Ok(Err(NoSocket::Refused(reason))) => {
+                self.refuse(opening, call, None, refusal(&reason));
                 return None;
             }
             Ok(Err(NoSocket::NoRoute(errno))) => {
@@ -123,58 +133,60 @@ impl Worker {
                 return self.not_connected(opening, call, errno);
             }
         };
-        // Only now: a scan has more on their way than a profile lets be open.
-        let entered = hold(&self.account).enters(call);
+        // Counted only now: a scan has more pending connects than the profile allows open
+        // connections.
+        let entered = lock(&self.account).take_slot(call);
         if let Err(refusal) = entered {
-            self.refused(opening, call, told.name.clone(), refusal);
+            self.refuse(opening, call, record.name.clone(), refusal);
             return None;
         }
-        let end = self.accepted(host, opening, allowed, told).await;
-        hold(&self.account).closes(call);
+        let end = self.accept(host, opening, allowed, record).await;
+        lock(&self.account).release_slot(call);
         end
     }
 
-    /// Answers the cell, reads for which host the connection is, and carries it. Returns how it ended; nothing where it was
-    /// refused.
-    async fn accepted(
+    /// Answers the cell, reads for which host the connection is, and relays it. Returns how the
+    /// connection ended; `None` if it was refuse.
+    async fn accept(
         self: &Arc<Self>,
         host: TcpStream,
         opening: &Opening,
         allowed: &Allowed,
-        told: &mut Told,
+        record: &mut ConnectionRecord,
     ) -> Option<ConnectionEnd> {
         let to = opening.ends.remote;
-        self.connecting_is_over(&opening.ends);
+        self.end_connecting(&opening.ends);
         let accepted = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
         let Some(cell) = accepted else { return Some(ConnectionEnd::Limit) };
         if cell.established().await.is_err() {
             return Some(ConnectionEnd::Relayed);
         }
-        let spoken = match self.spoken(&cell, &host, allowed, to).await {
-            Ok(spoken) => spoken,
+        let mode = match self.relay_mode(&cell, &host, allowed, to).await {
+            Ok(mode) => mode,
             Err(refusal) => {
-                self.deny(told.entry.call, (Protocol::Tcp, to), told.name.clone(), refusal);
+                self.deny(record.entry.call, Protocol::Tcp, to, record.name.clone(), refusal);
                 cell.abort();
                 return None;
             }
         };
-        let reads = matches!(spoken, Spoken::Requests { .. });
-        match spoken {
-            Spoken::Unread => {}
-            Spoken::Named { rule, name } | Spoken::Requests { rule, name } => {
-                let call = told.entry.call;
-                told.entry = Entry { call, to: format!("{name}:{}", to.port()), rule };
-                told.name = Some(name);
+        let by_request = matches!(mode, RelayMode::Requests { .. });
+        match mode {
+            RelayMode::Opaque => {}
+            RelayMode::Named { rule, name } | RelayMode::Requests { rule, name } => {
+                let call = record.entry.call;
+                record.entry = Entry { call, to: format!("{name}:{}", to.port()), rule };
+                record.name = Some(name);
             }
         }
-        hold(&self.account).opened(&told.entry);
-        Some(match reads {
-            true => self.requested(cell, host, allowed, told, to).await,
-            false => self.relayed(&cell, &host, told).await,
+        lock(&self.account).count_opened(&record.entry);
+        Some(match by_request {
+            true => self.relay_requests(cell, host, allowed, record, to).await,
+            false => self.relay(&cell, &host, record).await,
         })
     }
 
-    /// Answers a segment whose connection the host could not make. Returns how it ended; nothing where it was refused.
+    /// Answers a segment for which the host could not connect. Returns how the connection ended;
+    /// `None` if it was refuse.
     fn not_connected(
         &self,
         opening: &Opening,
@@ -192,31 +204,32 @@ impl Worker {
             self.undelivered(opening, unreachable(errno));
             return Some(ConnectionEnd::Unreachable);
         }
-        // By a firewall of the host, by Landlock, or for want of ports or descriptors.
-        let why = format!("the host refuses to connect: {}", errno.desc());
-        self.refused(opening, call, None, refusal(&why));
+        // A firewall of the host, Landlock, or no free ports or descriptors.
+        let reason = format!("the host refuses to connect: {}", errno.desc());
+        self.refuse(opening, call, None, refusal(&reason));
         None
     }
 
-    fn undelivered(&self, opening: &Opening, why: Undelivered) {
-        self.link.send(packet::undelivered(&opening.syn, opening.ends.cell.ip(), why));
+    fn undelivered(&self, opening: &Opening, reason: Undelivered) {
+        self.link.send(packet::undelivered(&opening.syn, opening.ends.cell.ip(), reason));
     }
 
-    /// Reads for which host the connection is, where only rules by name allow it.
-    async fn spoken(
+    /// Decides how to relay a connection; reads the host's name where only rules by name allow the
+    /// destination.
+    async fn relay_mode(
         &self,
         cell: &CellStream,
         host: &TcpStream,
         allowed: &Allowed,
         to: SocketAddr,
-    ) -> Result<Spoken, Refusal> {
+    ) -> Result<RelayMode, Refusal> {
         let reads = allowed.named.iter().any(|named| self.intercepts(named));
         if allowed.open.is_some() && !reads {
-            return Ok(Spoken::Unread);
+            return Ok(RelayMode::Opaque);
         }
-        let first = timeout(FIRST_WORD, first_word(cell, host)).await;
+        let first = timeout(FIRST_BYTES_TIMEOUT, first_bytes(cell, host)).await;
         let first = first.map_err(|_| refusal("nothing was said that names a host"))?;
-        let strict = NAMED_FIRST.contains(&to.port()) || reads;
+        let strict = CLIENT_FIRST_PORTS.contains(&to.port()) || reads;
         let is_http = matches!(first, First::Flight(FirstFlight::Http(_)));
         let name = match first {
             First::Server if strict => {
@@ -225,7 +238,7 @@ impl Worker {
             First::Flight(FirstFlight::Other) if strict => {
                 return Err(refusal("neither TLS nor HTTP on a port of TLS or HTTP"));
             }
-            First::Server | First::Flight(FirstFlight::Other) => return Ok(Spoken::Unread),
+            First::Server | First::Flight(FirstFlight::Other) => return Ok(RelayMode::Opaque),
             First::Flight(FirstFlight::Tls(name)) => {
                 name.ok_or_else(|| refusal("TLS without a server name"))?
             }
@@ -244,26 +257,31 @@ impl Worker {
             (Some(named), _)
                 if is_http || allowed.named.iter().filter(is).any(|it| self.intercepts(it)) =>
             {
-                Ok(Spoken::Requests { rule: named.id.clone(), name })
+                Ok(RelayMode::Requests { rule: named.id.clone(), name })
             }
-            (Some(named), _) => Ok(Spoken::Named { rule: named.id.clone(), name }),
-            (None, Some(open)) => Ok(Spoken::Named { rule: open.clone(), name }),
+            (Some(named), _) => Ok(RelayMode::Named { rule: named.id.clone(), name }),
+            (None, Some(open)) => Ok(RelayMode::Named { rule: open.clone(), name }),
             (None, None) => {
-                let why =
+                let reason =
                     format!("the connection is for {name}, which was not resolved to {}", to.ip());
-                Err(refusal(&why))
+                Err(refusal(&reason))
             }
         }
     }
 
     fn intercepts(&self, named: &Named) -> bool {
-        let judge = hold(&self.judge);
+        let judge = lock(&self.judge);
         judge.rule(named.rule).is_none_or(model::egress::EgressRule::intercepts)
     }
 
-    /// Moves bytes both ways until both are closed, or a limit is reached.
-    async fn relayed(&self, cell: &CellStream, host: &TcpStream, told: &mut Told) -> ConnectionEnd {
-        let Told { entry, sent, received, .. } = told;
+    /// Moves bytes both ways until both sides have closed or a limit is reached.
+    async fn relay(
+        &self,
+        cell: &CellStream,
+        host: &TcpStream,
+        record: &mut ConnectionRecord,
+    ) -> ConnectionEnd {
+        let ConnectionRecord { entry, sent, received, .. } = record;
         let both = async {
             tokio::try_join!(
                 self.to_host(cell, host, entry, sent),
@@ -273,16 +291,16 @@ impl Worker {
         let result = tokio::select! {
             biased;
             result = both => result,
-            // Either direction may be waiting for the server alone.
-            () = cell.reset() => Err(Broken::Reset),
+            // Both directions may be waiting for the server only.
+            () = cell.reset() => Err(RelayError::Reset),
         };
         match result {
             Ok(_) => ConnectionEnd::Relayed,
-            Err(Broken::Limit) => {
+            Err(RelayError::Limit) => {
                 cut(cell, host);
                 ConnectionEnd::Limit
             }
-            Err(Broken::Reset) => {
+            Err(RelayError::Reset) => {
                 cut(cell, host);
                 ConnectionEnd::Relayed
             }
@@ -295,13 +313,13 @@ impl Worker {
         host: &TcpStream,
         entry: &Entry,
         count: &mut u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RelayError> {
         while cell.readable().await? == Ready::Yes {
-            self.allowance(entry.call, Way::Sent).await?;
+            self.wait_for_allowance(entry.call, Direction::Sent).await?;
             host.writable().await?;
-            let moved = self.moves(entry, Way::Sent, |most| {
+            let moved = self.transfer(entry, Direction::Sent, |max_bytes| {
                 cell.receive(|bytes| {
-                    let length = bytes.len().min(most);
+                    let length = bytes.len().min(max_bytes);
                     let result = host.try_write(bytes.get(..length).unwrap_or_default());
                     (*result.as_ref().unwrap_or(&0), result)
                 })
@@ -309,8 +327,9 @@ impl Worker {
             *count = count.saturating_add(moved.bytes());
         }
         shut_down(host);
-        // Its program may be gone, which a cell that waits for nothing would never say.
-        cell.keep_asking();
+        // The program may be gone; a cell that waits for nothing would never send a reset by
+        // itself.
+        cell.enable_keep_alive();
         Ok(())
     }
 
@@ -320,14 +339,14 @@ impl Worker {
         host: &TcpStream,
         entry: &Entry,
         count: &mut u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RelayError> {
         loop {
-            self.allowance(entry.call, Way::Received).await?;
+            self.wait_for_allowance(entry.call, Direction::Received).await?;
             host.readable().await?;
             cell.writable().await?;
-            let moved = self.moves(entry, Way::Received, |most| {
+            let moved = self.transfer(entry, Direction::Received, |max_bytes| {
                 cell.send(|room| {
-                    let length = room.len().min(most);
+                    let length = room.len().min(max_bytes);
                     let result = host.try_read(room.get_mut(..length).unwrap_or_default());
                     (*result.as_ref().unwrap_or(&0), result)
                 })
@@ -338,66 +357,77 @@ impl Worker {
             *count = count.saturating_add(moved.bytes());
         }
         cell.finish();
-        // Half closed: the cell may go on sending for as long as it does.
+        // Half closed: the cell may keep sending.
         Ok(())
     }
 
-    /// Moves as many bytes as the call may move now, and counts them. A wait between the two would let each of the call's
-    /// connections move the same bytes of its limits, which a closure that is no future cannot have.
-    fn moves(
+    /// Moves as many bytes as the call may move now, and counts them. `transfer` is a plain closure
+    /// so that it cannot await: otherwise each connection of the call could move the same bytes of
+    /// its limits.
+    fn transfer(
         &self,
         entry: &Entry,
-        way: Way,
-        transfer: impl FnOnce(usize) -> io::Result<io::Result<usize>>,
-    ) -> Result<Moved, Broken> {
-        let allowance = hold(&self.account).allowance(entry.call, way);
-        let most = match allowance {
-            Allowance::Bytes(most) => most,
-            // Waits before the next try.
+        direction: Direction,
+        try_move: impl FnOnce(usize) -> io::Result<io::Result<usize>>,
+    ) -> Result<Moved, RelayError> {
+        let allowance = lock(&self.account).allowance(entry.call, direction);
+        let max_bytes = match allowance {
+            Allowance::Bytes(bytes) => bytes,
+            // The caller waits before the next try.
             Allowance::Wait(_) => return Ok(Moved::Later),
-            Allowance::Over => return Err(Broken::Limit),
+            Allowance::Over => return Err(RelayError::Limit),
         };
-        match transfer(most)? {
+        match try_move(max_bytes)? {
             Ok(bytes) => {
-                hold(&self.account).moved(entry, way, bytes);
+                lock(&self.account).count_moved(entry, direction, bytes);
                 Ok(Moved::Bytes(bytes))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Moved::Later),
-            Err(_) => Err(Broken::Reset),
+            Err(_) => Err(RelayError::Reset),
         }
     }
 
     /// Waits until bytes may be moved.
-    async fn allowance(&self, call: CallId, way: Way) -> Result<(), Broken> {
+    async fn wait_for_allowance(
+        &self,
+        call: CallId,
+        direction: Direction,
+    ) -> Result<(), RelayError> {
         loop {
-            let allowance = hold(&self.account).allowance(call, way);
+            let allowance = lock(&self.account).allowance(call, direction);
             match allowance {
                 Allowance::Bytes(_) => return Ok(()),
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
-                Allowance::Over => return Err(Broken::Limit),
+                Allowance::Over => return Err(RelayError::Limit),
             }
         }
     }
 
-    /// Tells of the end of a connection.
-    fn closed(&self, protocol: Protocol, address: SocketAddr, told: Told, verdict: ConnectionEnd) {
-        let milliseconds = u64::try_from(told.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    /// Reports a closed connection to the audit log.
+    fn audit_closed(
+        &self,
+        protocol: Protocol,
+        address: SocketAddr,
+        record: ConnectionRecord,
+        verdict: ConnectionEnd,
+    ) {
+        let milliseconds = u64::try_from(record.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         let connection = model::egress::Connection {
             protocol,
-            name: told.name,
+            name: record.name,
             address,
-            rule: Some(told.entry.rule),
-            sent: told.sent,
-            received: told.received,
+            rule: Some(record.entry.rule),
+            sent: record.sent,
+            received: record.received,
             milliseconds,
             end: verdict,
             request: None,
         };
-        self.audit(told.entry.call, connection);
+        self.audit(record.entry.call, connection);
     }
 }
 
-/// Bytes that were moved; later ones where the other side or the rate has no room yet.
+/// Number of bytes moved, or `Later` if the other side or the rate had no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moved {
     Bytes(usize),
@@ -413,28 +443,28 @@ impl Moved {
     }
 }
 
-/// Reason why a relay ended before both sides closed.
+/// Why a relay ended before both sides had closed.
 #[derive(Debug)]
-enum Broken {
+enum RelayError {
     Reset,
     Limit,
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for RelayError {
     fn from(_: io::Error) -> Self {
         Self::Reset
     }
 }
 
-/// The side that spoke first.
+/// The side that sent first.
 #[derive(Debug)]
 enum First {
     Server,
     Flight(FirstFlight),
 }
 
-/// Waits for the server's first byte, or for as much of the cell's as names a host.
-async fn first_word(cell: &CellStream, host: &TcpStream) -> First {
+/// Waits for the server's first byte, or for enough bytes of the cell to name a host.
+async fn first_bytes(cell: &CellStream, host: &TcpStream) -> First {
     let mut seen = 0;
     loop {
         let more = std::future::poll_fn(|context| {
@@ -442,15 +472,15 @@ async fn first_word(cell: &CellStream, host: &TcpStream) -> First {
             if length > seen {
                 return std::task::Poll::Ready(true);
             }
-            // A waker for more than there is: `poll_readable` returns at once for what was seen already.
+            // Wakes for more bytes than were seen; `poll_readable` would return at once for those.
             cell.poll_more(context)
         });
         tokio::select! {
             biased;
             more = more => {
                 let (length, flight) = cell.peek(|bytes| {
-                    let most = bytes.get(..first_flight::MOST).unwrap_or(bytes);
-                    (bytes.len(), first_flight::read(most))
+                    let head = bytes.get(..first_flight::MAX_BYTES).unwrap_or(bytes);
+                    (bytes.len(), first_flight::read(head))
                 });
                 if flight != FirstFlight::More {
                     return First::Flight(flight);
@@ -468,7 +498,7 @@ async fn first_word(cell: &CellStream, host: &TcpStream) -> First {
 /// Closes both sides with a reset.
 fn cut(cell: &CellStream, host: &TcpStream) {
     cell.abort();
-    // Where it fails, closing sends FIN or RST by itself.
+    // On failure closing the socket sends FIN or RST anyway.
     nix::sys::socket::setsockopt(
         host,
         nix::sys::socket::sockopt::Linger,
@@ -477,18 +507,18 @@ fn cut(cell: &CellStream, host: &TcpStream) {
     .unwrap_or_default();
 }
 
-/// Tells the server that there is nothing more to come. A server that has closed already needs no telling.
+/// Signals to the server that no more bytes come. Fails only if the server has closed already.
 fn shut_down(host: &TcpStream) {
     use std::os::fd::AsRawFd;
     nix::sys::socket::shutdown(host.as_raw_fd(), nix::sys::socket::Shutdown::Write)
         .unwrap_or_default();
 }
 
-fn refusal(why: &str) -> Refusal {
-    Refusal { why: why.to_owned(), grant: None }
+fn refusal(reason: &str) -> Refusal {
+    Refusal { reason: reason.to_owned(), grant: None }
 }
 
-/// Returns the error by which the kernel would tell of a missing route.
+/// Returns the ICMP error for a missing route.
 pub(crate) fn unreachable(errno: Errno) -> Undelivered {
     if errno == Errno::ENETUNREACH { Undelivered::NoNetwork } else { Undelivered::NoHost }
 }

@@ -1,44 +1,46 @@
-//! The first bytes of a connection: for which host they are, by TLS's server name or HTTP's Host.
+//! Reads for which host a connection is, from its first bytes: the server name of TLS or the Host
+//! header of HTTP.
 //!
-//! Read from what the cell has sent and the stack still holds; nothing is consumed, and nothing of the cell has
+//! The bytes are peeked from the stack's receive buffer, so nothing is consumed and nothing has
 //! reached the server yet.
 
-/// Most bytes in which the host must be named.
-pub(crate) const MOST: usize = 16 << 10;
+/// Maximum number of bytes within which the host must be named.
+pub(crate) const MAX_BYTES: usize = 16 << 10;
 
-/// Contents of the first bytes.
+/// Result of reading the first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FirstFlight {
     /// More bytes are needed.
     More,
-    /// A ClientHello, and the name in it.
+    /// A ClientHello, with its server name.
     Tls(Option<String>),
-    /// The head of a request of HTTP/1, and its host without the port; nothing if it is missing or given twice.
+    /// The head of an HTTP/1 request, with its host without the port; `None` if the host is missing
+    /// or ambiguous.
     Http(Option<String>),
-    /// HTTP/2 without TLS, whose requests are not read.
+    /// HTTP/2 without TLS, which is not supported.
     Http2,
     /// Neither TLS nor HTTP.
     Other,
-    /// TLS or HTTP in its first bytes, and then not.
+    /// Begins like TLS or HTTP but cannot be parsed.
     Malformed,
 }
 
-/// Methods of HTTP begin with one of these (RFC 9110 and its registry: tokens of capitals).
-const METHOD_BYTES: usize = 20;
+/// Maximum length of an HTTP method, a token of capital letters (RFC 9110).
+const MAX_METHOD_BYTES: usize = 20;
 
 /// Reads the first bytes of a connection.
 pub(crate) fn read(bytes: &[u8]) -> FirstFlight {
-    let found = match bytes.first() {
+    let flight = match bytes.first() {
         None => FirstFlight::More,
         Some(0x16) => client_hello(bytes),
         Some(byte) if byte.is_ascii_uppercase() => request(bytes),
         Some(_) => FirstFlight::Other,
     };
-    let full = bytes.len() >= MOST;
-    if full && found == FirstFlight::More { FirstFlight::Malformed } else { found }
+    let full = bytes.len() >= MAX_BYTES;
+    if full && flight == FirstFlight::More { FirstFlight::Malformed } else { flight }
 }
 
-/// A reader of big-endian fields; each method returns nothing past the end.
+/// A reader of big-endian fields; each method returns `None` past the end.
 #[derive(Debug, Clone, Copy)]
 struct Fields<'a>(&'a [u8]);
 
@@ -58,20 +60,20 @@ impl<'a> Fields<'a> {
         Some(usize::from(u16::from_be_bytes(bytes)))
     }
 
-    /// A field with its length in one byte before it.
+    /// Reads a field with a one-byte length prefix.
     fn short(&mut self) -> Option<Self> {
         let length = self.byte()?;
         self.take(length).map(Self)
     }
 
-    /// A field with its length in two bytes before it.
+    /// Reads a field with a two-byte length prefix.
     fn long(&mut self) -> Option<Self> {
         let length = self.two()?;
         self.take(length).map(Self)
     }
 }
 
-/// Reads a ClientHello, which may lie in several records (RFC 8446, 5.1).
+/// Reads a ClientHello, which may span several records (RFC 8446, 5.1).
 fn client_hello(bytes: &[u8]) -> FirstFlight {
     let mut records = Fields(bytes);
     let mut message = Vec::new();
@@ -97,11 +99,11 @@ fn client_hello(bytes: &[u8]) -> FirstFlight {
         let mut ahead = records;
         match ahead.two() {
             None => return FirstFlight::More,
-            // Empty records of a handshake are forbidden; a record has 16 KiB at most.
-            Some(length) if length == 0 || length > MOST => return FirstFlight::Malformed,
+            // Empty handshake records are forbidden; a record has at most 16 KiB.
+            Some(length) if length == 0 || length > MAX_BYTES => return FirstFlight::Malformed,
             Some(length) => {
                 let part = ahead.take(length);
-                // What there is of an incomplete record is enough if the message ends in it: it is waited for.
+                // Waits for the whole record, even if the message ends within the part received.
                 let Some(part) = part else { return FirstFlight::More };
                 message.extend_from_slice(part);
                 records = ahead;
@@ -110,7 +112,7 @@ fn client_hello(bytes: &[u8]) -> FirstFlight {
     }
 }
 
-/// Returns the body of a ClientHello, once it is whole; an error for another message.
+/// Returns the body of a ClientHello once it is complete; an error for any other message.
 fn whole(message: &[u8]) -> Option<Result<&[u8], ()>> {
     let mut fields = Fields(message);
     if fields.byte()? != 1 {
@@ -118,13 +120,14 @@ fn whole(message: &[u8]) -> Option<Result<&[u8], ()>> {
     }
     let high = fields.byte()?;
     let length = fields.two()?;
-    if high != 0 || length > MOST {
+    if high != 0 || length > MAX_BYTES {
         return Some(Err(()));
     }
     fields.take(length).map(Ok)
 }
 
-/// Returns the name of a ClientHello (RFC 6066, 3), if it has one; nothing where it is malformed or has two.
+/// Returns the server name of a ClientHello (RFC 6066, 3), if any; `None` if the message is
+/// malformed or has two.
 fn server_name(hello: &[u8]) -> Option<Option<String>> {
     let mut fields = Fields(hello);
     fields.take(2 + 32)?;
@@ -155,7 +158,7 @@ fn server_name(hello: &[u8]) -> Option<Option<String>> {
     Some(name)
 }
 
-/// Returns a name in lower case, without a dot at its end.
+/// Returns a name in lower case, without a trailing dot.
 fn host_name(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let text = text.strip_suffix('.').unwrap_or(text);
@@ -168,9 +171,9 @@ fn host_name(bytes: &[u8]) -> Option<String> {
 fn request(bytes: &[u8]) -> FirstFlight {
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     match bytes.get(method) {
-        None if method <= METHOD_BYTES => return FirstFlight::More,
-        Some(b' ') if method <= METHOD_BYTES => {}
-        // As of SSH, whose client speaks first too.
+        None if method <= MAX_METHOD_BYTES => return FirstFlight::More,
+        Some(b' ') if method <= MAX_METHOD_BYTES => {}
+        // Another protocol, such as SSH, whose client sends first too.
         None | Some(_) => return FirstFlight::Other,
     }
     if bytes.starts_with(b"PRI ") {
@@ -186,7 +189,7 @@ fn request(bytes: &[u8]) -> FirstFlight {
     let mut hosts = Vec::new();
     for line in lines {
         let Some((name, value)) = line.split_once(':') else { return FirstFlight::Malformed };
-        // A space before the colon, or a folded line, is read differently by different servers.
+        // Servers differ in how they read a space before the colon, or a folded line.
         if name.is_empty() || name.bytes().any(|byte| byte.is_ascii_whitespace()) {
             return FirstFlight::Malformed;
         }
@@ -199,13 +202,13 @@ fn request(bytes: &[u8]) -> FirstFlight {
         .map(|(_, rest)| authority(rest.split(['/', '?']).next().unwrap_or_default()));
     FirstFlight::Http(match (hosts.as_slice(), in_target) {
         ([host], None) => host.clone(),
-        // Servers take the one in the target (RFC 9112, 3.2.2).
+        // Servers use the host in the target (RFC 9112, 3.2.2).
         ([host], Some(other)) if *host == other => other,
         _ => None,
     })
 }
 
-/// Returns the host of `host:port`.
+/// Returns the host part of `host:port`.
 fn authority(text: &str) -> Option<String> {
     let host = match text.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_two_names_and_broken_lengths_are_told_apart() {
+    fn no_name_two_names_and_broken_lengths_are_distinguished() {
         assert_eq!(read(&hello(&[], 500)), FirstFlight::Tls(None));
         assert_eq!(read(&hello(&[0, 16, 0, 0], 500)), FirstFlight::Tls(None));
         let twice = [sni("a.org"), sni("b.org")].concat();
@@ -269,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_extensions_are_none_of_a_client_hello() {
+    fn bytes_after_the_extensions_make_a_client_hello_malformed() {
         let mut bytes = hello(&sni("a.org"), 1_000);
         assert_eq!(read(&bytes), FirstFlight::Tls(Some("a.org".to_owned())));
-        // A server that looked on might find another name there.
+        // A lenient server might find another name there.
         let more = sni("b.org");
         bytes.extend_from_slice(&more);
         let added = u8::try_from(more.len()).expect("short");
@@ -288,13 +291,13 @@ mod tests {
         let some = |name: &str| FirstFlight::Http(Some(name.to_owned()));
         assert_eq!(host("GET / HTTP/1.1\r\nHost: A.org:80\r\n\r\n"), some("a.org"));
         assert_eq!(host("GET http://a.org/x HTTP/1.1\r\nhost: a.org\r\n\r\n"), some("a.org"));
-        for none in [
+        for request in [
             "GET / HTTP/1.0\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a.org\r\nHost: b.org\r\n\r\n",
             "GET http://b.org/ HTTP/1.1\r\nHost: a.org\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a.org@b.org\r\n\r\n",
         ] {
-            assert_eq!(host(none), FirstFlight::Http(None), "{none:?}");
+            assert_eq!(host(request), FirstFlight::Http(None), "{request:?}");
         }
         assert_eq!(host("GET / HTTP/1.1\r\nHost : a.org\r\n\r\n"), FirstFlight::Malformed);
         assert_eq!(host("GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n"), FirstFlight::Malformed);

@@ -1,4 +1,5 @@
-//! Datagrams and echo requests: a connected socket of the host for each flow, whose errors go back to the cell.
+//! Relays datagrams and echo requests: each flow has a connected socket of the host, whose errors
+//! are passed to the cell.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,28 +18,29 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use super::Worker;
-use super::account::{Allowance, Entry, Way};
+use super::account::{Allowance, Direction, Entry};
 use super::connection::unreachable;
 use super::judge::{Allowed, Decision};
 use super::packet::{self, MTU, Undelivered};
 use super::sockets::NoSocket;
-use super::stack::{self, hold};
-use super::unsent::OnItsWay;
+use super::stack::{self, lock};
+use super::unsent::UnsentGuard;
 
-/// Most flows of a cell.
-pub(crate) const MOST: usize = 256;
+/// Maximum number of flows of a cell.
+pub(crate) const MAX_FLOWS: usize = 256;
 /// Time without a packet after which a flow ends.
-const IDLE: Duration = Duration::from_secs(60);
-/// Bytes of the header of a datagram and of an echo request, which are counted: its ports, its sequence number and its hops
-/// are of the cell's choice, also where nothing follows.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a UDP or echo header, which count too: ports, sequence number and hops are of the
+/// cell's choice, even in an empty packet.
 const HEADER: usize = 8;
-/// Packets and errors that are taken in a row, before others of the cell have their turn.
+/// Packets and errors of one flow that are handled in a row before other tasks have their turn.
 const IN_A_ROW: usize = 32;
-/// Packets that wait for a flow: as many small ones as the cell's packet socket holds, and as the kernel makes of some that
-/// a program sends in segments (udp(7), UDP_SEGMENT). More are dropped, as by a network.
-pub(crate) const WAITING: usize = 512;
+/// Maximum number of packets that wait for a flow: as many small ones as the cell's packet socket
+/// holds, or as one send with UDP_SEGMENT makes (udp(7)). More are dropped, as a network would.
+pub(crate) const MAX_WAITING: usize = 512;
 
-/// A flow: of UDP with both ports, or of echo requests with their identifier as the cell's port.
+/// A UDP flow by its addresses and ports, or echo requests with their identifier as the cell's
+/// port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     pub echo: bool,
@@ -46,15 +48,15 @@ pub(crate) struct Flow {
     pub remote: SocketAddr,
 }
 
-/// A packet of the cell on its way out.
+/// A packet of the cell that waits to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub payload: Vec<u8>,
     pub hops: u8,
-    /// Of an echo request.
+    /// Sequence number of an echo request.
     pub sequence: u16,
     #[expect(dead_code, reason = "it counts until it is dropped")]
-    pub on_its_way: OnItsWay,
+    pub guard: UnsentGuard,
 }
 
 impl Flow {
@@ -66,7 +68,7 @@ impl Flow {
         (!self.echo).then_some(self.remote.port())
     }
 
-    /// Returns the packet as the cell sent it, from its IP header on.
+    /// Rebuilds the packet as the cell sent it, beginning with its IP header.
     fn as_sent(&self, payload: &[u8], sequence: u16) -> Vec<u8> {
         let frame = if self.echo {
             let kind = if self.cell.is_ipv4() { 8 } else { 128 };
@@ -80,7 +82,7 @@ impl Flow {
 }
 
 impl Worker {
-    /// Judges a flow, and carries it until it is idle.
+    /// Judges a flow, and relays it until it is idle or over a limit.
     pub(crate) async fn flow(
         self: Arc<Self>,
         flow: Flow,
@@ -88,56 +90,56 @@ impl Worker {
         mut packets: mpsc::Receiver<Outgoing>,
     ) {
         let since = Instant::now();
-        if let Some((socket, entry)) = self.opened(&flow, call, &mut packets).await {
-            let mut carried = Carried { flow, socket, entry, sent: 0, received: 0, hops: 0 };
-            let verdict = self.carried(&mut carried, &mut packets).await;
-            let call = carried.entry.call;
-            hold(&self.account).closes(call);
+        if let Some((socket, entry)) = self.open(&flow, call, &mut packets).await {
+            let mut open = OpenFlow { flow, socket, entry, sent: 0, received: 0, hops: 0 };
+            let verdict = self.relay_packets(&mut open, &mut packets).await;
+            let call = open.entry.call;
+            lock(&self.account).release_slot(call);
             let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
             let connection = model::egress::Connection {
                 protocol: flow.protocol(),
                 name: None,
                 address: flow.remote,
-                rule: Some(carried.entry.rule),
-                sent: carried.sent,
-                received: carried.received,
+                rule: Some(open.entry.rule),
+                sent: open.sent,
+                received: open.received,
                 milliseconds,
                 end: verdict,
                 request: None,
             };
             self.audit(call, connection);
         }
-        hold(&self.flows).remove(&flow);
+        lock(&self.flows).remove(&flow);
     }
 
-    /// Judges the first packet of a flow. Returns its socket; what is refused is told to the cell.
-    async fn opened(
+    /// Judges the first packet of a flow. Returns its socket; a refusal is reported to the cell.
+    async fn open(
         &self,
         flow: &Flow,
         call: CallId,
         packets: &mut mpsc::Receiver<Outgoing>,
     ) -> Option<(AsyncFd<OwnedFd>, Entry)> {
         let to = flow.remote;
-        let decision = hold(&self.judge).decide(flow.protocol(), to.ip(), flow.port());
+        let decision = lock(&self.judge).decide(flow.protocol(), to.ip(), flow.port());
         let opened = match decision {
-            Decision::Allowed(allowed) => self.allowed(flow, call, &allowed).await,
+            Decision::Allowed(allowed) => self.open_allowed(flow, call, &allowed).await,
             Decision::Refused(refusal) => {
-                self.deny(call, (flow.protocol(), to), None, refusal);
+                self.deny(call, flow.protocol(), to, None, refusal);
                 Err(Undelivered::Denied)
             }
         };
-        let why = match opened {
+        let undelivered = match opened {
             Ok(opened) => return Some(opened),
-            Err(why) => why,
+            Err(undelivered) => undelivered,
         };
         let first = packets.recv().await?;
         let quoted = flow.as_sent(&first.payload, first.sequence);
-        self.link.send(packet::undelivered(&quoted, flow.cell.ip(), why));
+        self.link.send(packet::undelivered(&quoted, flow.cell.ip(), undelivered));
         None
     }
 
     /// Opens the socket of a flow that the judge allows.
-    async fn allowed(
+    async fn open_allowed(
         &self,
         flow: &Flow,
         call: CallId,
@@ -151,140 +153,145 @@ impl Worker {
             (false, None) => to.to_string(),
         };
         let entry = Entry { call, to: to_entry, rule: allowed.rule().to_owned() };
-        let entered = hold(&self.account).enters(call);
-        if let Err(refusal) = entered {
-            self.deny(call, (flow.protocol(), to), None, refusal);
+        let taken = lock(&self.account).take_slot(call);
+        if let Err(refusal) = taken {
+            self.deny(call, flow.protocol(), to, None, refusal);
             return Err(Undelivered::Denied);
         }
         let socket = self.sockets.datagrams(flow.protocol(), to).await;
         let interest = Interest::READABLE.add(Interest::ERROR);
-        let socket = socket.and_then(|one| stack::waited(one, interest).map_err(NoSocket::Failed));
+        let socket =
+            socket.and_then(|one| stack::async_fd(one, interest).map_err(NoSocket::Failed));
         match socket {
             Ok(socket) => {
-                hold(&self.account).opened(&entry);
+                lock(&self.account).count_opened(&entry);
                 Ok((socket, entry))
             }
-            Err(none) => {
-                hold(&self.account).closes(call);
-                Err(self.not_opened(flow, call, none))
+            Err(no_socket) => {
+                lock(&self.account).release_slot(call);
+                Err(self.not_opened(flow, call, no_socket))
             }
         }
     }
 
-    fn not_opened(&self, flow: &Flow, call: CallId, none: NoSocket) -> Undelivered {
-        let why = match none {
+    fn not_opened(&self, flow: &Flow, call: CallId, no_socket: NoSocket) -> Undelivered {
+        let reason = match no_socket {
             NoSocket::NoRoute(errno)
             | NoSocket::Failed(errno @ (Errno::ENETUNREACH | Errno::EHOSTUNREACH)) => {
                 return unreachable(errno);
             }
-            NoSocket::Refused(why) => why,
+            NoSocket::Refused(reason) => reason,
             NoSocket::Failed(Errno::EACCES | Errno::EPERM) if flow.echo => {
                 "the host lets no program send echo requests (net.ipv4.ping_group_range)".to_owned()
             }
             NoSocket::Failed(errno) => format!("the host refuses to send: {}", errno.desc()),
         };
-        let refusal = super::judge::Refusal { why, grant: None };
-        self.deny(call, (flow.protocol(), flow.remote), None, refusal);
+        let refusal = super::judge::Refusal { reason, grant: None };
+        self.deny(call, flow.protocol(), flow.remote, None, refusal);
         Undelivered::Denied
     }
 
-    /// Carries packets both ways until the flow is idle or over a limit.
-    async fn carried(
+    /// Relays packets both ways until the flow is idle or over a limit.
+    async fn relay_packets(
         &self,
-        carried: &mut Carried,
+        flow: &mut OpenFlow,
         packets: &mut mpsc::Receiver<Outgoing>,
     ) -> ConnectionEnd {
         let mut buffer = vec![0; MTU];
-        let mut taken = Taken::All;
+        let mut drained = Drained::All;
         loop {
             let interest = Interest::READABLE.add(Interest::ERROR);
             tokio::select! {
                 outgoing = packets.recv() => match outgoing {
-                    Some(outgoing) => if !self.sent(carried, &outgoing).await {
+                    Some(outgoing) => if !self.send_packet(flow, &outgoing).await {
                         return ConnectionEnd::Limit;
                     },
                     None => return ConnectionEnd::Relayed,
                 },
-                ready = carried.socket.ready(interest), if taken == Taken::All => {
+                ready = flow.socket.ready(interest), if drained == Drained::All => {
                     let Ok(mut ready) = ready else { return ConnectionEnd::Relayed };
                     ready.clear_ready();
                     drop(ready);
-                    taken = self.taken(carried, &mut buffer);
+                    drained = self.drain(flow, &mut buffer);
                 }
-                () = tokio::task::yield_now(), if taken == Taken::Some => {
-                    taken = self.taken(carried, &mut buffer);
+                () = tokio::task::yield_now(), if drained == Drained::Some => {
+                    drained = self.drain(flow, &mut buffer);
                 }
-                () = tokio::time::sleep(IDLE) => return ConnectionEnd::Relayed,
+                () = tokio::time::sleep(IDLE_TIMEOUT) => return ConnectionEnd::Relayed,
             }
-            if taken == Taken::Limit {
+            if drained == Drained::Limit {
                 return ConnectionEnd::Limit;
             }
         }
     }
 
-    /// Passes on some of the errors and packets that have come.
-    fn taken(&self, carried: &mut Carried, buffer: &mut [u8]) -> Taken {
-        match (self.errors(carried), self.received(carried, buffer)) {
-            (Taken::Some, Taken::All) => Taken::Some,
+    /// Passes on some of the received errors and packets.
+    fn drain(&self, flow: &mut OpenFlow, buffer: &mut [u8]) -> Drained {
+        let errors = self.forward_errors(flow);
+        let packets = self.receive_packets(flow, buffer);
+        match (errors, packets) {
+            (Drained::Some, Drained::All) => Drained::Some,
             (_, packets) => packets,
         }
     }
 
-    /// Sends a packet of the cell. Returns false where a limit of the call is reached.
-    async fn sent(&self, carried: &mut Carried, outgoing: &Outgoing) -> bool {
-        let call = carried.entry.call;
+    /// Sends a packet of the cell. Returns false if a limit of the call is reached.
+    async fn send_packet(&self, open: &mut OpenFlow, outgoing: &Outgoing) -> bool {
+        let call = open.entry.call;
         let bytes = outgoing.payload.len().saturating_add(HEADER);
         loop {
-            let allowance = hold(&self.account).allowance_of_packet(call, Way::Sent, bytes);
+            let allowance = lock(&self.account).allowance_of_packet(call, Direction::Sent, bytes);
             match allowance {
                 Allowance::Bytes(_) => break,
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
                 Allowance::Over => return false,
             }
         }
-        if carried.hops != outgoing.hops && carried.set_hops(outgoing.hops).is_ok() {
-            carried.hops = outgoing.hops;
+        if open.hops != outgoing.hops && open.set_hops(outgoing.hops).is_ok() {
+            open.hops = outgoing.hops;
         }
-        let request = if carried.flow.cell.is_ipv4() { 8 } else { 128 };
-        let message = match carried.flow.echo {
-            // The kernel puts in its own identifier and the checksum.
+        let request = if open.flow.cell.is_ipv4() { 8 } else { 128 };
+        let message = match open.flow.echo {
+            // The kernel fills in its own identifier and the checksum.
             true => packet::echo_message(request, 0, outgoing.sequence, &outgoing.payload),
             false => outgoing.payload.clone(),
         };
-        // An error of an earlier packet is told once by any call; this packet is then sent by the second.
+        // A send may fail with the error of an earlier packet, once; the second try then sends this
+        // one.
         for _ in 0..2 {
-            match send(carried.socket.get_ref().as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT) {
+            match send(open.socket.get_ref().as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT) {
                 Ok(_) => {
-                    carried.sent = carried.sent.saturating_add(u64::try_from(bytes).unwrap_or(0));
-                    hold(&self.account).moved(&carried.entry, Way::Sent, bytes);
+                    open.sent = open.sent.saturating_add(u64::try_from(bytes).unwrap_or(0));
+                    lock(&self.account).count_moved(&open.entry, Direction::Sent, bytes);
                     break;
                 }
-                Err(_) => drop(self.errors(carried)),
+                Err(_) => drop(self.forward_errors(open)),
             }
         }
         true
     }
 
-    /// Passes on packets that have come.
-    fn received(&self, carried: &mut Carried, buffer: &mut [u8]) -> Taken {
+    /// Passes received packets on to the cell.
+    fn receive_packets(&self, open: &mut OpenFlow, buffer: &mut [u8]) -> Drained {
         for _ in 0..IN_A_ROW {
-            let socket = carried.socket.get_ref().as_raw_fd();
+            let socket = open.socket.get_ref().as_raw_fd();
             let length = match recv(socket, buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => length,
-                // The error queue has it.
+                // Read from the error queue instead.
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => continue,
-                Err(_) => return Taken::All,
+                Err(_) => return Drained::All,
             };
-            let flow = carried.flow;
+            let flow = open.flow;
             let payload = if flow.echo { length.saturating_sub(8) } else { length };
             let bytes = payload.saturating_add(HEADER);
-            let call = carried.entry.call;
-            let allowance = hold(&self.account).allowance_of_packet(call, Way::Received, bytes);
+            let call = open.entry.call;
+            let allowance =
+                lock(&self.account).allowance_of_packet(call, Direction::Received, bytes);
             match allowance {
                 Allowance::Bytes(_) => {}
-                // A network that is too slow drops it.
+                // Dropped, as a network that is too slow would.
                 Allowance::Wait(_) => continue,
-                Allowance::Over => return Taken::Limit,
+                Allowance::Over => return Drained::Limit,
             }
             let message = buffer.get(..length).unwrap_or_default();
             let frame = if flow.echo {
@@ -297,19 +304,19 @@ impl Worker {
             } else {
                 packet::datagram(flow.remote, flow.cell, message)
             };
-            carried.received = carried.received.saturating_add(u64::try_from(bytes).unwrap_or(0));
-            hold(&self.account).moved(&carried.entry, Way::Received, bytes);
+            open.received = open.received.saturating_add(u64::try_from(bytes).unwrap_or(0));
+            lock(&self.account).count_moved(&open.entry, Direction::Received, bytes);
             self.link.send(frame);
         }
-        Taken::Some
+        Drained::Some
     }
 
-    /// Passes on the errors that routers and the destination sent.
-    fn errors(&self, carried: &Carried) -> Taken {
+    /// Passes on the ICMP errors that routers and the destination sent.
+    fn forward_errors(&self, open: &OpenFlow) -> Drained {
         let mut buffer = vec![0; 2_048];
         for _ in 0..IN_A_ROW {
-            let Ok(Some(error)) = carried.next_error(&mut buffer) else { return Taken::All };
-            let flow = carried.flow;
+            let Ok(Some(error)) = open.next_error(&mut buffer) else { return Drained::All };
+            let flow = open.flow;
             let quoted = buffer.get(..error.quoted).unwrap_or_default();
             let quoted = match flow.echo {
                 true => {
@@ -321,15 +328,15 @@ impl Worker {
             let start = [error.kind, error.code, 0, 0, 0, 0, 0, 0];
             self.link.send(packet::error(error.from, flow.cell.ip(), start, &quoted));
         }
-        Taken::Some
+        Drained::Some
     }
 }
 
-/// Share that was taken of what has come for a flow.
+/// How much of what was received for a flow has been passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taken {
+enum Drained {
     All,
-    /// There may be more; others go first.
+    /// There may be more; other tasks have their turn first.
     Some,
     /// A limit of the call is reached.
     Limit,
@@ -342,13 +349,13 @@ fn sequence_of(message: &[u8]) -> Option<u16> {
 
 /// A flow with its socket.
 #[derive(Debug)]
-struct Carried {
+struct OpenFlow {
     flow: Flow,
     socket: AsyncFd<OwnedFd>,
     entry: Entry,
     sent: u64,
     received: u64,
-    /// Time to live that the socket has; 0 at first.
+    /// Time to live set on the socket; 0 at first.
     hops: u8,
 }
 
@@ -358,11 +365,11 @@ struct NetworkError {
     from: IpAddr,
     kind: u8,
     code: u8,
-    /// Bytes of the packet that it is about.
+    /// Length of the quoted packet that the error is about.
     quoted: usize,
 }
 
-impl Carried {
+impl OpenFlow {
     fn set_hops(&self, hops: u8) -> Result<(), Errno> {
         let hops = i32::from(hops);
         match self.flow.remote {
@@ -371,8 +378,8 @@ impl Carried {
         }
     }
 
-    /// Takes the next error off the queue of the socket (ip(7), IP_RECVERR). Returns nothing for one of this
-    /// machine.
+    /// Takes the next network error off the socket's error queue (ip(7), IP_RECVERR); skips errors
+    /// of this machine.
     fn next_error(&self, buffer: &mut [u8]) -> Result<Option<NetworkError>, Errno> {
         loop {
             let mut room = nix::cmsg_space!(nix::libc::sock_extended_err, nix::libc::sockaddr_in6);
@@ -384,7 +391,8 @@ impl Carried {
             for control in message.cmsgs()? {
                 let Some((error, from)) = offender(&control) else { continue };
                 let from_network = [2, 3].contains(&error.ee_origin);
-                // Unreachable, and time exceeded; what concerns sizes is between the host and the network.
+                // Destination unreachable and time exceeded. Errors about packet sizes are between
+                // the host and the network.
                 let passes = match from {
                     IpAddr::V4(_) => {
                         matches!((error.ee_type, error.ee_code), (3, 0..=3 | 5..=15) | (11, _))
@@ -392,7 +400,8 @@ impl Carried {
                     IpAddr::V6(_) => matches!(error.ee_type, 1 | 3),
                 };
                 if from_network && passes {
-                    let (kind, code) = (error.ee_type, error.ee_code);
+                    let kind = error.ee_type;
+                    let code = error.ee_code;
                     return Ok(Some(NetworkError { from, kind, code, quoted }));
                 }
             }
@@ -400,7 +409,7 @@ impl Carried {
     }
 }
 
-/// Returns an error of the network, and who sent it.
+/// Returns a network error and the address that sent it.
 fn offender(control: &ControlMessageOwned) -> Option<(nix::libc::sock_extended_err, IpAddr)> {
     if let ControlMessageOwned::Ipv4RecvErr(error, Some(from)) = control {
         let bits = u32::from_be(from.sin_addr.s_addr);

@@ -1,4 +1,4 @@
-//! The judge: which destinations a cell may reach, and by which rule.
+//! Judges which destinations a cell may reach, and by which rule.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,29 +9,30 @@ use model::egress::{Egress, EgressRule, HostPattern, NetworkClass, Only, Protoco
 
 use super::packet::{CELL, GATEWAY, RESOLVER};
 
-/// Most addresses whose names are remembered.
-pub(crate) const PINS: usize = 4_096;
-/// Most names of one address.
-const NAMES: usize = 64;
+/// Maximum number of addresses whose names are remembered.
+pub(crate) const MAX_PINS: usize = 4_096;
+/// Maximum number of names per address.
+const MAX_NAMES: usize = 64;
 
-/// A destination that was refused.
+/// Why a destination was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    pub why: String,
-    /// The rule that would allow it.
+    pub reason: String,
+    /// A rule that would allow the destination.
     pub grant: Option<String>,
 }
 
-/// A destination that may be reached.
+/// A destination that may be reached, and what allows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Allowed {
-    /// Rules that name the address by names that the cell resolved.
+    /// Rules that allow the address by a name that the cell resolved.
     pub named: Vec<Named>,
-    /// Id of the rule by address, or name of the class, that allows it whatever name is used.
+    /// Id of the rule by address, or name of the class, that allows the address whatever name is
+    /// used.
     pub open: Option<String>,
 }
 
-/// A rule, and the names of it that stand for the address.
+/// A rule, and those of its names that were resolved to the address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     /// Index of the rule in the profile.
@@ -41,7 +42,7 @@ pub(crate) struct Named {
 }
 
 impl Allowed {
-    /// Returns the id of the rule, for tallies, before any name was read.
+    /// Returns the id of the rule to count under before a host name has been read.
     pub(crate) fn rule(&self) -> &str {
         let named = self.named.first().map(|named| named.id.as_str());
         named.or(self.open.as_deref()).unwrap_or_default()
@@ -73,11 +74,11 @@ impl Judge {
         Self { egress, only: None, pins: Pins::default() }
     }
 
-    /// Decides on a destination; `port` is nothing for an echo request. The gateway decides again when it is asked for
-    /// a socket, and knows the host's own addresses.
+    /// Judges a destination; `port` is `None` for an echo request. The gateway judges again when it
+    /// is asked for a socket, and checks the host's own addresses.
     pub(crate) fn decide(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Decision {
-        if let Some(why) = out_of_reach(to) {
-            return refused(why, None);
+        if let Some(reason) = out_of_reach(to) {
+            return refused(reason, None);
         }
         match self.allowed(self.only.as_ref(), protocol, to, port) {
             Some(allowed) => Decision::Allowed(allowed),
@@ -86,13 +87,13 @@ impl Judge {
     }
 
     fn no_rule(&self, protocol: Protocol, to: IpAddr, port: Option<u16>) -> Decision {
-        // No further rule of the profile would help: the call is narrower than the profile.
+        // The profile allows it but the call is narrowed, so another rule would not help.
         if self.only.is_some() && self.allowed(None, protocol, to, port).is_some() {
-            let why = match within(self.only.as_ref(), to) {
+            let reason = match within(self.only.as_ref(), to) {
                 true => "not what this call may reach",
                 false => "an address outside the networks that this call may reach",
             };
-            return refused(why.to_owned(), None);
+            return refused(reason.to_owned(), None);
         }
         let name = self.pins.names(to).first().cloned();
         let to = name.unwrap_or_else(|| to.to_string());
@@ -120,7 +121,7 @@ impl Judge {
         (open.is_some() || !named.is_empty()).then_some(Allowed { named, open })
     }
 
-    /// Returns the rules that have a name of the address, with those names that the call may use.
+    /// Returns the rules that name the address, with those names that the call may use.
     fn named(
         &self,
         only: Option<&Only>,
@@ -128,7 +129,7 @@ impl Judge {
         to: IpAddr,
     ) -> Vec<Named> {
         let names = self.pins.names(to);
-        let of_rule = |(index, rule): &(usize, &EgressRule)| {
+        let named_by = |(index, rule): &(usize, &EgressRule)| {
             let matches = |name: &&String| names_address(self.egress.class, rule, name, to);
             let names = names.iter().filter(matches);
             let names: Vec<_> = names
@@ -137,13 +138,13 @@ impl Judge {
                 .collect();
             (!names.is_empty()).then(|| Named { rule: *index, id: rule.id.clone(), names })
         };
-        usable.iter().filter_map(of_rule).collect()
+        usable.iter().filter_map(named_by).collect()
     }
 
-    /// Decides if a name may be resolved: it is in lower case, without a dot at its end.
+    /// Decides whether a name, in lower case and without a trailing dot, may be resolved.
     pub(crate) fn resolves(&self, name: &str) -> Result<(), Refusal> {
-        if let Some(why) = never::name(name) {
-            return Err(Refusal { why: format!("never reached: {why}"), grant: None });
+        if let Some(reason) = never::name(name) {
+            return Err(Refusal { reason: format!("never reached: {reason}"), grant: None });
         }
         let only = self.only.as_ref();
         let usable = self.egress.rules.iter().filter(|rule| in_call(only, &rule.id));
@@ -154,18 +155,19 @@ impl Judge {
             return Ok(());
         }
         if only.is_some() && (any || self.egress.rules.iter().any(|rule| names(rule, name))) {
-            return Err(Refusal { why: "not what this call may reach".to_owned(), grant: None });
+            return Err(Refusal { reason: "not what this call may reach".to_owned(), grant: None });
         }
         let port = Some(443);
-        Err(Refusal { why: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })
+        Err(Refusal { reason: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })
     }
 
-    /// Decides if an address may be told as an answer for a name that resolves. Addresses of the host are left out
-    /// before.
+    /// Decides whether an address may be returned for a name that may be resolved. The caller has
+    /// left out addresses of the host.
     ///
-    /// A private address is told for a name that a rule spells out, whose owner the operator chose; below a
-    /// wildcard it may be a tenant's, who could point the cell at the operator's network.
-    pub(crate) fn tells(&self, name: &str, address: IpAddr) -> bool {
+    /// A private address is returned for a name that a rule spells out, whose owner the operator
+    /// chose. Below a wildcard the name may be a tenant's, who could point the cell at the
+    /// operator's network.
+    pub(crate) fn may_disclose(&self, name: &str, address: IpAddr) -> bool {
         if never::never(address).is_some() {
             return false;
         }
@@ -186,12 +188,12 @@ impl Judge {
         }
     }
 
-    /// Remembers that the cell was told this address for a name.
+    /// Remembers that this address was returned for a name.
     pub(crate) fn pin(&mut self, address: IpAddr, name: &str) {
         self.pins.add(address, name);
     }
 
-    /// Returns the name that is shown for an address.
+    /// Returns how a destination is shown in reports.
     pub(crate) fn shown(&self, to: SocketAddr) -> String {
         match self.pins.names(to.ip()).first() {
             Some(name) => format!("{name}:{}", to.port()),
@@ -204,17 +206,17 @@ impl Judge {
     }
 }
 
-/// Returns the reason for which no cell reaches an address, if there is one.
+/// Returns the reason if no cell may ever reach an address.
 fn out_of_reach(to: IpAddr) -> Option<String> {
-    if let Some(why) = never::never(to) {
-        return Some(format!("never reached: {why}"));
+    if let Some(reason) = never::never(to) {
+        return Some(format!("never reached: {reason}"));
     }
     let is_gateway = CELL.contains(&to) || GATEWAY.contains(&to) || RESOLVER.contains(&to);
     is_gateway.then(|| "the gateway itself".to_owned())
 }
 
-/// Decides on a destination without knowing which names the cell resolved: for the gateway, whose worker may have been
-/// taken over. What the judge of an honest worker allows is allowed here.
+/// Judges a destination without knowing which names the cell resolved: for the gateway, whose
+/// worker may have been taken over. Allows at least what an honest worker's judge allows.
 ///
 /// # Errors
 /// The reason for the refusal.
@@ -225,8 +227,8 @@ pub(crate) fn could_reach(
     to: IpAddr,
     port: Option<u16>,
 ) -> Result<(), String> {
-    if let Some(why) = out_of_reach(to) {
-        return Err(why);
+    if let Some(reason) = out_of_reach(to) {
+        return Err(reason);
     }
     let no = || "no rule".to_owned();
     if !within(only, to) || !port_in_call(only, port) {
@@ -262,7 +264,7 @@ fn port_in_call(only: Option<&Only>, port: Option<u16>) -> bool {
     ports.is_empty() || port.is_none_or(|port| ports.iter().any(|range| range.contains(port)))
 }
 
-/// Returns the name of the class, if it reaches the address without a rule.
+/// Returns the name of the class if it reaches the address without a rule.
 fn by_class(
     class: NetworkClass,
     only: Option<&Only>,
@@ -282,8 +284,8 @@ fn by_class(
     reaches.then(|| class.name().to_owned())
 }
 
-fn refused(why: String, grant: Option<String>) -> Decision {
-    Decision::Refused(Refusal { why, grant })
+fn refused(reason: String, grant: Option<String>) -> Decision {
+    Decision::Refused(Refusal { reason, grant })
 }
 
 /// Returns true if the rule is for this protocol and port.
@@ -301,16 +303,16 @@ fn takes(rule: &EgressRule, protocol: Protocol, port: Option<u16>) -> bool {
         })
 }
 
-/// Returns true if the rule reaches an address by a name that was resolved to it.
+/// Returns true if the rule allows an address by a name that was resolved to it.
 fn names_address(class: NetworkClass, rule: &EgressRule, name: &str, to: IpAddr) -> bool {
     rule.hosts.iter().any(|host| host.matches(name) && host_has_address(class, host, to))
 }
 
-/// Returns true if a name of the pattern may stand for an address.
+/// Returns true if a name of the pattern may be resolved to an address.
 ///
-/// A private address only a name that the rule spells out: below a wildcard a tenant could point the cell at the
-/// operator's network. That another rule has the address, on other ports, makes no difference here. A class that
-/// reaches private addresses anyway has nothing to hold back.
+/// A private address needs a name that the rule spells out: below a wildcard a tenant could point
+/// the cell at the operator's network. Another rule that has the address on other ports makes no
+/// difference. Classes that reach private addresses anyway allow it.
 fn host_has_address(class: NetworkClass, host: &HostPattern, to: IpAddr) -> bool {
     let is_private = match class {
         NetworkClass::Private | NetworkClass::Any => false,
@@ -321,7 +323,7 @@ fn host_has_address(class: NetworkClass, host: &HostPattern, to: IpAddr) -> bool
     host.exact().is_some() || !is_private
 }
 
-/// Returns true if the rule has a name.
+/// Returns true if a host pattern of the rule matches a name.
 fn names(rule: &EgressRule, name: &str) -> bool {
     rule.hosts.iter().any(|host| host.matches(name))
 }
@@ -332,7 +334,7 @@ fn in_call(only: Option<&Only>, rule: &str) -> bool {
     rules.is_none_or(|rules| rules.iter().any(|id| id == rule))
 }
 
-/// Returns true if the call may reach this name, by itself.
+/// Returns true if the call may reach this name, whatever its address.
 fn name_in_call(only: Option<&Only>, name: &str) -> bool {
     only.is_none_or(|only| {
         (only.hosts.is_empty() && only.nets.is_empty())
@@ -340,15 +342,15 @@ fn name_in_call(only: Option<&Only>, name: &str) -> bool {
     })
 }
 
-/// Returns true if the address is in the networks to which the call is held, by whatever name.
+/// Returns true if the address is in the networks that the call is confined to, whatever its name.
 fn within(only: Option<&Only>, address: IpAddr) -> bool {
     let Some(only) = only else { return true };
-    let is_held_off = only.is_public && (never::is_private(address) || never::only_by_net(address));
+    let is_excluded = only.is_public && (never::is_private(address) || never::only_by_net(address));
     let is_inside = only.within.is_empty() || only.within.iter().any(|net| net.contains(address));
-    is_inside && !is_held_off
+    is_inside && !is_excluded
 }
 
-/// Returns true if the call's networks have the address.
+/// Returns true if the call lists the address among its networks.
 fn listed(only: Option<&Only>, address: IpAddr) -> bool {
     only.is_some_and(|only| only.nets.iter().any(|net| net.contains(address)))
 }
@@ -358,17 +360,17 @@ fn address_in_call(only: Option<&Only>, address: IpAddr) -> bool {
     only.is_none_or(|only| only.hosts.is_empty() && only.nets.is_empty()) || listed(only, address)
 }
 
-/// Names that the cell resolved, by address, for as long as the cell lives.
+/// Names that the cell resolved, by address, remembered while the cell lives.
 #[derive(Debug, Default)]
 struct Pins(HashMap<IpAddr, Vec<String>>);
 
 impl Pins {
     fn add(&mut self, address: IpAddr, name: &str) {
-        if self.0.len() >= PINS && !self.0.contains_key(&address) {
+        if self.0.len() >= MAX_PINS && !self.0.contains_key(&address) {
             return;
         }
         let names = self.0.entry(address).or_default();
-        if names.len() < NAMES && !names.iter().any(|known| known == name) {
+        if names.len() < MAX_NAMES && !names.iter().any(|known| known == name) {
             names.push(name.to_owned());
         }
     }

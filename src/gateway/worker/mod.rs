@@ -1,16 +1,16 @@
-//! A worker: the network of one cell, in a process of its own.
+//! A worker: carries the network traffic of one cell, in a separate process.
 //!
-//! One thread and one runtime. [`Worker::drive`] reads the packets of the cell and the frames of the gateway; a task
-//! carries each connection, flow and question, and counts it for the call in which it began. Locks are never held across a
-//! wait.
+//! A worker has one thread and one runtime. [`Worker::drive`] reads the cell's packets and the
+//! gateway's frames. A task carries each connection, flow and DNS question, which counts for the
+//! call in which it began. No lock is held across an await.
 
 pub(crate) mod account;
 pub(crate) mod connection;
 pub(crate) mod dns;
+pub(crate) mod dns_cache;
 pub(crate) mod first_flight;
 pub(crate) mod flows;
 pub(crate) mod judge;
-pub(crate) mod kept;
 pub(crate) mod packet;
 pub(crate) mod requests;
 pub(crate) mod sockets;
@@ -37,36 +37,37 @@ use crate::cells::is_ready;
 use crate::intercept::CellRequests;
 use account::Account;
 use connection::Opening;
+use dns_cache::DnsCache;
 use flows::{Flow, Outgoing};
 use judge::{Judge, Refusal};
-use kept::KeptAnswers;
 use packet::{Body, Packet, RESOLVER};
 use sockets::SocketSource;
-use stack::{CellStream, Ends, Link, Reuse, Stack, hold};
+use stack::{CellStream, Ends, Link, Reuse, Stack, lock};
 use unsent::Unsent;
 
-/// Most connections on their way. The cell sends the first segment of any more again.
-const CONNECTING: usize = 512;
-/// Most questions that are being answered.
-const QUESTIONS: usize = 64;
-/// Packets that are read in a row, before connections have their turn.
+/// Maximum pending connects; further SYNs are dropped and retransmitted by the cell.
+const MAX_CONNECTING: usize = 512;
+/// Maximum number of DNS questions that are answered at once.
+const MAX_QUESTIONS: usize = 64;
+/// Packets that are read in a row before connections have their turn.
 const IN_A_ROW: usize = 64;
 
-/// Time in which connections of a cell that has ended may still send what its programs had written.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Time between two looks at such connections.
+/// Time in which connections of an ended cell may still send what its programs had written.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which such connections are checked.
 const TICK: Duration = Duration::from_millis(10);
-/// Time for which the tally of a call waits for what the call has sent, from the question on.
-const ON_ITS_WAY: Duration = Duration::from_millis(100);
-/// Time in which a frame for the gateway must have found room on the link, in all. The supervisor waits 200 ms.
-const TOLD: Duration = Duration::from_millis(150);
-/// Time between two looks at either.
+/// Time from the question for a call's tally in which the worker waits for what the call has sent.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Total time in which a frame for the gateway must find room on the link. The supervisor waits 200
+/// ms.
+const SEND_TIMEOUT: Duration = Duration::from_millis(150);
+/// Interval at which either condition is checked.
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// Packets that are read in a row before a tally is told. The packet socket holds some 280 small ones, or more where the
-/// host has set net.core.rmem_default.
-const BACKLOG: usize = 4_096;
+/// Maximum number of packets read before a tally is sent. The packet socket holds about 280 small
+/// ones, or more if the host has set net.core.rmem_default.
+const MAX_BACKLOG: usize = 4_096;
 
-/// Everything that a worker is made with.
+/// Input of [`serve`].
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub cell: CellKey,
@@ -76,61 +77,69 @@ pub(crate) struct Parts {
     pub lifeline: OwnedFd,
     /// Link to the gateway.
     pub gateway: OwnedFd,
-    /// The one by which it gets sockets.
+    /// Link by which the worker gets its sockets.
     pub sockets: OwnedFd,
     pub egress: Arc<Egress>,
     /// Number of resolvers that the gateway knows.
     pub resolvers: u8,
     pub hosts: Arc<Vec<(String, IpAddr)>>,
     pub begun: Begun,
-    /// Judgement of requests.
+    /// Judges the cell's HTTP requests.
     pub requests: CellRequests,
 }
 
-/// Descriptors of a worker beside its sockets: its links, its runtime, and what is on its way.
+/// Descriptors of a worker other than its sockets: links, runtime, and sockets in flight.
 const OTHER_DESCRIPTORS: usize = 64;
 
 impl Parts {
-    /// Returns the most descriptors that the worker needs: for connections that are open, that are on their way, and to
-    /// the resolver, for flows, and for questions, of which each may be asked again over a stream.
-    pub(crate) fn most_descriptors(&self) -> u64 {
+    /// Returns the maximum number of descriptors of the worker: open and pending connections,
+    /// connections to the resolver, flows, and DNS questions, each of which may be repeated over
+    /// TCP.
+    pub(crate) fn max_descriptors(&self) -> u64 {
         let open = u64::from(self.egress.limits.connections);
-        let own = [stack::MOST, CONNECTING, flows::MOST, 2 * QUESTIONS, OTHER_DESCRIPTORS];
-        let own = own.into_iter().fold(0, usize::saturating_add);
-        u64::try_from(own).unwrap_or(u64::MAX).saturating_add(open)
+        let fixed = [
+            stack::MAX_CONNECTIONS,
+            MAX_CONNECTING,
+            flows::MAX_FLOWS,
+            2 * MAX_QUESTIONS,
+            OTHER_DESCRIPTORS,
+        ];
+        let fixed = fixed.into_iter().fold(0, usize::saturating_add);
+        u64::try_from(fixed).unwrap_or(u64::MAX).saturating_add(open)
     }
 }
 
 /// Outcome of reading from the gateway's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frame {
-    Read,
-    /// The tally of a call is asked for.
-    Asked(CallId),
+    /// A frame was read and handled.
+    Handled,
+    /// The gateway asks for the tally of a call.
+    Ask(CallId),
     /// The cell is gone.
     Close,
     /// The gateway is gone.
     End,
 }
 
-/// Returns the time at which the worker of a cell that has just ended must end too.
-fn last_words() -> Option<Instant> {
-    Instant::now().checked_add(LAST_WORDS)
+/// Returns the time by which the worker of a cell that has just ended must exit.
+fn drain_deadline() -> Option<Instant> {
+    Instant::now().checked_add(DRAIN_TIMEOUT)
 }
 
-/// A call that has begun, and its narrowing.
+/// A call that has begun, and what it may reach.
 #[derive(Debug, Clone)]
 pub(crate) struct Begun {
     pub call: CallId,
     pub only: Option<Only>,
 }
 
-/// The way to a flow.
+/// A flow, with the channel to its task.
 #[derive(Debug)]
-struct FlowWay {
-    /// The call in which it began, for which it counts.
+struct FlowHandle {
+    /// The call in which the flow began, for which it counts.
     call: CallId,
-    /// None where it is to end.
+    /// `None` once the flow is to end.
     packets: Option<mpsc::Sender<Outgoing>>,
 }
 
@@ -146,21 +155,22 @@ pub(crate) struct Worker {
     judge: Mutex<Judge>,
     account: Mutex<Account>,
     connecting: Mutex<HashSet<Ends>>,
-    flows: Mutex<HashMap<Flow, FlowWay>>,
+    flows: Mutex<HashMap<Flow, FlowHandle>>,
     questions: Semaphore,
-    kept: Mutex<KeptAnswers>,
+    dns_cache: Mutex<DnsCache>,
     sockets: SocketSource,
     resolvers: u8,
     hosts: Arc<Vec<(String, IpAddr)>>,
     requests: CellRequests,
     unsent: Unsent,
-    /// Held once more by each connection that the audit log has no line of yet.
-    untold: Arc<()>,
-    /// Changes once connections are to end, as the cell is gone and its last words are over.
+    /// One reference for each connection that has no line in the audit log yet.
+    unlogged: Arc<()>,
+    /// Changes when the remaining connections must end: the cell is gone and they had their time to
+    /// drain.
     over: watch::Receiver<()>,
 }
 
-/// Draws the number by which the stack's own are made.
+/// Draws the seed of the stack's sequence numbers.
 ///
 /// # Errors
 /// The errno of getrandom(2).
@@ -171,37 +181,37 @@ pub(crate) fn seed() -> Result<u64, Errno> {
     Ok(u64::from_ne_bytes(seed))
 }
 
-/// Serves a cell until it ends, or the gateway does. Must run inside the runtime.
+/// Serves a cell until the cell or the gateway ends. Must run inside the runtime.
 ///
 /// # Errors
-/// The errno of a descriptor that cannot be waited for.
+/// The errno of a descriptor that cannot be registered with the runtime.
 pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
-    let waited = |fd: OwnedFd| stack::waited(fd, Interest::READABLE);
-    let lifeline = waited(parts.lifeline)?;
-    let link = Arc::new(Link { socket: waited(parts.packets)?, mac: Mutex::default() });
-    let sockets = stack::waited(parts.sockets, Interest::READABLE.add(Interest::WRITABLE))?;
+    let registered = |fd: OwnedFd| stack::async_fd(fd, Interest::READABLE);
+    let lifeline = registered(parts.lifeline)?;
+    let link = Arc::new(Link { socket: registered(parts.packets)?, mac: Mutex::default() });
+    let sockets = stack::async_fd(parts.sockets, Interest::READABLE.add(Interest::WRITABLE))?;
     let (running, over) = watch::channel(());
     let worker = Arc::new(Worker {
         cell: parts.cell,
         stack: Arc::new(Mutex::new(Stack::new(Arc::clone(&link), seed))),
         poke: Arc::default(),
         link,
-        gateway: waited(parts.gateway)?,
+        gateway: registered(parts.gateway)?,
         account: Mutex::new(Account::new(parts.egress.limits, parts.begun.call)),
         judge: Mutex::new(Judge::new(parts.egress)),
         connecting: Mutex::default(),
         flows: Mutex::default(),
-        questions: Semaphore::new(QUESTIONS),
-        kept: Mutex::default(),
+        questions: Semaphore::new(MAX_QUESTIONS),
+        dns_cache: Mutex::default(),
         sockets: SocketSource::over(sockets),
         resolvers: parts.resolvers,
         hosts: parts.hosts,
         requests: parts.requests,
         unsent: Unsent::default(),
-        untold: Arc::default(),
+        unlogged: Arc::default(),
         over,
     });
-    hold(&worker.judge).only = parts.begun.only;
+    lock(&worker.judge).only = parts.begun.only;
     Arc::clone(&worker).drive(lifeline).await;
     worker.end_all(running).await;
     worker.last_tally().await;
@@ -212,7 +222,7 @@ impl Worker {
     async fn drive(self: Arc<Self>, lifeline: AsyncFd<OwnedFd>) {
         let mut next: Option<Duration> = None;
         let mut end: Option<Instant> = None;
-        while end.is_none_or(|end| Instant::now() < end && self.has_last_words()) {
+        while end.is_none_or(|end| Instant::now() < end && self.has_unsent()) {
             let timer = async {
                 match next {
                     Some(time) => tokio::time::sleep(time).await,
@@ -225,43 +235,44 @@ impl Worker {
                 readable = self.gateway.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.frame() {
-                        Ok(Frame::Read) => {}
-                        // In the order of the frames: the next call begins after the tally of the one before.
-                        Ok(Frame::Asked(call)) => {
+                        Ok(Frame::Handled) => {}
+                        // Handled before the next frame: the next call must not begin before this
+                        // tally is sent.
+                        Ok(Frame::Ask(call)) => {
                             let began = Instant::now();
-                            let whole = self.settle(call, began).await;
+                            let is_whole = self.settle(call, began).await;
                             if end.is_some() || is_ready(lifeline.get_ref()) {
                                 self.end_flows(began).await;
                             }
-                            self.tell(call, whole, began).await;
+                            self.send_tally(call, is_whole, began).await;
                         }
                         Ok(Frame::Close) => {
                             self.read_backlog().await;
-                            end = end.or_else(last_words);
+                            end = end.or_else(drain_deadline);
                         }
                         Ok(Frame::End) => return,
                         Err(Errno::EAGAIN) => readable.clear_ready(),
                         Err(_) => return,
                     }
                 }
-                // Nothing is ever written to it.
+                // Never written to: readable means that the cell has ended.
                 _ = lifeline.readable(), if end.is_none() => {
                     self.read_backlog().await;
-                    end = last_words();
+                    end = drain_deadline();
                 }
                 readable = self.link.socket.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.read(IN_A_ROW) {
                         Ok(()) => {}
                         Err(Errno::EAGAIN) => readable.clear_ready(),
-                        // The link went down with the cell's namespace.
+                        // The link went down with the cell's network namespace.
                         Err(_) => return,
                     }
                 }
                 () = self.poke.notified() => {}
                 () = timer => {}
             }
-            next = hold(&self.stack).turn();
+            next = lock(&self.stack).turn();
             if end.is_some() {
                 next = Some(next.map_or(TICK, |next| next.min(TICK)));
             }
@@ -270,19 +281,20 @@ impl Worker {
     }
 
     /// Returns true while something that the cell has sent is not on the network yet.
-    fn has_last_words(&self) -> bool {
-        hold(&self.stack).connections() > 0 || !self.unsent.is_empty()
+    fn has_unsent(&self) -> bool {
+        lock(&self.stack).connections() > 0 || !self.unsent.is_empty()
     }
 
-    /// Reads what the cell has sent so far, which belongs to the call that ends, or is its last, and lets the tasks run that
-    /// it is for. Returns false if that may not be all.
+    /// Reads what the cell has sent so far, which belongs to the ending call, and lets the tasks
+    /// that handle it run. Returns false if there may be more.
     async fn read_backlog(self: &Arc<Self>) -> bool {
         let began = Instant::now();
-        let mut left = BACKLOG;
-        while left > 0 && began.elapsed() < ON_ITS_WAY {
-            // Leaves errors to where packets are waited for.
+        let mut left = MAX_BACKLOG;
+        while left > 0 && began.elapsed() < SETTLE_TIMEOUT {
+            // Errors are left to the loop, which waits for packets.
             let is_all = self.read(IN_A_ROW).is_err();
-            // Yields twice: a turn of the runtime polls some sixty tasks, and others may have been there before.
+            // Yields twice: one turn of the runtime polls about sixty tasks, and other tasks may be
+            // queued before these.
             for _ in 0..2 {
                 tokio::task::yield_now().await;
             }
@@ -294,40 +306,41 @@ impl Worker {
         false
     }
 
-    /// Waits until all that a call has sent is judged, and its datagrams are on the network. Returns false if not all
-    /// was in time.
+    /// Waits until everything that a call has sent is judged and its datagrams are on the network.
+    /// Returns false if the time ran out.
     async fn settle(self: &Arc<Self>, call: CallId, began: Instant) -> bool {
         let is_all = self.read_backlog().await;
-        while !self.unsent.is_empty_of(call) && began.elapsed() < ON_ITS_WAY {
-            hold(&self.stack).turn();
+        while !self.unsent.is_empty_for(call) && began.elapsed() < SETTLE_TIMEOUT {
+            lock(&self.stack).turn();
             tokio::time::sleep(SHORT_TICK).await;
         }
-        is_all && self.unsent.is_empty_of(call)
+        is_all && self.unsent.is_empty_for(call)
     }
 
-    /// Ends the flows of a cell that is gone, so that each is told to the audit log.
+    /// Ends the flows of an ended cell, so that each is reported to the audit log.
     async fn end_flows(&self, began: Instant) {
-        hold(&self.flows).values_mut().for_each(|way| way.packets = None);
-        // Each removes itself, but for one that waits for its turn under a limit.
-        while !hold(&self.flows).is_empty() && began.elapsed() < ON_ITS_WAY {
+        lock(&self.flows).values_mut().for_each(|flow| flow.packets = None);
+        // Each flow removes itself, except one that waits under a rate limit.
+        while !lock(&self.flows).is_empty() && began.elapsed() < SETTLE_TIMEOUT {
             tokio::time::sleep(SHORT_TICK).await;
         }
     }
 
-    /// Ends what is left of a cell that is gone, so that each connection is told to the audit log, or counted.
+    /// Ends the rest of an ended cell, so that each connection is reported to the audit log or
+    /// counted as unlisted.
     async fn end_all(&self, running: watch::Sender<()>) {
         let began = Instant::now();
         self.end_flows(began).await;
         drop(running);
-        while Arc::strong_count(&self.untold) > 1 && began.elapsed() < TOLD {
+        while Arc::strong_count(&self.unlogged) > 1 && began.elapsed() < SEND_TIMEOUT {
             tokio::time::sleep(SHORT_TICK).await;
         }
-        let untold = Arc::strong_count(&self.untold).saturating_sub(1);
-        let flows = hold(&self.flows).len();
-        hold(&self.account).left_out(untold.saturating_add(flows));
+        let unlogged = Arc::strong_count(&self.unlogged).saturating_sub(1);
+        let flows = lock(&self.flows).len();
+        lock(&self.account).count_unlisted(unlogged.saturating_add(flows));
     }
 
-    /// Reads a frame of the gateway.
+    /// Reads and handles a frame of the gateway.
     fn frame(&self) -> Result<Frame, Errno> {
         let mut buffer = Vec::with_capacity(FRAME_BYTES);
         let received = receive_into(self.gateway.get_ref(), &mut buffer, PacketWait::No)?;
@@ -340,37 +353,39 @@ impl Worker {
                 self.begin(Begun { call, only });
             }
             Ok(ToGateway::Ask { cell, call }) if cell == self.cell => {
-                return Ok(Frame::Asked(call));
+                return Ok(Frame::Ask(call));
             }
             Ok(ToGateway::Close { cell }) if cell == self.cell => return Ok(Frame::Close),
             Ok(_) | Err(_) => {}
         }
-        Ok(Frame::Read)
+        Ok(Frame::Handled)
     }
 
     fn begin(&self, begun: Begun) {
-        hold(&self.judge).only = begun.only;
-        hold(&self.account).begin(begun.call);
+        lock(&self.judge).only = begun.only;
+        lock(&self.account).begin(begun.call);
     }
 
     /// Sends the tally of a call, for which the supervisor waits.
-    async fn tell(&self, call: CallId, is_whole: bool, began: Instant) {
-        let mut tally = hold(&self.account).tally(call);
+    async fn send_tally(&self, call: CallId, is_whole: bool, began: Instant) {
+        let mut tally = lock(&self.account).tally(call);
         tally.incomplete |= !is_whole;
         if let Ok(frame) = encode_tally(self.cell, call, tally) {
             self.send(&frame, began).await;
         }
     }
 
-    /// Leaves the tally with the gateway, which may be asked for it when this process has ended.
+    /// Sends the last tally to the gateway, which may be asked for it after this process has
+    /// exited.
     async fn last_tally(&self) {
-        let (cell, call, mut tally) = {
-            let mut account = hold(&self.account);
+        let cell = self.cell;
+        let (call, mut tally) = {
+            let mut account = lock(&self.account);
             let call = account.call();
-            (self.cell, call, account.tally(call))
+            (call, account.tally(call))
         };
-        tally.incomplete |= !self.unsent.is_empty_of(call);
-        // Halved until it fits, as `encode_tally` does.
+        tally.incomplete |= !self.unsent.is_empty_for(call);
+        // Halved until it fits a frame, as `encode_tally` does.
         while !tally.rows.is_empty() || !tally.denied.is_empty() {
             match encode(&FromGateway::Last { cell, call, tally: tally.clone() }) {
                 Ok(_) => break,
@@ -382,44 +397,45 @@ impl Worker {
         }
     }
 
-    /// Sends a frame that is not dropped at once where the link is full: lines of the audit log may fill it.
+    /// Sends a frame, and retries while the link is full: lines of the audit log may fill it.
     async fn send(&self, frame: &[u8], began: Instant) {
-        // Any other error is the gateway's end, which reading tells.
+        // Any other error means that the gateway is gone, which the next read finds.
         while send_bytes(self.gateway.get_ref(), frame) == Err(Errno::EAGAIN)
-            && began.elapsed() < TOLD
+            && began.elapsed() < SEND_TIMEOUT
         {
             tokio::time::sleep(SHORT_TICK).await;
         }
     }
 
-    /// Returns the call for which what begins now counts.
+    /// Returns the current call, for which new traffic counts.
     pub(crate) fn call(&self) -> CallId {
-        hold(&self.account).call()
+        lock(&self.account).call()
     }
 
-    /// Tells the audit log of a connection of a call. Left out where the link is full: the tally has the sums, and how many
-    /// were left out.
+    /// Reports a connection of a call to the audit log. The line is left out if the link is full;
+    /// the tally then counts it as unlisted.
     pub(crate) fn audit(&self, call: CallId, connection: Connection) {
         let frame = encode(&FromGateway::Connection { cell: self.cell, call, connection });
         let sent = frame.is_ok_and(|frame| send_bytes(self.gateway.get_ref(), &frame).is_ok());
         if !sent {
-            hold(&self.account).left_out(1);
+            lock(&self.account).count_unlisted(1);
         }
     }
 
-    /// Counts and tells a refusal of a call.
+    /// Counts a refusal of a call and reports it to the audit log.
     pub(crate) fn deny(
         &self,
         call: CallId,
-        (protocol, to): (Protocol, SocketAddr),
+        protocol: Protocol,
+        to: SocketAddr,
         name: Option<String>,
         refusal: Refusal,
     ) {
         let shown = match protocol {
             Protocol::Icmp => to.ip().to_string(),
-            Protocol::Tcp | Protocol::Udp => hold(&self.judge).shown(to),
+            Protocol::Tcp | Protocol::Udp => lock(&self.judge).shown(to),
         };
-        hold(&self.account).denied(call, shown, refusal);
+        lock(&self.account).count_denied(call, shown, refusal);
         let denied = Connection {
             protocol,
             name,
@@ -434,24 +450,24 @@ impl Worker {
         self.audit(call, denied);
     }
 
-    pub(crate) fn connecting_is_over(&self, ends: &Ends) {
-        hold(&self.connecting).remove(ends);
+    pub(crate) fn end_connecting(&self, ends: &Ends) {
+        lock(&self.connecting).remove(ends);
     }
 
-    /// Reads packets of the cell, so many at most.
-    fn read(self: &Arc<Self>, most: usize) -> Result<(), Errno> {
-        let mut stack = hold(&self.stack);
-        for _ in 0..most {
+    /// Reads at most `max_packets` packets of the cell.
+    fn read(self: &Arc<Self>, max_packets: usize) -> Result<(), Errno> {
+        let mut stack = lock(&self.stack);
+        for _ in 0..max_packets {
             let length = stack.read()?;
             let Some(packet) = packet::parse(stack.frame(length)) else { continue };
-            *hold(&self.link.mac) = packet.mac;
+            *lock(&self.link.mac) = packet.mac;
             match packet.body {
                 Body::Tcp { source, destination, opens, resets } => {
                     let ends = Ends {
                         cell: SocketAddr::new(packet.source, source),
                         remote: SocketAddr::new(packet.destination, destination),
                     };
-                    self.segment(&mut stack, ends, packet, (opens, resets));
+                    self.segment(&mut stack, ends, packet, opens, resets);
                 }
                 Body::Udp { .. } | Body::Echo { .. } => {
                     let frame = stack.frame(length);
@@ -462,17 +478,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives a segment to its connection, or begins one.
+    /// Passes a segment to its connection, or opens one.
     fn segment(
         self: &Arc<Self>,
         stack: &mut Stack,
         ends: Ends,
         packet: Packet,
-        (opens, resets): (bool, bool),
+        opens: bool,
+        resets: bool,
     ) {
         match stack.reuse(&ends) {
             Reuse::Open => return stack.segment(&ends, packet.ip),
-            // The cell sends it again, and soon there is room.
+            // Dropped: the cell retransmits it, and by then the old connection is gone.
             Reuse::Ending if opens => return,
             Reuse::Ending => return stack.segment(&ends, packet.ip),
             Reuse::Free if stack.has(&ends) && !opens => return stack.segment(&ends, packet.ip),
@@ -480,24 +497,24 @@ impl Worker {
         }
         let ip = stack.frame(packet.ip.end).get(packet.ip.start..).unwrap_or_default();
         if !opens {
-            if !resets && !hold(&self.connecting).contains(&ends) {
+            if !resets && !lock(&self.connecting).contains(&ends) {
                 self.link.send(packet::reset(ip, &packet));
             }
             return;
         }
-        let mut connecting = hold(&self.connecting);
-        if connecting.len() >= CONNECTING || stack.connections() >= stack::MOST {
+        let mut connecting = lock(&self.connecting);
+        if connecting.len() >= MAX_CONNECTING || stack.connections() >= stack::MAX_CONNECTIONS {
             return;
         }
-        // The first segment again, while the host still connects.
+        // A retransmitted SYN while the host is still connecting.
         if !connecting.insert(ends) {
             return;
         }
         drop(connecting);
         let call = self.call();
-        // The cell sends it again.
-        let Some(on_its_way) = self.unsent.add(call, 0) else {
-            self.connecting_is_over(&ends);
+        // Dropped for want of room: the cell retransmits it.
+        let Some(guard) = self.unsent.add(call, 0) else {
+            self.end_connecting(&ends);
             return;
         };
         let opening = Opening { call, ends, syn: ip.to_vec(), packet };
@@ -505,26 +522,26 @@ impl Worker {
         if RESOLVER.contains(&ends.remote.ip()) && ends.remote.port() == dns::PORT {
             tokio::spawn(worker.resolver(opening));
         } else {
-            let untold = Arc::clone(&self.untold);
-            tokio::spawn(on_its_way.until_judged(async move {
+            let unlogged = Arc::clone(&self.unlogged);
+            tokio::spawn(guard.until_judged(async move {
                 worker.clone().connection(opening).await;
-                worker.connecting_is_over(&ends);
-                drop(untold);
+                worker.end_connecting(&ends);
+                drop(unlogged);
             }));
         }
     }
 
     /// Accepts a connection to the resolver.
     async fn resolver(self: Arc<Self>, opening: Opening) {
-        self.connecting_is_over(&opening.ends);
+        self.end_connecting(&opening.ends);
         let cell = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
         let Some(cell) = cell else { return };
         if cell.established().await.is_ok() {
-            self.asked_by_stream(cell).await;
+            self.answer_stream(cell).await;
         }
     }
 
-    /// Gives a datagram or an echo request to its flow, or begins one.
+    /// Passes a datagram or an echo request to its flow, or starts one.
     fn datagram(self: &Arc<Self>, frame: &[u8], packet: &Packet) {
         let (flow, payload, segment, sequence) = match &packet.body {
             Body::Udp { source, destination, payload, segment } => {
@@ -541,17 +558,18 @@ impl Worker {
         };
         let payload = frame.get(payload.clone()).unwrap_or_default();
         if RESOLVER.contains(&flow.remote.ip()) && flow.remote.port() == dns::PORT {
-            // A question that is not answered is asked again.
+            // A question without an answer is repeated by the client.
             if let Ok(permit) = self.questions.try_acquire()
-                && let Some(on_its_way) = self.unsent.add(self.call(), payload.len())
+                && let Some(guard) = self.unsent.add(self.call(), payload.len())
             {
                 permit.forget();
-                let asked = Arc::clone(self).asked(flow.cell, flow.remote, payload.to_vec());
-                tokio::spawn(on_its_way.until_judged(asked));
+                let answering =
+                    Arc::clone(self).answer_datagram(flow.cell, flow.remote, payload.to_vec());
+                tokio::spawn(guard.until_judged(answering));
             }
             return;
         }
-        // An empty datagram is one too.
+        // An empty datagram is one packet too.
         let parts: Vec<&[u8]> = match payload.is_empty() {
             true => vec![payload],
             false => payload.chunks(segment.max(1)).collect(),
@@ -562,29 +580,35 @@ impl Worker {
         }
     }
 
-    /// Gives a part to its flow. It is dropped where too much waits, as by a network.
+    /// Passes a part to its flow. Dropped if too much waits, as by a network.
     fn outgoing(self: &Arc<Self>, flow: Flow, part: &Part<'_>) {
-        let mut flows = hold(&self.flows);
-        let call = flows.get(&flow).map_or_else(|| self.call(), |way| way.call);
-        let Some(on_its_way) = self.unsent.add(call, part.payload.len()) else { return };
-        let full = flows.len() >= flows::MOST;
-        let way = match flows.get(&flow) {
-            Some(way) => way,
+        let mut flows = lock(&self.flows);
+        let call = flows.get(&flow).map_or_else(|| self.call(), |handle| handle.call);
+        let Some(guard) = self.unsent.add(call, part.payload.len()) else { return };
+        let full = flows.len() >= flows::MAX_FLOWS;
+        let handle = match flows.get(&flow) {
+            Some(handle) => handle,
             None if full => return,
             None => {
-                let (sender, packets) = mpsc::channel(flows::WAITING);
+                let (sender, packets) = mpsc::channel(flows::MAX_WAITING);
                 tokio::spawn(Arc::clone(self).flow(flow, call, packets));
-                flows.entry(flow).or_insert(FlowWay { call, packets: Some(sender) })
+                flows.entry(flow).or_insert(FlowHandle { call, packets: Some(sender) })
             }
         };
-        if let Some(sender) = &way.packets {
-            let (payload, hops, sequence) = (part.payload.to_vec(), part.hops, part.sequence);
-            sender.try_send(Outgoing { payload, hops, sequence, on_its_way }).unwrap_or_default();
+        if let Some(sender) = &handle.packets {
+            let outgoing = Outgoing {
+                payload: part.payload.to_vec(),
+                hops: part.hops,
+                sequence: part.sequence,
+                guard,
+            };
+            // A full queue drops the packet, as a network would; a closed one belongs to a flow that ends.
+            sender.try_send(outgoing).unwrap_or_default();
         }
     }
 }
 
-/// A datagram as the network has it: one packet of the cell may be many.
+/// One datagram on the network: the kernel may leave several in one packet of the cell.
 #[derive(Debug)]
 struct Part<'a> {
     payload: &'a [u8],

@@ -1,7 +1,8 @@
-//! Packets as the packet socket has them: a virtio header, an Ethernet header, then IPv4 or IPv6.
+//! Parses and builds packets as the packet socket has them: a virtio header, an Ethernet header,
+//! then IPv4 or IPv6.
 //!
-//! Everything that a cell sends is read here first. A packet that is not plain TCP, UDP or an echo request from the
-//! cell's own address is dropped.
+//! Everything that a cell sends is parsed here first. A packet that is not plain TCP, UDP or an
+//! echo request from the cell's own address is dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -12,7 +13,7 @@ use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket, ch
 pub(crate) const VNET: usize = 10;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Kinds of packets in an Ethernet header.
+/// EtherTypes of IPv4 and IPv6.
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Bytes before the IP header.
@@ -34,7 +35,7 @@ pub(crate) const RESOLVER: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
 ];
 
-/// Returns the address of a pair that is of the same family as `like`.
+/// Returns the address of the pair that has the family of `like`.
 pub(crate) fn of_family(pair: [IpAddr; 2], like: IpAddr) -> IpAddr {
     let [v4, v6] = pair;
     if like.is_ipv4() { v4 } else { v6 }
@@ -56,9 +57,9 @@ pub(crate) struct Packet {
     /// Time to live, or hop limit.
     pub hops: u8,
     pub body: Body,
-    /// The IP packet within the frame.
+    /// Range of the IP packet within the frame.
     pub ip: Range<usize>,
-    /// Sender's hardware address, to which answers go.
+    /// The sender's hardware address, to which answers are sent.
     pub mac: [u8; 6],
 }
 
@@ -76,7 +77,7 @@ pub(crate) enum Body {
         source: u16,
         destination: u16,
         payload: Range<usize>,
-        /// Bytes of each datagram where the kernel left several together (UDP_SEGMENT).
+        /// Size of each datagram where the kernel left several together (UDP_SEGMENT).
         segment: usize,
     },
     Echo {
@@ -90,7 +91,7 @@ fn two(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
     bytes.get(at..at.checked_add(2)?)?.try_into().ok()
 }
 
-/// Reads a frame. Returns nothing for one that cells have no business to send.
+/// Parses a frame. Returns `None` for a packet that cells may not send.
 pub(crate) fn parse(frame: &[u8]) -> Option<Packet> {
     let offload = *frame.get(1)? & !GSO_ECN;
     let segment = usize::from(u16::from_ne_bytes(two(frame, 4)?));
@@ -104,20 +105,21 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Packet> {
                 return None;
             }
             let header = usize::from(packet.header_len());
-            let (source, destination) = (packet.src_addr(), packet.dst_addr());
+            let source = packet.src_addr().into();
+            let destination = packet.dst_addr().into();
             let total = usize::from(packet.total_len());
-            let (hops, protocol) = (packet.hop_limit(), packet.next_header());
-            (source.into(), destination.into(), hops, protocol, header, total)
+            (source, destination, packet.hop_limit(), packet.next_header(), header, total)
         }
         IPV6 => {
             let packet = Ipv6Packet::new_checked(ip).ok()?;
             if packet.version() != 6 {
                 return None;
             }
-            let (source, destination) = (packet.src_addr(), packet.dst_addr());
-            let (header, total) = (packet.header_len(), packet.total_len());
-            let (hops, protocol) = (packet.hop_limit(), packet.next_header());
-            (source.into(), destination.into(), hops, protocol, header, total)
+            let source = packet.src_addr().into();
+            let destination = packet.dst_addr().into();
+            let header = packet.header_len();
+            let total = packet.total_len();
+            (source, destination, packet.hop_limit(), packet.next_header(), header, total)
         }
         _ => return None,
     };
@@ -126,17 +128,18 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Packet> {
     }
     let start = HEAD.checked_add(header)?;
     let end = HEAD.checked_add(total)?;
-    let body = body(frame, start..end, protocol, source, (offload, segment))?;
+    let body = body(frame, start..end, protocol, source, offload, segment)?;
     Some(Packet { source, destination, hops, body, ip: HEAD..end, mac })
 }
 
-/// Reads what is behind the IP header.
+/// Parses the part after the IP header.
 fn body(
     frame: &[u8],
     within: Range<usize>,
     protocol: IpProtocol,
     source: IpAddr,
-    (offload, segment): (u8, usize),
+    offload: u8,
+    segment: usize,
 ) -> Option<Body> {
     let bytes = frame.get(within.clone())?;
     let segmented = match (protocol, offload) {
@@ -156,7 +159,7 @@ fn body(
         }
         (IpProtocol::Udp, _) => {
             let (source, destination, length) = if segmented {
-                // Its length field is that of all the datagrams together, or zero.
+                // The length field covers all the datagrams together, or is zero.
                 let port = |at| two(bytes, at).map(u16::from_be_bytes);
                 (port(0)?, port(2)?, bytes.len())
             } else {
@@ -191,8 +194,8 @@ fn body(
     }
 }
 
-/// Puts other addresses and ports into an IP packet that was read before, as the stack or the cell knows the
-/// connection. Checksums of the transport are left: neither side looks at them.
+/// Replaces addresses and ports in a packet that was parsed before, between those of the stack and
+/// those that the cell knows. Transport checksums are left: neither side checks them.
 pub(crate) fn rewrite(
     ip: &mut [u8],
     from: Option<SocketAddr>,
@@ -231,16 +234,16 @@ pub(crate) fn rewrite(
     Some(())
 }
 
-/// State of the checksum of an outgoing packet's transport.
+/// State of the transport checksum of an outgoing packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
-    /// In the packet.
+    /// Filled in.
     There,
-    /// Left out: the kernel takes TCP's as not yet computed, as between its own programs.
+    /// Left out: the kernel takes the packet as one between its own programs.
     LeftOut,
 }
 
-/// Writes what stands before an IP packet that begins at [`HEAD`] of `frame`.
+/// Writes the headers before an IP packet that begins at [`HEAD`] of `frame`.
 pub(crate) fn front(frame: &mut [u8], mac: [u8; 6], sum: Sum) -> Option<()> {
     let (version, header) = match frame.get(HEAD)? >> 4 {
         4 => (IPV4, usize::from(frame.get(HEAD)? & 15).checked_mul(4)?),
@@ -249,21 +252,23 @@ pub(crate) fn front(frame: &mut [u8], mac: [u8; 6], sum: Sum) -> Option<()> {
     let start = u16::try_from(ETHERNET.checked_add(header)?).ok()?.to_ne_bytes();
     frame.get_mut(..HEAD)?.fill(0);
     if sum == Sum::LeftOut {
-        // Where TCP begins behind the Ethernet header, and where in it the checksum is.
+        // Where the TCP header begins after the Ethernet header, and where in it the checksum is.
         *frame.first_mut()? = NEEDS_CHECKSUM;
         frame.get_mut(6..8)?.copy_from_slice(&start);
         frame.get_mut(8..10)?.copy_from_slice(&16_u16.to_ne_bytes());
     }
     frame.get_mut(VNET..VNET + 6)?.copy_from_slice(&mac);
-    // An address of this side's own: the first bit of 2 says "locally administered".
+    // The address of this side; bit 2 of the first byte marks it as locally administered.
     frame.get_mut(VNET + 6..VNET + 12)?.copy_from_slice(&[2, 0, 0, 0, 0, 2]);
     frame.get_mut(VNET + 12..HEAD)?.copy_from_slice(&version);
     Some(())
 }
 
-/// Builds a frame with an IP packet of `protocol` around `payload`, whose checksum, at `sum_at`, is filled in.
+/// Builds a frame with an IP packet of `protocol` around `payload`, and fills in the checksum at
+/// `sum_at`.
 fn built(
-    (source, destination): (IpAddr, IpAddr),
+    source: IpAddr,
+    destination: IpAddr,
     protocol: IpProtocol,
     payload: &[u8],
     sum_at: usize,
@@ -300,13 +305,13 @@ fn built(
     let body = ip.get_mut(header..)?;
     body.get_mut(sum_at..sum_at.checked_add(2)?)?.fill(0);
     let mut sums = vec![checksum::data(body)];
-    // ICMP over IPv4 is the only one whose checksum does not cover the addresses.
+    // Only the checksum of ICMP over IPv4 does not cover the addresses.
     if protocol != IpProtocol::Icmp {
         let length = u32::try_from(body.len()).ok()?;
         sums.push(checksum::pseudo_header(&source.into(), &destination.into(), protocol, length));
     }
     let sum = match !checksum::combine(&sums) {
-        // Zero means "none" (RFC 768).
+        // Zero means "no checksum" (RFC 768).
         0 => 0xffff,
         sum => sum,
     };
@@ -322,13 +327,14 @@ pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Opti
         udp.extend_from_slice(&field.to_be_bytes());
     }
     udp.extend_from_slice(payload);
-    built((from.ip(), to.ip()), IpProtocol::Udp, &udp, 6)
+    built(from.ip(), to.ip(), IpProtocol::Udp, &udp, 6)
 }
 
-/// Builds a message of ICMP or ICMPv6, by the family of the addresses. `message` begins with type and code.
+/// Builds an ICMP or ICMPv6 message, by the family of the addresses. `message` begins with type and
+/// code.
 pub(crate) fn icmp(from: IpAddr, to: IpAddr, message: &[u8]) -> Option<Vec<u8>> {
     let protocol = if from.is_ipv4() { IpProtocol::Icmp } else { IpProtocol::Icmpv6 };
-    built((from, to), protocol, message, 2)
+    built(from, to, protocol, message, 2)
 }
 
 /// Builds an echo message: a request or a reply by `kind`.
@@ -340,7 +346,7 @@ pub(crate) fn echo_message(kind: u8, ident: u16, sequence: u16, payload: &[u8]) 
     message
 }
 
-/// Why a packet was not delivered, as the sender's kernel is told.
+/// Why a packet was not delivered, as reported to the sender's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undelivered {
     /// Forbidden by an administrator.
@@ -364,21 +370,21 @@ impl Undelivered {
 }
 
 /// Builds the error about a packet of the cell, `quoted` from its IP header on.
-pub(crate) fn undelivered(quoted: &[u8], to: IpAddr, why: Undelivered) -> Option<Vec<u8>> {
-    let [kind, code] = why.codes(to.is_ipv4());
+pub(crate) fn undelivered(quoted: &[u8], to: IpAddr, reason: Undelivered) -> Option<Vec<u8>> {
+    let [kind, code] = reason.codes(to.is_ipv4());
     error(of_family(GATEWAY, to), to, [kind, code, 0, 0, 0, 0, 0, 0], quoted)
 }
 
 /// Builds an ICMP error from `from`, whose first eight bytes are `start`.
 pub(crate) fn error(from: IpAddr, to: IpAddr, start: [u8; 8], quoted: &[u8]) -> Option<Vec<u8>> {
-    // As much as an error may carry (RFC 1812, 4.3.2.3; RFC 4443, 2.4).
-    let most = if to.is_ipv4() { 548 } else { 1_232 };
+    // As much as an error may quote (RFC 1812, 4.3.2.3; RFC 4443, 2.4).
+    let max_quoted = if to.is_ipv4() { 548 } else { 1_232 };
     let mut message = start.to_vec();
-    message.extend_from_slice(quoted.get(..most).unwrap_or(quoted));
+    message.extend_from_slice(quoted.get(..max_quoted).unwrap_or(quoted));
     icmp(from, to, &message)
 }
 
-/// Builds the segment by which a closed port answers a segment of the cell (RFC 9293, 3.10.7.1).
+/// Builds the segment with which a closed port answers (RFC 9293, 3.10.7.1).
 pub(crate) fn reset(ip: &[u8], packet: &Packet) -> Option<Vec<u8>> {
     let header = packet_header(ip)?;
     let segment = TcpPacket::new_checked(ip.get(header..)?).ok()?;
@@ -397,10 +403,10 @@ pub(crate) fn reset(ip: &[u8], packet: &Packet) -> Option<Vec<u8>> {
         answer.set_ack(true);
         answer.set_ack_number(segment.seq_number() + segment.segment_len());
     }
-    built((packet.destination, packet.source), IpProtocol::Tcp, &bytes, 16)
+    built(packet.destination, packet.source, IpProtocol::Tcp, &bytes, 16)
 }
 
-/// Returns the bytes of a packet's IP header.
+/// Returns the length of a packet's IP header.
 fn packet_header(ip: &[u8]) -> Option<usize> {
     match ip.first()? >> 4 {
         4 => Some(usize::from(ip.first()? & 15).checked_mul(4)?),

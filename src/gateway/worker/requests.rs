@@ -1,4 +1,4 @@
-//! A connection whose requests are judged one by one, and what is counted of it.
+//! Relays a connection whose requests are judged one by one, and counts its bytes.
 
 use std::future::Future as _;
 use std::io;
@@ -15,20 +15,20 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::Worker;
-use super::account::{Allowance, Entry, Way};
-use super::connection::Told;
+use super::account::{Allowance, Direction, Entry};
+use super::connection::ConnectionRecord;
 use super::judge::{Allowed, Refusal};
-use super::stack::{CellStream, Ready, hold};
+use super::stack::{CellStream, Ready, lock};
 use crate::intercept::RequestEvents;
 
 impl Worker {
-    /// Judges the requests of a connection until either side ends it.
-    pub(super) async fn requested(
+    /// Judges and relays the requests of a connection until either side ends it.
+    pub(super) async fn relay_requests(
         self: &Arc<Self>,
         cell: CellStream,
         host: TcpStream,
         allowed: &Allowed,
-        told: &mut Told,
+        record: &mut ConnectionRecord,
         to: SocketAddr,
     ) -> ConnectionEnd {
         let named: Vec<_> = allowed.named.iter().map(|it| (it.rule, it.names.clone())).collect();
@@ -37,16 +37,16 @@ impl Worker {
         let stream = Counted {
             inner: cell,
             worker: Arc::clone(self),
-            entry: told.entry.clone(),
+            entry: record.entry.clone(),
             counts: Arc::clone(&counts),
             wait: None,
         };
         let events = Events {
             worker: Arc::clone(self),
             to,
-            name: told.name.clone(),
-            call: told.entry.call,
-            rule: told.entry.rule.clone(),
+            name: record.name.clone(),
+            call: record.entry.call,
+            rule: record.entry.rule.clone(),
         };
         let intercepted = self.requests.intercepted(to.port(), &named);
         let mut over = self.over.clone();
@@ -57,8 +57,8 @@ impl Worker {
             () = reset => Ok(()),
             _ = over.changed() => Ok(()),
         };
-        told.sent = counts.sent.load(Ordering::Relaxed);
-        told.received = counts.received.load(Ordering::Relaxed);
+        record.sent = counts.sent.load(Ordering::Relaxed);
+        record.received = counts.received.load(Ordering::Relaxed);
         match served {
             Err(crate::intercept::InterceptError::Denied) => ConnectionEnd::Denied,
             _ if counts.over.load(Ordering::Relaxed) => ConnectionEnd::Limit,
@@ -72,11 +72,11 @@ impl Worker {
 struct Counts {
     sent: AtomicU64,
     received: AtomicU64,
-    /// True once a limit of the call has ended it.
+    /// True once a limit of the call has ended the connection.
     over: AtomicBool,
 }
 
-/// The cell's stream, whose bytes count for the call and keep to its limits.
+/// The cell's stream; its bytes count for the call and keep to the call's limits.
 struct Counted {
     inner: CellStream,
     worker: Arc<Worker>,
@@ -87,13 +87,17 @@ struct Counted {
 
 impl Counted {
     /// Waits until bytes may be moved; returns how many.
-    fn poll_allowance(&mut self, context: &mut Context<'_>, way: Way) -> Poll<io::Result<usize>> {
+    fn poll_allowance(
+        &mut self,
+        context: &mut Context<'_>,
+        direction: Direction,
+    ) -> Poll<io::Result<usize>> {
         loop {
             if let Some(wait) = &mut self.wait {
                 ready!(wait.as_mut().poll(context));
                 self.wait = None;
             }
-            let allowance = hold(&self.worker.account).allowance(self.entry.call, way);
+            let allowance = lock(&self.worker.account).allowance(self.entry.call, direction);
             match allowance {
                 Allowance::Bytes(bytes) => return Poll::Ready(Ok(bytes)),
                 Allowance::Wait(time) => self.wait = Some(Box::pin(tokio::time::sleep(time))),
@@ -105,11 +109,11 @@ impl Counted {
         }
     }
 
-    fn moved(&self, way: Way, bytes: usize) {
-        hold(&self.worker.account).moved(&self.entry, way, bytes);
-        let count = match way {
-            Way::Sent => &self.counts.sent,
-            Way::Received => &self.counts.received,
+    fn moved(&self, direction: Direction, bytes: usize) {
+        lock(&self.worker.account).count_moved(&self.entry, direction, bytes);
+        let count = match direction {
+            Direction::Sent => &self.counts.sent,
+            Direction::Received => &self.counts.received,
         };
         count.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -121,16 +125,16 @@ impl AsyncRead for Counted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let most = ready!(self.poll_allowance(context, Way::Sent))?;
+        let max_bytes = ready!(self.poll_allowance(context, Direction::Sent))?;
         match ready!(self.inner.poll_readable(context))? {
             Ready::Finished => Poll::Ready(Ok(())),
             Ready::Yes => {
                 let read = self.inner.receive(|bytes| {
-                    let length = bytes.len().min(buffer.remaining()).min(most);
+                    let length = bytes.len().min(buffer.remaining()).min(max_bytes);
                     buffer.put_slice(bytes.get(..length).unwrap_or_default());
                     (length, length)
                 })?;
-                self.moved(Way::Sent, read);
+                self.moved(Direction::Sent, read);
                 Poll::Ready(Ok(()))
             }
         }
@@ -143,10 +147,10 @@ impl AsyncWrite for Counted {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let most = ready!(self.poll_allowance(context, Way::Received))?.min(bytes.len());
-        let bytes = bytes.get(..most).unwrap_or_default();
+        let length = ready!(self.poll_allowance(context, Direction::Received))?.min(bytes.len());
+        let bytes = bytes.get(..length).unwrap_or_default();
         let wrote = ready!(Pin::new(&mut self.inner).poll_write(context, bytes))?;
-        self.moved(Way::Received, wrote);
+        self.moved(Direction::Received, wrote);
         Poll::Ready(Ok(wrote))
     }
 
@@ -159,7 +163,7 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// Tells the tally and the audit log of requests.
+/// Reports requests to the tally and the audit log.
 struct Events {
     worker: Arc<Worker>,
     to: SocketAddr,
@@ -186,9 +190,9 @@ impl Events {
 }
 
 impl RequestEvents for Events {
-    fn denied(&self, request: &str, why: &str, grant: Option<&str>) {
-        let refusal = Refusal { why: why.to_owned(), grant: grant.map(str::to_owned) };
-        hold(&self.worker.account).denied(self.call, request.to_owned(), refusal);
+    fn denied(&self, request: &str, reason: &str, grant: Option<&str>) {
+        let refusal = Refusal { reason: reason.to_owned(), grant: grant.map(str::to_owned) };
+        lock(&self.worker.account).count_denied(self.call, request.to_owned(), refusal);
         self.audit(request, ConnectionEnd::Denied);
     }
 

@@ -1,4 +1,4 @@
-//! The worker's side of its sockets: it asks the gateway for each, and gets it connected.
+//! Gets sockets for a worker: asks the gateway, which returns them connected.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,48 +13,48 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes of the longest answer.
-const ANSWER_BYTES: usize = 4_096;
-/// Most requests that wait for their turn; a task waits for room.
-const WAITING: usize = 64;
+/// Maximum size of an answer in bytes.
+const MAX_ANSWER_BYTES: usize = 4_096;
+/// Maximum number of queued requests; further tasks wait for room.
+const MAX_QUEUED: usize = 64;
 
-/// The reason why there is no socket.
+/// Why the gateway returned no socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoSocket {
-    /// The gateway does not let the cell reach it.
+    /// The gateway does not let the cell reach the destination.
     Refused(String),
-    /// The host has no route there.
+    /// The host has no route to the destination.
     NoRoute(Errno),
     Failed(Errno),
 }
 
 impl From<NoSocket> for io::Error {
-    fn from(none: NoSocket) -> Self {
-        match none {
+    fn from(no_socket: NoSocket) -> Self {
+        match no_socket {
             NoSocket::Refused(_) => io::ErrorKind::PermissionDenied.into(),
             NoSocket::NoRoute(errno) | NoSocket::Failed(errno) => errno.into(),
         }
     }
 }
 
-/// An answer, with its socket.
-type Answered = (SocketAnswer, Option<OwnedFd>);
-/// A request, and where its answer goes.
-type Asked = (SocketRequest, oneshot::Sender<Answered>);
+/// An answer, with its socket if any.
+type AnswerWithSocket = (SocketAnswer, Option<OwnedFd>);
+/// A request, with the sender for its answer.
+type PendingRequest = (SocketRequest, oneshot::Sender<AnswerWithSocket>);
 
-/// The source of sockets; tasks share it.
+/// Source of connected sockets, shared by the tasks of a worker.
 #[derive(Debug, Clone)]
-pub(crate) struct SocketSource(mpsc::Sender<Asked>);
+pub(crate) struct SocketSource(mpsc::Sender<PendingRequest>);
 
 impl SocketSource {
-    /// Serves tasks by a link to the gateway. Must run inside the runtime.
+    /// Serves tasks over a link to the gateway. Must run inside the runtime.
     pub(crate) fn over(link: AsyncFd<OwnedFd>) -> Self {
-        let (sender, asked) = mpsc::channel(WAITING);
-        tokio::spawn(serve(link, asked));
+        let (sender, requests) = mpsc::channel(MAX_QUEUED);
+        tokio::spawn(serve(link, requests));
         Self(sender)
     }
 
-    async fn ask(&self, request: SocketRequest) -> Answered {
+    async fn ask(&self, request: SocketRequest) -> AnswerWithSocket {
         let gone = (SocketAnswer::Failed { errno: sys::raw(Errno::EPIPE) }, None);
         let (sender, answer) = oneshot::channel();
         if self.0.send((request, sender)).await.is_err() {
@@ -66,7 +66,7 @@ impl SocketSource {
     async fn socket(&self, request: SocketRequest) -> Result<OwnedFd, NoSocket> {
         match self.ask(request).await {
             (SocketAnswer::Socket, Some(socket)) => Ok(socket),
-            // Descriptors can be lost on their way, where the worker may have no more.
+            // The descriptor can be lost in flight if the worker has reached its limit.
             (SocketAnswer::Socket, None) => Err(NoSocket::Failed(Errno::EMFILE)),
             (SocketAnswer::Refused { why }, _) => Err(NoSocket::Refused(why)),
             (SocketAnswer::NoRoute { errno }, _) => Err(NoSocket::NoRoute(Errno::from_raw(errno))),
@@ -75,19 +75,19 @@ impl SocketSource {
         }
     }
 
-    /// Returns a TCP connection to a destination, once it is there.
+    /// Returns a TCP connection to a destination, once it is established.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// Why there is no connection.
     pub(crate) async fn stream(&self, to: SocketAddr) -> Result<TcpStream, NoSocket> {
         let request = SocketRequest::Destination { protocol: Protocol::Tcp, to };
         established(self.socket(request).await?).await
     }
 
-    /// Returns a socket of datagrams, or of echo requests, that is connected to a destination.
+    /// Returns a socket for datagrams or echo requests, connected to a destination.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// Why there is no socket.
     pub(crate) async fn datagrams(
         &self,
         protocol: Protocol,
@@ -96,38 +96,39 @@ impl SocketSource {
         self.socket(SocketRequest::Destination { protocol, to }).await
     }
 
-    /// Returns a socket of datagrams to a resolver, by its index.
+    /// Returns a UDP socket to a resolver, by its index.
     ///
     /// # Errors
-    /// Of the socket.
+    /// The error of the socket.
     pub(crate) async fn resolver(&self, index: u8) -> io::Result<UdpSocket> {
         let request = SocketRequest::Resolver { protocol: Protocol::Udp, index };
         UdpSocket::from_std(self.socket(request).await?.into())
     }
 
-    /// Returns a connection to a resolver, by its index.
+    /// Returns a TCP connection to a resolver, by its index.
     ///
     /// # Errors
-    /// Of the connection.
+    /// The error of the connection.
     pub(crate) async fn resolver_stream(&self, index: u8) -> io::Result<TcpStream> {
         let request = SocketRequest::Resolver { protocol: Protocol::Tcp, index };
         Ok(established(self.socket(request).await?).await?)
     }
 
-    /// Returns those of the addresses that are the host's own, or may be. What is beyond the bound of one question is too.
-    pub(crate) async fn own(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
-        let asked: Vec<IpAddr> = addresses.iter().take(MOST_ADDRESSES).copied().collect();
+    /// Returns those addresses that are the host's own, or may be. Addresses beyond the maximum of
+    /// one request count as the host's own.
+    pub(crate) async fn host_addresses(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        let queried: Vec<IpAddr> = addresses.iter().take(MOST_ADDRESSES).copied().collect();
         let beyond = addresses.iter().skip(MOST_ADDRESSES).copied();
-        let own = match self.ask(SocketRequest::Own { addresses: asked.clone() }).await {
-            (SocketAnswer::Own { own }, _) if own.len() == asked.len() => own,
-            _ => vec![true; asked.len()],
+        let own = match self.ask(SocketRequest::Own { addresses: queried.clone() }).await {
+            (SocketAnswer::Own { own }, _) if own.len() == queried.len() => own,
+            _ => vec![true; queried.len()],
         };
-        let is_own = asked.into_iter().zip(own).filter(|(_, own)| *own);
+        let is_own = queried.into_iter().zip(own).filter(|(_, own)| *own);
         is_own.map(|(address, _)| address).chain(beyond).collect()
     }
 }
 
-/// Waits until the host has connected.
+/// Waits until the connection is established or has failed.
 async fn established(socket: OwnedFd) -> Result<TcpStream, NoSocket> {
     let failed = |error: io::Error| NoSocket::Failed(cell::errno_of(&error));
     let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(failed)?;
@@ -138,37 +139,38 @@ async fn established(socket: OwnedFd) -> Result<TcpStream, NoSocket> {
     }
 }
 
-/// Sends requests and hands out the answers, which come in the same order. Ends with the link.
-async fn serve(link: AsyncFd<OwnedFd>, mut asked: mpsc::Receiver<Asked>) {
-    let mut open: VecDeque<oneshot::Sender<Answered>> = VecDeque::new();
-    let mut next: Option<Asked> = None;
+/// Sends requests and hands out the answers, which arrive in the same order. Ends when the link
+/// closes.
+async fn serve(link: AsyncFd<OwnedFd>, mut requests: mpsc::Receiver<PendingRequest>) {
+    let mut open: VecDeque<oneshot::Sender<AnswerWithSocket>> = VecDeque::new();
+    let mut next: Option<PendingRequest> = None;
     loop {
-        let went_on = tokio::select! {
+        let progress = tokio::select! {
             ready = link.readable(), if !open.is_empty() => match ready {
-                Ok(mut ready) => answers(&link, &mut open).map(|more| if !more { ready.clear_ready() }),
+                Ok(mut ready) => receive_answer(&link, &mut open).map(|more| if !more { ready.clear_ready() }),
                 Err(_) => None,
             },
-            request = asked.recv(), if next.is_none() => {
+            request = requests.recv(), if next.is_none() => {
                 next = request;
                 next.as_ref().map(|_| ())
             },
             ready = link.writable(), if next.is_some() => match ready {
-                Ok(mut ready) => request(&link, &mut next, &mut open)
+                Ok(mut ready) => send_request(&link, &mut next, &mut open)
                     .map(|sent| if !sent { ready.clear_ready() }),
                 Err(_) => None,
             },
         };
-        if went_on.is_none() {
+        if progress.is_none() {
             return;
         }
     }
 }
 
-/// Sends a request. Returns false where the link has no room, and nothing where it is closed.
-fn request(
+/// Sends a request. Returns `Some(false)` if the link has no room, and `None` if it is closed.
+fn send_request(
     link: &AsyncFd<OwnedFd>,
-    next: &mut Option<Asked>,
-    open: &mut VecDeque<oneshot::Sender<Answered>>,
+    next: &mut Option<PendingRequest>,
+    open: &mut VecDeque<oneshot::Sender<AnswerWithSocket>>,
 ) -> Option<bool> {
     let (request, answer) = next.take()?;
     let bytes = encode(&request).ok()?;
@@ -185,12 +187,13 @@ fn request(
     }
 }
 
-/// Hands out an answer. Returns false where there is none now, and nothing where the link is closed.
-fn answers(
+/// Hands out an answer. Returns `Some(false)` before it has come, and `None` if the link is
+/// closed.
+fn receive_answer(
     link: &AsyncFd<OwnedFd>,
-    open: &mut VecDeque<oneshot::Sender<Answered>>,
+    open: &mut VecDeque<oneshot::Sender<AnswerWithSocket>>,
 ) -> Option<bool> {
-    let mut buffer = [0; ANSWER_BYTES];
+    let mut buffer = [0; MAX_ANSWER_BYTES];
     let mut received = match receive(link.get_ref(), &mut buffer, PacketWait::No) {
         Ok(received) if received.bytes > 0 => received,
         Err(Errno::EAGAIN) => return Some(false),
@@ -198,7 +201,7 @@ fn answers(
     };
     let answer = decode(buffer.get(..received.bytes)?).ok()?;
     let [socket, ..] = &mut received.fds;
-    // Whoever asked may have given up; the socket is closed then.
+    // A task that gave up has dropped its receiver; the socket is then closed here.
     open.pop_front()?.send((answer, socket.take())).map_err(drop).unwrap_or_default();
     Some(true)
 }

@@ -1,7 +1,9 @@
-//! The TCP of connections: smoltcp over the cell's packet socket, and a stream for each connection.
+//! The TCP stack of a worker: smoltcp over the cell's packet socket, with a stream for each
+//! connection.
 //!
-//! smoltcp takes IPv6 packets only for addresses that its interface has. So it sees one address of its own per
-//! family and a port per connection, and the remote address is put into packets on their way in and out.
+//! smoltcp accepts IPv6 packets only for addresses of its interface. So the stack has one address
+//! per family and one port per connection, and packets are rewritten to and from the remote
+//! address.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,34 +26,35 @@ use tokio::sync::Notify;
 
 use super::packet::{self, GATEWAY, HEAD, MTU, Sum};
 
-/// Bytes of each of the two buffers of a connection.
+/// Size in bytes of each of the two buffers of a connection.
 const BUFFER: usize = 128 << 10;
-/// Time that a closed connection may take for its last segments.
+/// Maximum time for the last segments of a closed connection.
 const LINGER: Duration = Duration::from_secs(60);
-/// First of the ports by which the stack knows connections.
+/// First of the ports that identify connections within the stack.
 const FIRST_PORT: u16 = 1_024;
-/// Time between two questions to the cell if it still has a connection of which it has closed its direction.
-const ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
-/// Most connections that the stack holds, closing ones too.
-pub(crate) const MOST: usize = 512;
+/// Interval of keep-alive probes to a cell whose connection is half closed.
+const KEEP_ALIVE_INTERVAL: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+/// Maximum number of connections in the stack, including closing ones.
+pub(crate) const MAX_CONNECTIONS: usize = 512;
 
-/// A connection as the cell knows it.
+/// A connection by its addresses and ports, as the cell sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Ends {
     pub cell: SocketAddr,
     pub remote: SocketAddr,
 }
 
-/// The packet socket, and the hardware address behind it.
+/// The packet socket, and the cell's hardware address.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub socket: AsyncFd<OwnedFd>,
-    /// Address that the cell's last frame came from.
+    /// Source address of the cell's last frame.
     pub mac: Mutex<[u8; 6]>,
 }
 
 impl Link {
-    /// Sends a frame made by `packet`. One that the kernel does not take now is lost, as on any network.
+    /// Sends a frame built by `packet`. A frame that the kernel does not take now is lost, as on
+    /// any network.
     pub(crate) fn send(&self, frame: Option<Vec<u8>>) {
         if let Some(mut frame) = frame {
             self.send_in_place(&mut frame, Sum::There);
@@ -59,15 +62,15 @@ impl Link {
     }
 
     fn send_in_place(&self, frame: &mut [u8], sum: Sum) {
-        if packet::front(frame, *hold(&self.mac), sum).is_some() {
-            // Lost frames are sent anew by TCP, and may be lost by the others.
+        if packet::front(frame, *lock(&self.mac), sum).is_some() {
+            // TCP retransmits a lost frame; the other protocols may lose packets.
             send(self.socket.get_ref().as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT)
                 .unwrap_or_default();
         }
     }
 }
 
-/// Makes a descriptor one that the runtime waits for.
+/// Registers a descriptor with the runtime.
 ///
 /// # Errors
 /// The errno of epoll_ctl(2).
@@ -75,18 +78,18 @@ impl Link {
     deprecated,
     reason = "the new function has a condition on types whose descriptor could change; that of OwnedFd cannot"
 )]
-pub(crate) fn waited(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>, Errno> {
+pub(crate) fn async_fd(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>, Errno> {
     AsyncFd::with_interest(fd, interest).map_err(|error| cell::errno_of(&error))
 }
 
-/// The device of smoltcp: at most one packet has arrived at a time, and each one sent goes out at once.
+/// The device of smoltcp: holds at most one received packet, and sends each packet at once.
 struct Device {
     link: Arc<Link>,
-    /// Frame that was read last.
+    /// The frame that was read last.
     frame: Vec<u8>,
     arrived: Option<std::ops::Range<usize>>,
     out: Vec<u8>,
-    /// Connections by the ports by which the stack knows them.
+    /// Connections by their port within the stack.
     ports: HashMap<u16, Ends>,
 }
 
@@ -120,7 +123,7 @@ impl phy::TxToken for Sender<'_> {
     }
 }
 
-/// Returns the port that a segment of the stack comes from.
+/// Returns the source port of a segment from the stack.
 fn source_port(ip: &[u8]) -> Option<u16> {
     let start = if ip.first()? >> 4 == 4 { 20 } else { 40 };
     Some(u16::from_be_bytes(ip.get(start..start + 2)?.try_into().ok()?))
@@ -144,7 +147,8 @@ impl phy::Device for Device {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = MTU;
-        // `rewrite` fills in that of IPv4; that of TCP crosses no wire.
+        // `rewrite` fills in the IPv4 checksum; the TCP checksum is not needed, as no wire is
+        // crossed.
         capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities
     }
@@ -154,9 +158,9 @@ impl phy::Device for Device {
 struct Connection {
     handle: SocketHandle,
     port: u16,
-    /// Time at which the stream was let go of. Until then the stream has the handle, which must stay this connection's.
-    left: Option<Instant>,
-    /// True once the cell has reset it.
+    /// Time at which the stream was dropped. Until then `handle` must stay this connection's.
+    dropped: Option<Instant>,
+    /// True once the cell has reset the connection.
     is_reset: bool,
 }
 
@@ -177,7 +181,7 @@ impl std::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// Makes a stack without connections. `seed` decides sequence numbers.
+    /// Makes an empty stack. `seed` determines the initial sequence numbers.
     pub(crate) fn new(link: Arc<Link>, seed: u64) -> Self {
         let mut device = Device {
             link,
@@ -192,7 +196,7 @@ impl Stack {
             Interface::new(config, &mut device, smoltcp::time::Instant::from_millis(0));
         interface.update_ip_addrs(|addresses| {
             for (address, prefix) in GATEWAY.into_iter().zip([24, 64]) {
-                // There is room for two by default.
+                // smoltcp has room for two addresses by default, so neither push fails.
                 addresses.push(IpCidr::new(address.into(), prefix)).unwrap_or_default();
             }
         });
@@ -211,10 +215,10 @@ impl Stack {
         smoltcp::time::Instant::from_micros(micros)
     }
 
-    /// Reads the next frame into the place from which [`Self::segment`] takes it.
+    /// Reads the next frame into the buffer that [`Self::segment`] uses.
     ///
     /// # Errors
-    /// EAGAIN: there is none. Any other: the link is gone.
+    /// EAGAIN if there is no frame; any other error means that the link is gone.
     pub(crate) fn read(&mut self) -> Result<usize, Errno> {
         let socket = self.device.link.socket.get_ref().as_raw_fd();
         recv(socket, &mut self.device.frame, MsgFlags::MSG_DONTWAIT)
@@ -233,31 +237,31 @@ impl Stack {
         self.connections.len()
     }
 
-    /// Returns the state in which a connection is for a segment that would open it.
+    /// Returns whether the addresses and ports of a connection can be used for a new one.
     pub(crate) fn reuse(&self, ends: &Ends) -> Reuse {
         let Some(connection) = self.connections.get(ends) else { return Reuse::Free };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.handle);
-        match (socket.state(), connection.left) {
+        match (socket.state(), connection.dropped) {
             (State::TimeWait | State::Closed, Some(_)) => Reuse::Free,
             (State::TimeWait | State::Closed, None) => Reuse::Ending,
             _ => Reuse::Open,
         }
     }
 
-    /// Gives the frame that was read last, whose IP packet is at `ip`, to the connection.
+    /// Passes the IP packet at `ip` in the last frame to its connection.
     pub(crate) fn segment(&mut self, ends: &Ends, ip: std::ops::Range<usize>) {
         let Some(Connection { port, handle, .. }) = self.connections.get(ends).copied() else {
             return;
         };
         let before = self.socket(handle).state();
-        let own = SocketAddr::new(packet::of_family(GATEWAY, ends.remote.ip()), port);
+        let local = SocketAddr::new(packet::of_family(GATEWAY, ends.remote.ip()), port);
         let rewritten = self.device.frame.get_mut(ip.clone());
-        if rewritten.and_then(|packet| packet::rewrite(packet, None, Some(own))).is_some() {
+        if rewritten.and_then(|packet| packet::rewrite(packet, None, Some(local))).is_some() {
             self.device.arrived = Some(ip);
             let now = self.now();
             self.interface.poll_ingress_single(now, &mut self.device, &mut self.sockets);
         }
-        // In order it is closed from these states alone.
+        // From any other state only a reset leads to Closed.
         let in_order = [State::LastAck, State::Closing, State::TimeWait, State::Closed];
         if self.socket(handle).state() == State::Closed
             && !in_order.contains(&before)
@@ -267,36 +271,36 @@ impl Stack {
         }
     }
 
-    /// Answers the first segment of a connection, an IP packet. Returns false if there is no room, or the segment
-    /// opens no connection.
+    /// Answers the SYN segment of a connection. Returns false if there is no room, or if the
+    /// segment opens no connection.
     pub(crate) fn accept(&mut self, ends: Ends, syn: &[u8]) -> bool {
         let Some(port) = self.free_port() else { return false };
         let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        let own = packet::of_family(GATEWAY, ends.remote.ip());
-        if socket.listen(IpListenEndpoint { addr: Some(own.into()), port }).is_err() {
+        let local = packet::of_family(GATEWAY, ends.remote.ip());
+        if socket.listen(IpListenEndpoint { addr: Some(local.into()), port }).is_err() {
             return false;
         }
         self.forget(&ends);
         let handle = self.sockets.add(socket);
-        self.connections.insert(ends, Connection { handle, port, left: None, is_reset: false });
+        self.connections.insert(ends, Connection { handle, port, dropped: None, is_reset: false });
         self.device.ports.insert(port, ends);
         let end = HEAD.saturating_add(syn.len());
         if let Some(room) = self.device.frame.get_mut(HEAD..end) {
             room.copy_from_slice(syn);
             self.segment(&ends, HEAD..end);
         }
-        let took = self.sockets.get::<tcp::Socket<'_>>(handle).state() == State::SynReceived;
-        if !took {
+        let accepted = self.sockets.get::<tcp::Socket<'_>>(handle).state() == State::SynReceived;
+        if !accepted {
             self.forget(&ends);
         }
-        took
+        accepted
     }
 
     fn free_port(&mut self) -> Option<u16> {
-        if self.connections.len() >= MOST {
+        if self.connections.len() >= MAX_CONNECTIONS {
             return None;
         }
         loop {
@@ -308,7 +312,7 @@ impl Stack {
         }
     }
 
-    /// Removes a connection without a word to the cell.
+    /// Removes a connection without notifying the cell.
     fn forget(&mut self, ends: &Ends) {
         if let Some(connection) = self.connections.remove(ends) {
             self.device.ports.remove(&connection.port);
@@ -316,7 +320,7 @@ impl Stack {
         }
     }
 
-    /// Sends what is to be sent. Returns the time until it must be called again at the latest.
+    /// Sends pending segments. Returns the time after which it must be called again.
     pub(crate) fn turn(&mut self) -> Option<Duration> {
         let now = self.now();
         loop {
@@ -327,21 +331,21 @@ impl Stack {
         }
         self.sweep();
         let delay = self.interface.poll_delay(now, &self.sockets).map(Duration::from);
-        let lingers = self.connections.values().any(|connection| connection.left.is_some());
+        let lingers = self.connections.values().any(|connection| connection.dropped.is_some());
         let sweep = lingers.then_some(LINGER);
         delay.into_iter().chain(sweep).min()
     }
 
-    /// Ends connections that nobody holds any more.
+    /// Ends connections whose stream was dropped.
     fn sweep(&mut self) {
         let mut over = Vec::new();
         for (ends, connection) in &self.connections {
-            let Some(left) = connection.left else { continue };
+            let Some(dropped) = connection.dropped else { continue };
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.handle);
             if socket.state() == State::Closed || socket.state() == State::Listen {
                 over.push(*ends);
-            } else if left.elapsed() > LINGER {
-                // The segment that tells the cell goes out with the next turn.
+            } else if dropped.elapsed() > LINGER {
+                // The next turn sends the reset to the cell.
                 socket.abort();
             }
         }
@@ -355,17 +359,18 @@ impl Stack {
     }
 }
 
-/// Takes a lock. One thread runs a worker, so it is free; a panic elsewhere does not make its contents unsafe.
-pub(crate) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex. A worker has one thread, so the lock is free; a panic elsewhere leaves the
+/// contents valid.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state in which ends of a connection are that the cell would use for another.
+/// State of a connection whose addresses and ports the cell wants to use for a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// Nothing has them, or late segments alone.
+    /// Unused, or in TIME_WAIT.
     Free,
-    /// Their connection is over, and its stream does not know it yet.
+    /// The connection is over, but its stream does not know it yet.
     Ending,
     Open,
 }
@@ -374,7 +379,7 @@ pub(crate) enum Reuse {
 #[derive(Debug)]
 pub(crate) struct CellStream {
     stack: Arc<Mutex<Stack>>,
-    /// Wakes whoever calls [`Stack::turn`].
+    /// Wakes the task that calls [`Stack::turn`].
     poke: Arc<Notify>,
     handle: SocketHandle,
     ends: Ends,
@@ -389,27 +394,27 @@ pub(crate) enum Ready {
 }
 
 impl CellStream {
-    /// Answers the segment that opens a connection. Returns nothing if it cannot be opened.
+    /// Answers the segment that opens a connection. Returns `None` if it cannot be opened.
     pub(crate) fn accept(
         stack: &Arc<Mutex<Stack>>,
         poke: &Arc<Notify>,
         ends: Ends,
         syn: &[u8],
     ) -> Option<Self> {
-        let mut held = hold(stack);
-        if !held.accept(ends, syn) {
+        let mut locked = lock(stack);
+        if !locked.accept(ends, syn) {
             return None;
         }
-        let handle = held.connections.get(&ends)?.handle;
-        drop(held);
+        let handle = locked.connections.get(&ends)?.handle;
+        drop(locked);
         poke.notify_one();
         Some(Self { stack: Arc::clone(stack), poke: Arc::clone(poke), handle, ends })
     }
 
-    /// Waits until the cell has answered in turn: there is a connection.
+    /// Waits until the cell has acknowledged the answer and the connection is established.
     pub(crate) async fn established(&self) -> io::Result<()> {
         std::future::poll_fn(|context| {
-            let mut stack = hold(&self.stack);
+            let mut stack = lock(&self.stack);
             let socket = stack.socket(self.handle);
             if socket.state() == State::SynReceived {
                 socket.register_send_waker(context.waker());
@@ -422,7 +427,7 @@ impl CellStream {
     }
 
     pub(crate) fn poll_readable(&self, context: &Context<'_>) -> Poll<io::Result<Ready>> {
-        let mut stack = hold(&self.stack);
+        let mut stack = lock(&self.stack);
         let socket = stack.socket(self.handle);
         if socket.can_recv() {
             return Poll::Ready(Ok(Ready::Yes));
@@ -437,14 +442,14 @@ impl CellStream {
         })
     }
 
-    /// Waits for bytes of the cell, or for their end.
+    /// Waits until bytes of the cell can be read, or the cell has finished.
     pub(crate) async fn readable(&self) -> io::Result<Ready> {
         std::future::poll_fn(|context| self.poll_readable(context)).await
     }
 
-    /// Waits for more bytes than the stack holds: true once there are, false if there will be none.
+    /// Waits for more bytes than the stack holds: true once there are, false if no more can come.
     pub(crate) fn poll_more(&self, context: &Context<'_>) -> Poll<bool> {
-        let mut stack = hold(&self.stack);
+        let mut stack = lock(&self.stack);
         let socket = stack.socket(self.handle);
         let full = socket.recv_queue() >= socket.recv_capacity();
         let open = matches!(socket.state(), State::Established | State::FinWait1 | State::FinWait2);
@@ -456,7 +461,7 @@ impl CellStream {
     }
 
     fn poll_writable(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
-        let mut stack = hold(&self.stack);
+        let mut stack = lock(&self.stack);
         let socket = stack.socket(self.handle);
         if socket.can_send() {
             return Poll::Ready(Ok(()));
@@ -468,17 +473,19 @@ impl CellStream {
         Poll::Ready(Err(reset()))
     }
 
-    /// Waits for room for bytes to the cell.
+    /// Waits until bytes to the cell can be written.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll_writable(context)).await
     }
 
-    /// Waits until the cell has reset the connection. Must be waited for by the task that reads the stream, as one task
-    /// is woken.
+    /// Waits until the cell has reset the connection. Only one task is woken, so this must be
+    /// awaited by the task that reads the stream.
     pub(crate) fn reset(&self) -> impl Future<Output = ()> + use<> {
-        let (stack, ends, handle) = (Arc::clone(&self.stack), self.ends, self.handle);
+        let stack = Arc::clone(&self.stack);
+        let ends = self.ends;
+        let handle = self.handle;
         std::future::poll_fn(move |context| {
-            let mut stack = hold(&stack);
+            let mut stack = lock(&stack);
             if stack.connections.get(&ends).is_none_or(|connection| connection.is_reset) {
                 return Poll::Ready(());
             }
@@ -487,57 +494,58 @@ impl CellStream {
         })
     }
 
-    /// Asks the cell from time to time if it still has the connection; it resets one that it has not.
-    pub(crate) fn keep_asking(&self) {
-        hold(&self.stack).socket(self.handle).set_keep_alive(Some(ALIVE));
+    /// Sends keep-alive probes from now on; a cell that no longer has the connection answers with a
+    /// reset.
+    pub(crate) fn enable_keep_alive(&self) {
+        lock(&self.stack).socket(self.handle).set_keep_alive(Some(KEEP_ALIVE_INTERVAL));
         self.poke.notify_one();
     }
 
-    /// Hands bytes of the cell to `take`, which says how many it took.
+    /// Passes received bytes of the cell to `take`, which returns how many it took.
     pub(crate) fn receive<R>(&self, take: impl FnOnce(&mut [u8]) -> (usize, R)) -> io::Result<R> {
-        let result = hold(&self.stack).socket(self.handle).recv(take).map_err(|_| reset());
-        // A window that has opened is to be told.
+        let result = lock(&self.stack).socket(self.handle).recv(take).map_err(|_| reset());
+        // The window may have opened, which the next turn announces.
         self.poke.notify_one();
         result
     }
 
-    /// Hands room for bytes to the cell to `fill`, which says how many it wrote.
+    /// Passes free space for bytes to the cell to `fill`, which returns how many it wrote.
     pub(crate) fn send<R>(&self, fill: impl FnOnce(&mut [u8]) -> (usize, R)) -> io::Result<R> {
-        let result = hold(&self.stack).socket(self.handle).send(fill).map_err(|_| reset());
+        let result = lock(&self.stack).socket(self.handle).send(fill).map_err(|_| reset());
         self.poke.notify_one();
         result
     }
 
-    /// Looks at the bytes of the cell that were not yet received, which stay.
+    /// Passes received bytes to `look` without consuming them.
     pub(crate) fn peek<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
-        let mut stack = hold(&self.stack);
+        let mut stack = lock(&self.stack);
         let socket = stack.socket(self.handle);
         look(socket.peek(BUFFER).unwrap_or_default())
     }
 
-    /// Tells the cell that there is nothing more to come.
+    /// Closes the direction to the cell.
     pub(crate) fn finish(&self) {
-        hold(&self.stack).socket(self.handle).close();
+        lock(&self.stack).socket(self.handle).close();
         self.poke.notify_one();
     }
 
     /// Ends the connection with a reset.
     pub(crate) fn abort(&self) {
-        hold(&self.stack).socket(self.handle).abort();
+        lock(&self.stack).socket(self.handle).abort();
         self.poke.notify_one();
     }
 }
 
 impl Drop for CellStream {
     fn drop(&mut self) {
-        let mut stack = hold(&self.stack);
+        let mut stack = lock(&self.stack);
         let socket = stack.socket(self.handle);
-        // Nothing was said to end it, so it did not end in order.
+        // The stream was not finished, so the connection did not end in order.
         if matches!(socket.state(), State::Established | State::CloseWait | State::SynReceived) {
             socket.abort();
         }
         if let Some(connection) = stack.connections.get_mut(&self.ends) {
-            connection.left = Some(Instant::now());
+            connection.dropped = Some(Instant::now());
         }
         self.poke.notify_one();
     }

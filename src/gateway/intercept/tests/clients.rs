@@ -1,4 +1,4 @@
-//! Programs that people use, each through interception. A program that is not there skips its test, unless
+//! Tests of interception with programs that people use. A missing program skips its test, unless
 //! `COFFERDAM_MUST_RUN` is set.
 
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::lab::{HOST, Lab, SECRET, Seen, placeholder, rule};
 use crate::intercept::trust::TrustFiles;
 
-/// A lab that clients reach by TCP, and the files by which they trust its authority.
+/// A lab that clients reach by TCP, with the files by which they trust its authority.
 struct Served {
     lab: std::sync::Arc<Lab>,
     port: u16,
@@ -54,7 +54,8 @@ impl Served {
         self.directory.path()
     }
 
-    /// Runs a program that finds the host by a file of its own and trusts the bundle; nothing where it is not there.
+    /// Runs a program that resolves the host by a private hosts file and trusts the bundle; `None`
+    /// if it is not installed.
     async fn run(&self, words: &[&str]) -> Option<Output> {
         let name = words.first().copied().unwrap_or_default();
         let is_there = |name: &str| {
@@ -87,19 +88,19 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// A server that wants the secret, and says how long a body was.
+/// A server that requires the secret, and answers with the length of the body.
 fn guarded(alpn: &[&str]) -> Lab {
     let rules = vec![rule(&[(&["GET", "PUT"], &["/ok/**"])], Some(SecretForm::Bearer))];
     Lab::tls(rules, alpn, HOST).answering(|seen: &Seen| {
         let wanted = format!("Bearer {SECRET}");
         let is_known = seen.headers.get("authorization").is_some_and(|value| *value == *wanted);
-        let said = format!(
+        let answer = format!(
             "{} {} {}\n",
             if is_known { "welcome" } else { "who?" },
             seen.body.len(),
             wanted
         );
-        Response::new(Full::from(said))
+        Response::new(Full::from(answer))
     })
 }
 
@@ -116,7 +117,7 @@ async fn curl_uses_a_secret_that_it_never_has() {
         assert!(said.contains("welcome 0 Bearer ****"), "{said}");
         assert!(!said.contains(SECRET) && said.contains(&placeholder()), "{said}");
         assert!(served.lab.seen()[0].line.ends_with(line), "{:?}", served.lab.seen());
-        // A body of several windows, and a request that is denied before its body is read.
+        // A body of several windows, and a request that is refused before its body is read.
         std::fs::write(served.path().join("file"), vec![b'x'; 3_000_000]).expect("a file");
         let script = format!("curl -sSi {version} {AUTHORIZATION} -T file {url}");
         let said = text(&served.run(&["sh", "-c", &script]).await.expect("curl"));
@@ -209,7 +210,7 @@ async fn pip_installs_from_an_index_and_uploads_nowhere() {
     assert!(said.contains("rule api takes GET, HEAD"), "{said}");
 }
 
-/// Makes the smallest package that pip takes: a stored archive.
+/// Builds the smallest package that pip accepts: an uncompressed archive.
 fn wheel() -> Bytes {
     let directory = tempfile::tempdir().expect("a directory");
     let script = "import zipfile\nwith zipfile.ZipFile('w.whl', 'w') as z:\n z.writestr('tiny.py', '')\n \
@@ -250,7 +251,7 @@ async fn git_clones_a_private_repository_and_pushes_nothing() {
     let said = text(&output);
     assert!(said.contains("secret plans") && said.contains(&placeholder()), "{said}");
     assert!(!said.contains(SECRET), "{said}");
-    // With another password the server refuses: the secret is what opened it.
+    // The positive control: with another password the server refuses.
     let script =
         format!("git clone -q https://x-access-token:wrong@{HOST}:{}/o/r.git again", served.port);
     let said = text(&served.run(&["sh", "-c", &script]).await.expect("git"));
@@ -261,15 +262,15 @@ async fn git_clones_a_private_repository_and_pushes_nothing() {
     assert!(
         served
             .lab
-            .told()
+            .events()
             .iter()
-            .any(|told| told.starts_with("POST ") && told.contains("git-receive-pack; rule api")),
+            .any(|event| event.starts_with("POST ") && event.contains("git-receive-pack; rule api")),
         "{:?}",
-        served.lab.told()
+        served.lab.events()
     );
 }
 
-/// Answers as a server with git's own CGI program, for those who have the secret.
+/// Runs git's CGI program for clients that have the secret.
 fn backend(root: &Path, seen: &Seen) -> Response<Full<Bytes>> {
     use base64::Engine as _;
     let wanted =
@@ -280,7 +281,8 @@ fn backend(root: &Path, seen: &Seen) -> Response<Full<Bytes>> {
         return answer.body(Full::default()).expect("an answer");
     }
     let mut words = seen.line.split(' ');
-    let (method, uri) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let method = words.next().unwrap_or_default();
+    let uri = words.next().unwrap_or_default();
     let uri: hyper::Uri = uri.parse().expect("a URL");
     let header = |name| seen.headers.get(name).and_then(|it| it.to_str().ok()).unwrap_or_default();
     let mut command = Command::new("git");

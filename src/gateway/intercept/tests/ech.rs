@@ -1,4 +1,5 @@
-//! Encrypted Client Hello: a name within, which only the server can read, behind one that everybody can.
+//! Tests of Encrypted Client Hello: an inner name that only the server can read, behind an outer
+//! name in the clear.
 
 use std::io;
 
@@ -15,16 +16,16 @@ use tokio::io::AsyncReadExt as _;
 use super::lab::{HOST, Lab, all, rule};
 use crate::worker::first_flight::{FirstFlight, read};
 
-/// The name within.
-const WITHIN: &str = "within.example.test";
+/// The inner name.
+const INNER_NAME: &str = "within.example.test";
 
-/// Encryption that leaves all as it is, so that a test can look for what is in it.
+/// HPKE that does not encrypt, so that a test can look into the result.
 #[derive(Debug)]
 struct Clear;
 
 impl Clear {
     fn sealed(plaintext: &[u8]) -> Vec<u8> {
-        // With a tag, as of AES-128-GCM.
+        // A tag of the length that AES-128-GCM has.
         [plaintext, &[0; 16]].concat()
     }
 
@@ -39,7 +40,7 @@ impl HpkeSealer for Clear {
     }
 }
 
-/// Of the server's side, which nobody has here.
+/// Fails the operations of a server, which no test needs.
 fn no_server<T>() -> Result<T, Error> {
     Err(Error::General("clients do not open what is sealed".into()))
 }
@@ -96,14 +97,15 @@ impl Hpke for Clear {
     }
 }
 
-/// Offers a name within, behind `public`, as a server's HTTPS record would have a client do.
-fn behind(public: &str) -> EchMode {
+/// Offers the inner name behind `public`, as the HTTPS record of a server would have a client do.
+fn ech_behind(public: &str) -> EchMode {
     let prefixed = |bytes: Vec<u8>| {
         let length = u16::try_from(bytes.len()).expect("short").to_be_bytes();
         [&length[..], &bytes].concat()
     };
     let name = [&[u8::try_from(public.len()).expect("short")], public.as_bytes()].concat();
-    // A number, the key with its kind, one suite, no bound on names, the public name, no extensions.
+    // Config id, key with its kind, one cipher suite, no maximum name length, the public name, no
+    // extensions.
     let parts = [
         vec![7, 0, 0x20],
         prefixed(vec![1; 32]),
@@ -131,10 +133,10 @@ async fn connected(
     lab.connector_with_ech(mode).connect(name, lab.open(443)).await
 }
 
-/// The ClientHello that a client sends.
+/// Returns the ClientHello that a client sends.
 async fn hello(lab: &Lab, mode: EchMode) -> Vec<u8> {
     let (client, mut far) = tokio::io::duplex(64 * 1024);
-    let name = ServerName::try_from(WITHIN).expect("a name");
+    let name = ServerName::try_from(INNER_NAME).expect("a name");
     let connecting = lab.connector_with_ech(mode).connect(name, client);
     tokio::spawn(async move { drop(connecting.await) });
     let mut bytes = Vec::new();
@@ -144,11 +146,11 @@ async fn hello(lab: &Lab, mode: EchMode) -> Vec<u8> {
     bytes
 }
 
-/// Returns true if the handshake went to its end, and did not take the name within.
+/// Returns true if the handshake completed but the server rejected the inner name.
 fn is_rejected(error: &io::Error) -> bool {
-    let told = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
+    let rejection = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
     matches!(
-        told,
+        rejection,
         Some(Error::PeerIncompatible(PeerIncompatible::ServerRejectedEncryptedClientHello(_)))
     )
 }
@@ -157,44 +159,48 @@ fn has(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
-/// Where host and port alone are judged, this name is what is judged.
+/// Where host and port are judged, only the outer name counts.
 #[tokio::test]
 async fn a_client_hello_with_ech_is_judged_by_its_outer_name() {
     let lab = api();
     for public in [HOST, "other.example.test"] {
-        let bytes = hello(&lab, behind(public)).await;
+        let bytes = hello(&lab, ech_behind(public)).await;
         assert_eq!(read(&bytes), FirstFlight::Tls(Some(public.to_owned())));
-        // The name within is there, and is not the one that was read.
-        assert!(has(&bytes, WITHIN), "{public}");
+        // The inner name is there, but it is not the one that was read.
+        assert!(has(&bytes, INNER_NAME), "{public}");
     }
 }
 
-/// Where requests are judged, nobody is met by the name within: TLS ends at the gateway, which has no key for it.
+/// Where requests are judged, the inner name reaches no server: TLS ends at the gateway, which has
+/// no key for it.
 #[tokio::test]
 async fn no_request_is_sent_by_a_name_within_ech() {
     let lab = api();
-    let refused = connected(&lab, WITHIN, behind(HOST)).await.expect_err("it was not taken");
+    let refused =
+        connected(&lab, INNER_NAME, ech_behind(HOST)).await.expect_err("it was not taken");
     assert!(is_rejected(&refused), "{refused:?}");
-    // The outer name must be one of the rule's, whatever is within: there is no handshake.
-    let refused = connected(&lab, HOST, behind("other.example.org")).await.expect_err("no rule");
+    // Without a rule for the outer name there is no handshake, whatever the inner name is.
+    let refused =
+        connected(&lab, HOST, ech_behind("other.example.org")).await.expect_err("no rule");
     assert!(!is_rejected(&refused), "{refused:?}");
     assert!(lab.seen().is_empty(), "{:?}", lab.seen());
-    // What goes on to the server is the gateway's own ClientHello.
+    // The server gets a ClientHello of the gateway.
     let (server, mut far) = tokio::io::duplex(64 * 1024);
-    let name = ServerName::try_from(WITHIN).expect("a name");
-    let connecting = lab.connector_with_ech(behind(HOST)).connect(name, lab.open_to(443, server));
+    let name = ServerName::try_from(INNER_NAME).expect("a name");
+    let connecting =
+        lab.connector_with_ech(ech_behind(HOST)).connect(name, lab.open_to(443, server));
     tokio::spawn(async move { drop(connecting.await) });
     let mut sent = Vec::new();
     while read(&sent) == FirstFlight::More {
         assert!(far.read_buf(&mut sent).await.expect("it is sent") > 0, "no whole hello");
     }
     assert_eq!(read(&sent), FirstFlight::Tls(Some(HOST.to_owned())));
-    assert!(!has(&sent, WITHIN));
+    assert!(!has(&sent, INNER_NAME));
 }
 
-/// The control: an extension of that kind, with nothing in it, keeps nobody from what is granted, nor makes more of it.
+/// Positive control: an ECH extension with nothing in it neither blocks nor widens what is granted.
 #[tokio::test]
-async fn requests_of_a_client_that_says_it_knows_ech_are_judged_as_others() {
+async fn requests_of_a_client_with_grease_ech_are_judged_as_usual() {
     let lab = api();
     for (path, status) in [("/ok/a", "HTTP/1.1 200 "), ("/no", "HTTP/1.1 403 ")] {
         let mode = EchMode::Grease(EchGreaseConfig::new(&Clear, HpkePublicKey(vec![1; 32])));

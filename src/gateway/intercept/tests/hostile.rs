@@ -1,4 +1,4 @@
-//! Requests that are made to be read in two ways, or to reach what no rule grants.
+//! Tests of requests that are built to be read in two ways, or to reach what no rule grants.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
@@ -32,7 +32,7 @@ async fn granted_requests_pass_and_others_are_answered_403() {
     let lines: Vec<_> = lab.seen().into_iter().map(|seen| seen.line).collect();
     assert_eq!(lines, ["GET /ok/a?b=c HTTP/1.1"]);
     assert_eq!(
-        lab.told(),
+        lab.events(),
         [
             format!("GET http://{HOST}/ok/a 200"),
             format!("GET http://{HOST}/no; rule api takes GET for other paths"),
@@ -42,19 +42,19 @@ async fn granted_requests_pass_and_others_are_answered_403() {
 }
 
 #[tokio::test]
-async fn a_path_turns_no_text_around_where_it_is_told() {
+async fn a_path_with_a_text_direction_override_is_shown_encoded() {
     let lab = open();
     let answer = lab
         .raw(&format!("GET /no\u{202e}gpj HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"))
         .await;
     assert!(answer.contains(" 403 ") && answer.contains("/no%E2%80%AEgpj"), "{answer}");
     assert!(
-        !answer.contains('\u{202e}') && lab.told().iter().all(|told| told.is_ascii()),
+        !answer.contains('\u{202e}') && lab.events().iter().all(|event| event.is_ascii()),
         "{answer}"
     );
 }
 
-/// Two hosts of one address have a rule each.
+/// Two hosts share an address and have a rule each.
 #[tokio::test]
 async fn a_request_is_judged_by_the_rules_of_its_own_host() {
     let lab = Lab::plain(vec![
@@ -77,7 +77,7 @@ async fn a_request_is_judged_by_the_rules_of_its_own_host() {
     assert_eq!(lab.seen().len(), 2);
 }
 
-/// Checks that what is sent has one framing and one target, whatever came.
+/// Whatever is sent, the server gets requests with one framing and one target.
 #[tokio::test]
 async fn no_request_is_smuggled_in_another() {
     let smuggled = format!("GET /no HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
@@ -102,7 +102,7 @@ async fn no_request_is_smuggled_in_another() {
         let lab = open();
         let request =
             format!("POST /ok/a HTTP/1.1\r\nHost: {HOST}\r\n{head}\r\n\r\n0\r\n\r\n{smuggled}");
-        // Recorded as bytes: what a server may make of them is not asked.
+        // Recorded as bytes: how a server would parse them does not matter.
         let (server, mut far) = tokio::io::duplex(64 * 1024);
         let client = lab.open_to(80, server);
         let record = tokio::spawn(async move {
@@ -110,7 +110,7 @@ async fn no_request_is_smuggled_in_another() {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = far.read(&mut part).await {
                 sent.extend_from_slice(&part[..length]);
-                // Ends the exchange, so that the next request has to be judged again.
+                // Ends the exchange, so that the next request must be judged again.
                 far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                     .await
                     .expect("it is read");
@@ -191,7 +191,7 @@ async fn a_query_may_name_a_method_that_is_granted() {
     }
 }
 
-/// A rule with a secret for GET, and one without for DELETE, of the same host.
+/// A rule with a secret for GET and a rule without one for DELETE, for the same host.
 fn two_rules() -> Lab {
     let read = rule(&[(&["GET", "COPY"], &["/ok/**"])], Some(SecretForm::Bearer));
     let delete = rule(&[(&["DELETE"], &["/**"]), (&["COPY"], &["/no/**"])], None);
@@ -201,7 +201,7 @@ fn two_rules() -> Lab {
 #[tokio::test]
 async fn a_secret_is_put_only_into_what_its_own_rule_grants_in_every_reading() {
     let token = format!("Authorization: Bearer {}\r\n", placeholder());
-    // The controls: each rule takes its own method, and the secret is that of the first.
+    // Positive controls: each rule takes its own methods, and requests of the first get its secret.
     let lab = two_rules();
     let ask = async |lab: &Lab, line: &str, headers: &str| {
         let head = format!("{line} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n{headers}\r\n");
@@ -301,7 +301,7 @@ async fn a_head_beyond_bounds_is_refused_and_reaches_no_server() {
         let mut stream = lab.open(80);
         let (mut reading, mut writing) = tokio::io::split(&mut stream);
         let mut answer = Vec::new();
-        // It is answered before all of it is read, so writing may fail.
+        // The answer comes before everything is read, so the write may fail.
         let (_, read) =
             tokio::join!(writing.write_all(request.as_bytes()), reading.read_to_end(&mut answer));
         read.expect("an answer");
@@ -317,13 +317,13 @@ async fn a_handshake_must_name_the_pinned_host() {
     for name in ["other.example.test", "127.0.0.1"] {
         assert!(lab.open_tls(name, &["http/1.1"]).await.is_err(), "{name}");
     }
-    assert_eq!(lab.told().len(), 2, "{:?}", lab.told());
+    assert_eq!(lab.events().len(), 2, "{:?}", lab.events());
     assert!(
-        lab.told()[0].starts_with("TLS for other.example.test; the address was resolved for"),
+        lab.events()[0].starts_with("TLS for other.example.test; the address was resolved for"),
         "{:?}",
-        lab.told()
+        lab.events()
     );
-    // Fronting: the handshake names the host, the request another.
+    // Domain fronting: the handshake names one host and the request another.
     let answer = lab
         .raw_tls("GET / HTTP/1.1\r\nHost: other.example.test\r\nConnection: close\r\n\r\n")
         .await;

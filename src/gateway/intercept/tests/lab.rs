@@ -1,4 +1,5 @@
-//! A server with an authority of its own, interception in front of it, and what both saw.
+//! The lab of these tests: a server with a test authority, interception in front of it, and records
+//! of both.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +29,7 @@ pub(super) const SEED: [u8; 16] = *b"0123456789abcdef";
 pub(super) const SECRET: &str = "ghp_Real/Value+42";
 pub(super) const HOST: &str = "api.example.test";
 
-/// A request as the server saw it.
+/// A request as the server received it.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     /// Method, target and version.
@@ -37,13 +38,13 @@ pub(super) struct Seen {
     pub(super) body: Bytes,
 }
 
-/// Keeps what is told of requests.
+/// Records the events of requests.
 #[derive(Debug, Default)]
-pub(super) struct Told(pub(super) Mutex<Vec<String>>);
+pub(super) struct RecordedEvents(pub(super) Mutex<Vec<String>>);
 
-impl RequestEvents for Told {
-    fn denied(&self, request: &str, why: &str, _: Option<&str>) {
-        self.0.lock().expect("no panic").push(format!("{request}; {why}"));
+impl RequestEvents for RecordedEvents {
+    fn denied(&self, request: &str, reason: &str, _: Option<&str>) {
+        self.0.lock().expect("no panic").push(format!("{request}; {reason}"));
     }
 
     fn answered(&self, request: &str, status: u16) {
@@ -53,7 +54,7 @@ impl RequestEvents for Told {
 
 type Answer = Arc<dyn Fn(&Seen) -> Response<Full<Bytes>> + Send + Sync>;
 
-/// The server: its configuration of TLS, its answers, and the requests that it saw.
+/// The server: its TLS configuration, its answers, and the requests that it received.
 #[derive(Clone)]
 pub(super) struct Origin {
     tls: Option<ServerConfig>,
@@ -62,7 +63,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Returns the server's side of its TLS.
+    /// Returns the server's side of a TLS handshake.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::new(self.tls.clone().expect("a server with TLS")))
     }
@@ -99,18 +100,18 @@ impl Origin {
     }
 }
 
-/// A cell's interception with a server behind it.
+/// The interception of one cell, with a server behind it.
 pub(super) struct Lab {
     pub(super) origin: Origin,
-    pub(super) told: Arc<Told>,
+    pub(super) events: Arc<RecordedEvents>,
     pub(super) cell: CellInterception,
     pub(super) authority: Vec<u8>,
     pub(super) rules: Vec<RequestRule>,
-    /// Names of each rule that are pinned to the server's address.
+    /// Names of each rule that are resolved to the server's address.
     pub(super) names: Vec<Vec<String>>,
 }
 
-/// A rule for [`HOST`]; a form gives it the secret in `authorization`.
+/// Makes a rule for [`HOST`]; with a form it puts the secret into `authorization`.
 pub(super) fn rule(http: &[(&[&str], &[&str])], form: Option<SecretForm>) -> RequestRule {
     let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect();
     let http = http
@@ -143,13 +144,14 @@ fn secret_value() -> SecretValue {
     SecretValue::read("token", &SecretSource::File(file.path().into())).expect("a secret")
 }
 
-/// The placeholder of the secret in the lab's cell.
+/// Returns the placeholder of the secret in the lab's cell.
 pub(super) fn placeholder() -> String {
     model::egress::placeholder("token", &SEED)
 }
 
 impl Lab {
-    /// Makes a lab whose server takes the protocols of `alpn` over TLS with a certificate for `certified`.
+    /// Makes a lab whose server offers the protocols `alpn` over TLS with a certificate for
+    /// `certified`.
     pub(super) fn tls(rules: Vec<RequestRule>, alpn: &[&str], certified: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -187,9 +189,9 @@ impl Lab {
         let answer: Answer = Arc::new(|_| Response::new(Full::from("hello\n")));
         Self {
             origin: Origin { tls, answer, seen: Arc::default() },
-            told: Arc::default(),
+            events: Arc::default(),
             authority: interception.certificate().to_vec(),
-            cell: interception.of_cell(SEED),
+            cell: interception.for_cell(SEED),
             names: rules.iter().map(|_| vec![HOST.into()]).collect(),
             rules,
         }
@@ -204,7 +206,7 @@ impl Lab {
         self
     }
 
-    /// Sets which names of each rule are pinned to the server's address.
+    /// Sets which names of each rule are resolved to the server's address.
     pub(super) fn pinned(mut self, names: &[&[&str]]) -> Self {
         let words = |words: &&[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         self.names = names.iter().map(words).collect();
@@ -224,15 +226,16 @@ impl Lab {
         let rules = self.rules.iter().cloned().zip(self.names.iter().cloned());
         let rules = rules.map(|(rule, names)| PinnedRule { rule, names }).collect();
         let to = Intercepted { port, rules };
-        let (cell, told) = (self.cell.clone(), Arc::clone(&self.told));
+        let cell = self.cell.clone();
+        let events = Arc::clone(&self.events);
         tokio::spawn(async move {
-            // Its end is seen by the client.
-            drop(cell.serve(to, near, server, told).await);
+            // The client sees how it ended.
+            drop(cell.serve(to, near, server, events).await);
         });
         client
     }
 
-    /// Opens a TLS connection with this name and these protocols, trusting the authority alone.
+    /// Opens a TLS connection for `name` with these protocols, trusting the authority only.
     pub(super) async fn open_tls(
         &self,
         name: &str,
@@ -242,7 +245,7 @@ impl Lab {
         self.connector(alpn).connect(name, self.open(443)).await
     }
 
-    /// Makes TLS for HTTP/1.1 over a connection that was opened.
+    /// Makes a TLS connection for HTTP/1.1 over an open stream.
     pub(super) async fn tls_over(&self, stream: DuplexStream) -> impl ByteStream {
         let name = ServerName::try_from(HOST).expect("a name");
         self.connector(&["http/1.1"]).connect(name, stream).await.expect("a handshake")
@@ -254,7 +257,7 @@ impl Lab {
         roots
     }
 
-    /// Makes TLS for HTTP/1.1 that offers Encrypted Client Hello.
+    /// Makes a TLS client for HTTP/1.1 that offers Encrypted Client Hello.
     pub(super) fn connector_with_ech(&self, mode: EchMode) -> TlsConnector {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let config = config.with_ech(mode).expect("TLS 1.3");
@@ -271,13 +274,13 @@ impl Lab {
         TlsConnector::from(Arc::new(config))
     }
 
-    /// Sends bytes over TLS as HTTP/1.1; returns all that comes back.
+    /// Sends bytes over TLS as HTTP/1.1; returns everything that is received.
     pub(super) async fn raw_tls(&self, request: &str) -> String {
         let stream = self.open_tls(HOST, &["http/1.1"]).await.expect("a handshake");
         all(stream, request.as_bytes()).await
     }
 
-    /// Sends bytes without TLS; returns all that comes back.
+    /// Sends bytes without TLS; returns everything that is received.
     pub(super) async fn raw(&self, request: &str) -> String {
         all(self.open(80), request.as_bytes()).await
     }
@@ -286,18 +289,18 @@ impl Lab {
         self.origin.seen.lock().expect("no panic").clone()
     }
 
-    pub(super) fn told(&self) -> Vec<String> {
-        self.told.0.lock().expect("no panic").clone()
+    pub(super) fn events(&self) -> Vec<String> {
+        self.events.0.lock().expect("no panic").clone()
     }
 }
 
-/// Sends bytes, ends the sending side and reads until the other ends its own.
+/// Sends bytes, closes the sending side, and reads until the other side closes.
 pub(super) async fn all(mut stream: impl ByteStream, bytes: &[u8]) -> String {
     stream.write_all(bytes).await.expect("it is read");
     stream.flush().await.expect("it is read");
     stream.shutdown().await.expect("it is read");
     let mut answer = Vec::new();
-    // A connection that was cut ends in an error; what came before counts.
+    // A reset connection ends in an error; the bytes before it count.
     drop(stream.read_to_end(&mut answer).await);
     String::from_utf8_lossy(&answer).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Placeholders and secrets in requests and answers.
+//! Tests of placeholders and secrets in requests and answers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::lab::{HOST, Lab, SECRET, Seen, placeholder, rule};
 
 const ALL: &[(&[&str], &[&str])] = &[(&["GET", "POST"], &["/**"])];
 
-/// A lab whose server returns the authorization that it saw, in its header and its body.
+/// A lab whose server returns the received authorization in a header and in the body.
 fn echoing(form: SecretForm) -> Lab {
     Lab::tls(vec![rule(ALL, Some(form))], &["http/1.1"], HOST).answering(|seen: &Seen| {
         let value = seen.headers.get("authorization").cloned();
@@ -52,7 +52,7 @@ async fn a_secret_reaches_the_server_and_no_part_of_an_answer() {
     assert!(!answer.contains(SECRET), "{answer}");
     let stars = "*".repeat(SECRET.len());
     assert_eq!(answer.matches(&format!("Bearer {stars}")).count(), 2, "{answer}");
-    assert_eq!(lab.told(), [format!("GET https://{HOST}/a 200")]);
+    assert_eq!(lab.events(), [format!("GET https://{HOST}/a 200")]);
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_password_is_replaced_inside_of_its_encoding() {
     let headers = format!("Authorization: Basic {}\r\n", basic(&placeholder()));
     let answer = get(&lab, "/a", &headers, "").await;
     assert_eq!(lab.seen()[0].headers["authorization"], format!("Basic {}", basic(SECRET)));
-    // Of the encoded text at most the letters at the seam are left.
+    // At most the encoded letters at the seam remain.
     assert!(answer.contains("****************") && !answer.contains(&basic(SECRET)), "{answer}");
     assert!(!answer.contains(&basic(SECRET)[24..]), "{answer}");
 }
@@ -113,14 +113,14 @@ async fn a_placeholder_anywhere_else_is_refused() {
         let answer = get(&lab, &target, &headers, &body).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{target} {headers} {body}: {answer}");
         assert!(lab.seen().is_empty(), "{target} {headers} {body}: {:?}", lab.seen());
-        assert_eq!(lab.told().len(), 1, "{:?}", lab.told());
+        assert_eq!(lab.events().len(), 1, "{:?}", lab.events());
         assert!(
-            lab.told()[0].contains("placeholder") || lab.told()[0].contains("more than once"),
+            lab.events()[0].contains("placeholder") || lab.events()[0].contains("more than once"),
             "{:?}",
-            lab.told()
+            lab.events()
         );
     }
-    // A rule without the secret, and a connection without TLS, take it nowhere.
+    // A rule without the secret, or a connection without TLS, refuses a placeholder everywhere.
     let header = format!("Authorization: Bearer {mark}\r\n");
     let without = Lab::tls(vec![rule(ALL, None)], &["http/1.1"], HOST);
     assert!(get(&without, "/a", &header, "").await.starts_with("HTTP/1.1 403"));
@@ -146,7 +146,7 @@ async fn a_placeholder_is_found_across_the_parts_of_a_body_and_in_trailers() {
             format!("POST /a HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n");
         stream.write_all(head.as_bytes()).await.expect("it is read");
         for part in body.as_bytes().chunks(7) {
-            // The answer may come, and the connection end, before all is sent.
+            // The answer may arrive, and the connection close, before everything is sent.
             if stream.write_all(part).await.is_err() || stream.flush().await.is_err() {
                 break;
             }
@@ -159,24 +159,26 @@ async fn a_placeholder_is_found_across_the_parts_of_a_body_and_in_trailers() {
     }
 }
 
-/// The server's bytes are cut at each place of the secret, each a write of its own.
+/// The server's bytes are cut at each position within the secret, and each piece is a separate
+/// write.
 #[tokio::test]
 async fn a_secret_in_an_answer_is_scrubbed_wherever_it_is_cut() {
     let text = format!("a{SECRET}b");
     for cut in 1..text.len() {
         let lab = Lab::tls(vec![rule(ALL, Some(SecretForm::Plain))], &["http/1.1"], HOST);
         let (first, second) = text.split_at(cut);
-        let (first, second) = (first.to_owned(), second.to_owned());
+        let first = first.to_owned();
+        let second = second.to_owned();
         let chunks = [first, second].map(|part| format!("{:x}\r\n{part}\r\n", part.len()));
         let answer = exchange(&lab, chunks).await;
         assert!(!answer.contains(SECRET), "{cut}: {answer}");
-        // Of the letters beside it nothing is lost; the chunks' lengths are hexadecimal.
+        // The letters around the secret remain; the chunk lengths are hexadecimal.
         let stars = answer.matches('*').count();
         assert!(stars == SECRET.len(), "{cut}: {answer}");
     }
 }
 
-/// Answers one request with these chunks, and flushes after each.
+/// Answers one request with these chunks, flushing after each.
 async fn exchange(lab: &Lab, chunks: [String; 2]) -> String {
     let origin = lab.origin.clone();
     let (server, far) = tokio::io::duplex(64 * 1024);
@@ -216,6 +218,6 @@ async fn no_form_of_debug_shows_a_secret() {
     let shown = format!("{rules:?}");
     assert!(shown.contains("hidden") && !shown.contains(SECRET), "{shown}");
     let lab = echoing(SecretForm::Bearer);
-    let shown = format!("{:?}", Arc::clone(&lab.told));
+    let shown = format!("{:?}", Arc::clone(&lab.events));
     assert!(!format!("{:?}{shown}", lab.cell).contains("PRIVATE"));
 }

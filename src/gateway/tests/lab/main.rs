@@ -1,14 +1,15 @@
-//! The gateway in a lab: real programs in a cell's network namespace, real servers in another, the gateway between.
+//! Tests of the gateway with real programs in a cell's network namespace and real servers in
+//! another.
 //!
-//! The test enters namespaces of its own first, so that nothing of it touches the machine's network.
+//! The test first enters new namespaces, so that the machine's network is not touched.
 
 mod claims;
 mod world;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Programs that the lab is made with.
-const NEEDED: [&str; 11] = [
+/// Programs that the lab needs.
+const NEEDED_PROGRAMS: [&str; 11] = [
     "unshare",
     "nsenter",
     "ip",
@@ -24,7 +25,8 @@ const NEEDED: [&str; 11] = [
 
 fn main() {
     if std::env::var_os("GATEWAY_LAB").is_none() {
-        let missing: Vec<_> = NEEDED.into_iter().filter(|name| !world::installed(name)).collect();
+        let missing: Vec<_> =
+            NEEDED_PROGRAMS.into_iter().filter(|name| !world::installed(name)).collect();
         if missing.is_empty() {
             std::process::exit(world::reenter());
         }
@@ -32,7 +34,8 @@ fn main() {
     }
     let lab = std::sync::Arc::new(world::Lab::build());
     let trial = |(name, claim): &claims::Claim| {
-        let (lab, claim) = (std::sync::Arc::clone(&lab), *claim);
+        let lab = std::sync::Arc::clone(&lab);
+        let claim = *claim;
         Trial::test(*name, move || {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| claim(&lab)))
                 .map_err(|_| Failed::without_message())
@@ -47,12 +50,12 @@ fn main() {
     conclusion.exit();
 }
 
-/// Shows every claim as ignored, or as failed where all must run.
+/// Reports every claim as ignored, or as failed if all must run.
 fn not_run(missing: &str) -> ! {
     let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
     let trial = |(name, _): &claims::Claim| {
-        let why = format!("{missing} missing");
-        Trial::test(*name, move || Err(Failed::from(why))).with_ignored_flag(!must)
+        let reason = format!("{missing} missing");
+        Trial::test(*name, move || Err(Failed::from(reason))).with_ignored_flag(!must)
     };
     let trials = claims::all().map(trial).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit()

@@ -1,4 +1,4 @@
-//! The lab: the namespaces, the servers, the gateway, and cells.
+//! The lab: namespaces, servers, the gateway, and cells.
 
 #![allow(clippy::unwrap_used, reason = "a lab that cannot be made is a failed test")]
 
@@ -32,21 +32,22 @@ pub(crate) const READ: u16 = 4;
 pub(crate) const SLOW: u16 = 5;
 pub(crate) const WIDE: u16 = 6;
 
-/// Text of the placeholders of all cells, and the secret in whose place they stand.
+/// Seed of the placeholders of all cells.
 pub(crate) const SEED: [u8; 16] = *b"0123456789abcdef";
+/// The secret that the placeholders stand for.
 pub(crate) const SECRET: &str = "ghp_Real/Value+42";
 
 pub(crate) fn installed(name: &str) -> bool {
-    let places = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&places).any(|place| place.join(name).exists())
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|path| path.join(name).exists())
 }
 
-/// Returns true if real root runs the lab, and not an ordinary user in a namespace.
+/// Returns true if real root runs the lab, and not an ordinary user in a user namespace.
 pub(crate) fn by_root() -> bool {
     std::env::var_os("GATEWAY_LAB_ROOT").is_some()
 }
 
-/// Runs this program again in namespaces of its own.
+/// Runs this program again in new namespaces.
 pub(crate) fn reenter() -> i32 {
     let mut command = Command::new("unshare");
     if !nix::unistd::geteuid().is_root() {
@@ -86,8 +87,8 @@ fn rule(
     }
 }
 
-/// A rule whose requests are read, with a secret.
-fn reading() -> EgressRule {
+/// A rule with HTTP rules and a secret.
+fn intercepting() -> EgressRule {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let http = HttpRule { methods: words(&["GET", "PUT"]), paths: words(&["/ok/**"]) };
     let secret = SecretUse {
@@ -116,10 +117,10 @@ fn profiles() -> Vec<Egress> {
     let rules = vec![
         rule("web", &named, &[], &web, Protocols::TCP),
         rule("lab", &[], &nets, &["1-65535"], Protocols::ALL),
-        // Of an operator's own network, one port.
+        // One port of the operator's internal network.
         rule("inside", &[], &["10.77.0.20"], &["22"], Protocols::TCP),
     ];
-    let of = |class, rules: &[EgressRule]| Egress {
+    let profile = |class, rules: &[EgressRule]| Egress {
         class,
         rules: rules.to_vec(),
         limits: EgressLimits::default(),
@@ -132,16 +133,16 @@ fn profiles() -> Vec<Egress> {
     };
     let wide = EgressLimits { connections: 256, ..limits };
     vec![
-        of(NetworkClass::AllowList, &rules),
-        of(NetworkClass::Any, &[]),
-        of(NetworkClass::Private, &[]),
-        Egress { limits, ..of(NetworkClass::AllowList, &rules) },
-        of(NetworkClass::AllowList, &[reading()]),
+        profile(NetworkClass::AllowList, &rules),
+        profile(NetworkClass::Any, &[]),
+        profile(NetworkClass::Private, &[]),
+        Egress { limits, ..profile(NetworkClass::AllowList, &rules) },
+        profile(NetworkClass::AllowList, &[intercepting()]),
         Egress {
             limits: EgressLimits { rate: Some(20_000), ..EgressLimits::default() },
-            ..of(NetworkClass::AllowList, &rules)
+            ..profile(NetworkClass::AllowList, &rules)
         },
-        Egress { limits: wide, ..of(NetworkClass::AllowList, &rules) },
+        Egress { limits: wide, ..profile(NetworkClass::AllowList, &rules) },
     ]
 }
 
@@ -158,7 +159,7 @@ impl Lab {
     pub(crate) fn build() -> Self {
         let directory = tempfile::tempdir().unwrap();
         run("ip link set lo up");
-        // As distributions have it; the kernel's own default lets nobody ping.
+        // As distributions set it; with the kernel's default only root may ping.
         let groups = if by_root() { "0 2147483647" } else { "0 0" };
         std::fs::write("/proc/sys/net/ipv4/ping_group_range", groups).unwrap();
         certify(directory.path());
@@ -183,19 +184,19 @@ impl Lab {
         lab
     }
 
-    /// The path of a file of the lab.
+    /// Returns the path of a file of the lab.
     pub(crate) fn path(&self, name: &str) -> String {
         self.directory.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// Makes a cell of a profile, in which a call has begun.
+    /// Makes a cell of a profile, and begins a call in it.
     pub(crate) fn cell(&self, profile: u16) -> Cell<'_> {
         let cell = self.waiting_cell(profile);
         cell.begin(1, None);
         cell
     }
 
-    /// Makes a cell in which no call has begun.
+    /// Makes a cell without a call.
     pub(crate) fn waiting_cell(&self, profile: u16) -> Cell<'_> {
         let mut next = self.next.lock().unwrap();
         *next += 1;
@@ -205,10 +206,10 @@ impl Lab {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
                 .unwrap();
-        let (lifeline, held) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        let (lifeline, lifeline_write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--", "python3", CELL]).arg(&resolv);
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::from(held));
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::from(lifeline_write));
         let init = command.spawn().unwrap();
         drop(command);
         let mut buffer = [0; 8];
@@ -219,7 +220,7 @@ impl Lab {
         Cell { lab: self, key, init, _link: ours }
     }
 
-    pub(crate) fn tell(&self, frame: &ToGateway) {
+    pub(crate) fn send_frame(&self, frame: &ToGateway) {
         send(&self.link, &encode(frame).unwrap(), &[]).unwrap();
     }
 
@@ -240,15 +241,16 @@ impl Lab {
         (received.bytes > 0).then(|| decode(buffer.get(..received.bytes).unwrap()).unwrap())
     }
 
-    /// Returns the pids of the gateway's workers, the oldest first. Its first eight children close packet sockets.
+    /// Returns the pids of the gateway's workers, oldest first. The first eight children close
+    /// packet sockets.
     pub(crate) fn workers(&self) -> Vec<i32> {
         let path = format!("/proc/{0}/task/{0}/children", self.gateway);
         let text = std::fs::read_to_string(path).unwrap();
         text.split_whitespace().skip(8).map(|pid| pid.parse().unwrap()).collect()
     }
 
-    /// Returns the names that the resolver was asked for since the lab was built.
-    pub(crate) fn asked(&self) -> String {
+    /// Returns what the servers have logged since the lab was built, such as the names that were asked for.
+    pub(crate) fn server_log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("asked")).unwrap()
     }
 }
@@ -256,13 +258,14 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         for server in &mut self.servers {
+            // Fails only if the process has ended already.
             server.kill().unwrap_or_default();
             server.wait().unwrap();
         }
     }
 }
 
-/// Makes the servers' certificate, which is its own root, and the secret that one of them wants.
+/// Makes the servers' self-signed certificate, and the secret that one of them requires.
 fn certify(directory: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
@@ -275,7 +278,8 @@ fn certify(directory: &Path) {
     std::fs::set_permissions(at("token"), PermissionsExt::from_mode(0o600)).unwrap();
 }
 
-/// Starts the servers in a namespace of their own, joins it with this one, and puts a router behind it.
+/// Starts the servers in a new network namespace, connects it with this one, and puts a router
+/// behind it.
 fn wire(directory: &Path) -> Child {
     let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
 
@@ -301,7 +305,7 @@ fn wire(directory: &Path) -> Child {
     for address in ["2001:db8::10/64", "2001:db8::20/64"] {
         inside(&format!("ip -6 addr add {address} dev s0 nodad"));
     }
-    // A router, with a host behind it, and an address that swallows everything.
+    // A router with a host behind it, and an address that drops everything.
     inside("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
     inside("ip route add blackhole 203.0.113.99/32");
     inside("ip route add prohibit 198.51.100.13/32");
@@ -323,14 +327,14 @@ fn wire(directory: &Path) -> Child {
     let mut line = String::new();
     BufReader::new(servers.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "up\n");
-    // The servers hold the namespace from here on.
+    // The servers keep the namespace alive from here on.
     let mut namespace = namespace;
     namespace.kill().unwrap();
     namespace.wait().unwrap();
     servers
 }
 
-/// A cell: a network namespace whose link the gateway has.
+/// A cell: a network namespace whose link is handed to the gateway.
 pub(crate) struct Cell<'a> {
     lab: &'a Lab,
     pub key: CellKey,
@@ -340,7 +344,7 @@ pub(crate) struct Cell<'a> {
 
 impl Cell<'_> {
     pub(crate) fn begin(&self, call: u64, only: Option<Only>) {
-        self.lab.tell(&ToGateway::Begin { cell: self.key, call, only });
+        self.lab.send_frame(&ToGateway::Begin { cell: self.key, call, only });
     }
 
     /// Returns a command that runs in the cell.
@@ -350,7 +354,7 @@ impl Cell<'_> {
         command
     }
 
-    /// Runs words in the cell, and returns what they printed on both streams.
+    /// Runs a command line in the cell; returns what it printed on both streams.
     pub(crate) fn run(&self, words: &str) -> String {
         let mut words = words.split_whitespace();
         let mut command = self.command(words.next().unwrap());
@@ -366,7 +370,7 @@ impl Cell<'_> {
         text(&output).trim().to_owned()
     }
 
-    /// Connects by TCP, and returns the name of the errno, or `ok`.
+    /// Connects by TCP; returns `ok`, or the name of the errno.
     pub(crate) fn connect(&self, address: &str, port: u16) -> String {
         let family = if address.contains(':') { "socket.AF_INET6" } else { "socket.AF_INET" };
         self.python(&format!(
@@ -377,12 +381,12 @@ impl Cell<'_> {
 
     /// Returns the tally of a call.
     pub(crate) fn tally(&self, call: u64) -> Tally {
-        self.lab.tell(&ToGateway::Ask { cell: self.key, call });
+        self.lab.send_frame(&ToGateway::Ask { cell: self.key, call });
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end {
             match self.lab.frame() {
-                Some(FromGateway::Tally { cell, call: of, tally })
-                    if (cell, of) == (self.key, call) =>
+                Some(FromGateway::Tally { cell, call: tallied, tally })
+                    if (cell, tallied) == (self.key, call) =>
                 {
                     return tally;
                 }
@@ -396,6 +400,7 @@ impl Cell<'_> {
 
 impl Drop for Cell<'_> {
     fn drop(&mut self) {
+        // Fails only if the process has ended already.
         self.init.kill().unwrap_or_default();
         self.init.wait().unwrap();
     }

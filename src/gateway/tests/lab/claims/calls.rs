@@ -1,4 +1,4 @@
-//! Claims about calls: when they begin, what counts for them, and their limits.
+//! Claims about calls: when they begin, which traffic counts for them, and their limits.
 
 use model::egress::Only;
 use model::egress::frames::{FromGateway, ToGateway};
@@ -9,10 +9,10 @@ use super::Claim;
 use crate::world::{LIMITED, LIST, Lab, WIDE};
 
 pub(super) const ALL: &[Claim] = &[
-    ("no_packet_goes_anywhere_before_a_call_has_begun", before_a_call),
+    ("no_packet_leaves_before_a_call_has_begun", before_a_call),
     ("a_connection_belongs_to_the_call_in_which_it_began", of_its_call),
-    ("what_a_call_sent_last_is_in_its_tally", sent_last),
-    ("limits_end_connections_and_are_told", limits),
+    ("the_last_bytes_of_a_call_are_in_its_tally", sent_last),
+    ("limits_end_connections_and_are_reported", limits),
     ("many_connections_share_one_limit", shared_limit),
     ("a_tally_counts_connections_bytes_and_denials", tallies),
 ];
@@ -20,14 +20,15 @@ pub(super) const ALL: &[Claim] = &[
 fn before_a_call(lab: &Lab) {
     let cell = lab.waiting_cell(LIST);
     let workers = lab.workers().len();
-    let asked = lab.asked();
+    let asked = lab.server_log();
     assert_eq!(cell.connect("203.0.113.20", 7), "timeout");
     let answer = cell.run("dig +short +timeout=1 +tries=1 early.wild.test");
     assert!(answer.contains("no servers could be reached"), "{answer}");
-    // Nobody reads its packets, and no name has left. Workers of other cells may have ended.
+    // No worker reads its packets, and no name was asked for. Workers of other cells may have
+    // ended.
     assert!(lab.workers().len() <= workers, "a worker more");
-    assert_eq!(lab.asked(), asked);
-    // Narrowed from its first packet on, also by packets that came before.
+    assert_eq!(lab.server_log(), asked);
+    // The narrowing also applies to packets that were sent before the call began.
     let only = Only { ports: vec!["22".parse().expect("a port")], ..Only::default() };
     cell.begin(1, Some(only));
     assert_eq!(cell.connect("203.0.113.20", 22), "ok");
@@ -36,7 +37,8 @@ fn before_a_call(lab: &Lab) {
 
 fn of_its_call(lab: &Lab) {
     let cell = lab.cell(LIST);
-    // It echoes a word when the file is there, which is during the second call, and ends when it is gone.
+    // The program echoes two bytes once the file exists, which is during the second call, then
+    // closes.
     let go = lab.path("go");
     let mut program = cell.command("python3");
     let script = format!(
@@ -56,7 +58,7 @@ fn of_its_call(lab: &Lab) {
     assert_eq!(cell.connect("203.0.113.20", 22), "ok");
     std::fs::write(&go, "").expect("written");
     assert!(child.wait().expect("its end").success());
-    // Told as the first call's, as which it began.
+    // Reported for the first call, in which the connection began.
     let closed = std::iter::from_fn(|| lab.frame()).take(50).find_map(|frame| {
         let FromGateway::Connection { call, connection, .. } = frame else { return None };
         (connection.address.port() == 7).then_some((call, connection.sent, connection.received))
@@ -96,7 +98,7 @@ fn limits(lab: &Lab) {
 
 fn shared_limit(lab: &Lab) {
     let cell = lab.cell(WIDE);
-    // All are open and wait, and then the server answers all at once, with more than the limit on each.
+    // All connections are open before the server sends more than the limit on each of them.
     let open = cell.python(
         "a=[socket.create_connection(('203.0.113.20',9000)) for _ in range(250)]\n\
          for s in a: s.sendall(b'400000'.ljust(20))\n\
@@ -107,7 +109,7 @@ fn shared_limit(lab: &Lab) {
     let tally = cell.tally(1);
     assert_eq!((tally.connections, tally.sent), (250, 5_000), "{tally:?}");
     assert_eq!(tally.received, 300_000);
-    // The same the other way.
+    // The same in the other direction.
     cell.begin(2, None);
     cell.python(
         "a=[socket.create_connection(('203.0.113.20',9003)) for _ in range(250)]\n\
@@ -135,12 +137,12 @@ fn tallies(lab: &Lab) {
     );
     let grant = "[[egress]] hosts = [\"web.test\"], ports = [9000]";
     assert_eq!(denied.grant.as_deref(), Some(grant));
-    // A connection that nobody took is none.
+    // A refused connection is not counted as a connection.
     assert_eq!(cell.connect("203.0.113.20", 9), "ECONNREFUSED");
     assert_eq!(cell.tally(1).connections, 1);
     cell.begin(2, None);
     assert!(cell.tally(2).is_empty());
-    // An answer to a question about a call that never was.
+    // The tally of an unknown call is incomplete.
     assert!(cell.tally(77).incomplete);
 }
 
@@ -162,22 +164,22 @@ fn sent_last(lab: &Lab) {
         }
     };
     there(".ready");
-    // The worker finds the bytes and the question at once.
+    // The worker finds the bytes and the question at the same time.
     let worker = Pid::from_raw(*lab.workers().last().expect("a worker"));
     kill(worker, Signal::SIGSTOP).expect("sent");
     std::fs::write(&go, "").expect("written");
     there(".sent");
-    lab.tell(&ToGateway::Ask { cell: cell.key, call: 1 });
+    lab.send_frame(&ToGateway::Ask { cell: cell.key, call: 1 });
     std::thread::sleep(std::time::Duration::from_millis(50));
     kill(worker, Signal::SIGCONT).expect("sent");
-    let told = loop {
+    let tally = loop {
         match lab.frame() {
             Some(FromGateway::Tally { cell: of, tally, .. }) if of == cell.key => break tally,
             Some(_) => {}
             None => panic!("no tally"),
         }
     };
-    assert_eq!((told.connections, told.sent, told.incomplete), (1, 5, false), "{told:?}");
+    assert_eq!((tally.connections, tally.sent, tally.incomplete), (1, 5, false), "{tally:?}");
     child.kill().unwrap_or_default();
     child.wait().expect("its end");
 }

@@ -1,4 +1,4 @@
-//! Claims about connections of TCP: what they carry, how they end, and what hostile ends can do.
+//! Claims about TCP connections: what they carry, how they end, and what hostile ends can do.
 
 use model::egress::ConnectionEnd;
 use model::egress::frames::FromGateway;
@@ -8,14 +8,14 @@ use crate::world::{LIST, Lab};
 
 pub(super) const ALL: &[Claim] = &[
     ("curl_reaches_a_named_host_by_v4_v6_and_tls", curl_reaches_a_named_host),
-    ("a_connection_gets_the_servers_own_answer", true_answers),
+    ("a_connection_gets_the_answer_of_the_server", true_answers),
     ("an_upload_and_a_download_arrive_whole", bulk),
     ("a_half_closed_connection_still_carries_the_answer", half_closed),
-    ("what_a_program_wrote_before_its_cell_ended_arrives", last_words),
+    ("bytes_written_before_a_cell_ended_arrive", last_words),
     ("connections_that_their_server_never_closes_are_listed", never_closed),
     ("a_server_that_speaks_first_is_relayed_but_not_where_tls_is_expected", server_first),
-    ("a_connection_with_the_ends_of_one_that_was_reset_is_another", same_ends),
-    ("a_program_that_is_gone_leaves_no_connection_of_the_host", left_half_open),
+    ("addresses_and_ports_of_a_reset_connection_can_be_reused", same_ends),
+    ("a_program_that_is_gone_leaves_no_open_connection_on_the_host", left_half_open),
     ("a_window_of_one_byte_and_floods_leave_other_connections_alone", hostile_windows),
 ];
 
@@ -37,7 +37,7 @@ fn true_answers(lab: &Lab) {
     assert_eq!(cell.connect("203.0.113.99", 7), "timeout");
     assert_eq!(cell.connect("198.51.100.14", 7), "EHOSTUNREACH");
     assert_eq!(cell.connect("2001:db8:1::9", 7), "ENETUNREACH");
-    // Denied: by no rule.
+    // Denied, as no rule has them.
     assert_eq!(cell.connect("203.0.113.10", 7), "EHOSTUNREACH");
     assert_eq!(cell.connect("2001:db8::10", 7), "EACCES");
 }
@@ -69,14 +69,14 @@ fn half_closed(lab: &Lab) {
 
 fn last_words(lab: &Lab) {
     let cell = lab.cell(LIST);
-    // It leaves with the bytes still in the kernel, and nothing waits for an answer.
+    // The program exits with the bytes still in the kernel, and nothing waits for an answer.
     cell.python(
         "s=socket.create_connection(('203.0.113.20',9003))\ns.setsockopt(1,7,1<<22)\ns.sendall(bytes(1000000))",
     );
     drop(cell);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while !lab.asked().contains("kept 1000000") {
-        assert!(std::time::Instant::now() < end, "{}", lab.asked());
+    while !lab.server_log().contains("kept 1000000") {
+        assert!(std::time::Instant::now() < end, "{}", lab.server_log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -99,7 +99,8 @@ fn server_first(lab: &Lab) {
 
 fn same_ends(lab: &Lab) {
     let cell = lab.cell(LIST);
-    // The first leaves bytes that its server never takes, and is reset; the second comes from the same port.
+    // The first connection has bytes that its server never reads, and is reset; the second uses the
+    // same port.
     let echoed = cell.python(
         "def made():\n s=socket.socket(); s.setsockopt(1,2,1); s.bind(('10.0.2.15',40001)); s.settimeout(5); \
          s.connect(('203.0.113.20',9004)); return s\n\
@@ -120,7 +121,8 @@ fn left_half_open(lab: &Lab) {
         String::from_utf8_lossy(&output.expect("ss").stdout).lines().count()
     };
     let before = open();
-    // TCP_LINGER2: its kernel forgets the connection a second after the program has closed it.
+    // TCP_LINGER2: the cell's kernel forgets the connection a second after the program has closed
+    // it.
     cell.python(
         "s=socket.create_connection(('203.0.113.20',9005)); s.setsockopt(6,8,1); s.close()",
     );
@@ -146,7 +148,7 @@ fn hostile_windows(lab: &Lab) {
          for _ in range(700):\n x=socket.socket(); x.setblocking(False); x.connect_ex(('203.0.113.99',7)); b.append(x)\n\
          t.sendall(b'still'); print(t.recv(5).decode())",
     );
-    // One that was open before is served. More cannot be opened while 512 are on their way.
+    // An open connection is still served. No more can be opened while 512 are pending.
     assert_eq!(slow, "still");
     assert_eq!(lab.cell(LIST).connect("203.0.113.20", 7), "ok");
 }

@@ -6,10 +6,10 @@ use super::Claim;
 use crate::world::{LIMITED, LIST, Lab, SLOW};
 
 pub(super) const ALL: &[Claim] = &[
-    ("datagrams_go_both_ways_and_their_errors_come_back", datagrams),
-    ("a_datagram_that_a_cell_sent_last_arrives_and_is_counted", last_datagrams),
-    ("all_datagrams_that_a_cell_sent_last_arrive_or_are_told_to_be_missing", last_burst),
-    ("every_datagram_that_is_denied_at_the_end_of_a_call_is_counted", last_denials),
+    ("datagrams_pass_both_ways_and_their_errors_come_back", datagrams),
+    ("the_last_datagram_of_a_cell_arrives_and_is_counted", last_datagrams),
+    ("the_last_datagrams_of_a_cell_arrive_or_the_tally_is_incomplete", last_burst),
+    ("each_datagram_denied_at_the_end_of_a_call_is_counted", last_denials),
     ("ping_gets_its_echo_and_traceroute_its_hops", echo),
     ("datagrams_and_echo_requests_count_with_their_headers_and_end_at_the_limit", limited),
     ("a_server_that_floods_a_flow_is_slowed_and_leaves_others_alone", flooded),
@@ -31,49 +31,52 @@ fn datagrams(lab: &Lab) {
     assert_eq!(udp("2001:db8::20", 7, 10), "10");
     assert_eq!(udp("203.0.113.20", 8, 10), "ECONNREFUSED");
     assert_eq!(udp("2001:db8::20", 8, 10), "ECONNREFUSED");
-    // A rule for TCP alone, and none.
+    // A rule for TCP only, and no rule.
     cell.run("dig +short web.test");
     assert_eq!(udp("203.0.113.10", 7, 10), "EHOSTUNREACH");
     assert_eq!(udp("2001:db8::30", 7, 10), "EACCES");
-    // QUIC, where TCP to the same port is allowed: refused at once, so that clients take TCP.
+    // QUIC where only TCP to the port is allowed: refused at once, so that clients fall back to
+    // TCP.
     assert_eq!(udp("203.0.113.10", 443, 1_200), "EHOSTUNREACH");
     assert_eq!(cell.connect("203.0.113.10", 443), "ok");
-    // Another resolver than the gateway's.
+    // A resolver other than the gateway's.
     assert_eq!(udp("203.0.113.53", 53, 30), "EHOSTUNREACH");
 }
 
 fn last_datagrams(lab: &Lab) {
     for (closes_first, bytes) in [(true, 123), (false, 124)] {
-        // The packet waits for the call. The cell's end and the question come before anybody looks at it.
+        // The packet waits until the call begins. The cell's end and the question come before the
+        // packet is read.
         let cell = lab.waiting_cell(LIST);
         cell.python(&format!(
             "socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(bytes({bytes}),('203.0.113.20',9006))"
         ));
         cell.begin(1, None);
-        let (ask, close) =
-            (ToGateway::Ask { cell: cell.key, call: 1 }, ToGateway::Close { cell: cell.key });
+        let ask = ToGateway::Ask { cell: cell.key, call: 1 };
+        let close = ToGateway::Close { cell: cell.key };
         for frame in if closes_first { [close, ask] } else { [ask, close] } {
-            lab.tell(&frame);
+            lab.send_frame(&frame);
         }
-        let (mut told, mut listed) = (None, None);
-        while told.is_none() || listed.is_none() {
+        let mut tallied = None;
+        let mut listed = None;
+        while tallied.is_none() || listed.is_none() {
             match lab.frame() {
                 Some(FromGateway::Tally { cell: of, tally, .. }) if of == cell.key => {
-                    told = Some((tally.connections, tally.sent));
+                    tallied = Some((tally.connections, tally.sent));
                 }
                 Some(FromGateway::Connection { cell: of, connection, .. }) if of == cell.key => {
                     listed = Some(connection.sent);
                 }
                 Some(_) => {}
-                None => panic!("no frame: {told:?} {listed:?}"),
+                None => panic!("no frame: {tallied:?} {listed:?}"),
             }
         }
         // With its header.
         let counted = bytes + 8;
-        assert_eq!((told, listed), (Some((1, counted)), Some(counted)), "{closes_first}");
+        assert_eq!((tallied, listed), (Some((1, counted)), Some(counted)), "{closes_first}");
         let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        while !lab.asked().contains(&format!("datagram {bytes}")) {
-            assert!(std::time::Instant::now() < end, "{}", lab.asked());
+        while !lab.server_log().contains(&format!("datagram {bytes}")) {
+            assert!(std::time::Instant::now() < end, "{}", lab.server_log());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
@@ -101,13 +104,13 @@ fn limited(lab: &Lab) {
     assert!(ping.contains("3 received"), "{ping}");
     let tally = cell.tally(1);
     assert_eq!((tally.sent, tally.received), (324, 324), "{tally:?}");
-    // Empty ones carry a sequence number, ports and hops.
+    // Empty packets count too: they carry a sequence number, ports and hops.
     let cell = lab.cell(LIMITED);
     let ping = cell.run("ping -c 5 -i 0.01 -W 2 -s 0 203.0.113.20");
     assert!(ping.contains("5 received"), "{ping}");
     let tally = cell.tally(1);
     assert_eq!((tally.sent, tally.received), (40, 40), "{tally:?}");
-    // No datagram is longer than what is left, of a limit of 100,000.
+    // A datagram must fit what is left of the limit of 100,000 bytes.
     let cell = lab.cell(LIMITED);
     cell.python(
         "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(('203.0.113.20',7)); s.settimeout(2)\n\
@@ -121,7 +124,7 @@ fn limited(lab: &Lab) {
 }
 
 fn flooded(lab: &Lab) {
-    // It sends as fast as it can for two seconds; the rate of the profile is 20 KB a second.
+    // The server sends as fast as it can for two seconds; the profile's rate is 20 KB a second.
     let cell = lab.cell(SLOW);
     let count = cell.python(
         "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(1,8,1<<22); s.connect(('203.0.113.20',12)); s.send(b'x')\n\
@@ -131,7 +134,7 @@ fn flooded(lab: &Lab) {
     );
     let received: u64 = count.parse().expect("a number");
     assert!((1_000..200_000).contains(&received), "{received}");
-    // While it lasts, frames of the gateway and other connections have their turn.
+    // Meanwhile frames of the gateway and other connections have their turn.
     let cell = lab.cell(LIST);
     let slowest = cell.python(
         "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(('203.0.113.20',12)); t=socket.create_connection(('203.0.113.20',7))\n\
@@ -142,13 +145,14 @@ fn flooded(lab: &Lab) {
 }
 
 fn last_burst(lab: &Lab) {
-    // On a machine that is busy not all may be sent in time, which is then told.
+    // On a busy machine some may not be sent in time; the tally is then incomplete.
     let whole = (0..20).any(|_| burst(lab, LIST) == Some(33_300));
     assert!(whole, "none of twenty tallies was whole");
-    assert_eq!(burst(lab, SLOW), None, "a rate that lets no such burst through in time");
+    assert_eq!(burst(lab, SLOW), None, "the rate allows no such burst in time");
 }
 
-/// Sends a hundred datagrams right before the end of a call. Returns the bytes in its tally if that is told to be whole.
+/// Sends a hundred datagrams right before the end of a call. Returns the bytes in its tally if the
+/// tally is complete.
 fn burst(lab: &Lab, profile: u16) -> Option<u64> {
     let cell = lab.waiting_cell(profile);
     cell.python(
@@ -156,13 +160,14 @@ fn burst(lab: &Lab, profile: u16) -> Option<u64> {
              for i in range(100): s.sendto(bytes(325),('203.0.113.20',9006))",
     );
     cell.begin(1, None);
-    // The next call begins right after the first is asked about, which must not take its tally away.
-    lab.tell(&ToGateway::Ask { cell: cell.key, call: 1 });
+    // The next call begins right after the question for the first tally, and must not change that
+    // tally.
+    lab.send_frame(&ToGateway::Ask { cell: cell.key, call: 1 });
     cell.begin(2, None);
     let tally = cell.tally(1);
     assert!(tally.connections <= 1 && tally.sent <= 33_300, "{tally:?}");
     assert!(tally.incomplete || tally.sent == 33_300, "{tally:?}");
-    // Asks for the second, which has nothing of what the first has left.
+    // The second call counts nothing of the first.
     let second = cell.tally(2);
     assert_eq!(second.connections, 0, "{second:?}");
     (!tally.incomplete).then_some(tally.sent)
@@ -176,7 +181,7 @@ fn last_denials(lab: &Lab) {
     );
     cell.begin(1, None);
     let tally = cell.tally(1);
-    let told: u64 = tally.denied.iter().map(|denied| denied.count).sum();
-    // On a machine that is busy not all may be read in time, which is then told.
-    assert!(tally.incomplete || told + tally.more == 270, "{told} {}", tally.more);
+    let denied: u64 = tally.denied.iter().map(|denied| denied.count).sum();
+    // On a busy machine some may not be read in time; the tally is then incomplete.
+    assert!(tally.incomplete || denied + tally.more == 270, "{denied} {}", tally.more);
 }

@@ -1,4 +1,4 @@
-//! What the gateway claims, each shown with real programs.
+//! The gateway's claims, each shown with real programs.
 
 mod calls;
 mod connections;
@@ -10,7 +10,7 @@ mod rules;
 
 use super::world::Lab;
 
-/// A claim's name, and what shows it.
+/// A claim: its name, and the function that shows it.
 pub(crate) type Claim = (&'static str, fn(&Lab));
 
 /// Returns every claim, by topic.

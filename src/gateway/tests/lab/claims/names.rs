@@ -1,4 +1,5 @@
-//! Claims about names: which are asked for, and that an address belongs to its name.
+//! Claims about names: which are forwarded, and that an address is reached by the name it was
+//! resolved for.
 
 use model::egress::ConnectionEnd;
 use model::egress::frames::FromGateway;
@@ -10,10 +11,10 @@ pub(super) const ALL: &[Claim] = &[
     ("names_without_a_rule_are_not_forwarded", names_by_rule),
     ("answers_of_the_host_itself_or_of_a_tenants_private_network_are_dropped", rebinding),
     ("dig_sees_truncation_and_asks_by_tcp", dns_by_tcp),
-    ("questions_in_disguise_are_not_forwarded", disguised),
-    ("questions_of_listed_types_alone_are_forwarded", types),
-    ("a_question_that_is_forwarded_has_nothing_else_of_the_cells", canonical),
-    ("an_answer_is_kept_for_its_time", kept),
+    ("disguised_questions_are_not_forwarded", disguised),
+    ("only_questions_of_listed_types_are_forwarded", types),
+    ("a_forwarded_question_carries_only_name_and_type_of_the_cell", canonical),
+    ("an_answer_is_cached_for_its_time_to_live", kept),
     ("questions_count_for_their_call_and_end_at_its_limits", counted),
     ("an_address_of_a_named_host_is_reached_only_by_its_name", pinned),
     ("the_server_name_must_be_one_that_was_resolved", server_name),
@@ -30,15 +31,15 @@ fn names_by_rule(lab: &Lab) {
     let answer = cell.run("dig +noall +comments HTTPS web.test");
     assert!(answer.contains("NOERROR") && answer.contains("ANSWER: 0"), "{answer}");
     assert!(cell.run("dig +noall +comments localhost").contains("NXDOMAIN"));
-    let asked = lab.asked();
+    let asked = lab.server_log();
     assert!(asked.contains("web.test 1"), "{asked}");
     assert!(!asked.contains("secret-data") && !asked.contains("web.test 65"), "{asked}");
-    // The letters' case could carry data.
+    // The case of letters could carry data.
     cell.run("dig +short wEb.tEsT");
-    assert!(!lab.asked().contains("wEb"), "{}", lab.asked());
+    assert!(!lab.server_log().contains("wEb"), "{}", lab.server_log());
     let denied = cell.tally(1).denied;
-    let told = denied.iter().find(|denied| denied.to == "secret-data.other.test");
-    assert!(told.is_some_and(|told| told.grant.is_some()), "{denied:?}");
+    let denial = denied.iter().find(|denied| denied.to == "secret-data.other.test");
+    assert!(denial.is_some_and(|denial| denial.grant.is_some()), "{denied:?}");
 }
 
 fn rebinding(lab: &Lab) {
@@ -50,7 +51,8 @@ fn rebinding(lab: &Lab) {
     assert_eq!(cell.run("dig +short mixed.test"), "203.0.113.10\n");
     assert_eq!(cell.run("dig +short inside.test"), "10.77.0.10\n");
     assert_eq!(cell.run("curl -sS http://inside.test/"), "hello inside.test 0\n");
-    // A network that a rule has may be told for a tenant's name, and is reached on that rule's ports alone.
+    // An address in a network of a rule is returned for a tenant's name, and is reached on that
+    // rule's ports only.
     assert_eq!(cell.run("dig +short lab.wild.test"), "10.77.0.20\n");
     assert_eq!(cell.connect("10.77.0.20", 22), "ok");
     assert_eq!(cell.connect("10.77.0.20", 80), "EHOSTUNREACH");
@@ -80,17 +82,17 @@ fn disguised(lab: &Lab) {
         ));
         (what.to_owned(), answer)
     };
-    // The control: a name that a rule has.
+    // Positive control: a name that a rule has.
     assert_eq!(asked("plain", "h()+q([b'd4ta',b'wild',b'test'])").1, "3");
-    assert!(lab.asked().contains("d4ta.wild.test"), "{}", lab.asked());
+    assert!(lab.server_log().contains("d4ta.wild.test"), "{}", lab.server_log());
     let expected = [
-        // Two questions, of which the second would go along.
+        // Two questions, of which the second would be forwarded along with the first.
         ("two questions", "h(2)+q([b'web',b'test'])+q([b's3cret',b'evil'])", "1"),
         ("an update", "h(1,0x2800)+q([b's3cret',b'wild',b'test'])", "4"),
         ("class chaos", "h()+q([b's3cret',b'wild',b'test'],1,3)", "4"),
         ("a transfer", "h()+q([b's3cret',b'wild',b'test'],252)", "4"),
         ("a type that is text", "h()+q([b's3cret',b'wild',b'test'],0x5345)", "4"),
-        // A dot within a label: `s3cret.wild.test` as one label, or with a rule's name behind it.
+        // A dot within a label: `s3cret.wild.test` as one label, or followed by a rule's name.
         ("a dot in a label", "h()+q([b's3cret.wild',b'test'])", "3"),
         ("a zero in a label", "h()+q([b's3cret\\0',b'wild',b'test'])", "3"),
         ("a name around a rule's", "h()+q([b'web',b'test',b's3cret',b'evil'])", "3"),
@@ -101,7 +103,7 @@ fn disguised(lab: &Lab) {
     for (what, message, code) in expected {
         assert_eq!(asked(what, message), (what.to_owned(), code.to_owned()));
     }
-    assert!(!lab.asked().contains("s3cret"), "{}", lab.asked());
+    assert!(!lab.server_log().contains("s3cret"), "{}", lab.server_log());
 }
 
 fn types(lab: &Lab) {
@@ -124,9 +126,9 @@ fn types(lab: &Lab) {
     for (word, number) in listed {
         let answer = cell.run(&format!("dig +noall +comments {word} types.wild.test"));
         assert!(answer.contains("status: NXDOMAIN"), "{word}: {answer}");
-        assert!(lab.asked().contains(&format!("types.wild.test {number}\n")), "{word}");
+        assert!(lab.server_log().contains(&format!("types.wild.test {number}\n")), "{word}");
     }
-    // By each pair of bytes a cell could send two of its own.
+    // Each type number would let a cell send two bytes of its choice.
     for word in
         ["TYPE21317", "TYPE65280", "ANY", "SSHFP", "TLSA", "NULL", "HINFO", "RRSIG", "TYPE0"]
     {
@@ -140,7 +142,8 @@ fn types(lab: &Lab) {
         let answer = cell.run(&format!("dig +noall +comments {word} types.wild.test"));
         assert!(answer.contains("NOERROR") && answer.contains("ANSWER: 0"), "{word}: {answer}");
     }
-    let forwarded = lab.asked().lines().filter(|line| line.starts_with("types.wild.test ")).count();
+    let forwarded =
+        lab.server_log().lines().filter(|line| line.starts_with("types.wild.test ")).count();
     assert_eq!(forwarded, listed.len());
     let tally = cell.tally(1);
     assert_eq!(tally.questions, 13, "{tally:?}");
@@ -149,20 +152,21 @@ fn types(lab: &Lab) {
 }
 
 fn canonical(lab: &Lab) {
-    // Every bit of a question that a program can set: its number, flags, the letters' case, options of EDNS, more records.
+    // Everything in a question that a program can set: number, flags, case of letters, EDNS
+    // options, additional records.
     let plain = "struct.pack('>6H',1,0x100,1,0,0,0)+b'\\5canon\\4wild\\4test\\0\\0\\1\\0\\1'";
     let loaded = "struct.pack('>6H',0x5345,0x0130,1,0,0,2)+b'\\5cANoN\\4wIld\\4TEst\\0\\0\\1\\0\\1'\
         +b'\\0\\0\\x29\\4\\xd0\\0\\0\\x80\\0\\0\\x0a\\xfd\\xe9\\0\\6s3cret'+b'\\1x\\0\\0\\x10\\0\\1\\0\\0\\0\\0\\0\\7\\6s3cret'";
     let ask = |message: &str| {
-        // A cell of its own: nothing is kept for it yet.
+        // A new cell, whose cache is empty.
         let cell = lab.cell(LIST);
-        let before = lab.asked().len();
+        let before = lab.server_log().len();
         let code = cell.python(&format!(
             "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(3)\n\
              s.sendto({message},('10.0.2.3',53)); print(s.recv(999)[3]&15)"
         ));
         assert_eq!(code, "3");
-        lab.asked().get(before..).expect("what was added").to_owned()
+        lab.server_log().get(before..).expect("what was added").to_owned()
     };
     let forwarded = ask(plain);
     assert!(forwarded.contains("canon.wild.test 1\n"), "{forwarded}");
@@ -171,18 +175,18 @@ fn canonical(lab: &Lab) {
 
 fn kept(lab: &Lab) {
     let cell = lab.cell(LIST);
-    let times = |what: &str| lab.asked().lines().filter(|line| *line == what).count();
+    let times = |what: &str| lab.server_log().lines().filter(|line| *line == what).count();
     let before = (times("lab.wild.test 1"), times("absent.wild.test 1"));
     for _ in 0..5 {
         assert_eq!(cell.run("dig +short lab.wild.test A"), "10.77.0.20\n");
     }
     assert_eq!(times("lab.wild.test 1"), before.0 + 1);
     assert_eq!(cell.tally(1).questions, 1);
-    // It ages.
+    // The cached answer ages.
     let answer = cell.run("dig +noall +answer lab.wild.test A");
     let seconds: u32 = answer.split_whitespace().nth(1).expect("a time").parse().expect("a number");
     assert!((1..=60).contains(&seconds), "{answer}");
-    // Nothing says for how long this absence holds. Another cell keeps its own answers.
+    // Without an SOA record the absence is not cached. Another cell has a separate cache.
     for _ in 0..2 {
         assert_eq!(cell.run("dig +short absent.wild.test A"), "");
     }
@@ -193,8 +197,8 @@ fn kept(lab: &Lab) {
 
 fn counted(lab: &Lab) {
     let cell = lab.cell(LIMITED);
-    let before = lab.asked().matches("\nraw ").count();
-    // Sends labels of its own until it is refused.
+    let before = lab.server_log().matches("\nraw ").count();
+    // Sends names of its choice until it is refused.
     let asked = cell.python(
         "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5)\n\
          def ask(i):\n \
@@ -205,19 +209,19 @@ fn counted(lab: &Lab) {
     );
     let (count, code) = asked.split_once(' ').expect("a count and a code");
     let count: u64 = count.parse().expect("a number");
-    // REFUSED: a client asks another resolver, and gives up.
+    // REFUSED: a client tries the next resolver, then gives up.
     assert_eq!(code, "5");
     let tally = cell.tally(1);
     assert_eq!((tally.questions, tally.connections), (count, 0), "{tally:?}");
     assert!((99_000..=100_000).contains(&tally.sent), "{tally:?}");
     assert!(tally.received >= count * 200, "{tally:?}");
     assert_eq!(
-        lab.asked().matches("\nraw ").count() - before,
+        lab.server_log().matches("\nraw ").count() - before,
         usize::try_from(count).expect("small")
     );
     let why = "limit of the profile: egress_limits.sent";
     assert!(tally.denied.iter().any(|denied| denied.why == why), "{tally:?}");
-    // Each has a line of the audit log, where there is room.
+    // Each question has a line in the audit log, if there is room.
     let cell = lab.cell(LIST);
     cell.run("dig +short a.wild.test");
     let line = std::iter::from_fn(|| lab.frame()).find_map(|frame| {
@@ -236,7 +240,7 @@ fn pinned(lab: &Lab) {
     assert_eq!(cell.connect("203.0.113.10", 80), "EHOSTUNREACH");
     assert!(cell.run("dig +short web.test").contains("203.0.113.10"));
     assert_eq!(cell.connect("203.0.113.10", 80), "ok");
-    // Not on a port that the rule does not have.
+    // A port that the rule does not have.
     assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
 }
 
@@ -265,7 +269,8 @@ fn server_name(lab: &Lab) {
             hello.replace("NAME", name)
         ))
     };
-    // A name over many records and segments is read whole: the server answers with a handshake.
+    // A name spread over many records and segments is read whole: the server answers with a
+    // handshake.
     assert_eq!(split("web.test"), "22");
     assert_eq!(split("other.test"), "ECONNRESET");
 }
@@ -276,11 +281,12 @@ fn host_header(lab: &Lab) {
     assert_eq!(cell.run(&format!("curl -sS -H Host:web.test {to}")), "hello web.test 0\n");
     let refused = cell.run(&format!("curl -sS -H Host:other.test {to}"));
     assert!(refused.contains("reset"), "{refused}");
-    let none = cell.run(&format!("curl -sS -H Host: {to}"));
-    assert!(none.contains("reset"), "{none}");
+    let without = cell.run(&format!("curl -sS -H Host: {to}"));
+    assert!(without.contains("reset"), "{without}");
     let prior = cell.run(&format!("curl -sS --http2-prior-knowledge {to}"));
     assert!(!prior.contains("hello"), "{prior}");
-    // Two requests at once on one connection. The control: both are served; and one for another host is not.
+    // Two pipelined requests on one connection. Positive control: both are served; one for another
+    // host is not.
     let second = |host: &str| {
         cell.python(&format!(
             "s=socket.create_connection(('web.test',80)); s.settimeout(3)\n\

@@ -1,11 +1,11 @@
-//! Claims about requests that are read, and secrets.
+//! Claims about intercepted requests and secrets.
 
 use super::Claim;
 use crate::world::{Lab, READ, SECRET, SEED};
 
 pub(super) const ALL: &[Claim] = &[
     ("requests_of_a_rule_are_judged_one_by_one", requests),
-    ("a_secret_is_put_in_on_the_way_out_and_is_nowhere_in_the_cell", secret),
+    ("a_secret_is_put_in_by_the_gateway_and_never_in_the_cell", secret),
 ];
 
 fn requests(lab: &Lab) {
@@ -28,7 +28,8 @@ fn requests(lab: &Lab) {
         let said = curl(&format!("-i {words}"));
         assert!(said.contains(" 403 ") && said.contains("cofferdam: denied: "), "{words}: {said}");
     }
-    // Of the same address, but not by a rule of the profile; and by none of the cell's authorities.
+    // The same address under a name without a rule; then a client without the authority's
+    // certificate.
     assert!(curl("https://other.test/ok/a").contains("Could not resolve"), "other.test");
     let trusted = cell.run("curl -sS https://web.test/ok/a");
     assert!(trusted.contains("certificate"), "{trusted}");

@@ -36,7 +36,7 @@ fn never(lab: &Lab) {
         "fd00:ec2::254",
         "::ffff:0:7f00:1",
         "fd00::2",
-        // The host's own address of IPv4, by a translator to which there is a route.
+        // An IPv4 address of the host, behind a NAT64 prefix that has a route.
         "64:ff9b::203.0.113.1",
     ] {
         assert_eq!(any.connect(address, 80), "EACCES", "{address}");
@@ -54,7 +54,7 @@ fn named_ports(lab: &Lab) {
         assert_eq!(any.connect("203.0.113.53", port), "EHOSTUNREACH", "{port}");
     }
     let list = lab.cell(LIST);
-    // A range does not name it.
+    // A range of ports does not name port 53.
     assert_eq!(list.connect("203.0.113.20", 53), "EHOSTUNREACH");
     assert_eq!(list.connect("203.0.113.20", 54), "ECONNREFUSED");
 }
@@ -84,19 +84,20 @@ fn narrowed(lab: &Lab) {
     assert_eq!(cell.run("curl -sS http://web.test/"), "hello web.test 0\n");
     assert_eq!(cell.connect("203.0.113.20", 7), "EHOSTUNREACH");
     assert_eq!(cell.run("dig +short a.wild.test"), "");
-    // What the profile does not allow stays so.
+    // What the profile does not allow stays denied.
     cell.begin(4, only(&["other.test"], &["203.0.113.10"], &[]));
     assert_eq!(cell.run("dig +short other.test"), "");
     assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
-    // A name is no way around the networks of the call, and without a rule there is nothing.
-    let held = |within: &str| Only {
+    // A name does not reach beyond the networks of the call, and a call without rules reaches
+    // nothing.
+    let confined = |within: &str| Only {
         hosts: vec!["web.test".parse().expect("a host")],
         within: vec![within.parse().expect("a net")],
         ..Only::default()
     };
-    cell.begin(6, Some(held("10.0.0.0/8")));
+    cell.begin(6, Some(confined("10.0.0.0/8")));
     assert_eq!(cell.connect("203.0.113.20", 80), "EHOSTUNREACH");
-    cell.begin(7, Some(held("203.0.113.0/24")));
+    cell.begin(7, Some(confined("203.0.113.0/24")));
     assert_eq!(cell.run("curl -sS -4 http://web.test/"), "hello web.test 0\n");
     cell.begin(8, Some(Only { rules: Some(Vec::new()), ..Only::default() }));
     assert_eq!(cell.connect("203.0.113.20", 80), "EHOSTUNREACH");
@@ -113,7 +114,7 @@ fn nmap(lab: &Lab) {
             .collect::<Vec<_>>()
     };
     let inside = cell.run("nmap -n -Pn -sT -p 1-1000 203.0.113.20");
-    // Of the ports of the range, 25 and 53 need a rule of their own.
+    // Ports 25 and 53 in the range need a rule that names them.
     assert_eq!(
         ports(&inside),
         [

@@ -1,7 +1,9 @@
-//! The gateway beside bare sockets, in the lab of the tests: connecting, moving bytes, scanning closed ports.
+//! Compares the gateway with bare sockets in the lab of the tests: connecting, moving bytes,
+//! scanning closed ports.
 //!
-//! All run in turns, so that a busy machine slows each alike, and bare twice, so that its noise shows. `cargo bench -p
-//! cofferdam-gateway`; needs what the lab needs, nmap for the scan, and pasta (as root) to have that beside.
+//! All are measured in turns, so that a busy machine slows each alike, and bare twice, to show the
+//! noise. Run by `cargo bench -p cofferdam-gateway`; needs the programs of the lab, nmap for the
+//! scan, and pasta (as root) to compare with it.
 
 #[path = "../tests/lab/world.rs"]
 #[expect(dead_code, reason = "the claims use the rest")]
@@ -11,24 +13,25 @@ use std::process::Command;
 
 use world::{Cell, LIST, Lab};
 
-/// Times that each measurement is repeated; the middle one counts.
+/// How often each measurement is repeated; the median counts.
 const TURNS: usize = 5;
 
-/// Microseconds for one connection, of 500 in a row.
+/// Microseconds per connection, for 500 in a row.
 const CONNECT: &str = "import socket,time\nt=time.perf_counter()\n\
     for _ in range(500):\n s=socket.create_connection(('203.0.113.20',7)); s.close()\n\
     print((time.perf_counter()-t)/500*1e6)";
-/// Microseconds for a byte there and back.
+/// Microseconds per round trip of one byte.
 const ROUND: &str = "import socket,time\ns=socket.create_connection(('203.0.113.20',7)); s.setsockopt(6,1,1)\n\
     t=time.perf_counter()\nfor _ in range(2000): s.sendall(b'x'); s.recv(1)\nprint((time.perf_counter()-t)/2000*1e6)";
-/// Gigabytes per second from the server, and to it.
+/// Gigabytes per second from the server.
 const RECEIVE: &str = "import socket,time\ns=socket.create_connection(('203.0.113.20',9000)); n=400<<20\n\
     t=time.perf_counter(); s.sendall(str(n).encode().ljust(20)); b=bytearray(1<<20)\n\
     while k:=s.recv_into(b): n-=k\nassert n==0\nprint((400<<20)/(time.perf_counter()-t)/1e9)";
+/// Gigabytes per second to the server.
 const SEND: &str = "import socket,time\ns=socket.create_connection(('203.0.113.20',9001)); b=bytes(1<<20)\n\
     t=time.perf_counter()\nfor _ in range(400): s.sendall(b)\ns.shutdown(1); s.recv(99)\n\
     print((400<<20)/(time.perf_counter()-t)/1e9)";
-/// Milliseconds of a scan of 1,000 closed ports.
+/// Milliseconds for a scan of 1,000 closed ports.
 const SCAN: &str = "import subprocess,time\nt=time.perf_counter()\n\
     subprocess.run(['nmap','-n','-Pn','-sT','-p','20000-20999','203.0.113.20'],stdout=subprocess.DEVNULL,check=True)\n\
     print((time.perf_counter()-t)*1e3)";
@@ -52,39 +55,43 @@ fn main() {
             println!("{what}: not run, nmap is missing");
             continue;
         }
-        measure((what, unit), script, &cell, pasta.as_ref());
+        measure(what, unit, script, &cell, pasta.as_ref());
     }
-    println!("an idle worker: {} KiB of its own", own_memory(&lab));
+    println!("an idle worker: {} KiB private", private_memory(&lab));
     println!("load {} at the end", load());
     drop::<Cell<'_>>(cell);
 }
 
-/// Measures one script in each place, in turns, and tells the middle, the least and the most of each. The bare one is
-/// there twice: as far as the second is from the first, differences mean nothing.
-fn measure((what, unit): (&str, &str), script: &str, cell: &Cell<'_>, pasta: Option<&Pasta>) {
+/// Measures one script in each environment, in turns, and prints median, minimum and maximum of
+/// each. Bare is measured twice: differences as large as between the two mean nothing.
+fn measure(what: &str, unit: &str, script: &str, cell: &Cell<'_>, pasta: Option<&Pasta>) {
     let words = ["-c", script];
     let bare = || Some(number(Command::new("/usr/bin/python3").args(words)));
     let within = || Some(number(cell.command("/usr/bin/python3").args(words)));
-    let beside = || pasta.and_then(|pasta| attempted(&mut pasta.command(script)));
-    let places: [(&str, &dyn Fn() -> Option<f64>); 4] =
-        [("bare", &bare), ("cell", &within), ("pasta", &beside), ("bare again", &bare)];
+    let with_pasta = || pasta.and_then(|pasta| attempted(&mut pasta.command(script)));
+    let environments: [(&str, &dyn Fn() -> Option<f64>); 4] =
+        [("bare", &bare), ("cell", &within), ("pasta", &with_pasta), ("bare again", &bare)];
     let mut taken: [Vec<f64>; 4] = Default::default();
     for turn in 0..TURNS {
-        for place in 0..places.len() {
-            // Each turn begins with another.
-            let index = (place + turn) % places.len();
-            if let (Some((_, once)), Some(numbers)) = (places.get(index), taken.get_mut(index)) {
+        for position in 0..environments.len() {
+            // Each turn begins with a different one.
+            let index = (position + turn) % environments.len();
+            if let (Some((_, once)), Some(numbers)) =
+                (environments.get(index), taken.get_mut(index))
+            {
                 numbers.extend(once());
             }
         }
     }
     println!("{what}, {unit}, {TURNS} turns, load {}:", load());
-    for ((name, _), mut numbers) in places.iter().zip(taken) {
+    for ((name, _), mut numbers) in environments.iter().zip(taken) {
         numbers.sort_by(f64::total_cmp);
-        let at = |place: usize| numbers.get(place).copied().unwrap_or_default();
+        let at = |index: usize| numbers.get(index).copied().unwrap_or_default();
         if let Some(last) = numbers.len().checked_sub(1) {
-            let (middle, least, most) = (at(numbers.len() / 2), at(0), at(last));
-            println!("    {name:<12} {middle:9.2} ({least:.2} to {most:.2})");
+            let median = at(numbers.len() / 2);
+            let min = at(0);
+            let max = at(last);
+            println!("    {name:<12} {median:9.2} ({min:.2} to {max:.2})");
         }
         if *name == "pasta" && pasta.is_some() && numbers.len() < TURNS {
             println!("    {name:<12} failed in {} turns", TURNS - numbers.len());
@@ -92,7 +99,7 @@ fn measure((what, unit): (&str, &str), script: &str, cell: &Cell<'_>, pasta: Opt
     }
 }
 
-/// Returns the machine's load, of one minute.
+/// Returns the machine's one-minute load average.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
@@ -104,18 +111,20 @@ fn number(command: &mut Command) -> f64 {
     text.trim().parse().unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Returns the number that a command prints, if it succeeds: pasta of 2023 resets connections that send much.
+/// Returns the number that a command prints, or `None` if it fails: pasta of 2023 resets
+/// connections that send much.
 fn attempted(command: &mut Command) -> Option<f64> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// pasta (Debian's package `passt`), which connects a network namespace by a stack in user mode too.
+/// pasta (Debian's package `passt`), which also connects a network namespace through a user-mode
+/// stack.
 struct Pasta;
 
 impl Pasta {
-    /// Makes what it needs in this namespace: a tun device that an ordinary user may open, and a way to everywhere.
-    /// Returns nothing where it is not there or cannot run, and says so.
+    /// Prepares this namespace: a tun device that an ordinary user may open, and a default route.
+    /// Returns `None` if pasta is missing or cannot run, and prints so.
     fn prepare() -> Option<Self> {
         if !world::installed("pasta") || !world::by_root() {
             println!("pasta: not run, it is missing, or this is not root");
@@ -132,7 +141,8 @@ impl Pasta {
         tried.then_some(Self)
     }
 
-    /// Returns a command that runs Python in a namespace that it makes; as nobody, since it gives up root's rights.
+    /// Returns a command that runs Python in a namespace made by pasta; as user `nobody`, since
+    /// pasta drops root's rights.
     fn command(&self, script: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
@@ -152,14 +162,14 @@ impl Pasta {
     }
 }
 
-/// Returns the memory that a fresh worker shares with nobody, in KiB.
-fn own_memory(lab: &Lab) -> u64 {
+/// Returns the private memory of a fresh worker in KiB.
+fn private_memory(lab: &Lab) -> u64 {
     let cell = lab.cell(LIST);
     assert_eq!(cell.connect("203.0.113.20", 7), "ok");
     let pid = *lab.workers().last().expect("a worker");
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let own =
+    let is_private =
         |line: &&str| line.starts_with("Private_Dirty:") || line.starts_with("Private_Clean:");
-    let sizes = text.lines().filter(own).filter_map(|line| line.split_whitespace().nth(1));
+    let sizes = text.lines().filter(is_private).filter_map(|line| line.split_whitespace().nth(1));
     sizes.filter_map(|size| size.parse::<u64>().ok()).sum()
 }
