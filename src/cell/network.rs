@@ -58,10 +58,10 @@ impl NetworkPlan {
         // Each after the pair is there: a pair made up has no peer yet (ENOTCONN).
         links.set_link(&link(FAR, UP, UP));
         links.set_link(&link(NEAR, UP, UP));
-        links.new_address(NEAR, (INET, 24), &[10, 0, 2, 15]);
+        links.new_address(NEAR, INET, 24, &[10, 0, 2, 15]);
         links.new_default_route(NEAR, INET, &[10, 0, 2, 2]);
         let mut inet6 = RouteRequests::default();
-        inet6.new_address(NEAR, (INET6, 64), &v6(0x15));
+        inet6.new_address(NEAR, INET6, 64, &v6(0x15));
         inet6.new_default_route(NEAR, INET6, &v6(2));
         Self { links, inet6, filter: filter() }
     }

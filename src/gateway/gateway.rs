@@ -494,7 +494,7 @@ impl Gateway<'_> {
         let State::Working { pidfd, lifeline, .. } = &cell.state else { return };
         let is_success = match process::collect(pidfd) {
             Ok(None) => return,
-            Ok(Some(collected)) => collected.well,
+            Ok(Some(collected)) => collected.is_success,
             Err(_) => false,
         };
         // The worker may have seen the end of the cell before this loop does.

@@ -240,7 +240,7 @@ fn addressed(addresses: &[(Ipv4Addr, u8)]) -> io::Result<()> {
     let mut requests = RouteRequests::default();
     requests.set_link(&link(LINK, UP, UP));
     for (address, bits) in addresses {
-        requests.new_address(LINK, (INET, *bits), &address.octets());
+        requests.new_address(LINK, INET, *bits, &address.octets());
     }
     requests.send(&rtnetlink::open()?)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Loading seccomp programs (seccomp(2)): by seccompiler, but for one with a listener.
+//! Loads seccomp programs (seccomp(2)): through seccompiler, except for a filter with a listener.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -21,12 +21,12 @@ pub fn load(program: &[Instruction]) -> Result<()> {
     })
 }
 
-/// Returns the number of instructions as the kernel takes it.
+/// Returns the number of instructions in the width that the kernel takes.
 fn length(program: &[Instruction]) -> Result<u16> {
     u16::try_from(program.len()).map_err(|_| Errno::E2BIG)
 }
 
-/// A program as the kernel takes it (sock_fprog), of instructions that outlive it.
+/// A program in the kernel's layout (sock_fprog); its instructions outlive it.
 #[repr(C)]
 pub(super) struct Program<'p> {
     length: u16,
@@ -35,18 +35,19 @@ pub(super) struct Program<'p> {
 }
 
 impl<'p> Program<'p> {
-    pub(super) fn of(program: &'p [Instruction]) -> Result<Self> {
+    pub(super) fn new(program: &'p [Instruction]) -> Result<Self> {
         let borrowed = std::marker::PhantomData;
         Ok(Self { length: length(program)?, instructions: program.as_ptr(), borrowed })
     }
 }
 
-/// Adds a filter and returns the listener for its SECCOMP_RET_USER_NOTIF verdicts, which seccompiler cannot
-/// do; needs no_new_privs. Waits of a notified call are killable (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19).
+/// Adds a filter and returns the listener for its SECCOMP_RET_USER_NOTIF verdicts, which
+/// seccompiler cannot do. Requires no_new_privs. A caller that waits for its answer stays killable
+/// (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19).
 pub fn load_with_listener(program: &[Instruction]) -> Result<OwnedFd> {
     const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV;
-    let program = Program::of(program)?;
+    let program = Program::new(program)?;
     // SAFETY: `program` is laid out as sock_fprog and points at `length` instructions laid out as
     // sock_filter; both outlive the call.
     let raw = check(unsafe {

@@ -1,4 +1,4 @@
-//! execve with everything prepared: no allocation, no lookup of our own but PATH.
+//! Calls execve(2) with everything prepared: no allocation, and the path is used as given.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -27,7 +27,7 @@ impl Pointers {
     /// Points at `strings`: first `argc` arguments, then variables.
     ///
     /// # Errors
-    /// E2BIG: there is no room for them; the lists do not grow.
+    /// E2BIG if they exceed the room; the lists do not grow.
     pub fn fill<'a>(
         &'a mut self,
         argc: usize,
@@ -37,7 +37,7 @@ impl Pointers {
         self.envp.clear();
         for (index, string) in strings.enumerate() {
             let list = if index < argc { &mut self.argv } else { &mut self.envp };
-            // One place is kept for the null at the end.
+            // Leaves room for the null pointer at the end.
             if list.len() + 1 >= list.capacity() {
                 return Err(Errno::E2BIG);
             }
@@ -49,7 +49,7 @@ impl Pointers {
     }
 }
 
-/// [`Pointers`] together with the strings they point at, which it keeps borrowed.
+/// Filled [`Pointers`], and a borrow of the strings they point at.
 #[derive(Debug)]
 pub struct Filled<'a> {
     pointers: &'a Pointers,

@@ -1,6 +1,7 @@
-//! An end to system calls that wait: a timer's signal interrupts them (setitimer(2), signal(7)).
+//! Interrupts blocking system calls by a timer's signal (setitimer(2), signal(7)).
 //!
-//! For calls that take no timeout and whose O_NONBLOCK another process can clear at any moment.
+//! For calls that take no timeout, on files whose O_NONBLOCK another process can clear at any
+//! moment.
 
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use super::Result;
 
-/// Ends the process if the signal is not the timer's: a sender could otherwise keep it busy for ever. For the
-/// timer it does nothing: with a handler installed, the kernel interrupts a waiting call and does not restart it.
-extern "C" fn ticked(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel gives a pointer to what it has written on this stack.
+/// Exits if the signal is not the timer's: a sender could otherwise keep this process busy for
+/// ever. Otherwise does nothing: with a handler installed, the kernel interrupts a blocking call
+/// and does not restart it.
+extern "C" fn on_alarm(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid pointer to a siginfo_t on this stack.
     let code = unsafe { (*info).si_code };
     if code != libc::SI_KERNEL {
         // SAFETY: takes a number only, and may be called in a handler (signal-safety(7)).
@@ -20,21 +22,22 @@ extern "C" fn ticked(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     }
 }
 
-/// Makes SIGALRM interrupt calls of this process, and blocks it outside of [`within`]. A SIGALRM from another
-/// process ends this one: a cell can end its own init so, unless Landlock confines signals.
+/// Makes SIGALRM interrupt calls of this process, and blocks it outside [`within`]. A SIGALRM from
+/// another process ends this one: a cell can end its init that way, unless Landlock confines
+/// signals.
 pub fn prepare() -> Result<()> {
     SigSet::from(Signal::SIGALRM).thread_block()?;
-    let handler = SigHandler::SigAction(ticked);
+    let handler = SigHandler::SigAction(on_alarm);
     let action = SigAction::new(handler, SaFlags::SA_SIGINFO, SigSet::empty());
-    // SAFETY: the handler touches nothing of the process, so it may run wherever that is.
+    // SAFETY: the handler touches no memory of the process, so it may interrupt any code.
     unsafe { sigaction(Signal::SIGALRM, &action) }.map(drop)
 }
 
-/// Makes a call, after [`prepare`], and interrupts it every `most`, so that one that waits gives EINTR. A call
-/// that does not wait is not affected.
-pub fn within<T>(most: Duration, call: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Makes a call, after [`prepare`], and interrupts it every `period`, so that a call that blocks
+/// fails with EINTR. A call that does not block is not affected.
+pub fn within<T>(period: Duration, call: impl FnOnce() -> Result<T>) -> Result<T> {
     let alarm = SigSet::from(Signal::SIGALRM);
-    tick(most)?;
+    tick(period)?;
     alarm.thread_unblock()?;
     let result = call();
     alarm.thread_block()?;
@@ -49,7 +52,8 @@ fn tick(period: Duration) -> Result<()> {
         tv_usec: period.subsec_micros().into(),
     };
     let timer = libc::itimerval { it_interval: period, it_value: period };
-    // SAFETY: `timer` outlives the call, and the old one is not asked for.
+    // SAFETY: `timer` outlives the call, and the null pointer means that the old value is not
+    // wanted.
     Errno::result(unsafe {
         libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut())
     })

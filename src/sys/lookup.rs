@@ -1,4 +1,4 @@
-//! Looking paths up from a held directory: openat2 and readlinkat.
+//! Looks up paths from an open directory: openat2(2) and readlinkat(2).
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,16 +13,17 @@ use super::{Result, errno};
 pub enum Follow {
     /// Symbolic links, but not the magic links of procfs.
     Texts,
-    /// No symbolic link at all.
+    /// No symbolic links.
     Nothing,
-    /// No symbolic link and no way up.
+    /// No symbolic links, and no way up out of the directory.
     Below,
-    /// No symbolic link, no mount, and no way up.
+    /// No symbolic links, no mount points, and no way up out of the directory.
     Beneath,
 }
 
-/// Flags that open(2) knows (VALID_OPEN_FLAGS in the kernel). It ignores others, which openat2 refuses.
-const KNOWN: i32 = libc::O_ACCMODE
+/// Flags that open(2) knows (VALID_OPEN_FLAGS in the kernel). open(2) ignores other flags, while
+/// openat2(2) refuses them.
+const KNOWN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
     | libc::O_NOCTTY
@@ -57,14 +58,14 @@ pub fn open(
         Follow::Beneath => plain | ResolveFlags::NO_XDEV | ResolveFlags::BENEATH,
     };
     // As open(2) does, rustix sets O_LARGEFILE.
-    let flags = OFlags::from_bits_retain((flags & KNOWN) as u32);
+    let flags = OFlags::from_bits_retain((flags & KNOWN_FLAGS) as u32);
     openat2(directory, path, flags, Mode::from_raw_mode(mode), resolve).map_err(errno)
 }
 
 /// Reads a symbolic link into `buffer` (readlinkat(2)).
 ///
 /// # Errors
-/// ENAMETOOLONG: the text fills the buffer, so it may be longer.
+/// ENAMETOOLONG if the text fills the buffer, so it may be longer.
 pub fn read_link<'b>(directory: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
     let length = readlinkat_raw(directory, name, &mut *buffer).map_err(errno)?;
     if length >= buffer.len() {
@@ -73,8 +74,8 @@ pub fn read_link<'b>(directory: impl AsFd, name: &CStr, buffer: &'b mut [u8]) ->
     buffer.get(..length).ok_or(Errno::ENAMETOOLONG)
 }
 
-/// Returns true if a directory may take two spellings of a name for one: its flag says so (FS_CASEFOLD_FL), or
-/// its filesystem has no such flags.
+/// Returns true if a directory may take two spellings of a name for the same: it has
+/// FS_CASEFOLD_FL, or its filesystem has no such flags.
 pub fn may_fold(directory: impl AsFd) -> Result<bool> {
     const GET_FLAGS: libc::c_ulong = 0x8008_6601;
     const CASEFOLD: libc::c_int = 0x4000_0000;

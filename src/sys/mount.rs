@@ -1,4 +1,4 @@
-//! Mounts: the calls of the new mount API, and openat2.
+//! Mounts: the calls of the new mount API.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -17,12 +17,12 @@ use super::{Result, check, errno};
 /// Makes a detached copy of the mount at `path` and of all mounts below it (open_tree(2) with OPEN_TREE_CLONE).
 ///
 /// # Errors
-/// ELOOP: the path has a symbolic link, perhaps put there since it was resolved.
+/// ELOOP if the path has a symbolic link, perhaps created since the path was resolved.
 pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
     clone_held(open_resolved(path)?)
 }
 
-/// Makes a detached copy of a held mount and of all mounts below it.
+/// Makes a detached copy of the mount of an open file, and of all mounts below it.
 pub fn clone_held(opened: impl AsFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -31,7 +31,7 @@ pub fn clone_held(opened: impl AsFd) -> Result<OwnedFd> {
     open_tree(opened, c"", flags).map_err(errno)
 }
 
-/// Opens a path without symbolic links as a place (O_PATH).
+/// Opens a path without symbolic links with O_PATH.
 pub fn open_resolved(path: &CStr) -> Result<OwnedFd> {
     lookup::open(CWD, path, libc::O_PATH | libc::O_CLOEXEC, 0, Follow::Nothing)
 }
@@ -42,10 +42,11 @@ pub fn attach(tree: impl AsFd, target: &CStr) -> Result<()> {
     move_mount(tree, c"", CWD, target, flags).map_err(errno)
 }
 
-/// Attaches the detached mount `tree` at the file or directory that `place` holds: no path is looked up.
-pub fn attach_held(tree: impl AsFd, place: impl AsFd) -> Result<()> {
+/// Attaches the detached mount `tree` at the file or directory that `target` is open on: no path is
+/// looked up.
+pub fn attach_held(tree: impl AsFd, target: impl AsFd) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(tree, c"", place, c"", flags).map_err(errno)
+    move_mount(tree, c"", target, c"", flags).map_err(errno)
 }
 
 /// Attributes of mounts (mount_setattr(2)).
@@ -57,7 +58,7 @@ pub mod attribute {
     pub(crate) const IDMAP: u64 = 0x10_0000;
 }
 
-/// The mounts that a change of attributes applies to: one, or also those below it.
+/// Which mounts a change of attributes applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     One,
@@ -77,7 +78,7 @@ pub fn set_attributes(mount: impl AsFd, attributes: u64, reach: Reach) -> Result
     change(mount, MountAttr { set: attributes, clear: 0, propagation: 0, userns_fd: 0 }, reach)
 }
 
-/// Maps the owners that `mount` shows by the maps of the user namespace `userns` (MOUNT_ATTR_IDMAP), and sets
+/// Maps the file owners in `mount` by the id maps of the user namespace `userns` (MOUNT_ATTR_IDMAP), and sets
 /// `attributes` on it.
 pub fn set_idmap(mount: impl AsFd, userns: impl AsFd, attributes: u64, reach: Reach) -> Result<()> {
     let userns_fd = userns.as_fd().as_raw_fd() as u64;
@@ -91,7 +92,7 @@ fn change(mount: impl AsFd, attr: MountAttr, reach: Reach) -> Result<()> {
     if reach == Reach::Recursive {
         flags |= libc::AT_RECURSIVE as u32;
     }
-    // SAFETY: `attr` is a whole mount_attr of the size given and outlives the call.
+    // SAFETY: `attr` is a complete mount_attr of the size passed, and outlives the call.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -105,14 +106,15 @@ fn change(mount: impl AsFd, attr: MountAttr, reach: Reach) -> Result<()> {
     .map(drop)
 }
 
-/// Makes a filesystem of kind `kind` and a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
+/// Creates a filesystem of type `kind` and a detached mount of it (fsopen(2), fsconfig(2),
+/// fsmount(2)).
 pub fn new_filesystem(kind: &CStr, attributes: u64) -> Result<OwnedFd> {
     let filesystem = Filesystem::open(kind)?;
     filesystem.create()?;
     filesystem.mount(attributes)
 }
 
-/// A filesystem that is being configured, or that exists (fsopen(2)).
+/// A filesystem context: being configured, or created (fsopen(2)).
 #[derive(Debug)]
 pub struct Filesystem(OwnedFd);
 
@@ -123,36 +125,36 @@ impl AsRawFd for Filesystem {
 }
 
 impl Filesystem {
-    /// Opens the configuration of a new filesystem of kind `kind`.
+    /// Opens the configuration of a new filesystem of type `kind`.
     pub fn open(kind: &CStr) -> Result<Self> {
         fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).map(Self).map_err(errno)
     }
 
-    /// Sets an option that has no value, such as `ro`.
+    /// Sets an option without a value, such as `ro`.
     pub fn set(&self, option: &CStr) -> Result<()> {
         fsconfig_set_flag(&self.0, option).map_err(errno)
     }
 
-    /// Gives an option its value.
+    /// Sets an option to a value.
     pub fn set_to(&self, option: &CStr, value: &CStr) -> Result<()> {
         fsconfig_set_string(&self.0, option, value).map_err(errno)
     }
 
-    /// Makes the filesystem.
+    /// Creates the filesystem.
     pub fn create(&self) -> Result<()> {
         fsconfig_create(&self.0).map_err(errno)
     }
 
-    /// Applies the options to a mounted filesystem. The kernel also drops every name in it that is not in use
+    /// Applies the options to a mounted filesystem. The kernel also drops all unused names in it
     /// from its cache (`reconfigure_super`).
     pub fn reconfigure(&self) -> Result<()> {
         fsconfig_reconfigure(&self.0).map_err(errno)
     }
 
-    /// Makes a detached mount of a filesystem that has been made.
+    /// Makes a detached mount of the created filesystem.
     ///
     /// # Errors
-    /// EINVAL: an attribute is none of fsmount(2).
+    /// EINVAL if an attribute is not one of fsmount(2).
     pub fn mount(&self, attributes: u64) -> Result<OwnedFd> {
         let attributes = u32::try_from(attributes).map_err(|_| Errno::EINVAL)?;
         let attributes = MountAttrFlags::from_bits_retain(attributes);
@@ -160,11 +162,11 @@ impl Filesystem {
     }
 }
 
-/// Returns the number of the mount that a path is on, as in mountinfo; a link at its end is not followed
-/// (statx(2), STATX_MNT_ID).
+/// Returns the id of the mount that a path is on, as in mountinfo; a symbolic link at its end is
+/// not followed (statx(2), STATX_MNT_ID).
 ///
 /// # Errors
-/// ENOTSUP: the kernel is older than 5.8 and does not say.
+/// ENOTSUP if the kernel is older than 5.8.
 pub fn mount_id(path: &CStr) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let status = statx(CWD, path, flags, StatxFlags::MNT_ID).map_err(errno)?;
@@ -175,12 +177,12 @@ pub fn mount_id(path: &CStr) -> Result<u64> {
     }
 }
 
-/// Returns the device and the number of the mount of a held file (statx(2), STATX_MNT_ID).
+/// Returns the device and the mount id of an open file (statx(2), STATX_MNT_ID).
 ///
 /// # Errors
-/// ENOTSUP: the kernel is older than 5.8 and does not say.
+/// ENOTSUP if the kernel is older than 5.8.
 pub fn device_and_mount(held: impl AsFd) -> Result<(u64, u64)> {
-    // Neither changes while a file is held: a server that the filesystem has is not asked.
+    // Neither changes while the file is open, so a network filesystem need not ask its server.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let status = statx(held, c"", flags, StatxFlags::MNT_ID).map_err(errno)?;
     if status.stx_mask & StatxFlags::MNT_ID.bits() == 0 {

@@ -1,4 +1,4 @@
-//! The loopback interface of a network namespace, and packet sockets.
+//! The loopback interface of a network namespace, and options of packet sockets.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -24,10 +24,11 @@ pub fn loopback_up() -> Result<()> {
     .map(drop)
 }
 
-/// Has a packet socket tell checksums and segments that are left to the reader (PACKET_VNET_HDR), and see only
-/// incoming frames that `filter` lets pass, which nobody can change any more (packet(7), SO_LOCK_FILTER).
+/// Prepares a packet socket: frames carry checksum and segmentation metadata (PACKET_VNET_HDR), and
+/// only incoming frames that pass `filter` are received. The filter is locked (packet(7),
+/// SO_LOCK_FILTER).
 pub fn prepare_packet_socket(socket: impl AsFd, filter: &[Instruction]) -> Result<()> {
-    let program = Program::of(filter)?;
+    let program = Program::new(filter)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
@@ -37,7 +38,9 @@ pub fn prepare_packet_socket(socket: impl AsFd, filter: &[Instruction]) -> Resul
 /// Sets an option whose value is a `T`, as setsockopt(2) describes it.
 fn set<T>(socket: impl AsFd, level: libc::c_int, name: libc::c_int, value: &T) -> Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| Errno::EINVAL)?;
-    let (socket, value) = (socket.as_fd().as_raw_fd(), std::ptr::from_ref(value).cast());
-    // SAFETY: the value is readable for its length and outlives the call, as does what a sock_fprog points at.
+    let socket = socket.as_fd().as_raw_fd();
+    let value = std::ptr::from_ref(value).cast();
+    // SAFETY: the value is readable for its length and outlives the call, as does the program that
+    // a sock_fprog points at.
     Errno::result(unsafe { libc::setsockopt(socket, level, name, value, length) }).map(drop)
 }

@@ -1,4 +1,5 @@
-//! seccomp user notification: receiving a call that waits and answering it (seccomp_unotify(2)).
+//! seccomp user notification: receives calls that wait for a decision and answers them
+//! (seccomp_unotify(2)).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -6,14 +7,14 @@ use nix::errno::Errno;
 
 use super::Result;
 
-/// A call that waits for an answer.
+/// A system call that waits for an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
     id: u64,
-    /// The thread that waits, in the receiver's pid namespace.
+    /// The thread that made the call, in the receiver's pid namespace.
     pub pid: i32,
     pub number: u32,
-    /// The registers of the call; memory that they point to may change at any time.
+    /// The arguments of the call; memory that they point to may change at any time.
     pub arguments: [u64; 6],
 }
 
@@ -25,7 +26,7 @@ const IS_VALID: libc::c_ulong = 0x4008_2102;
 const ADD_FD: libc::c_ulong = 0x4018_2103;
 const SET_FLAGS: libc::c_ulong = 0x4008_2104;
 
-/// Receives the next notification. `Ok(None)`: the caller has ended already.
+/// Receives the next notification. Returns `Ok(None)` if the caller has ended already.
 pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
     // SAFETY: seccomp_notif is plain integers, and the kernel demands all zeroes.
     let mut notif: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -43,9 +44,9 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
     }
 }
 
-/// Answers a notification with an error. A caller that has ended is no error.
+/// Answers a notification with an error. If the caller has ended, nothing is reported.
 pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
-    respond(listener, notification, (0, -(errno as i32)), 0)
+    respond(listener, notification, 0, -(errno as i32), 0)
 }
 
 /// Answers a notification with the result 0.
@@ -55,20 +56,22 @@ pub fn succeed(listener: impl AsFd, notification: Notification) -> Result<()> {
 
 /// Answers a notification with the result `value`.
 pub fn answer(listener: impl AsFd, notification: Notification, value: i64) -> Result<()> {
-    respond(listener, notification, (value, 0), 0)
+    respond(listener, notification, value, 0, 0)
 }
 
-/// Lets the kernel execute a call. Only for a call that the filter itself allows: a decision on the memory that
-/// the arguments point to would not hold, as it may have changed by now (seccomp_unotify(2)).
+/// Lets the kernel execute a call. Only for calls that the filter allows anyway: a decision about
+/// memory that the arguments point to would not hold, as the memory may have changed
+/// (seccomp_unotify(2)).
 pub fn proceed(listener: impl AsFd, notification: Notification) -> Result<()> {
     const CONTINUE: u32 = 1;
-    respond(listener, notification, (0, 0), CONTINUE)
+    respond(listener, notification, 0, 0, CONTINUE)
 }
 
 fn respond(
     listener: impl AsFd,
     notification: Notification,
-    (val, error): (i64, i32),
+    val: i64,
+    error: i32,
     flags: u32,
 ) -> Result<()> {
     let mut response = libc::seccomp_notif_resp { id: notification.id, val, error, flags };
@@ -80,8 +83,8 @@ fn respond(
     }
 }
 
-/// Returns true if the caller still waits, so that its pid was not reused and what was read by it is the
-/// caller's (SECCOMP_IOCTL_NOTIF_ID_VALID).
+/// Returns true if the caller still waits. Then its pid was not reused, and memory read through it
+/// belongs to the caller (SECCOMP_IOCTL_NOTIF_ID_VALID).
 pub fn is_waiting(listener: impl AsFd, notification: Notification) -> bool {
     let id = notification.id;
     // SAFETY: IS_VALID takes a pointer to a u64, which outlives the call.
@@ -93,8 +96,8 @@ pub fn is_waiting(listener: impl AsFd, notification: Notification) -> bool {
 /// (SECCOMP_IOCTL_NOTIF_ADDFD with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14).
 ///
 /// # Errors
-/// An errno such as EMFILE if the caller cannot have it, and still needs an answer. ENOENT: the caller has
-/// ended.
+/// The errno, such as EMFILE, if the descriptor cannot be installed; the caller then still needs an
+/// answer. ENOENT if the caller has ended.
 pub fn answer_with(
     listener: impl AsFd,
     notification: Notification,
@@ -113,8 +116,8 @@ pub fn answer_with(
     Errno::result(result).map(drop)
 }
 
-/// Has caller and receiver wake each other on one processor (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6), which
-/// makes answers faster. Returns false on a kernel without it.
+/// Wakes caller and receiver on the same processor, which makes answers faster
+/// (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6). Returns false on a kernel without it.
 pub fn wake_in_step(listener: impl AsFd) -> bool {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: SET_FLAGS takes its flags by value.

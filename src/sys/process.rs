@@ -10,14 +10,14 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 use super::{Result, check, errno};
 
-/// Side of [`clone3`] that a process is on.
+/// Which side of [`clone3`] a process is on.
 #[derive(Debug)]
 pub enum Side {
     Parent(Child),
     Child,
 }
 
-/// A child of ours: its pid in our pid namespace, and its pidfd.
+/// A child process: its pid in this process's pid namespace, and its pidfd.
 #[derive(Debug)]
 pub struct Child {
     pub pid: i32,
@@ -27,8 +27,8 @@ pub struct Child {
 /// Clones this process as fork(2) does, with `namespaces` (CLONE_NEW* flags) and a pidfd, straight into
 /// the control group (version 2) that `cgroup` is open on, if one is given.
 ///
-/// The caller must be single-threaded: the child has this thread only, and a
-/// lock held by another would stay locked in it for ever.
+/// The caller must be single-threaded: the child has this thread only, and a lock held by another
+/// thread would stay locked in it for ever.
 pub fn clone3(namespaces: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Side> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: libc::c_int = -1;
@@ -46,8 +46,8 @@ pub fn clone3(namespaces: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result
         set_tid_size: 0,
         cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
     };
-    // SAFETY: `arguments` is a whole clone_args of the size given, `pidfd` outlives the call, and
-    // without CLONE_VM the child runs on its own copy of this memory, as after fork(2).
+    // SAFETY: `arguments` is a complete clone_args of the size passed, `pidfd` outlives the call,
+    // and without CLONE_VM the child runs on a copy of this memory, as after fork(2).
     let pid = check(unsafe {
         libc::syscall(
             libc::SYS_clone3,
@@ -58,7 +58,7 @@ pub fn clone3(namespaces: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result
     if pid == 0 {
         return Ok(Side::Child);
     }
-    // SAFETY: the kernel stored a new descriptor there that nobody else owns (CLONE_PIDFD).
+    // SAFETY: the kernel stored a new descriptor there that has no other owner (CLONE_PIDFD).
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     Ok(Side::Parent(Child { pid: pid as i32, pidfd }))
 }
@@ -66,30 +66,31 @@ pub fn clone3(namespaces: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result
 /// Opens a pidfd of a process (pidfd_open(2)).
 ///
 /// # Errors
-/// ESRCH: there is no such process.
+/// ESRCH if there is no such process.
 pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(Errno::EINVAL)?;
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(errno)
 }
 
-/// Returns true if two processes have one address space (kcmp(2), KCMP_VM).
+/// Returns true if two processes share their address space (kcmp(2), KCMP_VM).
 ///
 /// # Errors
-/// ESRCH: one of them has ended. EPERM: this process may not look into one. ENOSYS: the kernel has no such call.
+/// ESRCH if either has ended, EPERM if this process may not inspect them, ENOSYS if the kernel
+/// lacks the call.
 pub fn have_one_memory(one: i32, other: i32) -> Result<bool> {
-    /// From the kernel's header; libc does not have it.
+    /// From the kernel's header; libc does not define it.
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: takes numbers only.
     let order = check(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) })?;
     Ok(order == 0)
 }
 
-/// Returns true if two threads have one table of descriptors (kcmp(2), KCMP_FILES).
+/// Returns true if two threads share their descriptor table (kcmp(2), KCMP_FILES).
 ///
 /// # Errors
-/// As [`have_one_memory`].
+/// Same as [`have_one_memory`].
 pub fn have_one_table(one: i32, other: i32) -> Result<bool> {
-    /// From the kernel's header; libc does not have it.
+    /// From the kernel's header; libc does not define it.
     const KCMP_FILES: libc::c_int = 2;
     // SAFETY: takes numbers only.
     let order = check(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) })?;
@@ -99,21 +100,23 @@ pub fn have_one_table(one: i32, other: i32) -> Result<bool> {
 /// Takes a copy of another process's descriptor, closed at exec (pidfd_getfd(2)).
 ///
 /// # Errors
-/// EBADF: it has none of this number. EPERM: this process may not look into that one.
+/// EBADF if the process has no such descriptor, EPERM if this process may not inspect it.
 pub fn take_descriptor(pidfd: impl AsFd, number: u32) -> Result<OwnedFd> {
     let number = i32::try_from(number).map_err(|_| Errno::EBADF)?;
     rustix::process::pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty()).map_err(errno)
 }
 
-/// Returns the soft limit of another process (prlimit(2)); `RLIM_INFINITY` is the greatest u64.
+/// Returns a soft limit of another process (prlimit(2)); `RLIM_INFINITY` is the greatest u64.
 ///
 /// # Errors
-/// EPERM: the process has other ids. ESRCH: it has ended.
+/// EPERM if the process has other ids, ESRCH if it has ended.
 pub fn limit_of(pid: i32, resource: Resource) -> Result<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    let (which, none) = (resource as libc::__rlimit_resource_t, std::ptr::null());
-    // SAFETY: `limit` is writable for a whole rlimit64 and outlives the call; no new limit is given.
-    let result = unsafe { libc::prlimit64(pid, which, none, &raw mut limit) };
+    let which = resource as libc::__rlimit_resource_t;
+    let unchanged = std::ptr::null();
+    // SAFETY: `limit` is a writable rlimit64 that outlives the call; the null pointer sets no new
+    // limit.
+    let result = unsafe { libc::prlimit64(pid, which, unchanged, &raw mut limit) };
     Errno::result(result).map(|_| limit.rlim_cur)
 }
 
@@ -132,24 +135,24 @@ pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
 
 /// Ends this process without destructors, buffers or atexit handlers (_exit(2)).
 pub fn exit_now(code: i32) -> ! {
-    // SAFETY: ends the process; nothing of it is used afterwards.
+    // SAFETY: ends the process; no memory of it is used afterwards.
     unsafe { libc::_exit(code) }
 }
 
-/// Sets the signal this process gets when the thread that made it ends (PR_SET_PDEATHSIG).
-/// Every change of ids resets it: set it after the last one.
+/// Sets the signal that this process gets when its parent thread ends (PR_SET_PDEATHSIG). A change
+/// of ids resets it, so set it after the last one.
 pub fn set_death_signal(signal: Signal) -> Result<()> {
     prctl::set_pdeathsig(signal)
 }
 
-/// Permission for other processes of this uid to look into this one (PR_SET_DUMPABLE).
+/// Whether other processes of this uid may inspect this one (PR_SET_DUMPABLE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dumpable {
     No,
     Yes,
 }
 
-/// Sets PR_SET_DUMPABLE. Every change of ids resets it.
+/// Sets PR_SET_DUMPABLE. A change of ids resets it.
 pub fn set_dumpable(dumpable: Dumpable) -> Result<()> {
     prctl::set_dumpable(dumpable == Dumpable::Yes)
 }
@@ -162,7 +165,8 @@ pub fn set_no_new_privs() -> Result<()> {
 /// Locks SECBIT_NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, so that no uid brings
 /// capabilities back (capabilities(7), "The securebits flags").
 ///
-/// Not KEEP_CAPS: where no set has a capability there is none to keep, and ping(8) ends where it cannot set that.
+/// KEEP_CAPS is left alone: without capabilities there is nothing to keep, and ping(8) fails if it
+/// cannot set that bit.
 pub fn lock_securebits() -> Result<()> {
     const NOROOT: libc::c_ulong = 0b11;
     const NO_SETUID_FIXUP: libc::c_ulong = 0b11 << 2;
@@ -174,7 +178,7 @@ pub fn lock_securebits() -> Result<()> {
     Errno::result(set).map(drop)
 }
 
-/// A child that ended: its wait status and what it and its waited-for children used.
+/// A child that was reaped: its wait status, and what it and its waited-for children used.
 #[derive(Debug, Clone, Copy)]
 pub struct Reaped {
     pub pid: i32,
@@ -189,7 +193,7 @@ pub enum End {
     Signaled(u8),
 }
 
-/// Reaps any child that has ended, without waiting (wait4(2)). `Ok(None)`: none has.
+/// Reaps any ended child, without waiting (wait4(2)). Returns `Ok(None)` if no child has ended.
 pub fn reap() -> Result<Option<Reaped>> {
     let mut status: libc::c_int = 0;
     // SAFETY: rusage is plain integers, for which all zeroes is a value.
@@ -209,7 +213,7 @@ pub fn reap() -> Result<Option<Reaped>> {
     Ok(Some(Reaped { pid, end, used: usage.into() }))
 }
 
-/// Resources that an ended process and all children it had waited for used (getrusage(2)).
+/// Resource usage of an ended process and of the children it had waited for (getrusage(2)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
     pub user_us: u64,
@@ -229,20 +233,21 @@ impl From<libc::rusage> for Used {
     }
 }
 
-/// Reaps the child of a pidfd if it has ended, and returns the resources it used (waitid(2), P_PIDFD).
-/// `Ok(None)`: it has not ended yet.
+/// Reaps the child of a pidfd if it has ended (waitid(2), P_PIDFD). Returns `Ok(None)` if it has
+/// not ended yet.
 pub fn collect(pidfd: impl AsFd) -> Result<Option<Collected>> {
     wait_for(pidfd, libc::WEXITED | libc::WNOHANG)
 }
 
-/// A child that ended; `well` if it exited with code 0.
+/// A child that ended, with its resource usage.
 #[derive(Debug, Clone, Copy)]
 pub struct Collected {
     pub used: Used,
-    pub well: bool,
+    /// True if it exited with code 0.
+    pub is_success: bool,
 }
 
-/// Waits for the child of a pidfd to end, and reaps it: for a child that has just been killed.
+/// Waits until the child of a pidfd has ended, and reaps it: for a child that has just been killed.
 pub fn wait(pidfd: impl AsFd) -> Result<()> {
     loop {
         match wait_for(&pidfd, libc::WEXITED) {
@@ -252,7 +257,7 @@ pub fn wait(pidfd: impl AsFd) -> Result<()> {
     }
 }
 
-/// Calls waitid(2) itself: the C library's function does not return the usage.
+/// Calls waitid(2) directly, as the C library's function does not return the resource usage.
 fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Collected>> {
     // SAFETY: siginfo_t is plain bytes, for which all zeroes is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -269,15 +274,15 @@ fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Collected>>
             &raw mut usage,
         )
     })?;
-    // SAFETY: waitid succeeded, so the pid field of this union is the one in use (or zero).
+    // SAFETY: waitid succeeded, so the pid field of this union is in use, or zero.
     let ended = unsafe { info.si_pid() } != 0;
-    // SAFETY: as above, and of the status field.
+    // SAFETY: same as above, for the status field.
     let status = unsafe { info.si_status() };
-    let well = info.si_code == libc::CLD_EXITED && status == 0;
-    Ok(ended.then(|| Collected { used: usage.into(), well }))
+    let is_success = info.si_code == libc::CLD_EXITED && status == 0;
+    Ok(ended.then(|| Collected { used: usage.into(), is_success }))
 }
 
-/// Addresses of this process's arguments and environment, as `/proc/self/stat` has them.
+/// Addresses of this process's arguments and environment, from `/proc/self/stat`.
 #[derive(Debug, Clone, Copy)]
 pub struct ArgumentPages {
     start: usize,
@@ -289,7 +294,7 @@ impl ArgumentPages {
     pub fn locate() -> std::io::Result<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat")?;
         let malformed = || std::io::Error::other("/proc/self/stat has an unknown shape");
-        // The name in field 2 may hold spaces and brackets: count from its last bracket.
+        // The name in field 2 may hold spaces and brackets: count from the last bracket.
         let rest = stat.rsplit_once(") ").ok_or_else(malformed)?.1;
         let field = |number: usize| -> std::io::Result<usize> {
             rest.split_ascii_whitespace()
@@ -297,27 +302,29 @@ impl ArgumentPages {
                 .and_then(|word| word.parse().ok())
                 .ok_or_else(malformed)
         };
-        let (argument_start, environment_end) = (field(48)?, field(51)?);
-        Ok(Self { start: argument_start, end: environment_end.max(argument_start) })
+        let start = field(48)?;
+        let environment_end = field(51)?;
+        Ok(Self { start, end: environment_end.max(start) })
     }
 
-    /// Overwrites them with `title` and zeroes, and empties the environment of this process.
+    /// Overwrites arguments and environment with `title` and zeroes, and empties the environment of
+    /// this process.
     ///
-    /// They would otherwise be readable in `/proc/<pid>/environ` of every process that is cloned from this
-    /// one and does not exec.
+    /// Otherwise they would stay readable in `/proc/<pid>/environ` of every process that is cloned
+    /// from this one and does not exec.
     pub fn clear(self, title: &str) {
-        // SAFETY: single-threaded by contract of the caller, so nobody reads `environ` meanwhile.
+        // SAFETY: single-threaded by contract of the caller, so no other thread reads `environ`.
         unsafe { libc::clearenv() };
         let length = self.end - self.start;
         if length == 0 {
             return;
         }
         // SAFETY: the kernel placed argv and environ in this writable part of the stack at exec,
-        // and after clearenv nothing in the process refers to it but saved argv pointers, which
-        // are only ever read as bytes.
+        // and after clearenv the process refers to it only by saved argv pointers, which are only
+        // read as bytes.
         let pages = unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, length) };
         pages.fill(0);
-        // The last byte stays zero: a full area would make the kernel look past its end.
+        // The last byte stays zero: without a zero the kernel would read past the end.
         for (to, from) in pages.iter_mut().take(length - 1).zip(title.bytes()) {
             *to = from;
         }
@@ -328,7 +335,7 @@ impl ArgumentPages {
 pub fn is_open(link: impl AsFd) -> Result<bool> {
     let events = libc::POLLRDHUP;
     let mut poll = libc::pollfd { fd: link.as_fd().as_raw_fd(), events, revents: 0 };
-    // SAFETY: one pollfd, which outlives the call, and no waiting.
+    // SAFETY: one pollfd, which outlives the call; the timeout is zero.
     Errno::result(unsafe { libc::poll(&raw mut poll, 1, 0) })?;
     let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL;
     Ok(poll.revents & gone == 0)
@@ -349,8 +356,8 @@ pub fn cloexec_from(first: u32) -> Result<()> {
         .map(drop)
 }
 
-/// Returns the Landlock ABI of this kernel (landlock_create_ruleset(2) with LANDLOCK_CREATE_RULESET_VERSION);
-/// 0 if Landlock is absent or switched off.
+/// Returns the Landlock ABI of this kernel (landlock_create_ruleset(2) with
+/// LANDLOCK_CREATE_RULESET_VERSION); 0 if Landlock is missing or disabled.
 pub fn landlock_abi() -> u32 {
     const VERSION: u32 = 1;
     // SAFETY: with this flag the kernel demands a null attribute of size 0.
@@ -365,27 +372,28 @@ pub fn landlock_abi() -> u32 {
     version.map_or(0, |version| version as u32)
 }
 
-/// Moves `fd` to the number `to` with CLOEXEC, and closes the descriptor that had this number (dup3(2)).
+/// Moves `fd` to the number `to` with CLOEXEC, closing the descriptor that had this number
+/// (dup3(2)).
 pub fn duplicate_to(fd: OwnedFd, to: i32) -> Result<OwnedFd> {
-    // SAFETY: takes numbers only; nothing in the process owns the number `to` at this point.
+    // SAFETY: takes numbers only; the number `to` has no owner in the process at this point.
     let raw = Errno::result(unsafe { libc::dup3(fd.as_raw_fd(), to, libc::O_CLOEXEC) })?;
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Puts a copy of `fd` at the number `to` that stays open at exec (dup2(2), F_SETFD).
-/// Nobody owns it: the program that is executed next inherits it.
+/// Puts a copy of `fd` at the number `to` that stays open at exec (dup2(2), F_SETFD). The copy has
+/// no owner in this process: the next program inherits it.
 pub fn duplicate_inheritable(fd: impl AsFd, to: i32) -> Result<()> {
     let from = fd.as_fd().as_raw_fd();
     if from == to {
         // SAFETY: takes numbers only; dup2 onto itself would leave CLOEXEC set.
         return Errno::result(unsafe { libc::fcntl(from, libc::F_SETFD, 0) }).map(drop);
     }
-    // SAFETY: takes numbers only; the process is about to exec and uses no owner of `to` again.
+    // SAFETY: takes numbers only; the process is about to exec and does not use `to` again.
     Errno::result(unsafe { libc::dup2(from, to) }).map(drop)
 }
 
-/// Lowers this process's priority by `by` steps, for good (nice(2)).
+/// Raises this process's nice value by `by`, for good (nice(2)).
 pub fn give_way(by: i32) -> Result<()> {
     rustix::process::nice(by).map(drop).map_err(errno)
 }

@@ -1,4 +1,4 @@
-//! Reading another process's memory (process_vm_readv(2)).
+//! Reads another process's memory (process_vm_readv(2)).
 
 use std::io::IoSliceMut;
 
@@ -8,18 +8,18 @@ use nix::unistd::Pid;
 
 use super::Result;
 
-/// Bytes of the smallest page of a supported machine.
-const PAGE: usize = 4096;
+/// Smallest page size of the supported machines.
+const MIN_PAGE: usize = 4096;
 
-/// Reads up to `buffer.len()` bytes at `address` of process `pid`; fewer where its memory ends.
+/// Reads up to `buffer.len()` bytes at `address` of process `pid`; fewer if its memory ends there.
 ///
 /// # Errors
-/// EFAULT: nothing can be read there. EPERM, ESRCH: it may not be read, or is gone.
+/// EFAULT if nothing can be read there, EPERM if the process may not be read, ESRCH if it is gone.
 pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
     let length = buffer.len();
     let start = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
-    // In two pieces, cut at a page's end: the kernel reads a piece whole or not at all.
-    let first = length.min(PAGE - start % PAGE);
+    // Two pieces, split at a page boundary: the kernel reads a piece completely or not at all.
+    let first = length.min(MIN_PAGE - start % MIN_PAGE);
     let second = start.checked_add(first).ok_or(Errno::EFAULT)?;
     let remote = [
         RemoteIoVec { base: start, len: first },

@@ -1,4 +1,5 @@
-//! Messages that make links, addresses and routes in a network namespace (rtnetlink(7)).
+//! Builds and sends messages that create links, addresses and routes in a network namespace
+//! (rtnetlink(7)).
 
 use std::os::fd::OwnedFd;
 
@@ -14,10 +15,10 @@ const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 const REQUEST_ACK: u16 = 0x5;
 const CREATE_EXCLUSIVE: u16 = 0x600;
-/// Bytes of a message's header.
+/// Size of a message header.
 const HEADER: usize = 16;
 
-/// Requests that go to the kernel in one packet, and are answered one by one.
+/// Requests that are sent to the kernel in one packet, and answered one by one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteRequests {
     bytes: Vec<u8>,
@@ -34,18 +35,19 @@ pub fn open() -> Result<OwnedFd> {
 }
 
 impl RouteRequests {
-    /// Makes a link, of which `body` is the whole message.
+    /// Adds a request to create a link; `body` is the whole message.
     pub fn new_link(&mut self, body: &[u8]) {
         self.add(NEW_LINK, CREATE_EXCLUSIVE, body);
     }
 
-    /// Changes a link.
+    /// Adds a request to change a link.
     pub fn set_link(&mut self, body: &[u8]) {
         self.add(SET_LINK, 0, body);
     }
 
-    /// Gives a link an address of a family, with the bits of its network. Nobody else can have it, so none is looked for.
-    pub fn new_address(&mut self, index: u32, (family, bits): (u8, u8), address: &[u8]) {
+    /// Adds a request to give a link an address with a prefix of `bits`. Skips duplicate address
+    /// detection: no other host is on the link.
+    pub fn new_address(&mut self, index: u32, family: u8, bits: u8, address: &[u8]) {
         const ADDRESS: u16 = 1;
         const LOCAL: u16 = 2;
         const NO_DETECTION: u8 = 2;
@@ -56,11 +58,13 @@ impl RouteRequests {
         self.add(NEW_ADDRESS, CREATE_EXCLUSIVE, &body);
     }
 
-    /// Sends all destinations of a family over a link, in the main table.
+    /// Adds a default route over a link for one address family, in the main table.
     pub fn new_default_route(&mut self, index: u32, family: u8, gateway: &[u8]) {
         const OUT: u16 = 4;
         const GATEWAY: u16 = 5;
-        let (main, boot, unicast) = (254, 3, 1);
+        let main = 254;
+        let boot = 3;
+        let unicast = 1;
         let mut body = vec![family, 0, 0, 0, main, boot, 0, unicast, 0, 0, 0, 0];
         attribute(&mut body, OUT, &index.to_ne_bytes());
         attribute(&mut body, GATEWAY, gateway);
@@ -72,16 +76,16 @@ impl RouteRequests {
         self.bytes.extend(length.to_ne_bytes());
         self.bytes.extend(kind.to_ne_bytes());
         self.bytes.extend((REQUEST_ACK | flags).to_ne_bytes());
-        // Sequence number and sender, which nobody looks at.
+        // Sequence number and sender pid, both unused.
         self.bytes.extend([0; 8]);
         self.bytes.extend(body);
         self.count += 1;
     }
 
-    /// Sends them all, without allocation.
+    /// Sends all requests, without allocating.
     ///
     /// # Errors
-    /// The first error among the answers, once all are read.
+    /// The first error among the answers, after reading all of them.
     pub fn send(&self, route: &OwnedFd) -> Result<()> {
         send(route, &self.bytes, &[])?;
         let mut first = Ok(());
@@ -108,7 +112,7 @@ pub fn attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Makes an ifinfomsg.
+/// Builds an ifinfomsg.
 pub fn link(index: u32, flags: u32, change: u32) -> Vec<u8> {
     let mut body = vec![0; 4];
     body.extend(index.to_ne_bytes());
@@ -122,15 +126,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_message_has_its_own_length() {
+    fn every_message_states_its_length() {
         let mut requests = RouteRequests::default();
         let mut body = link(2, 1, 1);
         attribute(&mut body, 3, b"eth0\0");
         requests.new_link(&body);
         requests.set_link(&link(2, 1, 1));
-        requests.new_address(2, (2, 24), &[10, 0, 2, 15]);
+        requests.new_address(2, 2, 24, &[10, 0, 2, 15]);
         requests.new_default_route(2, 10, &[0xfd; 16]);
-        let (mut at, mut seen) = (0, 0);
+        let mut at = 0;
+        let mut seen = 0;
         while let Some(length) = requests.bytes.get(at..at + 4) {
             let length = u32::from_ne_bytes(length.try_into().expect("four bytes"));
             assert!(length.is_multiple_of(4) && length > 16, "{length}");

@@ -1,7 +1,7 @@
 //! A child that shares its parent's memory until it execs, as with vfork(2).
 //!
-//! execve(2) of a copied process frees the copy before the new program runs, which is half of its cost. Shared
-//! memory is freed later, when the parent ends.
+//! execve(2) of a forked process frees the copied memory before the new program runs, which is half
+//! of its cost. Shared memory is freed later, when the parent ends.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -12,12 +12,12 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use super::Result;
 use super::process::exit_now;
 
-/// Bytes of the child's stack; only touched pages take memory.
+/// Size of the child's stack; only touched pages take memory.
 const SIZE: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(256 * 1024 - 1);
-/// Bytes below the stack without access: a child that runs out of stack dies there.
+/// Size of the inaccessible area below the stack: a child that overflows the stack dies there.
 const GUARD: usize = 16 * 1024;
 
-/// A stack for the child, which cannot use its parent's while both have the memory.
+/// A stack for the child, which cannot use its parent's stack while both share the memory.
 #[derive(Debug)]
 pub struct Stack {
     lowest: NonNull<libc::c_void>,
@@ -31,16 +31,17 @@ impl Stack {
     pub fn new() -> Result<Self> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_STACK | MapFlags::MAP_NORESERVE;
-        // SAFETY: a new mapping where the kernel likes it: nothing that exists is touched.
+        // SAFETY: a new mapping at an address that the kernel chooses: no existing mapping is
+        // touched.
         let lowest = unsafe { mmap_anonymous(None, SIZE, access, flags) }?;
         let stack = Self { lowest };
-        // SAFETY: the first pages of the mapping just made, which nobody uses.
+        // SAFETY: the first pages of the mapping just made, which are not in use yet.
         unsafe { mprotect(lowest, GUARD, ProtFlags::PROT_NONE) }?;
         Ok(stack)
     }
 
-    /// Returns the first address above the stack. It is at a page, so it has the alignment of 16 bytes that the
-    /// ABIs of x86-64 and aarch64 ask for.
+    /// Returns the first address above the stack. It is page-aligned, which satisfies the 16 bytes
+    /// that the ABIs of x86-64 and aarch64 require.
     fn top(&self) -> *mut libc::c_void {
         self.lowest.as_ptr().wrapping_byte_add(SIZE.get())
     }
@@ -48,21 +49,23 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone, and goes with it.
+        // SAFETY: only this value refers to the mapping, and it is being dropped.
         let unmapped = unsafe { munmap(self.lowest, SIZE.get()) };
-        // It cannot fail for a whole mapping of ours; if it did, only some memory would stay in use.
+        // Unmapping a whole mapping cannot fail; if it did, only some memory would stay in use.
         unmapped.unwrap_or_default();
     }
 }
 
-/// Runs `body` in a child on `stack`, and waits until the child has exec'd or ended. The child is
-/// one of this process's parent (CLONE_PARENT of clone(2)), which reaps it.
+/// Runs `body` in a child on `stack`, and waits until the child has exec'd or ended. The child
+/// becomes a child of this process's parent (CLONE_PARENT of clone(2)), which reaps it.
 ///
-/// `ends` is a connected pair of sockets that no other process has open. The second closes here at once, and in
-/// the child when it execs or ends, which hangs the first one up. CLONE_VFORK would wait in a state that counts
-/// as load: a host would show a load of 1 for each child that waits for its job.
+/// `ends` is a connected pair of sockets that no other process has open. The second is closed here
+/// at once, and in the child when it execs or ends, which hangs up the first. CLONE_VFORK would
+/// wait in a state that counts towards the load: a host would show a load of 1 for each child that
+/// waits for its job.
 ///
-/// Only for a process of one thread. `body` changes the memory that this process goes on with.
+/// The process must be single-threaded. `body` changes the memory that this process continues to
+/// use.
 ///
 /// # Errors
 /// The errno of clone(2), before `body` runs; or of close(2) or poll(2).
@@ -71,23 +74,24 @@ pub fn run<F: FnOnce()>(
     ends: (BorrowedFd<'_>, BorrowedFd<'_>),
     body: F,
 ) -> Result<()> {
+    let (near, far) = ends;
     let mut body = Some(body);
-    let mut hangs_up = libc::pollfd { fd: ends.0.as_raw_fd(), events: 0, revents: 0 };
+    let mut hangs_up = libc::pollfd { fd: near.as_raw_fd(), events: 0, revents: 0 };
     let flags = libc::CLONE_VM | libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: `stack` is writable memory that nobody else uses while it is borrowed, and `body` outlives the
+    // SAFETY: `stack` is writable memory that is borrowed exclusively, and `body` outlives the
     // child's use of it: this function returns when the child has left this memory. Until then this
-    // process only closes a descriptor and polls, which touches nothing but this frame.
+    // process only closes a descriptor and polls, which touches nothing outside this frame.
     let pid = unsafe { libc::clone(first::<F>, stack.top(), flags, (&raw mut body).cast()) };
     Errno::result(pid)?;
-    // SAFETY: takes a number. This process uses its copy of the descriptor no more, it only ends.
-    Errno::result(unsafe { libc::close(ends.1.as_raw_fd()) })?;
+    // SAFETY: takes a number. This process does not use the descriptor again.
+    Errno::result(unsafe { libc::close(far.as_raw_fd()) })?;
     // SAFETY: one pollfd, which outlives the call.
     Errno::result(unsafe { libc::poll(&raw mut hangs_up, 1, -1) }).map(drop)
 }
 
 /// Runs the child's body. A panic aborts here: it cannot unwind out of an `extern "C"` function.
 extern "C" fn first<F: FnOnce()>(body: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `run` passes the address of its `Option<F>`, and stays away from it while this runs.
+    // SAFETY: `run` passes the address of its `Option<F>`, and does not use it while this runs.
     let body = unsafe { &mut *body.cast::<Option<F>>() };
     if let Some(body) = body.take() {
         body();
@@ -102,9 +106,10 @@ mod tests {
     use super::*;
     use crate::process::{self, Side};
 
-    /// In a child of its own, whose child the test then is the parent of.
+    /// Forks first: the child then calls `run`, so this test process becomes the parent of the
+    /// sharing child.
     #[test]
-    fn a_sharing_child_is_its_makers_sibling_and_its_writes_are_seen() -> Result<()> {
+    fn a_sharing_child_has_the_same_parent_and_writes_shared_memory() -> Result<()> {
         let mut stack = Stack::new()?;
         let (reader, writer) = nix::unistd::pipe()?;
         match process::clone3(0, None)? {

@@ -1,41 +1,41 @@
-//! Dispositions of signals in this process and in the programs of its children (signal(7)).
+//! Signal dispositions of this process and of the programs that it executes (signal(7)).
 
 use nix::errno::Errno;
 
 use super::{Result, check};
 
-/// Sets SIGCHLD to its default and blocks no signal, so that children can be waited for. Both are inherited
-/// across exec (signal(7)), so the parent of this program may have left them otherwise.
+/// Resets SIGCHLD to its default and unblocks all signals, so that children can be waited for. Both
+/// settings are inherited across exec, so the program that started this one may have changed them.
 pub fn usual_signals() -> Result<()> {
-    // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
+    // SAFETY: SIG_DFL is not a function of this program; otherwise the call takes numbers only.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
         return Err(Errno::last());
     }
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
-/// Has the kernel reap children of this process, which never waits for one (wait(2)).
+/// Makes the kernel reap children of this process, which does not wait for any (wait(2)).
 pub fn forget_children() -> Result<()> {
-    // SAFETY: SIG_IGN is no function of ours; the call takes numbers only otherwise.
+    // SAFETY: SIG_IGN is not a function of this program; otherwise the call takes numbers only.
     let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Sets every signal to its default: a signal that the parent of this program ignored would be ignored in every
-/// child, as exec keeps it (signal(7)). Two stay ignored, SIGPIPE by the Rust runtime and SIGXFSZ: a process that
-/// starts programs gets EPIPE and EFBIG from a write instead.
+/// Resets every signal to its default: exec keeps ignored signals, so every child would ignore what
+/// the program that started this one ignored (signal(7)). Two stay ignored, SIGPIPE by the Rust
+/// runtime and SIGXFSZ: a process that starts programs then gets EPIPE and EFBIG from a write.
 ///
 /// # Errors
 /// The errno of rt_sigaction(2).
 pub fn default_signals() -> Result<()> {
     const BYTES: usize = 8;
-    // Not by the C library, which changes none of its own two (nptl(7)).
+    // By system call, as the C library does not change the two signals that it reserves (nptl(7)).
     let others = [libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE, libc::SIGXFSZ];
     for number in (1..=64).filter(|number| !others.contains(number)) {
-        // Handler, flags, restorer and mask: SIG_DFL is 0, and there is no flag and no signal in it.
+        // Handler SIG_DFL, no flags, no restorer, and an empty mask: all zeroes.
         let action = [0_usize; 4];
-        // SAFETY: `action` is as long as the kernel's structure, outlives the call and names no function of
-        // ours; the old one is not asked for.
+        // SAFETY: `action` has the size of the kernel's structure, outlives the call and names no
+        // function; the null pointer means that the old action is not wanted.
         check(unsafe {
             let old = std::ptr::null_mut::<libc::c_void>();
             libc::syscall(libc::SYS_rt_sigaction, number, action.as_ptr(), old, BYTES)
@@ -44,27 +44,28 @@ pub fn default_signals() -> Result<()> {
     ignore_file_size_signal()
 }
 
-/// Completes [`default_signals`] before exec, so that a program finds signals as from a shell: SIGPIPE and
-/// SIGXFSZ end it, and none is blocked.
+/// Completes [`default_signals`] before exec, so that a program gets the signals as from a shell:
+/// SIGPIPE and SIGXFSZ kill it, and no signal is blocked.
 pub fn program_signals() -> Result<()> {
     for number in [libc::SIGPIPE, libc::SIGXFSZ] {
-        // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
+        // SAFETY: SIG_DFL is not a function of this program; otherwise the call takes numbers only.
         if unsafe { libc::signal(number, libc::SIG_DFL) } == libc::SIG_ERR {
             return Err(Errno::last());
         }
     }
     // SAFETY: sigset_t is plain integers, for which all zeroes is the empty set.
-    let none: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `none` outlives the call; the old mask is not asked for.
+    let empty: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `empty` outlives the call; the null pointer means that the old mask is not wanted.
     Errno::result(unsafe {
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut())
     })
     .map(drop)
 }
 
-/// Ignores SIGXFSZ: a write past RLIMIT_FSIZE then gives EFBIG instead of ending the process.
+/// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails with EFBIG instead of killing the
+/// process.
 pub fn ignore_file_size_signal() -> Result<()> {
-    // SAFETY: SIG_IGN is no function of ours; the call takes numbers only otherwise.
+    // SAFETY: SIG_IGN is not a function of this program; otherwise the call takes numbers only.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
 }

@@ -79,7 +79,7 @@ pub(super) fn boot(
             .during("compiling the filter of inits")?,
         landlock_abi,
         memory: MemoryHold::BestEffort,
-        socket_bytes: socket::bytes_at_first(&inherited.link)
+        socket_bytes: socket::default_buffer_bytes(&inherited.link)
             .during("asking what a socket holds")?,
         open_files: super::open_files::share(inherited.caps.cells),
         proc,

@@ -154,7 +154,7 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError
             .during("compiling the filter of inits")?,
         landlock_abi,
         memory,
-        socket_bytes: socket::bytes_at_first(&inherited.link)
+        socket_bytes: socket::default_buffer_bytes(&inherited.link)
             .during("asking what a socket holds")?,
         open_files: super::open_files::share(inherited.caps.cells),
         proc,

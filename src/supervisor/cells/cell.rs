@@ -486,7 +486,7 @@ impl Cell {
     /// Collects the cell's init if it has ended; then nothing of the cell is left.
     pub(crate) fn collect(&self) -> Result<Option<Used>, Errno> {
         let Some(collected) = process::collect(&self.child.pidfd)? else { return Ok(None) };
-        if let Some(domain) = self.domain.filter(|_| !collected.well) {
+        if let Some(domain) = self.domain.filter(|_| !collected.is_success) {
             // Nobody ends its processes any more, and which they are is not known here: all cells
             // of this supervisor end.
             tracing::error!("an init did not end its cell: every cell ends");
