@@ -1,5 +1,5 @@
-//! Makes the freestanding programs: static, without a C library, so that neither needs a compiler or a
-//! second file.
+//! Builds the freestanding programs: static and without a C library, so that a cell needs no other
+//! file to run them.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=probe");
     println!("cargo::rerun-if-changed=clerk");
     println!("cargo::rerun-if-changed=runner");
-    // Set for these alone, here; as examples of the package they are ordinary programs.
+    // Set only here; built as examples of the package, the programs are ordinary ones.
     println!("cargo::rustc-check-cfg=cfg(freestanding)");
     freestanding("probe")?;
     freestanding("clerk")?;
@@ -33,7 +33,7 @@ fn freestanding(name: &str) -> Result<(), Box<dyn Error>> {
     ]);
     command.args(["-Crelocation-model=static", "-Ctarget-feature=+crt-static"]);
     command.args(["-Clink-arg=-nostdlib", "-Clink-arg=-nostartfiles", "-Clink-arg=-static"]);
-    // Page after page of padding is left out: it is embedded.
+    // Leaves out page-sized padding, as the program is embedded.
     command.args(["-Clink-arg=-Wl,-z,noseparate-code,--build-id=none"]);
     command.arg("--target").arg(variable("TARGET")?);
     if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
@@ -44,7 +44,7 @@ fn freestanding(name: &str) -> Result<(), Box<dyn Error>> {
     command.arg("-o").arg(&program).arg(format!("{name}/main.rs"));
     let status = command.status()?;
     if !status.success() {
-        return Err(format!("cofferdam-{name} cannot be made: {status}").into());
+        return Err(format!("cofferdam-{name} cannot be built: {status}").into());
     }
     Ok(())
 }

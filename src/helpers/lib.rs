@@ -1,11 +1,11 @@
-//! Programs that run inside cells, without the standard library: what they are made of is the only
-//! `unsafe` beside `sys`.
+//! The programs that run inside cells, embedded as bytes. They are built without the standard
+//! library; apart from `sys`, only they contain `unsafe` code.
 
-/// `cofferdam-probe`, which makes one attempt and prints the kernel's answer; made from `probe/`.
+/// `cofferdam-probe`, which makes one attempt and prints the kernel's answer; built from `probe/`.
 pub const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-probe"));
 
-/// `cofferdam-clerk`, which reads and writes files in cells; made from `clerk/`.
+/// `cofferdam-clerk`, which reads and writes files in cells; built from `clerk/`.
 pub const CLERK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-clerk"));
 
-/// `cofferdam-runner`, which stands around the scripts of a project in cells; made from `runner/`.
+/// `cofferdam-runner`, which runs the scripts of a project in cells; built from `runner/`.
 pub const RUNNER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-runner"));

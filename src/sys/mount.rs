@@ -181,10 +181,10 @@ pub fn mount_id(path: &CStr) -> Result<u64> {
 ///
 /// # Errors
 /// ENOTSUP if the kernel is older than 5.8.
-pub fn device_and_mount(held: impl AsFd) -> Result<(u64, u64)> {
+pub fn device_and_mount(file: impl AsFd) -> Result<(u64, u64)> {
     // Neither changes while the file is open, so a network filesystem need not ask its server.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let status = statx(held, c"", flags, StatxFlags::MNT_ID).map_err(errno)?;
+    let status = statx(file, c"", flags, StatxFlags::MNT_ID).map_err(errno)?;
     if status.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
         return Err(Errno::ENOTSUP);
     }

@@ -145,7 +145,7 @@ pub fn set_death_signal(signal: Signal) -> Result<()> {
     prctl::set_pdeathsig(signal)
 }
 
-/// Whether other processes of this uid may inspect this one (PR_SET_DUMPABLE).
+/// Permission of other processes of this uid to inspect this one (PR_SET_DUMPABLE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dumpable {
     No,

@@ -130,7 +130,7 @@ fn send_with(
     }
 }
 
-/// Whether to wait for a packet, or to fail with EAGAIN.
+/// Choice between waiting for a packet and failing with EAGAIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketWait {
     Yes,

@@ -1,4 +1,4 @@
-//! Files by descriptor: the calls that the clerk makes, and what it sees of a file.
+//! File operations of clerk and runner, by descriptor and raw system calls.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::errno::Errno;
 use crate::sys::{self, number};
 
-/// Numbers of calls that the helper of the self-test does not make.
+/// Numbers of calls that the probe does not make.
 #[cfg(target_arch = "x86_64")]
 mod more {
     pub const PREAD64: usize = 17;
@@ -17,7 +17,7 @@ mod more {
     pub const GETRANDOM: usize = 318;
     pub const STATX: usize = 332;
     pub const FACCESSAT: usize = 269;
-    /// fcntl.h of this architecture.
+    /// From fcntl.h of this architecture.
     pub const O_DIRECTORY: usize = 0o200_000;
     pub const O_NOFOLLOW: usize = 0o400_000;
 }
@@ -32,7 +32,7 @@ mod more {
     pub const GETRANDOM: usize = 278;
     pub const STATX: usize = 291;
     pub const FACCESSAT: usize = 48;
-    /// fcntl.h of this architecture.
+    /// From fcntl.h of this architecture.
     pub const O_DIRECTORY: usize = 0o40_000;
     pub const O_NOFOLLOW: usize = 0o100_000;
 }
@@ -45,27 +45,26 @@ const O_CREAT: usize = 0o100;
 const O_EXCL: usize = 0o200;
 const O_TRUNC: usize = 0o1000;
 const O_APPEND: usize = 0o2000;
-/// Permission to write (access(2)).
+/// Tests for permission to write (access(2)).
 const W_OK: usize = 2;
 const O_NOCTTY: usize = 0o400;
-/// No open of the clerk waits: not for a FIFO's other end, not for a device.
+/// No open of the clerk blocks, whether on a FIFO or on a device.
 const O_NONBLOCK: usize = 0o4_000;
 const O_CLOEXEC: usize = 0o2_000_000;
-/// AT_FDCWD: -100.
-const NOWHERE: usize = usize::MAX - 99;
-/// AT_EMPTY_PATH.
-const EMPTY_PATH: usize = 0x1000;
+/// AT_FDCWD is -100.
+const AT_FDCWD: usize = usize::MAX - 99;
+const AT_EMPTY_PATH: usize = 0x1000;
 
-/// Most bytes of a file that is read or written whole, the bound on every input.
-pub const MOST: usize = 8 << 20;
+/// Maximum size of a file that is read or written whole, and of any input.
+pub const MAX_FILE_BYTES: usize = 8 << 20;
 
-/// An open file, closed when it is dropped.
+/// An open file, closed on drop.
 #[derive(Debug)]
 pub struct OpenFile(pub usize);
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        // It was open; nothing is to be done about an error of an earlier write.
+        // The descriptor is open; an error of an earlier write cannot be handled here.
         sys::call(number::CLOSE, &[self.0]).map(drop).unwrap_or_default();
     }
 }
@@ -80,7 +79,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Returns the kind of file, in words.
+    /// Returns the type of the file, in words.
     pub fn kind(&self) -> &'static str {
         match self.mode >> 12 {
             0o10 => "file",
@@ -97,23 +96,23 @@ impl Stat {
         self.kind() == kind
     }
 
-    /// Permissions without set-id and sticky bits.
+    /// Returns the permissions without set-id and sticky bits.
     pub fn permissions(&self) -> u16 {
         self.mode & 0o777
     }
 }
 
-/// Returns a name as the kernel takes it: EINVAL where it has a NUL.
+/// Returns a name for the kernel; EINVAL if it contains a NUL.
 fn c_name(name: &[u8]) -> Result<CString, Errno> {
     CString::new(name).map_err(|_| Errno::INVAL)
 }
 
-/// Opens the directory that everything is in.
+/// Opens the workspace directory.
 pub fn workspace() -> Result<OpenFile, Errno> {
-    open_from(NOWHERE, b"/workspace", O_PATH | O_DIRECTORY)
+    open_from(AT_FDCWD, b"/workspace", O_PATH | O_DIRECTORY)
 }
 
-/// Opens a file by openat(2), never through a symbolic link at the end of the name, and never waiting.
+/// Opens a file by openat(2); follows no symbolic link at the end of the name and never blocks.
 pub fn open(directory: &OpenFile, name: &[u8], flags: usize) -> Result<OpenFile, Errno> {
     open_from(directory.0, name, flags)
 }
@@ -125,7 +124,7 @@ fn open_from(directory: usize, name: &[u8], flags: usize) -> Result<OpenFile, Er
     sys::call(number::OPENAT, &given).map(OpenFile)
 }
 
-/// Makes a file that was not there, for writing, and for nobody else yet.
+/// Creates a new file for writing, with mode 0600.
 pub fn create(directory: &OpenFile, name: &[u8]) -> Result<OpenFile, Errno> {
     let name = c_name(name)?;
     let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -133,14 +132,14 @@ pub fn create(directory: &OpenFile, name: &[u8]) -> Result<OpenFile, Errno> {
     sys::call(number::OPENAT, &given).map(OpenFile)
 }
 
-/// Opens a file by its path for reading, never through a symbolic link at its end, and never waiting.
+/// Opens a file by path for reading; follows no symbolic link at the end and never blocks.
 pub fn read(path: &[u8]) -> Result<OpenFile, Errno> {
-    open_from(NOWHERE, path, 0)
+    open_from(AT_FDCWD, path, 0)
 }
 
-/// Opens a file by its path for writing behind what is there, as [`read`] does.
+/// Opens a file by path for appending, like [`read`].
 pub fn append(path: &[u8]) -> Result<OpenFile, Errno> {
-    open_from(NOWHERE, path, O_WRONLY | O_APPEND)
+    open_from(AT_FDCWD, path, O_WRONLY | O_APPEND)
 }
 
 /// Sets the flags of an open file (F_SETFL of fcntl(2)).
@@ -149,25 +148,25 @@ fn set_flags(file: &OpenFile, flags: usize) -> Result<(), Errno> {
     sys::call(number::FCNTL, &[file.0, SET_FLAGS, flags]).map(drop)
 }
 
-/// Has reading wait, as programs expect it of their input.
-pub fn wait_to_read(file: &OpenFile) -> Result<(), Errno> {
+/// Makes reads block, as programs expect of their input.
+pub fn block_reads(file: &OpenFile) -> Result<(), Errno> {
     set_flags(file, 0)
 }
 
-/// Has appending wait, as programs expect it of their output.
-pub fn wait_to_append(file: &OpenFile) -> Result<(), Errno> {
+/// Makes appends block, as programs expect of their output.
+pub fn block_appends(file: &OpenFile) -> Result<(), Errno> {
     set_flags(file, O_APPEND)
 }
 
-/// Makes a file by its path, or empties the one that is there.
+/// Creates a file by path, or truncates the existing one.
 pub fn replace(path: &[u8]) -> Result<OpenFile, Errno> {
     let path = c_name(path)?;
     let flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    let given = [NOWHERE, sys::address(path.as_bytes_with_nul()), flags, 0o600];
+    let given = [AT_FDCWD, sys::address(path.as_bytes_with_nul()), flags, 0o600];
     sys::call(number::OPENAT, &given).map(OpenFile)
 }
 
-/// Makes a file by its path with these bytes.
+/// Creates a file by path with these bytes.
 pub fn write(path: &[u8], bytes: &[u8]) -> Result<(), Errno> {
     write_all(replace(path)?.0, bytes)
 }
@@ -175,23 +174,23 @@ pub fn write(path: &[u8], bytes: &[u8]) -> Result<(), Errno> {
 /// Returns true for a file that this program may write to (faccessat(2)).
 pub fn is_writable(path: &[u8]) -> Result<bool, Errno> {
     let path = c_name(path)?;
-    let given = [NOWHERE, sys::address(path.as_bytes_with_nul()), W_OK];
+    let given = [AT_FDCWD, sys::address(path.as_bytes_with_nul()), W_OK];
     Ok(sys::call(more::FACCESSAT, &given).is_ok())
 }
 
-/// Returns true for a file of this kind ([`Stat::kind`]) that is no symbolic link.
+/// Returns true for a file of this type ([`Stat::kind`]); symbolic links are not followed.
 pub fn is(path: &[u8], kind: &str) -> bool {
-    open_from(NOWHERE, path, O_PATH).and_then(|file| stat(&file)).is_ok_and(|stat| stat.is(kind))
+    open_from(AT_FDCWD, path, O_PATH).and_then(|file| stat(&file)).is_ok_and(|stat| stat.is(kind))
 }
 
-/// Renames a file by its path, over whatever has the new one.
+/// Renames a file by path, replacing any file with the new name.
 pub fn rename_over(from: &[u8], to: &[u8]) -> Result<(), Errno> {
-    rename(NOWHERE, from, to, Over::Any)
+    rename(AT_FDCWD, from, to, Over::Any)
 }
 
-/// Removes a file by its path.
+/// Removes a file by path.
 pub fn remove_path(path: &[u8]) -> Result<(), Errno> {
-    unlink(NOWHERE, path)
+    unlink(AT_FDCWD, path)
 }
 
 pub fn make_directory(directory: &OpenFile, name: &[u8]) -> Result<(), Errno> {
@@ -210,12 +209,12 @@ fn unlink(directory: usize, name: &[u8]) -> Result<(), Errno> {
     sys::call(number::UNLINKAT, &given).map(drop)
 }
 
-/// Files that may have a name before it is given to a new file.
+/// Treatment of an existing file with the new name of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// Nothing.
+    /// The new name must be unused.
     Nothing,
-    /// Any file: it is replaced.
+    /// Any existing file is replaced.
     Any,
 }
 
@@ -226,8 +225,10 @@ pub fn rename_in(directory: &OpenFile, from: &[u8], to: &[u8], over: Over) -> Re
 
 /// Renames by renameat2(2).
 fn rename(directory: usize, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
-    let (from, to) = (c_name(from)?, c_name(to)?);
-    let (from, to) = (from.as_bytes_with_nul(), to.as_bytes_with_nul());
+    let from = c_name(from)?;
+    let to = c_name(to)?;
+    let from = from.as_bytes_with_nul();
+    let to = to.as_bytes_with_nul();
     let flags = match over {
         Over::Nothing => 1,
         Over::Any => 0,
@@ -246,10 +247,10 @@ pub fn sync(file: &OpenFile) -> Result<(), Errno> {
 
 /// Returns the attributes of an open file.
 pub fn stat(file: &OpenFile) -> Result<Stat, Errno> {
-    // struct statx (statx(2)): the same on every architecture.
+    // struct statx (statx(2)) has the same layout on every architecture.
     let mut room = [0_u8; 256];
     let basic = 0x7ff;
-    let given = [file.0, sys::address(&[0_u8]), EMPTY_PATH, basic, sys::place(&mut room)];
+    let given = [file.0, sys::address(&[0_u8]), AT_EMPTY_PATH, basic, sys::address_mut(&mut room)];
     sys::call(more::STATX, &given)?;
     Ok(Stat {
         links: u32::from_ne_bytes(at(&room, 16)),
@@ -259,42 +260,43 @@ pub fn stat(file: &OpenFile) -> Result<Stat, Errno> {
     })
 }
 
-/// Returns `N` bytes of a structure, from an offset on.
+/// Returns `N` bytes at an offset of a structure.
 pub fn at<const N: usize>(room: &[u8], offset: usize) -> [u8; N] {
     let bytes = room.get(offset..).and_then(<[u8]>::first_chunk::<N>);
     bytes.copied().unwrap_or([0; N])
 }
 
-/// Returns the text of a symbolic link that was opened by [`O_PATH`].
+/// Returns the target of a symbolic link that was opened with [`O_PATH`].
 pub fn link_text(link: &OpenFile) -> Result<Vec<u8>, Errno> {
     let mut room = alloc::vec![0; 4096];
-    let given = [link.0, sys::address(&[0_u8]), sys::place(&mut room), room.len()];
+    let given = [link.0, sys::address(&[0_u8]), sys::address_mut(&mut room), room.len()];
     let length = sys::call(more::READLINKAT, &given)?;
     room.truncate(length);
     Ok(room)
 }
 
-/// Reads by getdents64(2) the next entries of a directory, none at its end.
+/// Reads the next entries of a directory by getdents64(2); 0 bytes at its end.
 pub fn entries(directory: &OpenFile, room: &mut [u8]) -> Result<usize, Errno> {
-    sys::call(number::GETDENTS64, &[directory.0, sys::place(room), room.len()])
+    sys::call(number::GETDENTS64, &[directory.0, sys::address_mut(room), room.len()])
 }
 
-/// Returns random bytes of the kernel.
+/// Returns random bytes from the kernel.
 pub fn random() -> Result<u64, Errno> {
     let mut room = [0_u8; 8];
-    sys::call(more::GETRANDOM, &[sys::place(&mut room), room.len(), 0])?;
+    sys::call(more::GETRANDOM, &[sys::address_mut(&mut room), room.len(), 0])?;
     Ok(u64::from_ne_bytes(room))
 }
 
-/// Reads at most `most` bytes from `offset` on. A file that grows or shrinks meanwhile is read as it comes.
-pub fn read_at(file: &OpenFile, offset: u64, most: usize) -> Result<Vec<u8>, Errno> {
+/// Reads at most `max_bytes` bytes from `offset`. If the file grows or shrinks meanwhile, reads
+/// what is there.
+pub fn read_at(file: &OpenFile, offset: u64, max_bytes: usize) -> Result<Vec<u8>, Errno> {
     let left = stat(file)?.size.saturating_sub(offset);
-    let length = usize::try_from(left).unwrap_or(usize::MAX).min(most);
+    let length = usize::try_from(left).unwrap_or(usize::MAX).min(max_bytes);
     let mut bytes = alloc::vec![0; length];
     let mut filled = 0;
     while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
         let position = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(filled);
-        let given = [file.0, sys::place(room), room.len(), position];
+        let given = [file.0, sys::address_mut(room), room.len(), position];
         match sys::call(more::PREAD64, &given) {
             Ok(0) => break,
             Ok(count) => filled += count,
@@ -306,7 +308,8 @@ pub fn read_at(file: &OpenFile, offset: u64, most: usize) -> Result<Vec<u8>, Err
     Ok(bytes)
 }
 
-/// Writes all bytes (write(2)). A pipe that was made not to wait, by whoever has its other copies, is waited for.
+/// Writes all bytes (write(2)). Waits for room in a pipe that another process has made
+/// non-blocking.
 pub fn write_all(descriptor: usize, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -324,7 +327,7 @@ pub fn write_all(descriptor: usize, bytes: &[u8]) -> Result<(), Errno> {
 fn await_room(descriptor: usize) -> Result<(), Errno> {
     const WRITABLE: u64 = 4;
     let mut one = [u64::try_from(descriptor).unwrap_or(0) | WRITABLE << 32];
-    match sys::call(number::PPOLL, &[sys::place(&mut one), 1, 0, 0, 8]) {
+    match sys::call(number::PPOLL, &[sys::address_mut(&mut one), 1, 0, 0, 8]) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno),
     }

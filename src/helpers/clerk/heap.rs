@@ -1,7 +1,7 @@
-//! Memory for a program without a C library: one mapping, taken from its beginning on.
+//! The allocator of freestanding programs: one mapping, used from its beginning.
 //!
-//! The program answers one request and ends. Freed memory is not used again, except for the newest piece, which
-//! can grow in place.
+//! The program handles one request and exits. Freed memory is not reused, except for the newest
+//! allocation, which can grow in place.
 #![allow(unsafe_code, reason = "an allocator is one by an unsafe trait; this module holds it")]
 
 use alloc::alloc::{GlobalAlloc, Layout};
@@ -10,12 +10,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys::{self, number};
 
-/// Two files of the largest size that is taken, and room. Pages that are not touched cost nothing.
-const BYTES: usize = 64 << 20;
+/// Room for two files of the maximum size, and more. Untouched pages cost nothing.
+const HEAP_BYTES: usize = 64 << 20;
 const READ_WRITE: usize = 3;
 const PRIVATE_ANONYMOUS: usize = 0x22;
 
-/// Start of the mapping, once it is made, and the bytes of it that are taken. There is one thread.
+/// The start of the mapping, 0 until it is made, and the number of bytes used. There is only one
+/// thread.
 struct Heap {
     base: AtomicUsize,
     used: AtomicUsize,
@@ -30,8 +31,8 @@ impl Heap {
         if base != 0 {
             return Some(base);
         }
-        let nowhere = usize::MAX;
-        let given = [0, BYTES, READ_WRITE, PRIVATE_ANONYMOUS, nowhere, 0];
+        let no_file = usize::MAX;
+        let given = [0, HEAP_BYTES, READ_WRITE, PRIVATE_ANONYMOUS, no_file, 0];
         let base = sys::call(number::MMAP, &given).ok()?;
         self.base.store(base, Ordering::Relaxed);
         Some(base)
@@ -42,20 +43,21 @@ impl Heap {
         let free = base.checked_add(self.used.load(Ordering::Relaxed))?;
         let start = free.checked_next_multiple_of(layout.align())?;
         let end = start.checked_add(layout.size())?;
-        let used = end.checked_sub(base).filter(|used| *used <= BYTES)?;
+        let used = end.checked_sub(base).filter(|used| *used <= HEAP_BYTES)?;
         self.used.store(used, Ordering::Relaxed);
         Some(start)
     }
 
-    /// Returns true if a piece is the newest: none lies behind it.
+    /// Returns true if an allocation is the newest, so that no other follows it.
     fn is_newest(&self, address: usize, bytes: usize) -> bool {
         let end = self.base.load(Ordering::Relaxed) + self.used.load(Ordering::Relaxed);
         address.checked_add(bytes) == Some(end)
     }
 }
 
-// SAFETY: pieces lie within one writable mapping that is never given back, none over another, since
-// `used` only falls below a piece when that piece is given back; and there is one thread.
+// SAFETY: allocations lie within one writable mapping that is never unmapped and do not overlap, as
+// `used` falls below an allocation only when that allocation is freed; and there is only one
+// thread.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.take(layout).map_or(null_mut(), core::ptr::with_exposed_provenance_mut)
@@ -63,7 +65,7 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if self.is_newest(piece.expose_provenance(), layout.size()) {
-            // There is one thread. `fetch_sub` would be a function of the C library's on aarch64.
+            // There is only one thread. `fetch_sub` would call a C library function on aarch64.
             self.used.store(self.used.load(Ordering::Relaxed) - layout.size(), Ordering::Relaxed);
         }
     }
@@ -71,25 +73,25 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         let more = bytes.saturating_sub(layout.size());
         let used = self.used.load(Ordering::Relaxed);
-        if self.is_newest(piece.expose_provenance(), layout.size()) && used + more <= BYTES {
+        if self.is_newest(piece.expose_provenance(), layout.size()) && used + more <= HEAP_BYTES {
             self.used.store(used - layout.size() + bytes, Ordering::Relaxed);
             return piece;
         }
         let moved = Layout::from_size_align(bytes, layout.align()).ok();
         let Some(to) = moved.and_then(|layout| self.take(layout)) else { return null_mut() };
         let to: *mut u8 = core::ptr::with_exposed_provenance_mut(to);
-        // SAFETY: the new piece lies behind the old one, and both have so many bytes.
+        // SAFETY: the new allocation lies after the old one, and both have this many bytes.
         unsafe { to.copy_from_nonoverlapping(piece, layout.size().min(bytes)) };
         to
     }
 }
 
-/// Satisfies `alloc`, which was compiled to unwind and names this symbol. Nothing here unwinds: a panic ends
-/// the program.
+/// Satisfies `alloc`, which was compiled to unwind and refers to this symbol. Nothing unwinds here:
+/// a panic exits.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// Satisfies `alloc` as above.
+/// Satisfies `alloc`, same as above.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     sys::exit(3)

@@ -1,14 +1,15 @@
-//! Lines of bytes: where they begin, which is where.
+//! Line arithmetic on bytes: counting lines, and finding lines and texts.
 
 use core::ops::Range;
 
-/// Counts lines; text after the last newline is one too.
+/// Counts lines, including text after the last newline.
 pub fn count(text: &[u8]) -> usize {
     let ends = text.iter().filter(|byte| **byte == b'\n').count();
     ends + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
 }
 
-/// Returns the start of line `number`, counted from 1; the end of the text for the line after the last.
+/// Returns the start of line `number`, counted from 1; the end of the text for the line after the
+/// last.
 pub fn start(text: &[u8], number: usize) -> usize {
     let Some(before) = number.checked_sub(2) else { return 0 };
     let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
@@ -21,19 +22,19 @@ pub fn number(text: &[u8], offset: usize) -> usize {
     before.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// Returns the bytes of lines `first` to `last`.
+/// Returns the byte range of lines `first` to `last`.
 pub fn range(text: &[u8], first: usize, last: usize) -> Range<usize> {
     start(text, first)..start(text, last.saturating_add(1))
 }
 
-/// Returns true if the first line ends as in DOS.
+/// Returns true if the first line ends in CRLF.
 pub fn is_dos(text: &[u8]) -> bool {
     let end = text.iter().position(|byte| *byte == b'\n');
     end.and_then(|end| end.checked_sub(1)).and_then(|at| text.get(at)) == Some(&b'\r')
 }
 
-/// Iterates over the places of `wanted` in `text`, without overlap.
-pub fn places<'t>(text: &'t [u8], wanted: &'t [u8]) -> impl Iterator<Item = usize> + 't {
+/// Iterates over the offsets of `wanted` in `text`, without overlap.
+pub fn occurrences<'t>(text: &'t [u8], wanted: &'t [u8]) -> impl Iterator<Item = usize> + 't {
     let mut from = 0;
     core::iter::from_fn(move || {
         let at = find(text.get(from..)?, wanted)? + from;

@@ -1,48 +1,52 @@
-//! A directory, two levels deep: names and kinds, without what is hidden.
+//! Lists a directory two levels deep: names and types, without hidden entries.
 
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
 use crate::file::{self, O_DIRECTORY, OpenFile};
-use crate::reply::No;
+use crate::reply::Refused;
 
-/// The most entries that are listed.
-pub const MOST: usize = 1000;
-/// Entries of a directory that are looked at: one with a million must not hold up the answer.
-const LOOKED_AT: usize = 20_000;
+/// Maximum number of listed entries.
+pub const MAX_LISTED: usize = 1000;
+/// Maximum number of entries read per directory: a huge directory must not delay the answer.
+const MAX_READ: usize = 20_000;
 
-/// Offsets in struct linux_dirent64 (getdents(2)).
+/// Offset of the record's length in struct linux_dirent64 (getdents(2)).
 const LENGTH: usize = 16;
+/// Offset of the entry's type.
 const TYPE: usize = 18;
+/// Offset of the entry's name.
 const NAME: usize = 19;
 
-/// Entries that were found, and a mark if some are missing.
+/// The entries of a directory.
 pub struct Listed {
-    /// For each entry its kind, a space, its path from the directory on, NUL.
+    /// For each entry its type, a space, its path below the directory, and NUL.
     pub entries: Vec<u8>,
     count: usize,
+    /// False if entries are missing.
     pub is_whole: bool,
 }
 
-/// Lists what is in a directory, and what is in its directories.
-pub fn list(directory: &OpenFile) -> Result<Listed, No> {
+/// Lists the entries of a directory, and those of its directories.
+pub fn list(directory: &OpenFile) -> Result<Listed, Refused> {
     let opened = file::open(directory, b".", O_DIRECTORY);
-    let top = opened.map_err(|errno| No::Errno("opening", errno))?;
+    let top = opened.map_err(|errno| Refused::Errno("opening", errno))?;
     let mut listed = Listed { entries: Vec::new(), count: 0, is_whole: true };
-    let names = listed.level(&top, b"").map_err(|errno| No::Errno("listing", errno))?;
+    let names = listed.level(&top, b"").map_err(|errno| Refused::Errno("listing", errno))?;
     for name in names {
-        // One that may not be entered, or is gone, has nothing to show.
+        // A directory that may not be opened, or is gone, has no entries to show.
         let Ok(inner) = file::open(&top, &name, O_DIRECTORY) else { continue };
-        let mut before = name;
-        before.push(b'/');
-        listed.level(&inner, &before).map(drop).unwrap_or_default();
+        let mut prefix = name;
+        prefix.push(b'/');
+        // One that cannot be read is listed without its entries.
+        listed.level(&inner, &prefix).map(drop).unwrap_or_default();
     }
     Ok(listed)
 }
 
 impl Listed {
-    /// Adds the entries of one directory; the names of the directories among them.
-    fn level(&mut self, directory: &OpenFile, before: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    /// Adds the entries of one directory; returns the names of the directories among them.
+    fn level(&mut self, directory: &OpenFile, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         let mut room = alloc::vec![0; 32 << 10];
         let mut inner = Vec::new();
         let mut seen = 0;
@@ -52,19 +56,19 @@ impl Listed {
             if rest.is_empty() {
                 return Ok(inner);
             }
-            while let Some((kind, name, behind)) = entry(rest) {
-                rest = behind;
+            while let Some((kind, name, after)) = entry(rest) {
+                rest = after;
                 seen += 1;
                 if name.starts_with(b".") {
                     continue;
                 }
-                if self.count == MOST || seen > LOOKED_AT {
+                if self.count == MAX_LISTED || seen > MAX_READ {
                     self.is_whole = false;
                     return Ok(inner);
                 }
                 self.count += 1;
                 self.entries.extend_from_slice(&[kind, b' ']);
-                self.entries.extend_from_slice(before);
+                self.entries.extend_from_slice(prefix);
                 self.entries.extend_from_slice(name);
                 self.entries.push(0);
                 if kind == b'd' {
@@ -75,11 +79,11 @@ impl Listed {
     }
 }
 
-/// Returns the first entry: its kind, its name, and what is behind it.
+/// Returns the first entry as its type and name, and the bytes after it.
 fn entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let length = usize::from(u16::from_ne_bytes(file::at(bytes, LENGTH)));
-    let (entry, behind) = bytes.split_at_checked(length).filter(|(entry, _)| !entry.is_empty())?;
-    // d_type, as readdir(3) has it.
+    let (entry, after) = bytes.split_at_checked(length).filter(|(entry, _)| !entry.is_empty())?;
+    // Values of d_type, as in readdir(3).
     let kind = match entry.get(TYPE)? {
         4 => b'd',
         10 => b'l',
@@ -87,5 +91,5 @@ fn entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         _ => b'o',
     };
     let name = entry.get(NAME..)?.split(|byte| *byte == 0).next()?;
-    Some((kind, name, behind))
+    Some((kind, name, after))
 }

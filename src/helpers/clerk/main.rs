@@ -1,13 +1,14 @@
 //! `cofferdam-clerk`: reads and writes files of `/workspace` inside a cell, for the tools `edit`,
 //! `put_file` and `get_file`.
 //!
-//! The host never opens by path what a cell has written, so this program does, where a wrong turn
-//! leads nowhere. Its words say what to do, standard input has the bytes, standard output the answer
-//! ([`reply`]); it ends with 0 whatever the answer is, so that no shell takes it for a failure.
+//! The host never opens files written by a cell by path; this program does it inside the cell,
+//! where a manipulated path cannot lead outside. Its arguments describe the request, standard input
+//! has the contents, and the answer is written to standard output ([`reply`]). The exit code is
+//! always 0, so that a refusal is not taken for a failure of the program.
 //!
-//! `build.rs` makes it freestanding like the helper of the self-test, whose entry it shares: a cell's
-//! root has it as one static file. As an example of the package it is an ordinary program:
-//! `cargo run -p cofferdam-helpers --example cofferdam-clerk -- get /workspace/a 0 100`.
+//! `build.rs` builds it freestanding like the probe, whose entry point it shares: a cell's root
+//! holds it as one static file. As an example of the package it is an ordinary program: `cargo run
+//! -p cofferdam-helpers --example cofferdam-clerk -- get /workspace/a 0 100`.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 extern crate alloc;
@@ -42,10 +43,10 @@ fn main() -> std::process::ExitCode {
     ordinary::run(answered)
 }
 
-/// Does what the words say and tells what came of it.
+/// Performs the request and writes the answer.
 fn answered(words: &[&CStr]) -> u8 {
-    let done = act::act(words);
+    let outcome = act::act(words);
     // A failed write cannot be reported.
-    reply::tell(&done).unwrap_or_default();
+    reply::write(&outcome).unwrap_or_default();
     0
 }

@@ -1,73 +1,74 @@
-//! From a path to a directory that is held and a name in it, without a step out of the workspace.
+//! Resolves a path to an open directory and a name in it, without leaving the workspace.
 //!
-//! The path is walked name by name, each opened from the directory before and never followed by the kernel. A
-//! symbolic link is read and its text walked instead, from the workspace on: a text that leads elsewhere is
-//! refused. A directory that is replaced by a link meanwhile has no effect: it is not looked up again.
+//! The path is walked name by name, each opened from the directory before, and the kernel follows
+//! no links. A symbolic link is read and its text walked instead, starting within the workspace: a
+//! link that leads outside is refused. Replacing a directory by a link meanwhile has no effect, as
+//! open directories are not looked up again.
 
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
 use crate::file::{self, O_DIRECTORY, O_PATH, OpenFile, Stat};
-use crate::reply::No;
+use crate::reply::Refused;
 
 const ROOT: &[u8] = b"/workspace";
-/// As the kernel has it (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+/// Maximum number of symbolic links, as in the kernel (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
-/// A place in the workspace.
+/// A path in the workspace, resolved up to its last name.
 #[derive(Debug)]
 pub struct WorkspacePath {
-    /// The directory that the name is in.
+    /// The directory that contains the name.
     pub directory: OpenFile,
     /// Empty for the workspace itself.
     pub name: Vec<u8>,
-    /// The file at the place, if there is one.
-    pub found: Option<(OpenFile, Stat)>,
+    /// The file with this name, if there is one.
+    pub existing: Option<(OpenFile, Stat)>,
 }
 
 /// Treatment of missing directories on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
     Refused,
-    Made,
+    Created,
 }
 
-/// Why a walk ended.
-enum Turn {
-    There(WorkspacePath),
-    /// On with this path instead.
+/// Result of walking a path once.
+enum Step {
+    Found(WorkspacePath),
+    /// A symbolic link: continue with this path.
     Link(Vec<Vec<u8>>),
 }
 
-/// Finds the place of an absolute path below the workspace.
-pub fn find(path: &[u8], missing: Missing) -> Result<WorkspacePath, No> {
+/// Resolves an absolute path in the workspace.
+pub fn find(path: &[u8], missing: Missing) -> Result<WorkspacePath, Refused> {
     let mut names = below(path)?;
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         match walk(&names, missing)? {
-            Turn::There(place) => return Ok(place),
-            Turn::Link(instead) => names = instead,
+            Step::Found(path) => return Ok(path),
+            Step::Link(instead) => names = instead,
         }
     }
-    Err(No::Errno("following symbolic links", Errno(40)))
+    Err(Refused::Errno("following symbolic links", Errno(40)))
 }
 
-/// Returns the names of an absolute path behind the workspace's, `.` and `..` resolved.
-fn below(path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
-    let rest = path.strip_prefix(ROOT).ok_or(No::Outside)?;
+/// Returns the names of an absolute path below the workspace, with `.` and `..` resolved.
+fn below(path: &[u8]) -> Result<Vec<Vec<u8>>, Refused> {
+    let rest = path.strip_prefix(ROOT).ok_or(Refused::Outside)?;
     if !rest.is_empty() && !rest.starts_with(b"/") {
-        return Err(No::Outside);
+        return Err(Refused::Outside);
     }
     joined(Vec::new(), rest)
 }
 
-/// Returns the names of `path` behind `start`. One `..` too many leads out.
-fn joined(start: Vec<Vec<u8>>, path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
+/// Appends the names of `path` to `start`. A `..` beyond the start is refused as outside.
+fn joined(start: Vec<Vec<u8>>, path: &[u8]) -> Result<Vec<Vec<u8>>, Refused> {
     let mut names = start;
     for name in path.split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
             b".." => {
-                names.pop().ok_or(No::Outside)?;
+                names.pop().ok_or(Refused::Outside)?;
             }
             name => names.push(name.to_vec()),
         }
@@ -75,18 +76,20 @@ fn joined(start: Vec<Vec<u8>>, path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
     Ok(names)
 }
 
-/// Returns the path that a link leads to, from the names before it, its text and the names after it.
-fn led(before: &[Vec<u8>], text: &[u8], after: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, No> {
+/// Returns the path that a link leads to, given the names before it, its text and the names after
+/// it.
+fn follow(before: &[Vec<u8>], text: &[u8], after: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Refused> {
     let mut names = match text.starts_with(b"/") {
-        true => below(&text_of(text))?,
+        true => below(&normalized(text))?,
         false => joined(before.to_vec(), text)?,
     };
     names.extend_from_slice(after);
     Ok(names)
 }
 
-/// Returns an absolute text with `.` and `..` resolved, so that `/workspace/../etc` is seen as `/etc`.
-fn text_of(text: &[u8]) -> Vec<u8> {
+/// Returns an absolute path with `.` and `..` resolved, so that `/workspace/../etc` is seen as
+/// `/etc`.
+fn normalized(text: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in text.split(|byte| *byte == b'/') {
         match name {
@@ -103,62 +106,63 @@ fn text_of(text: &[u8]) -> Vec<u8> {
     whole
 }
 
-fn walk(names: &[Vec<u8>], missing: Missing) -> Result<Turn, No> {
-    let opening = |errno| No::Errno("opening", errno);
+fn walk(names: &[Vec<u8>], missing: Missing) -> Result<Step, Refused> {
+    let opening = |errno| Refused::Errno("opening", errno);
     let mut directory = file::workspace().map_err(opening)?;
-    let Some((last, way)) = names.split_last() else {
+    let Some((last, parents)) = names.split_last() else {
         let stat = file::stat(&directory).map_err(opening)?;
         let again = file::open(&directory, b".", O_PATH | O_DIRECTORY).map_err(opening)?;
-        return Ok(Turn::There(WorkspacePath {
+        return Ok(Step::Found(WorkspacePath {
             directory,
             name: Vec::new(),
-            found: Some((again, stat)),
+            existing: Some((again, stat)),
         }));
     };
-    for (at, name) in way.iter().enumerate() {
+    for (at, name) in parents.iter().enumerate() {
         let entry = match (look(&directory, name)?, missing) {
             (Some(entry), _) => entry,
-            (None, Missing::Refused) => return Err(No::Absent),
-            (None, Missing::Made) => made(&directory, name)?,
+            (None, Missing::Refused) => return Err(Refused::Absent),
+            (None, Missing::Created) => create(&directory, name)?,
         };
         let (next, stat) = entry;
         if stat.is("symbolic link") {
             let text = file::link_text(&next).map_err(opening)?;
             let before = names.get(..at).unwrap_or_default();
             let after = names.get(at + 1..).unwrap_or_default();
-            return led(before, &text, after).map(Turn::Link);
+            return follow(before, &text, after).map(Step::Link);
         }
         if !stat.is("directory") {
-            return Err(No::Errno("opening", Errno(20)));
+            return Err(Refused::Errno("opening", Errno(20)));
         }
         directory = next;
     }
     match look(&directory, last)? {
         Some((link, stat)) if stat.is("symbolic link") => {
             let text = file::link_text(&link).map_err(opening)?;
-            led(way, &text, &[]).map(Turn::Link)
+            follow(parents, &text, &[]).map(Step::Link)
         }
-        found => Ok(Turn::There(WorkspacePath { directory, name: last.clone(), found })),
+        existing => Ok(Step::Found(WorkspacePath { directory, name: last.clone(), existing })),
     }
 }
 
-/// Looks a name up in a directory: named, not opened.
-fn look(directory: &OpenFile, name: &[u8]) -> Result<Option<(OpenFile, Stat)>, No> {
+/// Looks a name up in a directory, without opening the file for reading.
+fn look(directory: &OpenFile, name: &[u8]) -> Result<Option<(OpenFile, Stat)>, Refused> {
     match file::open(directory, name, O_PATH) {
         Ok(entry) => {
-            let stat = file::stat(&entry).map_err(|errno| No::Errno("looking at it", errno))?;
+            let stat =
+                file::stat(&entry).map_err(|errno| Refused::Errno("looking at it", errno))?;
             Ok(Some((entry, stat)))
         }
         Err(errno) if errno == Errno::NOENT => Ok(None),
-        Err(errno) => Err(No::Errno("opening", errno)),
+        Err(errno) => Err(Refused::Errno("opening", errno)),
     }
 }
 
-fn made(directory: &OpenFile, name: &[u8]) -> Result<(OpenFile, Stat), No> {
+fn create(directory: &OpenFile, name: &[u8]) -> Result<(OpenFile, Stat), Refused> {
     match file::make_directory(directory, name) {
-        // Somebody else was as fast.
+        // EEXIST: another process was faster.
         Ok(()) | Err(Errno(17)) => {}
-        Err(errno) => return Err(No::Errno("making a directory", errno)),
+        Err(errno) => return Err(Refused::Errno("making a directory", errno)),
     }
-    look(directory, name)?.ok_or(No::Changed)
+    look(directory, name)?.ok_or(Refused::Changed)
 }

@@ -1,7 +1,8 @@
-//! The answer as the front end reads it: a first line, a verdict, facts, an empty line, bytes.
+//! The clerk's answer, as the front end reads it: a first line, a verdict, facts, an empty line,
+//! bytes.
 //!
-//! Facts are a name and a value in plain characters. `bytes` tells how many bytes follow, so that
-//! an answer that was cut off, or that somebody else wrote into, is not taken for one.
+//! A fact is a name and a value in plain characters. `bytes` says how many bytes follow, so that an
+//! answer that was cut off, or that another process wrote into, is not accepted.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -14,7 +15,7 @@ use crate::sys;
 /// First line of every answer.
 const FIRST: &str = "cofferdam-clerk 1\n";
 
-/// Result of a request that succeeded.
+/// Result of a successful request.
 pub struct Done {
     facts: Vec<(&'static str, String)>,
     body: Vec<u8>,
@@ -35,34 +36,34 @@ impl Done {
     }
 }
 
-/// Why nothing was done.
+/// Why a request was refused.
 #[derive(Debug, PartialEq, Eq)]
-pub enum No {
-    /// The words make no request.
+pub enum Refused {
+    /// The arguments describe no request.
     Words,
-    /// There is nothing of that name.
+    /// There is no file of that name.
     Absent,
-    /// It is no regular file but this.
+    /// The file is not a regular one but of this type.
     Kind(&'static str),
-    /// A symbolic link leads out of the workspace.
+    /// The path leads out of the workspace.
     Outside,
-    /// It has more bytes than are taken.
+    /// The file exceeds the maximum size.
     Large(u64),
-    /// It is there already.
+    /// The file exists already.
     Exists,
-    /// The text to be replaced is not in the file.
+    /// The text to replace is not in the file.
     Unmatched,
-    /// The text to be replaced begins on these lines: the first of them, and the number of all.
+    /// The text to replace occurs on these lines: the first of them, and the total number.
     Many(Vec<usize>, usize),
-    /// The file has only so many lines.
+    /// The file has fewer lines than that.
     Range(usize),
-    /// It became another file while it was worked on.
+    /// The file was replaced by another while it was being edited.
     Changed,
-    /// The kernel said no to this step.
+    /// The kernel refused this step.
     Errno(&'static str, Errno),
 }
 
-impl No {
+impl Refused {
     fn facts(&self) -> (&'static str, Vec<(&'static str, String)>) {
         let one = |name, value: &dyn Display| [(name, value.to_string())].into();
         match self {
@@ -87,7 +88,7 @@ impl No {
 }
 
 /// Writes the answer to standard output.
-pub fn tell(done: &Result<Done, No>) -> sys::Result<()> {
+pub fn write(done: &Result<Done, Refused>) -> sys::Result<()> {
     let mut head = String::from(FIRST);
     let body = match done {
         Ok(done) => {
@@ -110,7 +111,7 @@ pub fn tell(done: &Result<Done, No>) -> sys::Result<()> {
 
 fn put(head: &mut String, facts: &[(&'static str, String)]) {
     for (name, value) in facts {
-        // Writing to a text does not fail.
+        // Writing to a `String` does not fail.
         writeln!(head, "{name} {value}").unwrap_or_default();
     }
 }

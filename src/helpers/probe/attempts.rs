@@ -1,4 +1,4 @@
-//! The attempts by their names, and how an answer is written.
+//! Names of the attempts, and how their answers are written.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -7,22 +7,22 @@ use crate::errno::Errno;
 use crate::words::number;
 use crate::{calls, files, memory, network, processes, sys};
 
-/// Answer of the kernel.
+/// The kernel's answer to an attempt.
 #[derive(Clone, Copy)]
 #[expect(clippy::large_enum_variant, reason = "there is no heap to put the large ones on")]
 pub enum Answer {
-    /// It was done: the word that says so.
+    /// The attempt succeeded; the word says what was done.
     Done(&'static str),
-    /// So much of it was done, all that was asked for.
+    /// The whole requested amount was done.
     Counted(&'static str, usize),
-    /// The value of a call.
+    /// The value that a call returned.
     Value(usize),
     Refused(Errno),
-    /// A call before the last failed: which, and how.
+    /// A call before the last failed: its position, and its error.
     Early(usize, Errno),
-    /// Start of a file's content.
-    Said([u8; 256], usize),
-    /// Numbers of calls that were answered by more than a refusal.
+    /// The start of a file's content.
+    Content([u8; 256], usize),
+    /// Numbers of the calls that were not refused.
     Reached([usize; 256], usize),
 }
 
@@ -34,7 +34,9 @@ impl fmt::Display for Answer {
             Self::Value(value) => write!(formatter, "{value}"),
             Self::Refused(errno) => write!(formatter, "{errno}"),
             Self::Early(which, errno) => write!(formatter, "{errno} at {which}"),
-            Self::Said(bytes, count) => said(formatter, bytes.get(..*count).unwrap_or_default()),
+            Self::Content(bytes, count) => {
+                write_line(formatter, bytes.get(..*count).unwrap_or_default())
+            }
             Self::Reached(_, 0) => formatter.write_str("reached: none"),
             Self::Reached(numbers, count) => {
                 formatter.write_str("reached:")?;
@@ -45,8 +47,8 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Writes bytes as text, all but plain ASCII as a dot, up to the first line's end.
-fn said(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+/// Writes bytes as text up to the first line break, with dots for all but printable ASCII.
+fn write_line(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     use fmt::Write;
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     line.iter().try_for_each(|byte| {
@@ -55,7 +57,8 @@ fn said(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     })
 }
 
-/// Makes the attempt named by its first word. `None` where there is no such attempt or its words are wrong.
+/// Makes the attempt named by the first word. Returns `None` if there is no such attempt, or its
+/// arguments are wrong.
 pub fn attempt(words: &[&CStr]) -> Option<Answer> {
     let (name, rest) = words.split_first()?;
     match (name.to_bytes(), rest) {
@@ -91,7 +94,7 @@ pub fn attempt(words: &[&CStr]) -> Option<Answer> {
         (b"forks", [count]) => Some(processes::forks(number(count.to_bytes())?)),
         (b"zombies", [count]) => Some(processes::zombies(number(count.to_bytes())?)),
         (b"descriptors", [count]) => Some(processes::descriptors(number(count.to_bytes())?)),
-        // A last word may be there to know the process by.
+        // The second word only identifies the process.
         (b"sleep", [seconds] | [seconds, _]) => Some(processes::sleep(number(seconds.to_bytes())?)),
         (b"spin", []) => processes::spin(),
         _ => None,
@@ -99,14 +102,14 @@ pub fn attempt(words: &[&CStr]) -> Option<Answer> {
 }
 
 /// Converts the result of one call.
-pub fn answer(got: sys::Result<usize>) -> Answer {
-    match got {
+pub fn answer(result: sys::Result<usize>) -> Answer {
+    match result {
         Ok(value) => Answer::Value(value),
         Err(errno) => Answer::Refused(errno),
     }
 }
 
-/// Converts a refusal into an answer.
-pub fn answer_of(got: sys::Result<Answer>) -> Answer {
-    got.unwrap_or_else(Answer::Refused)
+/// Converts an answer or a refusal into an answer.
+pub fn answer_or_refusal(result: sys::Result<Answer>) -> Answer {
+    result.unwrap_or_else(Answer::Refused)
 }

@@ -1,4 +1,4 @@
-//! Attempts that are system calls: any, in any order, by number.
+//! Attempts that make arbitrary system calls, by number and in sequence.
 
 use core::ffi::CStr;
 
@@ -7,21 +7,22 @@ use crate::errno::Errno;
 use crate::sys::{self, number};
 use crate::words::{Room, number as parsed};
 
-/// The most calls of one attempt.
-const MOST: usize = 8;
+/// Maximum number of calls in one attempt.
+const MAX_CALLS: usize = 8;
 
-/// Makes calls, `NUMBER ARGUMENT… , NUMBER ARGUMENT…`: the answer of the last, or the first that failed.
+/// Makes the calls `NUMBER ARGUMENT… , NUMBER ARGUMENT…`. Returns the answer of the last one, or of
+/// the first that failed.
 pub fn calls(words: &[&CStr]) -> Option<Answer> {
     let mut room = Room::new();
-    let mut answers = [0; MOST];
+    let mut answers = [0; MAX_CALLS];
     let mut made = 0;
     let sequence = words.split(|word| *word == c",");
     let length = sequence.clone().count();
     for one in sequence {
         let (name, arguments) = one.split_first()?;
         let mut given = [0; 6];
-        for (place, word) in given.iter_mut().zip(arguments) {
-            *place = room.argument(word, answers.get(..made)?)?;
+        for (argument, word) in given.iter_mut().zip(arguments) {
+            *argument = room.argument(word, answers.get(..made)?)?;
         }
         match sys::call(parsed(name.to_bytes())?, &given) {
             Ok(value) => *answers.get_mut(made)? = value,
@@ -33,24 +34,24 @@ pub fn calls(words: &[&CStr]) -> Option<Answer> {
     Some(Answer::Value(*answers.get(made.checked_sub(1)?)?))
 }
 
-/// Calls clone(2) with flags; the child ends at once.
+/// Calls clone(2) with flags; the child exits at once.
 pub fn clone(flags: usize) -> Answer {
     const SIGCHLD: usize = 17;
-    made(sys::call(number::CLONE, &[flags | SIGCHLD]))
+    finish_clone(sys::call(number::CLONE, &[flags | SIGCHLD]))
 }
 
 /// Calls clone3(2), whose flags are behind a pointer.
 pub fn clone_3(flags: u64) -> Answer {
     const SIGCHLD: u64 = 17;
     let arguments = [flags, 0, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, 0];
-    made(sys::call(number::CLONE3, &[sys::address(&arguments), size_of_val(&arguments)]))
+    finish_clone(sys::call(number::CLONE3, &[sys::address(&arguments), size_of_val(&arguments)]))
 }
 
-fn made(answer: sys::Result<usize>) -> Answer {
+fn finish_clone(answer: sys::Result<usize>) -> Answer {
     match answer {
         Ok(0) => sys::exit(0),
         Ok(pid) => {
-            // Only not to leave it; whether it could be made is known.
+            // Only cleans up: that the child was made is known already.
             sys::call(number::WAIT4, &[pid]).map(drop).unwrap_or_default();
             Answer::Done("made")
         }
@@ -58,8 +59,8 @@ fn made(answer: sys::Result<usize>) -> Answer {
     }
 }
 
-/// Calls each number without arguments, each in a process of its own, and tells which were answered by
-/// more than a refusal (EPERM, ENOSYS).
+/// Calls each number without arguments, each in a new process, and lists those that were not
+/// refused (EPERM, ENOSYS).
 pub fn sweep(list: &CStr) -> Option<Answer> {
     let mut reached = [0; 256];
     let mut count = 0;
@@ -79,18 +80,19 @@ fn is_reached(number: usize) -> Option<bool> {
     const SIGSYS: u64 = 31;
     match sys::call(number::CLONE, &[SIGCHLD]) {
         Ok(0) => {
-            // A call that waits is one that was reached: the alarm ends it.
+            // The call may block, which means that it was not refused: the alarm then ends it.
             let second = [0_u64, 0, 1, 0];
+            // Without an alarm a call that blocks hangs, which the caller notices.
             sys::call(number::SETITIMER, &[0, sys::address(&second)]).map(drop).unwrap_or_default();
             let refused = matches!(sys::call(number, &[]), Err(errno) if errno == Errno(1) || errno == Errno::NOSYS);
             sys::exit(if refused { REFUSED } else { 0 })
         }
         Ok(pid) => {
             let mut status = [0_u64];
-            sys::call(number::WAIT4, &[pid, sys::place(&mut status)]).ok()?;
+            sys::call(number::WAIT4, &[pid, sys::address_mut(&mut status)]).ok()?;
             let [status] = status;
-            // wait(2): the signal is in the low seven bits, an exit code in the second byte. SIGSYS is
-            // how some filters refuse.
+            // wait(2): the signal is in the low seven bits, the exit code in the second byte. Some
+            // filters refuse a call with SIGSYS.
             let refused = status & 0xffff == u64::from(REFUSED) << 8;
             Some(!refused && status & 0x7f != SIGSYS)
         }

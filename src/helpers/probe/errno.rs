@@ -1,4 +1,4 @@
-//! Errors by the names that errno(3) gives them.
+//! Errors by their symbolic names, as in errno(3).
 
 use core::fmt;
 

@@ -1,13 +1,13 @@
-//! Attempts on memory: touched page by page, kept in pipes and sockets, written out.
+//! Attempts on memory: touching pages, filling pipes and sockets, writing files.
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, answer_of};
+use crate::attempts::{Answer, answer_or_refusal};
 use crate::errno::Errno;
 use crate::sys::{self, Result, number};
 
 const MIB: usize = 1 << 20;
-/// How much is asked for at a time.
+/// Size of each allocation.
 const PIECE: usize = 8 * MIB;
 const PAGE: usize = 4096;
 
@@ -15,14 +15,15 @@ const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
 const MAP_ANONYMOUS: usize = 0x20;
 
-/// Takes memory and writes to each page: `private`, `shared` (and out of sight at once), `rest` (the same, but for its
-/// first page), `zero` (of the device), `memfd`, `shm` (System V) or `locked`.
+/// Takes memory and writes to each page. Kinds: `private`, `shared` (then unmapped from the page
+/// tables), `rest` (like `shared`, but its first page stays mapped), `zero` (/dev/zero), `memfd`,
+/// `shm` (System V) and `locked`.
 pub fn touch(kind: &CStr, mib: usize) -> Option<Answer> {
     let piece = match kind.to_bytes() {
         b"private" => || mapped(MAP_PRIVATE),
         b"shared" => hidden,
         b"rest" => first_page,
-        b"zero" => of_the_device,
+        b"zero" => zero_device,
         b"memfd" => return Some(memfd(mib)),
         b"shm" => shm,
         b"locked" => locked,
@@ -38,8 +39,8 @@ pub fn touch(kind: &CStr, mib: usize) -> Option<Answer> {
 
 fn map(how: usize) -> Result<usize> {
     const READ_WRITE: usize = 3;
-    let none = usize::MAX;
-    sys::call(number::MMAP, &[0, PIECE, READ_WRITE, how | MAP_ANONYMOUS, none, 0])
+    let no_file = usize::MAX;
+    sys::call(number::MMAP, &[0, PIECE, READ_WRITE, how | MAP_ANONYMOUS, no_file, 0])
 }
 
 fn write_to(address: usize) {
@@ -50,7 +51,7 @@ fn mapped(how: usize) -> Result<()> {
     map(how).map(write_to)
 }
 
-/// Takes shared memory that is in no process's account once it was let go of.
+/// Takes shared memory, then drops its pages from this process's accounting.
 fn hidden() -> Result<()> {
     const MADV_DONTNEED: usize = 4;
     let address = map(MAP_SHARED)?;
@@ -58,21 +59,21 @@ fn hidden() -> Result<()> {
     sys::call(number::MADVISE, &[address, PIECE, MADV_DONTNEED]).map(drop)
 }
 
-/// Takes shared memory of which one page stays mapped, and with it all.
+/// Takes shared memory and unmaps all but one page, which keeps all of it allocated.
 fn first_page() -> Result<()> {
     let address = map(MAP_SHARED)?;
     write_to(address);
     sys::call(number::MUNMAP, &[address + PAGE, PIECE - PAGE]).map(drop)
 }
 
-/// Takes the same as shared memory, by a file that is no memory.
-fn of_the_device() -> Result<()> {
+/// Takes shared memory through /dev/zero, a file that is not charged as memory.
+fn zero_device() -> Result<()> {
     const READ_WRITE: usize = 3;
     const O_RDWR: usize = 2;
     const MADV_DONTNEED: usize = 4;
-    const HERE: usize = usize::MAX - 99;
+    const AT_FDCWD: usize = usize::MAX - 99;
     let path = sys::address(c"/dev/zero".to_bytes_with_nul());
-    let file = sys::call(number::OPENAT, &[HERE, path, O_RDWR])?;
+    let file = sys::call(number::OPENAT, &[AT_FDCWD, path, O_RDWR])?;
     let address = sys::call(number::MMAP, &[0, PIECE, READ_WRITE, MAP_SHARED, file, 0]);
     sys::call(number::CLOSE, &[file])?;
     let address = address?;
@@ -85,7 +86,7 @@ fn locked() -> Result<()> {
     sys::call(number::MLOCK, &[address, PIECE]).map(drop)
 }
 
-/// Takes System V shared memory, marked to go when the process does.
+/// Takes System V shared memory, marked to be removed when the process ends.
 fn shm() -> Result<()> {
     const IPC_CREAT: usize = 0o1000;
     const IPC_RMID: usize = 0;
@@ -97,7 +98,7 @@ fn shm() -> Result<()> {
 
 fn memfd(mib: usize) -> Answer {
     let name = c"m".to_bytes_with_nul();
-    answer_of(
+    answer_or_refusal(
         sys::call(number::MEMFD_CREATE, &[sys::address(name)])
             .and_then(|file| write_mib(file, mib))
             .map(|()| Answer::Counted("touched", mib)),
@@ -115,39 +116,40 @@ fn write_mib(file: usize, mib: usize) -> Result<()> {
     Ok(())
 }
 
-/// Writes so much to a descriptor.
+/// Writes `mib` MiB to a descriptor.
 pub fn flood(descriptor: usize, mib: usize) -> Answer {
-    answer_of(write_mib(descriptor, mib).map(|()| Answer::Done("")))
+    answer_or_refusal(write_mib(descriptor, mib).map(|()| Answer::Done("")))
 }
 
 /// Fills pipes, each as large as it may be.
 pub fn pipes(mib: usize) -> Answer {
     const F_SETPIPE_SZ: usize = 1031;
     const O_NONBLOCK: usize = 0o4000;
-    kept(mib, || {
+    fill(mib, || {
         let mut ends = [0_i32; 2];
-        sys::call(number::PIPE2, &[sys::place(&mut ends), O_NONBLOCK])?;
+        sys::call(number::PIPE2, &[sys::address_mut(&mut ends), O_NONBLOCK])?;
         let [_, end] = ends;
         let end = usize::try_from(end).map_err(|_| Errno::NOSYS)?;
-        // Without it the pipe is as large as pipes are at first.
+        // If this fails the pipe keeps its default size, and more pipes are made.
         sys::call(number::FCNTL, &[end, F_SETPIPE_SZ, MIB]).map(drop).unwrap_or_default();
         Ok(end)
     })
 }
 
-/// Fills the buffers of sockets that nobody reads.
+/// Fills the buffers of sockets that are never read.
 pub fn buffers(mib: usize) -> Answer {
     const AF_UNIX: usize = 1;
     const STREAM_NONBLOCK: usize = 1 | 0o4000;
     const SOL_SOCKET: usize = 1;
     const SO_SNDBUF: usize = 7;
-    kept(mib, || {
+    fill(mib, || {
         let mut ends = [0_i32; 2];
-        sys::call(number::SOCKETPAIR, &[AF_UNIX, STREAM_NONBLOCK, 0, sys::place(&mut ends)])?;
+        sys::call(number::SOCKETPAIR, &[AF_UNIX, STREAM_NONBLOCK, 0, sys::address_mut(&mut ends)])?;
         let [end, _] = ends;
         let end = usize::try_from(end).map_err(|_| Errno::NOSYS)?;
         let size = [1_i32 << 24];
         let size = sys::address(&size);
+        // If this fails the buffer keeps its default size, and more sockets are made.
         sys::call(number::SETSOCKOPT, &[end, SOL_SOCKET, SO_SNDBUF, size, 4])
             .map(drop)
             .unwrap_or_default();
@@ -155,7 +157,7 @@ pub fn buffers(mib: usize) -> Answer {
     })
 }
 
-/// Fills connections over loopback, whose other ends nobody takes.
+/// Fills connections over loopback that are never accepted.
 pub fn connections(mib: usize) -> Answer {
     const AF_INET: usize = 2;
     const STREAM: usize = 1;
@@ -170,15 +172,15 @@ pub fn connections(mib: usize) -> Answer {
         sys::call(number::LISTEN, &[listener, 4096])?;
         sys::call(
             number::GETSOCKNAME,
-            &[listener, sys::place(&mut address), sys::place(&mut length)],
+            &[listener, sys::address_mut(&mut address), sys::address_mut(&mut length)],
         )
     });
     if let Err(errno) = listener {
         return Answer::Refused(errno);
     }
-    kept(mib, || {
+    fill(mib, || {
         let end = sys::call(number::SOCKET, &[AF_INET, STREAM_NONBLOCK, 0])?;
-        // EINPROGRESS where it takes its time: then less is kept.
+        // EINPROGRESS if the connection is slow: then it holds less.
         sys::call(number::CONNECT, &[end, sys::address(&address), LENGTH])
             .map(drop)
             .unwrap_or_default();
@@ -186,28 +188,30 @@ pub fn connections(mib: usize) -> Answer {
     })
 }
 
-/// Makes so many mappings of a page each, no neighbour like the other, for so long.
+/// Makes `count` one-page mappings, no two neighbours alike, and keeps them for `seconds`.
 pub fn mappings(count: usize, seconds: usize) -> Answer {
     const PRIVATE_NORESERVE: usize = 0x4002;
     const NONE: usize = 0;
     const READ: usize = 1;
-    let whole = [count * PAGE, NONE, PRIVATE_NORESERVE | MAP_ANONYMOUS, usize::MAX, 0];
-    let [length, protection, how, none, offset] = whole;
-    let mapped = sys::call(number::MMAP, &[0, length, protection, how, none, offset]);
+    let length = count * PAGE;
+    let how = PRIVATE_NORESERVE | MAP_ANONYMOUS;
+    let no_file = usize::MAX;
+    let mapped = sys::call(number::MMAP, &[0, length, NONE, how, no_file, 0]);
     let made = mapped.and_then(|address| {
         (address..address + length)
             .step_by(2 * PAGE)
-            .try_for_each(|place| sys::call(number::MPROTECT, &[place, PAGE, READ]).map(drop))
+            .try_for_each(|page| sys::call(number::MPROTECT, &[page, PAGE, READ]).map(drop))
     });
-    answer_of(made.map(|()| {
+    answer_or_refusal(made.map(|()| {
         let time = [seconds, 0];
+        // An interrupted sleep is shorter, which does not change the answer.
         sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(drop).unwrap_or_default();
         Answer::Counted("mapped", count)
     }))
 }
 
-/// Fills what `next` makes until the kernel keeps so much.
-fn kept(mib: usize, next: impl Fn() -> Result<usize>) -> Answer {
+/// Fills what `next` makes until the kernel holds `mib` MiB.
+fn fill(mib: usize, next: impl Fn() -> Result<usize>) -> Answer {
     let block = [b'x'; 65536];
     let mut total = 0;
     while total < mib * MIB {
@@ -223,5 +227,5 @@ fn kept(mib: usize, next: impl Fn() -> Result<usize>) -> Answer {
             }
         }
     }
-    Answer::Counted("kept", mib)
+    Answer::Counted("fill", mib)
 }

@@ -1,8 +1,8 @@
-//! Attempts to reach somebody, and to be reached.
+//! Attempts to connect to others, and to be connected to.
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, answer_of};
+use crate::attempts::{Answer, answer_or_refusal};
 use crate::sys::{self, Result, number as calls};
 use crate::words::number;
 
@@ -12,7 +12,7 @@ const AF_INET6: u16 = 10;
 const STREAM: usize = 1;
 const DATAGRAM: usize = 2;
 
-/// An address of a socket, as the kernel takes it.
+/// A socket address in the kernel's layout.
 struct Address {
     bytes: [u8; 112],
     length: usize,
@@ -24,8 +24,8 @@ impl Address {
     }
 
     fn with(mut self, more: &[u8]) -> Self {
-        let places = self.bytes.iter_mut().skip(self.length);
-        places.zip(more).for_each(|(place, byte)| *place = *byte);
+        let free = self.bytes.iter_mut().skip(self.length);
+        free.zip(more).for_each(|(slot, byte)| *slot = *byte);
         self.length = (self.length + more.len()).min(self.bytes.len());
         self
     }
@@ -35,28 +35,28 @@ impl Address {
         usize::from(u16::from_ne_bytes([low, high]))
     }
 
-    /// Parses `4 A.B.C.D PORT`, `6 PORT` (to this host), `path PATH` or `abstract NAME`.
-    fn of(words: &[&CStr]) -> Option<Self> {
+    /// Parses `4 A.B.C.D PORT`, `6 PORT` (on this host), `path PATH` or `abstract NAME`.
+    fn parse(words: &[&CStr]) -> Option<Self> {
         match words {
             [kind, host, port] if *kind == c"4" => {
                 let mut parts = [0; 4];
-                for (place, part) in
+                for (octet, part) in
                     parts.iter_mut().zip(host.to_bytes().split(|byte| *byte == b'.'))
                 {
-                    *place = u8::try_from(number(part)?).ok()?;
+                    *octet = u8::try_from(number(part)?).ok()?;
                 }
                 Some(Self::new(AF_INET).with(&network_order(port)?).with(&parts).with(&[0; 8]))
             }
             [kind, port] if *kind == c"6" => {
-                let mut own = [0; 16];
-                if let Some(last) = own.last_mut() {
+                let mut loopback = [0; 16];
+                if let Some(last) = loopback.last_mut() {
                     *last = 1;
                 }
                 Some(
                     Self::new(AF_INET6)
                         .with(&network_order(port)?)
                         .with(&[0; 4])
-                        .with(&own)
+                        .with(&loopback)
                         .with(&[0; 4]),
                 )
             }
@@ -81,22 +81,22 @@ fn network_order(port: &CStr) -> Option<[u8; 2]> {
     Some(u16::try_from(number(port.to_bytes())?).ok()?.to_be_bytes())
 }
 
-/// Connects a stream, or with `udp` first a datagram socket, for which a route is enough.
+/// Connects a stream, or with `udp` as the first word a datagram socket, which only needs a route.
 pub fn connect(words: &[&CStr]) -> Option<Answer> {
     let (kind, words) = kind(words);
-    let address = Address::of(words)?;
-    Some(answer_of(address.connected(kind).map(|_| Answer::Done("connected"))))
+    let address = Address::parse(words)?;
+    Some(answer_or_refusal(address.connected(kind).map(|_| Answer::Done("connected"))))
 }
 
 /// Sends one byte as a datagram or on a stream.
 pub fn send(words: &[&CStr]) -> Option<Answer> {
     let (kind, words) = kind(words);
-    let address = Address::of(words)?;
+    let address = Address::parse(words)?;
     let sent = address.connected(kind).and_then(|socket| {
         let byte = [b'x'];
         sys::call(calls::SENDTO, &[socket, sys::address(&byte), 1])
     });
-    Some(answer_of(sent.map(|_| Answer::Done("sent"))))
+    Some(answer_or_refusal(sent.map(|_| Answer::Done("sent"))))
 }
 
 fn kind<'a, 'b>(words: &'a [&'b CStr]) -> (usize, &'a [&'b CStr]) {
@@ -106,19 +106,20 @@ fn kind<'a, 'b>(words: &'a [&'b CStr]) -> (usize, &'a [&'b CStr]) {
     }
 }
 
-/// Listens at a port of every address for two seconds and tells whether anybody came.
+/// Listens on a port of every address for two seconds, and reports whether a connection came.
 pub fn listen(port: usize) -> Option<Answer> {
     const POLLIN: u64 = 1 << 32;
     let port = u16::try_from(port).ok()?;
     let address = Address::new(AF_INET).with(&port.to_be_bytes()).with(&[0; 12]);
-    Some(answer_of(sys::call(calls::SOCKET, &[usize::from(AF_INET), STREAM, 0]).and_then(
+    Some(answer_or_refusal(sys::call(calls::SOCKET, &[usize::from(AF_INET), STREAM, 0]).and_then(
         |socket| {
             sys::call(calls::BIND, &[socket, sys::address(&address.bytes), address.length])?;
             sys::call(calls::LISTEN, &[socket, 1])?;
             crate::say(format_args!("listening\n"));
             let mut wanted = [POLLIN | u64::try_from(socket).unwrap_or(u64::MAX)];
             let time = [2_u64, 0];
-            let came = sys::call(calls::PPOLL, &[sys::place(&mut wanted), 1, sys::address(&time)])?;
+            let came =
+                sys::call(calls::PPOLL, &[sys::address_mut(&mut wanted), 1, sys::address(&time)])?;
             Ok(Answer::Done(if came == 0 { "nobody came" } else { "reached" }))
         },
     )))

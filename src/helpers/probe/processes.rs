@@ -1,18 +1,18 @@
-//! Attempts with processes and descriptors: as many as there may be, or as long as there is time.
+//! Attempts with processes and descriptors: as many as the kernel allows, or for as long as asked.
 
-use crate::attempts::{Answer, answer_of};
+use crate::attempts::{Answer, answer_or_refusal};
 use crate::sys::{self, Result, number};
 
 const SIGCHLD: usize = 17;
 const SIGKILL: usize = 9;
 
-/// Makes processes that all live at once, and ends them.
+/// Makes processes that all live at the same time, then kills them.
 pub fn forks(count: usize) -> Answer {
     let mut pids = [0; 1024];
     let mut made = Ok(Answer::Counted("forks", count));
-    for place in pids.iter_mut().take(count) {
+    for slot in pids.iter_mut().take(count) {
         match child(|| sleep(600)) {
-            Ok(pid) => *place = pid,
+            Ok(pid) => *slot = pid,
             Err(errno) => {
                 made = Err(errno);
                 break;
@@ -20,14 +20,14 @@ pub fn forks(count: usize) -> Answer {
         }
     }
     for pid in pids.iter().filter(|pid| **pid != 0) {
-        // It cannot be gone: nobody has waited for it.
+        // Neither fails: these children have not been waited for yet.
         sys::call(number::KILL, &[*pid, SIGKILL]).map(drop).unwrap_or_default();
         sys::call(number::WAIT4, &[*pid]).map(drop).unwrap_or_default();
     }
-    answer_of(made)
+    answer_or_refusal(made)
 }
 
-/// Makes processes that end and that nobody waits for.
+/// Makes processes that exit and are not waited for.
 pub fn zombies(count: usize) -> Answer {
     for _ in 0..count {
         if let Err(errno) = child(|| Answer::Done("")) {
@@ -37,7 +37,7 @@ pub fn zombies(count: usize) -> Answer {
     Answer::Counted("zombies", count)
 }
 
-/// Forks a child that does its part and ends (fork(2)).
+/// Forks a child that runs `part` and exits (fork(2)).
 fn child(part: impl FnOnce() -> Answer) -> Result<usize> {
     match sys::call(number::CLONE, &[SIGCHLD])? {
         0 => {
@@ -48,29 +48,33 @@ fn child(part: impl FnOnce() -> Answer) -> Result<usize> {
     }
 }
 
-/// Holds descriptors, as many as the hard limit lets it.
+/// Opens descriptors, as many as the hard limit allows.
 pub fn descriptors(count: usize) -> Answer {
     const RLIMIT_NOFILE: usize = 7;
     let mut limit = [0_u64; 2];
-    let place = sys::place(&mut limit);
-    answer_of(sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, 0, place]).and_then(|_| {
-        let [_, hard] = limit;
-        let raised = [hard, hard];
-        sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, sys::address(&raised)])?;
-        for _ in 0..count {
-            sys::call(number::DUP, &[1])?;
-        }
-        Ok(Answer::Counted("descriptors", count))
-    }))
+    let pointer = sys::address_mut(&mut limit);
+    answer_or_refusal(sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, 0, pointer]).and_then(
+        |_| {
+            let [_, hard] = limit;
+            let raised = [hard, hard];
+            sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, sys::address(&raised)])?;
+            for _ in 0..count {
+                sys::call(number::DUP, &[1])?;
+            }
+            Ok(Answer::Counted("descriptors", count))
+        },
+    ))
 }
 
 /// Sleeps.
 pub fn sleep(seconds: usize) -> Answer {
     let time = [seconds, 0];
-    answer_of(sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(|_| Answer::Done("slept")))
+    answer_or_refusal(
+        sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(|_| Answer::Done("slept")),
+    )
 }
 
-/// Uses a processor for ever.
+/// Spins for ever.
 pub fn spin() -> ! {
     loop {
         core::hint::spin_loop();

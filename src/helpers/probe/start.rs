@@ -1,4 +1,4 @@
-//! Entry point of a program without a C library, and the few functions that compiled code expects.
+//! Entry point of a freestanding program.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -29,25 +29,25 @@ global_asm!(
     begin = sym begin,
 );
 
-/// The most arguments an attempt has.
-const MOST: usize = 64;
+/// Maximum number of arguments of an attempt.
+const MAX_WORDS: usize = 64;
 
-/// Address of the stack as the kernel made it.
+/// Address of the initial stack.
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins with the stack as the kernel made it: the number of arguments, a pointer to each, a zero, then a pointer to
-/// each variable of the environment and another zero.
+/// Starts with the initial stack, which holds the number of arguments, a pointer to each, a zero,
+/// then a pointer to each environment variable and another zero.
 extern "C" fn begin(stack: usize) -> ! {
     STACK.store(stack, Ordering::Relaxed);
-    let mut words: [&CStr; MOST] = [c""; MOST];
-    let count = sys::word_at(stack).saturating_sub(1).min(MOST);
+    let mut words: [&CStr; MAX_WORDS] = [c""; MAX_WORDS];
+    let count = sys::word_at(stack).saturating_sub(1).min(MAX_WORDS);
     for (at, word) in words.iter_mut().enumerate().take(count) {
         *word = sys::text_at(sys::word_at(stack + (at + 2) * size_of::<usize>()));
     }
     sys::exit(crate::answered(words.get(..count).unwrap_or_default()))
 }
 
-/// Returns the variables of the environment.
+/// Returns the environment variables as `NAME=VALUE`.
 #[allow(dead_code, reason = "only one of the programs has some for others")]
 pub fn environment() -> impl Iterator<Item = &'static CStr> {
     let stack = STACK.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The kernel's entries by number, and memory by address: the only `unsafe` of the helper.
+//! System calls by number, and memory by address: the only `unsafe` code of the probe.
 //!
-//! An attempt names any call with any arguments: this is the purpose of the helper. It is sound because the
-//! helper has one thread, holds no trusted data, and lets the kernel write only into buffers that
-//! [`crate::words`] made.
+//! An attempt may make any call with any arguments: that is the purpose of the probe. It is sound
+//! because the probe has one thread, holds no trusted data, and lets the kernel write only into
+//! buffers that [`crate::words`] made.
 #![allow(unsafe_code, reason = "raw system calls are the helper's purpose; this module holds them")]
 
 #[cfg(freestanding)]
@@ -10,10 +10,10 @@ use core::ffi::CStr;
 
 use crate::errno::Errno;
 
-/// The kernel's answer.
+/// The kernel's answer to a call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// Numbers of the calls that the helper makes for itself (syscalls(2)).
+/// Numbers of the calls that the program makes by name (syscalls(2)).
 #[cfg(target_arch = "x86_64")]
 pub mod number {
     pub const CLONE: usize = 56;
@@ -96,22 +96,23 @@ pub mod number {
     pub const CLONE3: usize = 435;
 }
 
-/// Makes one system call. Arguments that are not given are zero.
+/// Makes one system call. Missing arguments are zero.
 pub fn call(number: usize, given: &[usize]) -> Result<usize> {
     let mut all = [0; 6];
-    for (place, argument) in all.iter_mut().zip(given) {
-        *place = *argument;
+    for (slot, argument) in all.iter_mut().zip(given) {
+        *slot = *argument;
     }
     let raw = enter(number, all);
-    // The last page of addresses is the range of errors (syscall(2)).
+    // The last page of addresses holds negated errors (syscall(2)).
     if raw > usize::MAX - 4096 { Err(Errno(raw.wrapping_neg())) } else { Ok(raw) }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn enter(number: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
     let answer;
-    // SAFETY: the registers are those of syscall(2), rcx and r11 are named as lost, and memory is
-    // taken as written to; what the call itself does is the attempt (see the head of this file).
+    // SAFETY: the registers are those of syscall(2), rcx and r11 are declared clobbered, and memory
+    // is assumed to be written; the effect of the call itself is the attempt (see the top of this
+    // file).
     unsafe {
         core::arch::asm!("syscall", inlateout("rax") number => answer, in("rdi") a, in("rsi") b,
             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _);
@@ -122,8 +123,8 @@ fn enter(number: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
 #[cfg(target_arch = "aarch64")]
 fn enter(number: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
     let answer;
-    // SAFETY: the registers are those of syscall(2), and memory is taken as written to; what the
-    // call itself does is the attempt (see the head of this file).
+    // SAFETY: the registers are those of syscall(2), and memory is assumed to be written; the
+    // effect of the call itself is the attempt (see the top of this file).
     unsafe {
         core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a => answer, in("x1") b,
             in("x2") c, in("x3") d, in("x4") e, in("x5") f);
@@ -135,8 +136,8 @@ fn enter(number: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
 #[cfg(target_arch = "x86_64")]
 pub fn call_32(number: usize) -> Result<usize> {
     let raw: usize;
-    // SAFETY: the entry keeps every register but rax and, on some kernels, r8 to r11, which are
-    // named as lost; the arguments are whatever is in ebx and the rest, as the attempt wants.
+    // SAFETY: the entry preserves every register but rax and, on some kernels, r8 to r11, which are
+    // declared clobbered; the arguments are the current register contents, as the attempt intends.
     unsafe {
         core::arch::asm!("int 0x80", inlateout("rax") number => raw, lateout("r8") _,
             lateout("r9") _, lateout("r10") _, lateout("r11") _);
@@ -144,7 +145,7 @@ pub fn call_32(number: usize) -> Result<usize> {
     if raw > usize::MAX - 4096 { Err(Errno(raw.wrapping_neg())) } else { Ok(raw) }
 }
 
-/// Fails: there is no such entry on this processor.
+/// Fails: this processor has no such entry.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn call_32(_: usize) -> Result<usize> {
     Err(Errno::NOSYS)
@@ -153,7 +154,7 @@ pub fn call_32(_: usize) -> Result<usize> {
 /// Ends the process (exit_group(2)).
 pub fn exit(code: u8) -> ! {
     loop {
-        // It does not return.
+        // exit_group does not return.
         call(number::EXIT_GROUP, &[usize::from(code)]).map(drop).unwrap_or_default();
     }
 }
@@ -165,7 +166,7 @@ pub fn write(descriptor: usize, bytes: &[u8]) -> Result<usize> {
 
 /// Reads from a descriptor (read(2)).
 pub fn read(descriptor: usize, bytes: &mut [u8]) -> Result<usize> {
-    call(number::READ, &[descriptor, place(bytes), bytes.len()])
+    call(number::READ, &[descriptor, address_mut(bytes), bytes.len()])
 }
 
 /// Returns the address of a value that the kernel reads.
@@ -174,28 +175,28 @@ pub fn address<T>(of: &[T]) -> usize {
 }
 
 /// Returns the address of a value that the kernel may write to.
-pub fn place<T>(of: &mut [T]) -> usize {
+pub fn address_mut<T>(of: &mut [T]) -> usize {
     of.as_mut_ptr().expose_provenance()
 }
 
-/// Writes one byte into memory that mmap(2) or shmat(2) gave.
+/// Writes one byte into memory from mmap(2) or shmat(2).
 pub fn touch(address: usize) {
     let byte = core::ptr::with_exposed_provenance_mut::<u8>(address);
     // SAFETY: callers pass addresses inside a writable mapping that they have just made and keep.
     unsafe { byte.write_volatile(1) }
 }
 
-/// Returns a word of the stack that the kernel made for the program.
+/// Returns a word of the initial stack.
 #[cfg(freestanding)]
 pub fn word_at(address: usize) -> usize {
-    // SAFETY: called for the argument count and the two vectors alone, which execve(2) lays out there.
+    // SAFETY: only called for the argument count and the two vectors, which execve(2) put there.
     unsafe { core::ptr::with_exposed_provenance::<usize>(address).read() }
 }
 
-/// Returns an argument of the program or a variable of its environment.
+/// Returns an argument or an environment variable of the program.
 #[cfg(freestanding)]
 pub fn text_at(address: usize) -> &'static CStr {
-    // SAFETY: execve(2) ends each of them with NUL, and they stay for the life of the program.
+    // SAFETY: execve(2) NUL-terminates each of them, and they live as long as the program.
     unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(address)) }
 }
 
@@ -208,7 +209,7 @@ mod memory {
         for at in 0..count {
             // SAFETY: both are valid for `count` bytes by the contract of memcpy(3).
             let byte = unsafe { from.add(at).read_volatile() };
-            // SAFETY: as above.
+            // SAFETY: same as above.
             unsafe { to.add(at).write_volatile(byte) }
         }
         to
@@ -222,7 +223,7 @@ mod memory {
             let at = if upwards { step } else { count - 1 - step };
             // SAFETY: both are valid for `count` bytes by the contract of memmove(3).
             let byte = unsafe { from.add(at).read_volatile() };
-            // SAFETY: as above; the order keeps what overlaps.
+            // SAFETY: same as above; the direction preserves overlapping bytes.
             unsafe { to.add(at).write_volatile(byte) }
         }
         to
@@ -245,7 +246,7 @@ mod memory {
         for at in 0..count {
             // SAFETY: both are valid for `count` bytes by the contract of memcmp(3).
             let one = unsafe { left.add(at).read_volatile() };
-            // SAFETY: as above.
+            // SAFETY: same as above.
             let other = unsafe { right.add(at).read_volatile() };
             if one != other {
                 return i32::from(one) - i32::from(other);

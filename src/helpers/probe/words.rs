@@ -1,15 +1,16 @@
-//! Arguments of an attempt as they are written: numbers, texts, and buffers for the kernel.
+//! Parses the arguments of an attempt: numbers, texts, and buffers for the kernel.
 
 use core::ffi::CStr;
 
 use crate::sys;
 
-/// Bytes of every process of the helper, as it is not moved about when it is freestanding.
-static OWN: &[u8] = b"cofferdam-probe.";
+/// Bytes at the same address in every process of the probe, as it is not relocated when it is
+/// freestanding.
+static SHARED_BYTES: &[u8] = b"cofferdam-probe.";
 
-/// Room for what arguments point to.
+/// Memory for what arguments point to.
 pub struct Room {
-    // Words, for their alignment.
+    // 64-bit words, for their alignment.
     room: [u64; 1024],
     used: usize,
 }
@@ -19,16 +20,17 @@ impl Room {
         Self { room: [0; 1024], used: 0 }
     }
 
-    /// Takes the next `words` words, still zero.
+    /// Takes the next `words` words, which are still zero.
     fn take(&mut self, words: usize) -> Option<&mut [u64]> {
-        let place = self.room.get_mut(self.used..self.used + words)?;
+        let taken = self.room.get_mut(self.used..self.used + words)?;
         self.used += words;
-        Some(place)
+        Some(taken)
     }
 
-    /// Parses an argument: a number; `s:TEXT`, its address; `z:N`, N zero bytes; `v:N`, an iovec(3) of N zero
-    /// bytes; `o:`, one of bytes that each process of the helper has at this address; `w:1,2`, words of 32
-    /// bits; `q:1,2`, words of 64; `r:N`, the answer of the Nth call.
+    /// Parses an argument: a number; `s:TEXT`, the address of a text; `z:N`, N zero bytes; `v:N`,
+    /// an iovec(3) of N zero bytes; `o:`, an iovec(3) of bytes that every process of the probe has
+    /// at the same address; `w:1,2`, words of 32 bits; `q:1,2`, words of 64 bits; `r:N`, the answer
+    /// of the Nth call.
     pub fn argument(&mut self, word: &CStr, answers: &[usize]) -> Option<usize> {
         let bytes = word.to_bytes();
         let Some((kind, rest)) = tagged(bytes) else { return number(bytes) };
@@ -38,15 +40,15 @@ impl Room {
                 Some(sys::address(text))
             }
             b'z' => {
-                let place = self.take(number(rest)?.div_ceil(8))?;
-                Some(sys::place(place))
+                let zeros = self.take(number(rest)?.div_ceil(8))?;
+                Some(sys::address_mut(zeros))
             }
             b'v' => {
                 let length = number(rest)?;
-                let base = sys::place(self.take(length.div_ceil(8))?);
+                let base = sys::address_mut(self.take(length.div_ceil(8))?);
                 self.vector(base, length)
             }
-            b'o' => self.vector(sys::address(OWN), OWN.len()),
+            b'o' => self.vector(sys::address(SHARED_BYTES), SHARED_BYTES.len()),
             b'w' => self.words(rest, |value| u64::try_from(value & 0xffff_ffff).ok(), 2),
             b'q' => self.words(rest, |value| u64::try_from(value).ok(), 1),
             b'r' => answers.get(number(rest)?.checked_sub(1)?).copied(),
@@ -56,13 +58,14 @@ impl Room {
 
     fn vector(&mut self, base: usize, length: usize) -> Option<usize> {
         let vector = self.take(2)?;
-        for (place, value) in vector.iter_mut().zip([base, length]) {
-            *place = u64::try_from(value).ok()?;
+        for (slot, value) in vector.iter_mut().zip([base, length]) {
+            *slot = u64::try_from(value).ok()?;
         }
-        Some(sys::place(vector))
+        Some(sys::address_mut(vector))
     }
 
-    /// Numbers with commas between them, `each` to a word of 64 bits, lowest first.
+    /// Parses numbers separated by commas and packs `each` of them into a 64-bit word, lowest
+    /// first.
     fn words(
         &mut self,
         list: &[u8],
@@ -70,12 +73,12 @@ impl Room {
         each: usize,
     ) -> Option<usize> {
         let count = list.split(|byte| *byte == b',').count();
-        let place = self.take(count.div_ceil(each))?;
+        let packed = self.take(count.div_ceil(each))?;
         for (at, item) in list.split(|byte| *byte == b',').enumerate() {
             let shift = u32::try_from(at % each).ok()? * 32;
-            *place.get_mut(at / each)? |= value(number(item)?)? << shift;
+            *packed.get_mut(at / each)? |= value(number(item)?)? << shift;
         }
-        Some(sys::place(place))
+        Some(sys::address_mut(packed))
     }
 }
 
@@ -86,7 +89,7 @@ fn tagged(bytes: &[u8]) -> Option<(u8, &[u8])> {
     }
 }
 
-/// Parses a number: decimal, `0x…`, `0…` in octal as C has it, or negative.
+/// Parses a number: decimal, `0x…`, octal with a leading `0` as in C, or negative.
 pub fn number(word: &[u8]) -> Option<usize> {
     let (negative, word) = match word {
         [b'-', rest @ ..] => (true, rest),

@@ -1,4 +1,4 @@
-//! The process of the script.
+//! Starts the process of the script and waits for it.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -6,12 +6,12 @@ use core::ffi::CStr;
 use crate::environment::{Environment, addresses};
 use crate::errno::Errno;
 use crate::file::{self, OpenFile};
-use crate::places::{Files, PROJECT, duplicate};
+use crate::files::{Files, PROJECT, duplicate};
 use crate::sys::{self, number};
 
 /// The shell of every cell.
 const BASH: &CStr = c"/bin/bash";
-/// Scripts of cofferdam's own.
+/// Scripts that cofferdam provides.
 const POLICY: &CStr = c"/etc/cofferdam/lib/policy.sh";
 const PROVIDER: &CStr = c"/etc/cofferdam/lib/provider.sh";
 const EMBED: &CStr = c"/etc/cofferdam/lib/embed.sh";
@@ -20,13 +20,15 @@ const SIGINT: usize = 2;
 const SIGPIPE: usize = 13;
 const SIGTERM: usize = 15;
 const SIGCHLD: usize = 17;
-/// SIG_DFL and SIG_IGN (signal(7)).
+/// SIG_DFL of signal(7).
 const DEFAULT: usize = 0;
+/// SIG_IGN of signal(7).
 const IGNORED: usize = 1;
-/// The child has a descriptor that can be waited for (clone(2)).
+/// Returns a pidfd of the child (clone(2)).
 const CLONE_PIDFD: usize = 0x1000;
-/// Codes of a program that cannot be executed and of one that is not there, as shells have them.
+/// Exit code of a program that cannot be executed, as shells have it.
 const NOT_EXECUTED: u8 = 126;
+/// Exit code of a program that is not there.
 const NOT_FOUND: u8 = 127;
 
 #[cfg(target_arch = "x86_64")]
@@ -38,34 +40,34 @@ const EXECVE: usize = 221;
 #[cfg(target_arch = "aarch64")]
 const RT_SIGACTION: usize = 134;
 
-/// What is to be run.
+/// The program to run.
 pub enum Launch<'w> {
-    /// A script of the project, by itself.
+    /// A script of the project, executed directly.
     Program(&'w CStr),
-    /// A script of the project, by bash.
+    /// A script of the project, run by bash.
     Bash(&'w CStr),
-    /// The project's decision about a call.
+    /// The project's policy decision about a call.
     Policy,
-    /// The reading of a resource, which a variable names.
+    /// The provider of a resource that a variable names.
     Provider,
 }
 
-/// Streams of the script.
+/// Standard streams of the script.
 pub struct Streams {
     input: OpenFile,
     output: OpenFile,
 }
 
-/// A script that runs.
+/// A running script.
 pub struct Child {
     pid: usize,
-    /// Becomes readable when it ends (pidfd_open(2)).
+    /// Becomes readable when the process ends (pidfd_open(2)).
     pub end: OpenFile,
 }
 
 impl<'w> Launch<'w> {
-    /// Reads the words of the runner.
-    pub fn of(words: &[&'w CStr]) -> Result<Self, Errno> {
+    /// Parses the arguments of the runner.
+    pub fn parse(words: &[&'w CStr]) -> Result<Self, Errno> {
         match words {
             [kind, path] if kind.to_bytes() == b"program" => Ok(Self::Program(path)),
             [kind, path] if kind.to_bytes() == b"bash" => Ok(Self::Bash(path)),
@@ -75,8 +77,8 @@ impl<'w> Launch<'w> {
         }
     }
 
-    /// Returns true for a script that is not the regular file it was when the project was read: whatever a link leads to
-    /// now is not believed.
+    /// Returns true for a script that is not the regular file it was when the project was read: a
+    /// link could lead to another program.
     pub fn is_rejected(&self) -> bool {
         match self {
             Self::Program(path) | Self::Bash(path) => !is_plain(path.to_bytes()),
@@ -84,7 +86,7 @@ impl<'w> Launch<'w> {
         }
     }
 
-    /// Returns the name of the script, for messages.
+    /// Returns the path of the script, for messages.
     pub fn name(&self) -> &'w CStr {
         match self {
             Self::Program(path) | Self::Bash(path) => path,
@@ -93,12 +95,13 @@ impl<'w> Launch<'w> {
         }
     }
 
-    /// Starts it.
+    /// Starts the script.
     pub fn start(&self, environment: &Environment, streams: Streams) -> Result<Child, Errno> {
         Child::start(self.name(), || {
             duplicate(streams.input.0, 0)?;
             match self {
-                // It answers on descriptor 3, so that nothing that a hook prints is an answer.
+                // A policy answers on descriptor 3, so that output of a hook is not taken for the
+                // answer.
                 Self::Policy => {
                     duplicate(streams.output.0, 3)?;
                     duplicate(2, 1)?;
@@ -110,7 +113,7 @@ impl<'w> Launch<'w> {
             let environment = environment.addresses();
             match self {
                 Self::Program(path) => match execute(path, &[path], &environment) {
-                    // Do as shells with a script that does not name what reads it.
+                    // As shells do with a script that names no interpreter.
                     Errno::NOEXEC => Err(execute(BASH, &[c"bash", path], &environment)),
                     errno => Err(errno),
                 },
@@ -123,21 +126,23 @@ impl<'w> Launch<'w> {
 }
 
 impl Streams {
-    pub fn of(files: &Files) -> Result<Self, Errno> {
-        let (input, output) = (file::read(b"/dev/null")?, files.appended()?);
-        file::wait_to_read(&input)?;
-        file::wait_to_append(&output)?;
+    pub fn open(files: &Files) -> Result<Self, Errno> {
+        let input = file::read(b"/dev/null")?;
+        let output = files.appended()?;
+        file::block_reads(&input)?;
+        file::block_appends(&output)?;
         Ok(Self { input, output })
     }
 }
 
 impl Child {
-    /// Forks a child that becomes another program (clone(2)). `become_it` returns only why it could not.
-    fn start(name: &CStr, become_it: impl FnOnce() -> Result<(), Errno>) -> Result<Self, Errno> {
+    /// Forks a child that becomes another program (clone(2)). `exec` only returns if that
+    /// failed.
+    fn start(name: &CStr, exec: impl FnOnce() -> Result<(), Errno>) -> Result<Self, Errno> {
         let mut end = [0_i32];
-        match sys::call(number::CLONE, &[SIGCHLD | CLONE_PIDFD, 0, sys::place(&mut end)])? {
+        match sys::call(number::CLONE, &[SIGCHLD | CLONE_PIDFD, 0, sys::address_mut(&mut end)])? {
             0 => {
-                let done = at_term(DEFAULT).and_then(|()| become_it());
+                let done = on_term(DEFAULT).and_then(|()| exec());
                 sys::exit(done.err().map_or(NOT_EXECUTED, |errno| refused(name, errno)))
             }
             pid => {
@@ -148,11 +153,12 @@ impl Child {
         }
     }
 
-    /// Waits for its end; returns its code as shells have it (wait4(2)), and says by which signal it ended.
+    /// Waits for the child to end; returns its exit code as shells have it (wait4(2)), and prints
+    /// the signal that killed it.
     pub fn code(&self, name: &CStr) -> Result<u8, Errno> {
         let mut status = [0_i32];
         loop {
-            match sys::call(number::WAIT4, &[self.pid, sys::place(&mut status), 0, 0]) {
+            match sys::call(number::WAIT4, &[self.pid, sys::address_mut(&mut status), 0, 0]) {
                 Ok(_) => break,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
@@ -162,7 +168,7 @@ impl Child {
         Ok(match low & 0x7f {
             0 => high,
             signal => {
-                // Say nothing of a closed pipe and of an end that was asked for, as shells do.
+                // As shells, stays silent about SIGPIPE and requested ends.
                 if ![SIGINT, SIGPIPE, SIGTERM].contains(&usize::from(signal)) {
                     let text = alloc::format!(": was ended by signal {signal}\n");
                     say(&[name.to_bytes(), text.as_bytes()].concat());
@@ -173,7 +179,7 @@ impl Child {
     }
 }
 
-/// Prints the files beside the result to standard output.
+/// Prints the files that accompany the result to standard output.
 pub fn embed(environment: &Environment) -> Result<(), Errno> {
     let null = file::read(b"/dev/null")?;
     let child = Child::start(EMBED, || {
@@ -183,35 +189,33 @@ pub fn embed(environment: &Environment) -> Result<(), Errno> {
     child.code(EMBED).map(drop)
 }
 
-/// Says why a program does not run; returns the code for that.
+/// Prints why a program does not run; returns the exit code for it.
 pub fn refused(name: &CStr, errno: Errno) -> u8 {
-    let (code, why) = match errno {
-        Errno::NOENT => {
-            (NOT_FOUND, "there is no such file, or none that its first line names".into())
-        }
+    let (code, reason) = match errno {
+        Errno::NOENT => (NOT_FOUND, "no such file, or its interpreter is missing".into()),
         errno => (NOT_EXECUTED, alloc::format!("cannot be executed: {errno}")),
     };
-    say(&[name.to_bytes(), b": ", why.as_bytes(), b"\n"].concat());
+    say(&[name.to_bytes(), b": ", reason.as_bytes(), b"\n"].concat());
     code
 }
 
-/// Writes to standard error. Where nobody reads it, the code of the end tells as much.
+/// Writes to standard error. A failure does not matter, as the exit code reports the same.
 fn say(text: &[u8]) {
     file::write_all(2, text).unwrap_or_default();
 }
 
-/// Outlives the end that a script is asked for: it has a moment to come to it, and its report is still sent.
-pub fn outlive_term() -> Result<(), Errno> {
-    at_term(IGNORED)
+/// Ignores SIGTERM: the script gets a moment to end, and its report must still be sent.
+pub fn ignore_term() -> Result<(), Errno> {
+    on_term(IGNORED)
 }
 
-/// Sets what SIGTERM does to the process (rt_sigaction(2)): flags, restorer and mask are none.
-fn at_term(effect: usize) -> Result<(), Errno> {
+/// Sets the disposition of SIGTERM (rt_sigaction(2)), with no flags, restorer or mask.
+fn on_term(effect: usize) -> Result<(), Errno> {
     let action = [effect, 0, 0, 0];
     sys::call(RT_SIGACTION, &[SIGTERM, sys::address(&action), 0, 8]).map(drop)
 }
 
-/// Becomes another program (execve(2)); returns why not.
+/// Becomes another program (execve(2)); returns only on failure.
 fn execute(path: &CStr, words: &[&CStr], environment: &[usize]) -> Errno {
     let words: Vec<usize> = addresses(words.iter().copied());
     let path = path.as_ptr().expose_provenance();
@@ -219,7 +223,7 @@ fn execute(path: &CStr, words: &[&CStr], environment: &[usize]) -> Errno {
     sys::call(EXECVE, &given).err().unwrap_or(Errno::INVAL)
 }
 
-/// Returns true for a regular file of the project that no link is on the way to.
+/// Returns true for a regular file of the project whose path contains no symbolic link.
 fn is_plain(path: &[u8]) -> bool {
     let is_below = path.strip_prefix(PROJECT).is_some_and(|rest| rest.starts_with(b"/"));
     let ends = path.iter().enumerate().skip(PROJECT.len() + 1).filter(|(_, byte)| **byte == b'/');

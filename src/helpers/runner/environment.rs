@@ -1,12 +1,12 @@
-//! Variables of the environment: those of the runner, and those that it adds for the script.
+//! Environment variables: those of the runner, and those that it adds for the script.
 
 use alloc::borrow::Cow;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-/// Bytes of the longest variable that the kernel takes (`MAX_ARG_STRLEN` in execve(2)), with its NUL.
-const LONGEST: usize = 128 << 10;
+/// Maximum size of a variable that the kernel takes (`MAX_ARG_STRLEN` in execve(2)), with its NUL.
+const MAX_VARIABLE_BYTES: usize = 128 << 10;
 
 /// Variables, each as `NAME=VALUE`.
 pub struct Environment {
@@ -15,7 +15,7 @@ pub struct Environment {
 
 impl Environment {
     /// Returns the variables that the runner was started with.
-    pub fn own() -> Self {
+    pub fn inherited() -> Self {
         #[cfg(freestanding)]
         let all = crate::start::environment().map(Cow::Borrowed).collect();
         #[cfg(not(freestanding))]
@@ -23,23 +23,23 @@ impl Environment {
         Self { all }
     }
 
-    /// Sets a variable. An empty value, and one that the kernel would not take, leaves none.
+    /// Sets a variable. Removes it if the value is empty or longer than the kernel takes.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         self.all.retain(|one| value_of(one.to_bytes(), name).is_none());
         let text = [name, b"=", value].concat();
-        let fits = !value.is_empty() && text.len() < LONGEST;
+        let fits = !value.is_empty() && text.len() < MAX_VARIABLE_BYTES;
         if let (true, Ok(text)) = (fits, CString::new(text)) {
             self.all.push(Cow::Owned(text));
         }
     }
 
-    /// Returns the value of a variable, nothing for one that is not there.
+    /// Returns the value of a variable; empty if it is not set.
     pub fn get(&self, name: &[u8]) -> &[u8] {
-        let found = self.all.iter().find_map(|one| value_of(one.to_bytes(), name));
-        found.unwrap_or_default()
+        let value = self.all.iter().find_map(|one| value_of(one.to_bytes(), name));
+        value.unwrap_or_default()
     }
 
-    /// Returns the variables as execve(2) takes them: addresses, with a zero behind the last.
+    /// Returns the variables as execve(2) takes them: their addresses, then a zero.
     pub fn addresses(&self) -> Vec<usize> {
         addresses(self.all.iter().map(AsRef::as_ref))
     }

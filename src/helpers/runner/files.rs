@@ -1,4 +1,5 @@
-//! Files of one call and its input. The names are those that the script's environment has (`launch.rs` of `project`).
+//! Files and input of one call. The paths match the script's environment (`launch.rs` of
+//! `project`).
 
 use alloc::vec::Vec;
 
@@ -8,33 +9,34 @@ use crate::sys::{self, number};
 
 /// Directory of the project.
 pub const PROJECT: &[u8] = b"/workspace";
-/// File for the arguments of a call that are too long for a variable.
+/// Arguments of a call that are too long for a variable.
 pub const ARGUMENTS: &[u8] = b"/tmp/.mcp-arguments";
-/// File in which a script leaves its error.
+/// Error of the script.
 pub const ERROR: &[u8] = b"/tmp/.mcp-error";
-/// File in which a script names files beside its result.
+/// List of files that accompany the script's result.
 pub const RESOURCES: &[u8] = b"/tmp/.mcp-resources";
-/// File in which a script asks the user something, and the one with the answer.
+/// Question of the script to the user.
 pub const QUESTION: &[u8] = b"/tmp/.mcp-elicit-request";
+/// The user's answer to it.
 pub const ANSWER: &[u8] = b"/tmp/.mcp-elicit-response";
-/// File that is there once the call is cancelled.
+/// Exists once the call is cancelled.
 pub const CANCEL: &[u8] = b"/tmp/.mcp-cancel";
 /// Beginning of the paths of downloads.
 pub const DOWNLOAD: &[u8] = b"/tmp/.mcp-download-";
 const DEBUG: &[u8] = b"/tmp/.mcp-debug";
 const OUTPUT: &[u8] = b"/tmp/.mcp-output";
-/// File that a script writes its stream to where it cannot open the descriptor: nobody reads it.
+/// Stream file for a script that cannot open the descriptor; it is never read.
 const STREAM: &[u8] = b"/tmp/.mcp-stream";
 
-/// Descriptor of the stream in a script, and its name. It is inherited: where names are guarded, no other process's can be
-/// opened.
+/// Descriptor of the stream in the script, which inherits it: where names are guarded, a script
+/// cannot open the descriptors of another process.
 const STREAM_NUMBER: usize = 203;
 const STREAM_NAME: &[u8] = b"/dev/fd/203";
 
-/// Bytes of the longest head of the input.
-const HEAD_BYTES: usize = 256;
-/// Bytes that are read at once.
-pub const ROOM: usize = 64 << 10;
+/// Maximum size of the input's first line.
+const MAX_HEAD_BYTES: usize = 256;
+/// Number of bytes read at once.
+pub const READ_BYTES: usize = 64 << 10;
 
 #[cfg(target_arch = "x86_64")]
 mod more {
@@ -50,20 +52,20 @@ mod more {
 
 /// Files that are open while the script runs.
 pub struct Files {
-    /// Output of the script, for reading.
+    /// Output of the script, opened for reading.
     pub output: OpenFile,
 }
 
 impl Files {
-    /// Makes the files of the call, empty.
+    /// Creates the files of the call, empty.
     pub fn make() -> Result<Self, Errno> {
-        for place in [ERROR, RESOURCES, DEBUG, OUTPUT] {
-            file::write(place, b"")?;
+        for path in [ERROR, RESOURCES, DEBUG, OUTPUT] {
+            file::write(path, b"")?;
         }
         Ok(Self { output: file::read(OUTPUT)? })
     }
 
-    /// Opens the output of the script for its own writing, behind what is there.
+    /// Opens the output file for the script to append to.
     pub fn appended(&self) -> Result<OpenFile, Errno> {
         file::append(OUTPUT)
     }
@@ -81,9 +83,9 @@ impl Files {
 pub struct Head {
     /// Word that begins the report.
     pub mark: Vec<u8>,
-    /// Bytes of the tool's description.
+    /// Length of the tool's description.
     pub metadata: usize,
-    /// Bytes of the arguments.
+    /// Length of the arguments.
     pub arguments: usize,
 }
 
@@ -102,7 +104,7 @@ impl Input {
         let end = loop {
             match self.read.iter().position(|byte| *byte == b'\n') {
                 Some(end) => break end,
-                None if self.read.len() > HEAD_BYTES => return Err(Errno::INVAL),
+                None if self.read.len() > MAX_HEAD_BYTES => return Err(Errno::INVAL),
                 None => self.more()?,
             }
         };
@@ -111,11 +113,12 @@ impl Input {
         let mut words = text.trim_end().split(' ');
         let mark = words.next().filter(|mark| !mark.is_empty()).ok_or(Errno::INVAL)?;
         let mut length = || words.next().and_then(|word| word.parse().ok()).ok_or(Errno::INVAL);
-        let (metadata, arguments) = (length()?, length()?);
+        let metadata = length()?;
+        let arguments = length()?;
         Ok(Head { mark: mark.as_bytes().to_vec(), metadata, arguments })
     }
 
-    /// Reads so many bytes.
+    /// Reads exactly `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<Vec<u8>, Errno> {
         while self.read.len() < count {
             self.more()?;
@@ -123,14 +126,14 @@ impl Input {
         Ok(self.read.drain(..count).collect())
     }
 
-    /// Returns what was read behind that.
+    /// Returns the bytes read after those that were taken.
     pub fn rest(self) -> Vec<u8> {
         self.read
     }
 
-    /// Reads what there is. The end of the input is an error here: nothing that is read may be missing.
+    /// Reads available bytes. The end of the input is an error here, as all of it is required.
     fn more(&mut self) -> Result<(), Errno> {
-        let mut room = [0; ROOM];
+        let mut room = [0; READ_BYTES];
         loop {
             match sys::read(0, &mut room) {
                 Ok(0) => return Err(Errno::PIPE),
@@ -145,23 +148,23 @@ impl Input {
     }
 }
 
-/// Has files of this call be the script's user's alone (umask(2)).
+/// Makes new files accessible to the script's user only (umask(2)).
 pub fn keep_from_others() -> Result<(), Errno> {
     sys::call(more::UMASK, &[0o077]).map(drop)
 }
 
-/// Makes the project the working directory.
+/// Changes to the project's directory.
 pub fn enter_project() -> Result<(), Errno> {
     sys::call(number::CHDIR, &[sys::address(b"/workspace\0")]).map(drop)
 }
 
-/// Makes the stream of the script out of the output of this program, and returns its name.
+/// Makes the script's stream from standard output, and returns its name.
 pub fn stream() -> Result<&'static [u8], Errno> {
     duplicate(1, STREAM_NUMBER)?;
     Ok(if file::is_writable(STREAM_NAME)? { STREAM_NAME } else { STREAM })
 }
 
-/// Makes a descriptor another number, for programs that are executed too (dup3(2)).
+/// Copies a descriptor to another number, open across exec (dup3(2)).
 pub fn duplicate(descriptor: usize, number: usize) -> Result<(), Errno> {
     sys::call(more::DUP3, &[descriptor, number, 0]).map(drop)
 }
