@@ -1,4 +1,4 @@
-//! Requests about a call that runs.
+//! Requests to the supervisor about a running call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,34 +15,35 @@ pub struct Control {
 }
 
 impl Link {
-    /// Returns a control of no call: its orders go nowhere.
-    pub fn control_of_none(&self) -> Control {
+    /// Returns a control that refers to no call: what it sends is dropped.
+    pub fn detached_control(&self) -> Control {
         Control { call: 0, shared: Arc::clone(&self.shared) }
     }
 }
 
 impl Control {
-    /// The caller takes the call back: TERM, a grace period, then the cell is killed.
+    /// Cancels the call: SIGTERM, a grace period, then the cell is killed.
     pub fn cancel(&self) {
         self.send(&Request::Cancel { call: self.call });
     }
 
-    /// Sends a signal to the processes of a session's call; what outlasts its grace is killed.
+    /// Sends a signal to the processes of a session's call; those left after the grace period are
+    /// killed.
     pub fn signal(&self, signal: JobSignal) {
         self.send(&Request::Signal { call: self.call, signal });
     }
 
-    /// The output limit is reached: the cell is killed at once.
+    /// Reports that the output limit is reached: the cell is killed at once.
     pub fn output_limit(&self) {
         self.send(&Request::OutputLimit { call: self.call });
     }
 
-    /// Asks whether the call waits for its input; the answers have this number.
+    /// Asks whether the call waits for input; the answers carry this number.
     pub fn ask_input(&self, number: u32) {
         self.send(&Request::AskInput { call: self.call, number });
     }
 
-    /// How long its output was read after its end was told: for the metrics.
+    /// Adds to the metrics how long output was read after the call had ended.
     pub fn drained(&self, time: Duration) {
         self.shared.state().add_time("drain", time);
     }
@@ -51,7 +52,7 @@ impl Control {
         if !self.shared.state().calls.contains_key(&self.call) {
             return;
         }
-        // A frame of two numbers always encodes; a link that is gone has ended the call already.
+        // A frame of two numbers always encodes. If the link is gone, the call has ended already.
         if let Ok(frame) = wire::encode(request) {
             self.shared.push(Outgoing::order(frame));
         }

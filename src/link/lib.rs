@@ -1,6 +1,6 @@
-//! The front end's end of the link: sends grants, hands out running calls.
+//! The front end's side of the link to the supervisor: sends grants and hands out running calls.
 //!
-//! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
+//! Only a [`Grant`] can be sent, so no call reaches the supervisor without a policy decision.
 
 #![deny(unreachable_pub)]
 
@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
-use sending::{MOST_FAILURES, Outgoing, PAUSE};
+use sending::{MAX_FAILURES, Outgoing, PAUSE};
 
 pub use control::Control;
 pub use metrics::Metrics;
@@ -39,17 +39,17 @@ use model::wire::{
 use policy::Grant;
 use sys::socket::{self, PacketWait, Received};
 
-/// A handle to the supervisor; clones share the one link.
+/// A handle to the supervisor; clones share the link.
 #[derive(Debug, Clone)]
 pub struct Link {
     shared: Arc<Shared>,
 }
 
-/// A call whose program has a cell. Dropping it cancels the call.
+/// A call that has its cell. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct Running {
     pub receipt: Receipt,
-    /// Which job of its session's shell it is, from 1 on; 0 where it has a cell of its own.
+    /// Number of the job in its session's shell, from 1; 0 for a call in a fresh cell.
     pub turn: u64,
     /// Present when the job's stdin is a pipe; dropping it is end of file.
     pub stdin: Option<pipe::Sender>,
@@ -58,13 +58,13 @@ pub struct Running {
     pub control: Control,
     /// Resolves once, when the call has ended. An error means the supervisor is gone.
     pub ended: oneshot::Receiver<Ended>,
-    /// Answers about its input, by the number of the question.
+    /// Answers to [`Control::ask_input`], each with the number of its question.
     pub input: watch::Receiver<(u32, Waits)>,
-    /// Cancels on drop, so that a call nobody waits for does not go on.
+    /// Cancels the call on drop, so that it does not run unattended.
     pub guard: CancelOnDrop,
 }
 
-/// The supervisor that came up at the other end.
+/// The supervisor's report of its start: `None` until it has come.
 type Greeting = Option<Result<Ready, Unable>>;
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ struct Shared {
     state: Mutex<State>,
     greeting: watch::Sender<Greeting>,
     session_ends: watch::Sender<()>,
-    /// Wakes the writer when the socket could not take a frame at once.
+    /// Wakes the writer after a frame that the socket could not take at once.
     blocked: Notify,
 }
 
@@ -81,29 +81,30 @@ struct Shared {
 struct State {
     next: CallId,
     calls: HashMap<CallId, Waiting>,
-    /// Listeners for connections, of the last calls that have one: a connection may close after its call has ended.
+    /// Listeners for connections of recent calls: a connection may close after its call has ended.
     listeners: VecDeque<(CallId, ConnectionListener)>,
-    /// Sessions that ended since somebody asked.
+    /// Sessions that ended since [`Link::forgotten`] was last called.
     forgotten: Vec<SessionId>,
-    /// Number of the last question about room, and who waits for answers.
+    /// Number of the last request for room.
     questions: u32,
+    /// Senders for the answers to open requests for room.
     rooms: HashMap<u32, oneshot::Sender<Option<SessionId>>>,
     outgoing: VecDeque<Outgoing>,
-    /// Why no call can be started any more.
+    /// Why no more calls can be started.
     closed: Option<Failure>,
     totals: Metrics,
 }
 
-/// Most calls whose connections are listened for, those that have ended among them.
-const LISTENERS: usize = 512;
+/// Maximum number of listeners, including those of ended calls.
+const MAX_LISTENERS: usize = 512;
 
-/// Listener for the connections of a call, each as it closes.
+/// Callback for each connection of a call as it closes.
 #[derive(Clone)]
 pub struct ConnectionListener(Arc<dyn Fn(Connection) + Send + Sync>);
 
 impl ConnectionListener {
-    pub fn new(hear: impl Fn(Connection) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hear))
+    pub fn new(on_closed: impl Fn(Connection) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(on_closed))
     }
 }
 
@@ -113,17 +114,17 @@ impl fmt::Debug for ConnectionListener {
     }
 }
 
-/// The receiver of a call's frames.
+/// Channels to the caller of a call.
 #[derive(Debug)]
 struct Waiting {
     started: Option<oneshot::Sender<Result<Running, Failure>>>,
     ended: Option<oneshot::Sender<Ended>>,
-    /// The other end of `ended`, until the call has started.
+    /// The receiver of `ended`, until the call has started.
     receiver: Option<oneshot::Receiver<Ended>>,
     input: watch::Sender<(u32, Waits)>,
 }
 
-/// Removes a call nobody waits for any more before it started, and cancels it.
+/// Cancels a call on drop if its caller gave up before it started.
 struct Unstarted<'a> {
     control: &'a Control,
     armed: bool,
@@ -137,20 +138,20 @@ impl Drop for Unstarted<'_> {
     }
 }
 
-/// Registers a socket that it owns with the tokio runtime in force.
+/// Registers an owned socket with the current tokio runtime.
 ///
 /// # Errors
-/// When the runtime's poll cannot take it.
+/// If the runtime cannot poll the socket.
 #[expect(deprecated, reason = "for types whose descriptor may change; that of an `OwnedFd` cannot")]
 pub fn register(socket: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(socket)
 }
 
 impl Link {
-    /// Takes the front end's end of the socket. Must be called inside a tokio runtime.
+    /// Takes over the front end's end of the socket. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// When the socket cannot be registered with the runtime.
+    /// If the socket cannot be registered with the runtime.
     pub fn attach(socket: OwnedFd) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             socket: register(socket)?,
@@ -164,15 +165,15 @@ impl Link {
         Ok(Self { shared })
     }
 
-    /// Waits for the supervisor's findings at its start, or the reason why it did not start.
+    /// Waits for the supervisor's report of its start.
     ///
     /// # Errors
-    /// The step of its set-up that failed, or the end of the supervisor without a report.
+    /// The set-up step that failed, or that the supervisor ended without a report.
     pub async fn ready(&self) -> Result<Ready, Failure> {
         let mut greeting = self.shared.greeting.subscribe();
         loop {
             let greeted = greeting.borrow_and_update().clone();
-            // Second: it is set before the greeting changes, so that no end is missed.
+            // Read second: it is set before the greeting changes, so that an end is not missed.
             let closed = self.shared.state().closed.clone();
             match (greeted, closed) {
                 (Some(Ok(ready)), _) => return Ok(ready),
@@ -186,17 +187,17 @@ impl Link {
         }
     }
 
-    /// Returns the supervisor's findings, if it has reported them already.
+    /// Returns the supervisor's report if it has come already.
     pub fn greeted(&self) -> Option<Ready> {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
-    /// Returns true if the supervisor told that it can make no cell.
+    /// Returns true if the supervisor reported that it cannot make cells.
     pub fn is_unable(&self) -> bool {
         matches!(&*self.shared.greeting.borrow(), Some(Err(_)))
     }
 
-    /// Returns whether the supervisor is gone.
+    /// Returns true if the supervisor is gone.
     pub fn is_closed(&self) -> bool {
         self.shared.state().closed.is_some()
     }
@@ -204,7 +205,7 @@ impl Link {
     /// Resolves when the supervisor is gone.
     pub async fn closed(&self) {
         let mut greeting = self.shared.greeting.subscribe();
-        // The greeting changes twice at most: when it comes, and when the link ends.
+        // The greeting changes at most twice: when it comes, and when the link ends.
         while self.shared.state().closed.is_none() {
             if greeting.changed().await.is_err() {
                 return;
@@ -212,18 +213,20 @@ impl Link {
         }
     }
 
-    /// Starts a granted job. Resolves when its cell has measured up and the job is handed over.
+    /// Starts a granted job. Returns when its cell has passed its checks and the job is handed
+    /// over.
     ///
     /// # Errors
-    /// Why there is no cell or no program in it; nothing ran then.
+    /// Why the cell or the program in it could not start; nothing ran.
     pub async fn start(&self, grant: Grant) -> Result<Running, Failure> {
         self.start_job(grant.into_job(), None).await
     }
 
-    /// Starts a call as [`Link::start`] does, and has its connections told to `listener`.
+    /// Like [`Link::start`], in a session if given, and reports the connections of the call to
+    /// `listener`.
     ///
     /// # Errors
-    /// The same as of [`Link::start`].
+    /// Same as [`Link::start`].
     pub async fn start_heard(
         &self,
         grant: Grant,
@@ -233,10 +236,10 @@ impl Link {
         self.start_job(Job { session: within, ..grant.into_job() }, listener).await
     }
 
-    /// Starts a call as [`Link::start`] does, in the shell of a session.
+    /// Like [`Link::start`], in the shell of a session.
     ///
     /// # Errors
-    /// The same as of [`Link::start`].
+    /// Same as [`Link::start`].
     pub async fn start_within(&self, grant: Grant, within: Within) -> Result<Running, Failure> {
         self.start_heard(grant, Some(within), None).await
     }
@@ -247,7 +250,7 @@ impl Link {
         listener: Option<ConnectionListener>,
     ) -> Result<Running, Failure> {
         let (sender, started) = oneshot::channel();
-        let call = self.shared.enlist(sender)?;
+        let call = self.shared.register_call(sender)?;
         if let Some(listener) = listener {
             self.shared.state().listen(call, listener);
         }
@@ -266,9 +269,9 @@ impl Link {
 impl State {
     fn listen(&mut self, call: CallId, listener: ConnectionListener) {
         self.listeners.push_back((call, listener));
-        // None of a call that runs: it would have no line for its connections.
+        // Removes a listener of an ended call only: a running call needs its own.
         let is_over = |(one, _): &(CallId, ConnectionListener)| !self.calls.contains_key(one);
-        if self.listeners.len() > LISTENERS
+        if self.listeners.len() > MAX_LISTENERS
             && let Some(at) = self.listeners.iter().position(is_over)
         {
             self.listeners.remove(at);
@@ -276,18 +279,19 @@ impl State {
     }
 
     fn listener(&self, call: CallId) -> Option<ConnectionListener> {
-        let mut all = self.listeners.iter();
-        all.find(|(known, _)| *known == call).map(|(_, listener)| listener.clone())
+        let mut listeners = self.listeners.iter();
+        listeners.find(|(known, _)| *known == call).map(|(_, listener)| listener.clone())
     }
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; if one did, its numbers are still whole.
+        // The lock is not held across code that may panic; if it were, the state would still be
+        // consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enlist(
+    fn register_call(
         &self,
         started: oneshot::Sender<Result<Running, Failure>>,
     ) -> Result<CallId, Failure> {
@@ -344,24 +348,25 @@ impl Shared {
 
     async fn read(self: Arc<Self>) {
         let mut buffer = Vec::with_capacity(FRAME_BYTES);
-        let (mut reset, mut failures) = (false, 0);
+        let mut was_reset = false;
+        let mut failures = 0;
         loop {
             let Ok(mut ready) = self.socket.readable().await else { break };
             match socket::receive_into(self.socket.get_ref(), &mut buffer, PacketWait::No) {
                 Ok(received) if received.bytes > 0 => {
                     failures = 0;
-                    // The supervisor speaks for nobody but itself; a frame that cannot be read
-                    // means that the two ends are not of one build.
+                    // The supervisor speaks for itself only; an undecodable frame means that the
+                    // two processes are different builds.
                     let Ok(event) = wire::decode::<Event>(&buffer) else { break };
                     self.take(event, received);
                 }
                 Ok(_) => break,
                 Err(Errno::EAGAIN) => ready.clear_ready(),
-                // It ended with a frame of ours unread, which is told once: what it said before, such as
-                // why, comes after that.
-                Err(Errno::ECONNRESET) if !reset => reset = true,
-                // The kernel has no memory for it now, say: no reason to give up every call.
-                Err(errno) if errno != Errno::ECONNRESET && failures < MOST_FAILURES => {
+                // The supervisor ended with a frame of ours unread, which is reported once; frames
+                // that it sent before can still be read.
+                Err(Errno::ECONNRESET) if !was_reset => was_reset = true,
+                // May be temporary, such as a lack of kernel memory: no reason to fail every call.
+                Err(errno) if errno != Errno::ECONNRESET && failures < MAX_FAILURES => {
                     failures += 1;
                     tracing::warn!(%errno, "the link could not be read");
                     tokio::time::sleep(PAUSE).await;
@@ -375,14 +380,14 @@ impl Shared {
         self.close(Failure::Supervisor);
     }
 
-    /// Ends every call, and those to come, with `failure` unless a better reason is known.
+    /// Ends all calls, and refuses later ones, with `failure` unless a better reason is known.
     fn close(&self, failure: Failure) {
         let mut state = self.state();
         let reason = state.closed.get_or_insert(failure).clone();
         state.rooms.clear();
         for (_, waiting) in state.calls.drain() {
             if let Some(started) = waiting.started {
-                // The receiver has gone.
+                // Fails only if the caller is gone.
                 started.send(Err(reason.clone())).unwrap_or_default();
             }
         }
@@ -398,7 +403,7 @@ impl Shared {
                 self.greeting.send_replace(Some(Err(unable)));
             }
             Event::Started { call, stdin, receipt, turn } => {
-                self.started(call, stdin, (receipt, turn), received);
+                self.started(call, stdin, receipt, turn, received);
             }
             Event::Ended { call, ended } => self.ended(call, ended),
             Event::Input { call, number, waits } => {
@@ -412,19 +417,19 @@ impl Shared {
             }
             Event::Room { number, ends } => {
                 if let Some(waiting) = self.state().rooms.remove(&number) {
-                    // The receiver has gone.
+                    // Fails only if the caller is gone.
                     waiting.send(ends).unwrap_or_default();
                 }
             }
             Event::Connection { call, connection } => {
                 let listener = self.state().listener(call);
-                if let Some(ConnectionListener(hear)) = listener {
-                    hear(connection);
+                if let Some(ConnectionListener(on_closed)) = listener {
+                    on_closed(connection);
                 }
             }
             Event::Logged { lines } => {
                 for line in lines {
-                    // Nobody reads it: then nobody misses it.
+                    // Without a reader of standard error the line is lost, which is accepted.
                     log::to_standard_error(line.as_bytes()).unwrap_or_default();
                 }
             }
@@ -435,19 +440,19 @@ impl Shared {
         self: &Arc<Self>,
         call: CallId,
         stdin: StdinKind,
-        receipt: (Receipt, u64),
+        receipt: Receipt,
+        turn: u64,
         received: Received,
     ) {
         let mut state = self.state();
         let Some(waiting) = state.calls.get_mut(&call) else { return };
-        let (Some(started), Some(ended)) = (waiting.started.take(), waiting.receiver.take()) else {
-            return;
-        };
+        let Some(started) = waiting.started.take() else { return };
+        let Some(ended) = waiting.receiver.take() else { return };
         let input = waiting.input.subscribe();
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
-        let running = Running::take(stdin, receipt, received, control, (ended, input));
-        // The receiver has gone: the guard in `running` cancels the call on drop.
+        let running = Running::take(stdin, receipt, turn, received, control, ended, input);
+        // If the caller is gone, the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }
 
@@ -460,7 +465,7 @@ impl Shared {
             (Some(started), _) => {
                 let failure = match ended.outcome {
                     Outcome::Failed(failure) => failure,
-                    // Ended before it started: by a cancel, of which the caller knows.
+                    // Ended before it started: by a cancel, which the caller requested.
                     Outcome::Exited { .. }
                     | Outcome::Signaled { .. }
                     | Outcome::Timeout
@@ -483,11 +488,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_supervisor_that_ends_without_a_word_is_told_to_who_waits_for_it() {
+    async fn a_supervisor_that_ends_without_a_report_fails_the_wait() {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let (own, other) =
+        let (near, other) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
-        let link = Link::attach(own).unwrap();
+        let link = Link::attach(near).unwrap();
         let waits = tokio::spawn({
             let link = link.clone();
             async move { link.ready().await }

@@ -1,4 +1,4 @@
-//! Sums over the supervisor's reports of its calls: for the operator, never for a client.
+//! Sums over the supervisor's reports of its calls, for the operator only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use serde::Serialize;
 use super::{Link, State};
 use model::outcome::{Ended, PoolCounts};
 
-/// Figures since the start of the server.
+/// Counters since the start of the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Metrics {
     /// Calls that have ended.
     pub calls: u64,
-    /// Calls that the supervisor has now.
+    /// Calls that are running now.
     pub running: u64,
-    /// Counts of cells by their fate.
+    /// Cells by what became of them.
     pub cells: PoolCounts,
-    /// Microseconds of all calls together, by phase, as receipts have them for one.
+    /// Sum over all calls in microseconds, by phase of the receipt.
     pub timings_us: BTreeMap<&'static str, u64>,
 }
 
 impl Link {
-    /// The figures as of the last call that ended.
+    /// Returns the metrics as of the last call that ended.
     pub fn metrics(&self) -> Metrics {
         let state = self.shared.state();
         let running = u64::try_from(state.calls.len()).unwrap_or(u64::MAX);
@@ -37,14 +37,14 @@ impl State {
         totals.calls += 1;
         totals.cells = ended.pool;
         for (phase, time) in ended.timings.named() {
-            // Not the supervisor's: who reads the output tells it.
+            // Measured here, where the output is read, not by the supervisor.
             if phase != "drain" {
                 self.add_time(phase, time);
             }
         }
     }
 
-    /// Adds what one call took in one phase.
+    /// Adds the time of one call in one phase.
     pub(super) fn add_time(&mut self, phase: &'static str, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let sum = self.totals.timings_us.entry(phase).or_default();

@@ -1,4 +1,4 @@
-//! Frames on their way to the supervisor, in order, without waiting for it.
+//! Queues frames for the supervisor, and sends them in order without blocking.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use model::outcome::Failure;
 use model::wire::CallId;
 use sys::{raw, socket};
 
-/// Until the next attempt, where the socket has room and takes nothing.
+/// Time until the next attempt after a temporary failure.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
-/// Failures in a row that are waited out: one may be of a moment without memory.
-pub(super) const MOST_FAILURES: u8 = 8;
+/// Maximum number of consecutive failures that are retried, such as a lack of memory.
+pub(super) const MAX_FAILURES: u8 = 8;
 
-/// A frame that waits.
+/// A queued frame.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// The call that it starts; none of any other frame, which no caller waits for.
+    /// The call that the frame starts; `None` for other frames, which no caller waits for.
     job: Option<CallId>,
     frame: Vec<u8>,
     fds: Vec<OwnedFd>,
@@ -32,19 +32,19 @@ impl Outgoing {
         Self { job: Some(call), frame, fds, failures: 0 }
     }
 
-    /// A request about a call, or about a session.
+    /// Queues a request about a call or a session.
     pub(crate) fn order(frame: Vec<u8>) -> Self {
         Self { job: None, frame, fds: Vec::new(), failures: 0 }
     }
 }
 
-/// The result of sending the frames that waited.
+/// Result of sending the queued frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
     All,
     /// The socket has no room.
     Full,
-    /// It has, and takes nothing now.
+    /// The socket has room but takes nothing now.
     Later,
 }
 
@@ -57,19 +57,19 @@ impl Shared {
         }
     }
 
-    /// Sends what waits, in order, as far as the socket takes it.
+    /// Sends the queued frames in order, until the socket takes no more.
     fn flush(&self, state: &mut State) -> Sent {
         while let Some(Outgoing { job, frame, fds, failures }) = state.outgoing.front_mut() {
             let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             match (socket::send_now(self.socket.get_ref(), frame, &borrowed), *job) {
                 (Err(Errno::EAGAIN), _) => return Sent::Full,
                 (Err(Errno::ENOBUFS | Errno::ENOMEM), _) => return Sent::Later,
-                // Gone: the reader sees the end of the link and tells everybody.
+                // If the link is gone, its reader notices and ends all calls.
                 (Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET), _) => {}
-                // ETOOMANYREFS, say, while a cell of our uid has too many descriptors on their
-                // way (unix(7)): nobody will answer a job that was not sent, so it ends here.
+                // For example ETOOMANYREFS, if a cell of our uid has too many descriptors in flight
+                // (unix(7)). A job that was not sent gets no answer, so its call ends here.
                 (Err(errno), Some(call)) => state.unsent(call, errno),
-                (Err(_), None) if *failures < MOST_FAILURES => {
+                (Err(_), None) if *failures < MAX_FAILURES => {
                     *failures += 1;
                     return Sent::Later;
                 }
@@ -102,7 +102,7 @@ impl State {
         let waiting = self.calls.remove(&call);
         if let Some(started) = waiting.and_then(|waiting| waiting.started) {
             let failure = Failure::Setup { step: "sending the job".to_owned(), errno: raw(errno) };
-            // The receiver has gone.
+            // Fails only if the caller is gone.
             started.send(Err(failure)).unwrap_or_default();
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions over the link: ending one, its shell or the whole of it, and hearing of its end.
+//! Sessions over the link: ending a session or its shell, and learning of its end.
 
 use tokio::sync::{oneshot, watch};
 
@@ -7,27 +7,27 @@ use model::job::{ProfileName, SessionId, Workspace};
 use model::wire::{self, Request};
 
 impl Link {
-    /// The session's shell ends; its next job gets a new one on the same `/workspace`.
+    /// Ends the session's shell; its next job gets a new one with the same `/workspace`.
     pub fn restart(&self, session: SessionId) {
-        self.tell(&Request::Restart { session });
+        self.send(&Request::Restart { session });
     }
 
-    /// The session ends, its shell and its `/workspace` with it.
+    /// Ends the session with its shell and its `/workspace`.
     pub fn forget(&self, session: SessionId) {
-        self.tell(&Request::Forget { session });
+        self.send(&Request::Forget { session });
     }
 
-    /// Sessions that the supervisor has ended since this was last asked.
+    /// Returns the sessions that have ended since the last call of this method.
     pub fn forgotten(&self) -> Vec<SessionId> {
         std::mem::take(&mut self.shared.state().forgotten)
     }
 
-    /// Returns what changes whenever a session has ended.
+    /// Returns a receiver that changes whenever a session has ended.
     pub fn ends(&self) -> watch::Receiver<()> {
         self.shared.session_ends.subscribe()
     }
 
-    /// Makes room for one more session: where there is none, the first of `from` ends in which nothing runs.
+    /// Makes room for one more session: without room, ends the first idle session of `from`.
     /// Returns the session that is about to end.
     pub async fn make_room(
         &self,
@@ -46,12 +46,12 @@ impl Link {
             state.rooms.insert(number, sender);
             number
         };
-        self.tell(&Request::MakeRoom { number, profile, workspace, from });
-        // An error: the link has ended.
+        self.send(&Request::MakeRoom { number, profile, workspace, from });
+        // An error means that the link has ended.
         answer.await.unwrap_or_default()
     }
 
-    fn tell(&self, request: &Request) {
+    fn send(&self, request: &Request) {
         // A frame of some numbers always encodes.
         if let Ok(frame) = wire::encode(request) {
             self.shared.push(Outgoing::order(frame));

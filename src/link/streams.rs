@@ -1,4 +1,4 @@
-//! The streams of a call that has started: pipes whose other ends are in the cell.
+//! The streams of a started call: pipes whose other ends are in the cell.
 
 use std::os::fd::AsFd;
 
@@ -14,24 +14,27 @@ use model::wire::StdinKind;
 use sys::socket::Received;
 
 impl Running {
-    /// Takes the streams that came with a call's start.
+    /// Takes the streams that came with the start of a call.
     pub(super) fn take(
         stdin: StdinKind,
-        (receipt, turn): (Receipt, u64),
+        receipt: Receipt,
+        turn: u64,
         received: Received,
         control: Control,
-        (ended, input): (oneshot::Receiver<Ended>, watch::Receiver<(u32, Waits)>),
+        ended: oneshot::Receiver<Ended>,
+        input: watch::Receiver<(u32, Waits)>,
     ) -> Result<Self, Failure> {
-        // First: where a stream is missing, the call that nobody can follow ends.
+        // Created first: if a stream is missing, the call is cancelled, as its output could not be
+        // read.
         let guard = CancelOnDrop(control.clone());
         if received.cut {
-            // The kernel had no number of ours left for them (unix(7), MSG_CTRUNC).
+            // This process has reached its descriptor limit (unix(7), MSG_CTRUNC).
             let step = "receiving the program's streams".to_owned();
             return Err(Failure::Setup { step, errno: sys::raw(Errno::EMFILE) });
         }
         let mut fds = received.fds.into_iter().flatten();
         let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
-        // The host user's epoll watches are used up, say, by another cell or a program of theirs.
+        // For example if the user's epoll watches are used up.
         let io = |error: std::io::Error| match error.raw_os_error() {
             Some(errno) => {
                 let step = "listening to the program's streams".to_owned();
@@ -40,7 +43,7 @@ impl Running {
             None => Failure::Refused { why: in_words(&error) },
         };
         let mut next = || fds.next().ok_or_else(missing);
-        // A terminal's master is read and written like a pipe, and is none.
+        // A terminal's master is read and written like a pipe, though it is not one.
         let (stdin, stdout) = match stdin {
             StdinKind::Pipe => {
                 (Some(pipe::Sender::from_owned_fd(next()?)), pipe::Receiver::from_owned_fd(next()?))
@@ -51,14 +54,15 @@ impl Running {
             ),
             StdinKind::Empty | StdinKind::Bytes => (None, pipe::Receiver::from_owned_fd(next()?)),
         };
-        let (stdin, stdout) = (stdin.transpose().map_err(io)?, stdout.map_err(io)?);
+        let stdin = stdin.transpose().map_err(io)?;
+        let stdout = stdout.map_err(io)?;
         let stderr = pipe::Receiver::from_owned_fd(next()?).map_err(io)?;
         Ok(Self { receipt, turn, stdin, stdout, stderr, control, ended, input, guard })
     }
 }
 
-/// Returns whether this process has numbers left for the streams of a job with this input: where it has none,
-/// nothing runs that nobody could follow.
+/// Checks that this process has descriptors left for the streams of a job: otherwise the job must
+/// not start, as its streams could not be received.
 ///
 /// # Errors
 /// The error of fcntl(2) for one more descriptor.
@@ -71,7 +75,7 @@ pub(super) fn have_room(any: impl AsFd, stdin: &Stdin) -> std::io::Result<()> {
     taken.collect::<std::io::Result<Vec<_>>>().map(drop)
 }
 
-/// Takes a call back when it is dropped.
+/// Cancels a call when it is dropped.
 #[derive(Debug)]
 pub struct CancelOnDrop(pub(super) Control);
 

@@ -102,7 +102,7 @@ impl Workbench {
     #[must_use]
     pub(crate) fn keep(&self, report: &CallReport) -> Option<String> {
         let id = self.sessions.spool.name();
-        let control = self.shared.link.control_of_none();
+        let control = self.shared.link.detached_control();
         let command = Command::past(id.clone(), report, report.receipt.clone()?, control);
         self.sessions.spool.keep(command);
         Some(id)
