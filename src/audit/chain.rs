@@ -1,16 +1,17 @@
-//! Lines that vouch for the line before them: how one is sealed, and how one is checked. Pure.
+//! Hash chaining of log lines: sealing a line to the one before, and checking a line. Does no I/O.
 //!
-//! `prev` and `hash` are the last fields of a line. `hash` is the SHA-256 of the line as it is without
-//! `,"hash":"…"`, so a checker needs no JSON of ours; `prev` is the `hash` of the line before.
+//! `prev` and `hash` are the last fields of a line. `hash` is the SHA-256 of the line without
+//! `,"hash":"…"`, so a checker need not serialize JSON as this program does; `prev` is the `hash`
+//! of the line before.
 
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// `prev` of the very first line.
+/// `prev` of the first line.
 pub const FIRST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The end of a chain: what the next line continues.
+/// The end of a chain, which the next line continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tip {
     /// Sequence number of the last line; 0 before the first.
@@ -26,7 +27,7 @@ impl Tip {
     }
 }
 
-/// Fault of a line by itself.
+/// A fault of a line by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadLine {
     #[error("it has no `hash` at its end: it was cut short or is not of this log")]
@@ -37,7 +38,7 @@ pub enum BadLine {
     NotARecord,
 }
 
-/// A line by itself in order: its place in the chain.
+/// A line whose hash is right, with its place in the chain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
     pub seq: u64,
@@ -61,10 +62,10 @@ struct Sealed<'a, T> {
     prev: &'a str,
 }
 
-/// Returns the line after `tip` with its newline, and the tip that it makes.
+/// Returns the line after `tip` with its newline, and the new tip.
 ///
 /// # Errors
-/// When `record` is not something JSON can say.
+/// If `record` cannot be serialized as JSON.
 pub fn seal<T: Serialize>(
     tip: &Tip,
     time: &str,
@@ -77,10 +78,10 @@ pub fn seal<T: Serialize>(
     Ok((format!("{open},\"hash\":\"{hash}\"}}\n"), Tip { seq, hash }))
 }
 
-/// Checks a line, without its newline, by itself.
+/// Checks the hash of a line, which must come without its newline.
 ///
 /// # Errors
-/// The fault of the line.
+/// What is wrong with the line.
 pub fn check(line: &[u8]) -> Result<Checked, BadLine> {
     const MARK: &str = ",\"hash\":\"";
     let text = std::str::from_utf8(line).map_err(|_| BadLine::NoHash)?;

@@ -1,4 +1,5 @@
-//! Counts of calls by tool, decision and end: kept with a log or without one, and of no caller's words but the tool.
+//! Counters of calls by tool, decision and outcome, kept even without a log. They hold no text of a
+//! caller but the tool's name.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,39 +9,43 @@ use serde::Serialize;
 
 use super::record::Story;
 
-/// Upper bounds in seconds of the classes of durations; one more class has what takes longer.
+/// Upper bounds of the duration classes in seconds; one more class has longer calls.
 pub const DURATION_BOUNDS: [f64; 13] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0];
 
-/// Tools that are counted by name.
-const TOOLS: usize = 512;
-/// Name under which all further ones are counted together.
+/// Maximum number of tools that are counted by name.
+const MAX_TOOLS: usize = 512;
+/// Name under which further tools are counted together.
 const OTHERS: &str = "other";
 
-/// Counts of the calls of one tool since the start.
+/// Counters of the calls of one tool since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CallCounts {
-    /// Granted calls that have ended, by the word of their outcome; `refused`, `cached` and `dry_run` had no cell.
+    /// Granted calls that have ended, by outcome; `refused`, `cached` and `dry_run` had no cell.
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Calls that policy refused.
     pub denied: u64,
-    /// Calls whose arguments were not taken.
+    /// Calls with invalid arguments.
     pub invalid: u64,
-    /// System calls that were refused to programs.
+    /// System calls that were denied to programs.
     pub denied_system_calls: u64,
-    /// Granted calls by the class of their duration, and the sum of all in seconds.
+    /// Granted calls by duration class.
     pub durations: [u64; DURATION_BOUNDS.len() + 1],
+    /// Sum of their durations in seconds.
     pub seconds: f64,
-    /// Bytes of the largest memory that a cell of it used.
+    /// Largest memory use of a cell, in bytes.
     pub peak_memory: u64,
-    /// Connections to outside, bytes of payload each way, and destinations that were refused.
+    /// Connections to the network.
     pub connections: u64,
+    /// Payload bytes that were sent.
     pub bytes_sent: u64,
+    /// Payload bytes that were received.
     pub bytes_received: u64,
+    /// Connections that were denied.
     pub denied_destinations: u64,
 }
 
-/// Counts of all tools by name.
+/// Counters of all tools, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Mutex<BTreeMap<String, CallCounts>>);
 
@@ -65,7 +70,8 @@ impl Figures {
             counts.peak_memory = counts.peak_memory.max(story.usage.peak_memory);
             let Some(network) = story.network else { return };
             let denied = network.denied.iter().map(|denied| denied.count).sum::<u64>();
-            // Of connections that earlier calls of a session left open, no other call tells.
+            // Includes bytes of connections that earlier calls left open, as no other call counts
+            // them.
             let session = network.session.unwrap_or_default();
             for (sum, more) in [
                 (&mut counts.connections, network.connections),
@@ -95,11 +101,11 @@ impl Figures {
 
     fn count(&self, tool: &str, add: impl FnOnce(&mut CallCounts)) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = match all.contains_key(tool) || all.len() < TOOLS {
+        let name = match all.contains_key(tool) || all.len() < MAX_TOOLS {
             true => tool,
             false => OTHERS,
         };
-        // No allocation for a tool that is known.
+        // Does not allocate for a known tool.
         match all.get_mut(name) {
             Some(counts) => add(counts),
             None => add(all.entry(name.to_owned()).or_default()),
@@ -112,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_counted_in_one_class_and_bounds_belong_to_their_own() {
+    fn a_duration_is_counted_in_one_class_including_its_upper_bound() {
         let figures = Figures::default();
         for millis in [0, 5, 6, 1000, 700_000] {
             figures.closed("bash", Duration::from_millis(millis), "exited");
@@ -128,8 +134,11 @@ mod tests {
     #[test]
     fn names_beyond_a_bound_are_counted_together() {
         let figures = Figures::default();
-        (0..TOOLS + 3).for_each(|number| figures.invalid(&format!("tool-{number}")));
+        (0..MAX_TOOLS + 3).for_each(|number| figures.invalid(&format!("tool-{number}")));
         let all = figures.all();
-        assert_eq!((all.len(), all.get(OTHERS).map(|other| other.invalid)), (TOOLS + 1, Some(3)));
+        assert_eq!(
+            (all.len(), all.get(OTHERS).map(|other| other.invalid)),
+            (MAX_TOOLS + 1, Some(3))
+        );
     }
 }

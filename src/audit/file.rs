@@ -1,7 +1,7 @@
-//! The log file: a directory that the front end opens before its confinement, and a file in it.
+//! The log file and its directory, which the front end opens before it is confined.
 //!
-//! Several processes may write to one log, such as a server and a `cofferdam run` beside it. Each
-//! line is written under a lock on the directory, after a look at what the others have added.
+//! Several processes may write to one log, such as a server and a `cofferdam run` next to it. Each
+//! line is written under a lock on the directory, after reading what the others have added.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,13 +22,14 @@ use super::record::Record;
 use model::clock;
 use model::outcome::in_words;
 
-/// More than any line has; so much of a file's end holds its last line.
-const TAIL: u64 = 256 << 10;
-/// How long the lock is waited for, as often as this. It is held for one write.
+/// Number of bytes read from the end of a file; more than any line has.
+const TAIL_BYTES: u64 = 256 << 10;
+/// How often the lock is tried. It is only held for one write.
 const LOCK_TRIES: u32 = 100;
+/// Time between two tries.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why there is no log.
+/// Why the log cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LogFileError {
     #[error("`{path}` cannot be made: {}", in_words(.source), path = .path.display())]
@@ -46,32 +47,32 @@ pub enum LogFileError {
     Use { path: PathBuf, source: std::io::Error },
 }
 
-/// How a file of the log ends.
+/// How a log file ends.
 #[derive(Debug)]
 enum LastLine {
-    /// With a newline, or there is no line.
+    /// With a newline, or without any line.
     Ended,
-    /// With a line that is in order but for its newline.
+    /// With a valid line that lacks only its newline.
     Whole,
-    /// With a piece of a line, which the next one vouches for.
+    /// With a part of a line, which the next line records.
     Fragment(Record),
 }
 
-/// The log, open.
+/// The open log.
 #[derive(Debug)]
 pub(super) struct LogFile {
     directory: OwnedFd,
     name: OsString,
     file: File,
     tip: Tip,
-    /// Length of the file when `tip` was its last line.
+    /// Length of the file when its last line was `tip`.
     length: u64,
     max_bytes: u64,
     keep: u32,
 }
 
 impl LogFile {
-    /// Opens the log, and makes it and its directory where they are not there.
+    /// Opens the log; creates it and its directory if necessary.
     pub(super) fn open(options: &Options) -> Result<Self, LogFileError> {
         let path = options.file.clone();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -82,33 +83,40 @@ impl LogFile {
             .mode(0o700)
             .create(parent)
             .map_err(|source| LogFileError::Make { path: parent.to_owned(), source })?;
-        let directory = own_directory(parent)?;
+        let directory = private_directory(parent)?;
         let using = |source| LogFileError::Use { path: path.clone(), source };
         let opened = append_to(directory.as_fd(), name);
         let file = opened.map_err(|errno| LogFileError::Open { path: path.clone(), errno })?;
         let metadata = file.metadata().map_err(using)?;
-        // Nobody else may read it, and it has no second name by which it could be changed.
-        let own = metadata.uid() == nix::unistd::geteuid().as_raw();
-        let private = metadata.mode() & 0o077 == 0 && metadata.nlink() == 1;
-        if !metadata.is_file() || !own || !private {
+        // No other user may read it, and no second hard link may lead to it.
+        let is_ours = metadata.uid() == nix::unistd::geteuid().as_raw();
+        let is_private = metadata.mode() & 0o077 == 0 && metadata.nlink() == 1;
+        if !metadata.is_file() || !is_ours || !is_private {
             return Err(LogFileError::NotAFile { path });
         }
-        let (max_bytes, keep) = (options.max_bytes, options.keep);
-        let name = name.to_owned();
-        // An impossible length: the first line looks at what is there.
-        Ok(Self { directory, name, file, tip: Tip::start(), length: u64::MAX, max_bytes, keep })
+        Ok(Self {
+            directory,
+            name: name.to_owned(),
+            file,
+            tip: Tip::start(),
+            // An impossible length, so that the first append reads the file.
+            length: u64::MAX,
+            max_bytes: options.max_bytes,
+            keep: options.keep,
+        })
     }
 
     pub(super) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
-    /// Appends the records as lines, each sealed to the one before. None of them is there afterwards
-    /// when one cannot be written.
+    /// Appends the records as lines, each sealed to the one before. Appends all of them or,
+    /// on an error, does not change the file.
     pub(super) fn append(&mut self, records: &[Record]) -> std::io::Result<()> {
         let _lock = self.lock()?;
         let end = self.catch_up()?;
-        let (mut text, mut tip) = (String::new(), self.tip.clone());
+        let mut text = String::new();
+        let mut tip = self.tip.clone();
         let mut seal = |record: &Record| -> std::io::Result<()> {
             let (line, next) = chain::seal(&tip, &clock::now(), record)?;
             text.push_str(&line);
@@ -120,7 +128,7 @@ impl LogFile {
         }
         records.iter().try_for_each(&mut seal)?;
         let added = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        // A fragment and the text that ends it stay in one file.
+        // A fragment and the line that records it stay in one file.
         let full = self.length.saturating_add(added) > self.max_bytes;
         match end {
             LastLine::Ended if self.length > 0 && full => self.rotate()?,
@@ -128,7 +136,7 @@ impl LogFile {
             LastLine::Whole | LastLine::Fragment(_) => text.insert(0, '\n'),
         }
         if let Err(error) = self.file.write_all(text.as_bytes()) {
-            // Half a line must not stay; where even this fails, the next look finds a fragment.
+            // No partial line may stay; if truncating fails too, the next append finds a fragment.
             if self.file.set_len(self.length).is_err() {
                 self.length = u64::MAX;
             }
@@ -140,7 +148,7 @@ impl LogFile {
     }
 
     fn lock(&self) -> std::io::Result<Flock<OwnedFd>> {
-        // A description of its own: locks of dup'ed descriptors are one lock.
+        // Opens the directory again: duplicated descriptors would share one lock.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut directory = openat(&self.directory, ".", flags, Mode::empty())?;
         for _ in 0..LOCK_TRIES {
@@ -154,12 +162,13 @@ impl LogFile {
         Err(std::io::Error::other("another process holds the lock of the log"))
     }
 
-    /// Sees to it that file, length and tip are those of now. Tells how the last line ends.
+    /// Brings file, length and tip up to date. Returns how the last line ends.
     fn catch_up(&mut self) -> std::io::Result<LastLine> {
-        let own = self.file.metadata()?;
+        let open = self.file.metadata()?;
         let named = fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-        let same = named.is_ok_and(|named| named.st_ino == own.ino() && named.st_dev == own.dev());
-        if same && own.len() == self.length {
+        let same =
+            named.is_ok_and(|named| named.st_ino == open.ino() && named.st_dev == open.dev());
+        if same && open.len() == self.length {
             return Ok(LastLine::Ended);
         }
         if !same {
@@ -174,23 +183,24 @@ impl LogFile {
         self.tip = match last_line(whole) {
             Some(tip) => tip,
             None if self.length == 0 || whole.is_empty() => self.rotated_tip(),
-            // A last line that was tampered with: the chain goes on from its own text, and
-            // whoever verifies it is told of that line.
+            // The last line was tampered with: the chain continues from its text, and a verifier
+            // reports that line.
             None => Tip { seq: 0, hash: chain::sha256(whole) },
         };
         if fragment.is_empty() {
             return Ok(LastLine::Ended);
         }
-        // A crash may have taken the newline alone: the line itself is in order and stays one.
+        // A crash may have lost only the newline: the line is valid and is kept.
         if let Ok(line) = chain::check(fragment) {
             self.tip = line.tip();
             return Ok(LastLine::Whole);
         }
-        let (bytes, sha256) = (fragment.len(), chain::sha256(fragment));
+        let bytes = fragment.len();
+        let sha256 = chain::sha256(fragment);
         Ok(LastLine::Fragment(Record::Fragment { bytes, sha256 }))
     }
 
-    /// Returns the last line of the newest rotated file, which the first line of a new one continues.
+    /// Returns the tip of the newest rotated file, which the first line of a new file continues.
     fn rotated_tip(&self) -> Tip {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let opened =
@@ -201,7 +211,7 @@ impl LogFile {
         last_line(&end).unwrap_or_else(Tip::start)
     }
 
-    /// Renames `audit.jsonl` to `audit.jsonl.1`, that to `.2`, and removes the oldest.
+    /// Renames `audit.jsonl` to `audit.jsonl.1`, that to `.2`, and so on; removes the oldest.
     fn rotate(&mut self) -> std::io::Result<()> {
         self.file.sync_data()?;
         let absent = |done: Result<(), Errno>| match done {
@@ -211,7 +221,8 @@ impl LogFile {
         let oldest = numbered(&self.name, self.keep);
         absent(unlinkat(&self.directory, oldest.as_os_str(), UnlinkatFlags::NoRemoveDir))?;
         for number in (0..self.keep).rev() {
-            let (from, to) = (numbered(&self.name, number), numbered(&self.name, number + 1));
+            let from = numbered(&self.name, number);
+            let to = numbered(&self.name, number + 1);
             absent(renameat(&self.directory, from.as_os_str(), &self.directory, to.as_os_str()))?;
         }
         self.file = append_to(self.directory.as_fd(), &self.name)?;
@@ -220,7 +231,7 @@ impl LogFile {
     }
 }
 
-/// Returns the name of a file of the log: itself, or a rotated one.
+/// Returns the name of the log file (0) or of a rotated file.
 pub(super) fn numbered(name: &OsString, number: u32) -> OsString {
     let mut name = name.clone();
     if number > 0 {
@@ -229,13 +240,13 @@ pub(super) fn numbered(name: &OsString, number: u32) -> OsString {
     name
 }
 
-/// Makes or opens a directory that belongs to this user and that no other user can use: Landlock lets the front
-/// end write in it, so nothing else should be there, and nobody else may exchange a file.
-fn own_directory(path: &Path) -> Result<OwnedFd, LogFileError> {
+/// Opens a directory that belongs to this user and that no other user can access: Landlock lets the
+/// front end write in it, so it should hold nothing else, and no other user may replace a file.
+fn private_directory(path: &Path) -> Result<OwnedFd, LogFileError> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let told = |errno| LogFileError::Open { path: path.to_owned(), errno };
-    let directory = open(path, flags, Mode::empty()).map_err(told)?;
-    let status = nix::sys::stat::fstat(&directory).map_err(told)?;
+    let opening = |errno| LogFileError::Open { path: path.to_owned(), errno };
+    let directory = open(path, flags, Mode::empty()).map_err(opening)?;
+    let status = nix::sys::stat::fstat(&directory).map_err(opening)?;
     if status.st_uid != nix::unistd::geteuid().as_raw() || status.st_mode & 0o077 != 0 {
         return Err(LogFileError::Shared { path: path.to_owned() });
     }
@@ -243,7 +254,7 @@ fn own_directory(path: &Path) -> Result<OwnedFd, LogFileError> {
 }
 
 fn append_to(directory: BorrowedFd<'_>, name: &std::ffi::OsStr) -> nix::Result<File> {
-    // Not blocked by a FIFO of that name, and read for the chain's last line.
+    // O_NONBLOCK because of FIFOs; O_RDWR because the chain's last line is read.
     let flags = OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW;
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from)
@@ -251,12 +262,12 @@ fn append_to(directory: BorrowedFd<'_>, name: &std::ffi::OsStr) -> nix::Result<F
 
 fn tail(file: &mut File, length: u64) -> std::io::Result<Vec<u8>> {
     let mut end = Vec::new();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-    file.take(TAIL).read_to_end(&mut end)?;
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    file.take(TAIL_BYTES).read_to_end(&mut end)?;
     Ok(end)
 }
 
-/// Returns the tip that the last whole line makes, if it is one of ours.
+/// Returns the tip after the last complete line, if that line is valid.
 fn last_line(text: &[u8]) -> Option<Tip> {
     let text = text.strip_suffix(b"\n")?;
     let line = text.rsplit(|byte| *byte == b'\n').next()?;

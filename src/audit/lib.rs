@@ -1,7 +1,7 @@
 //! The audit log: one JSON line for each decision and each outcome, chained by hashes.
 //!
-//! The chain shows a change, a removal or another order to whoever verifies it. It has no key: who
-//! can write the file can write all of it anew, so a hash kept elsewhere is what proves the rest.
+//! Verifying the chain reveals changed, removed and reordered lines. The chain has no key: a writer
+//! of the file can rewrite all of it, so only a hash stored elsewhere proves the rest.
 
 #![deny(unreachable_pub)]
 
@@ -34,39 +34,39 @@ use record::{ConnectionEntry, Decision, Ending, Record};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// They run; replies and the server's own log say that lines are lost.
+    /// Calls run; replies and the server's log report that lines are lost.
     #[default]
     Continue,
-    /// They are refused until a line can be written again.
+    /// Calls are refused until a line can be written again.
     Stop,
 }
 
-/// Place of the log, and how it is kept.
+/// Where the log is, and how it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub file: PathBuf,
-    /// Bytes before a file is rotated.
+    /// Size in bytes at which a file is rotated.
     pub max_bytes: u64,
-    /// Rotated files that are kept.
+    /// Number of rotated files that are kept.
     pub keep: u32,
     pub on_error: OnError,
 }
 
-/// A call is refused: it could not be recorded, and the operator wants no call without a record.
+/// The call is refused, as it could not be recorded and the operator wants every call recorded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the audit log cannot be written: {why}\nhint: the operator's `[audit] on_error = \"stop\"` \
+    "the audit log cannot be written: {reason}\nhint: the operator's `[audit] on_error = \"stop\"` \
      refuses calls until it can be"
 )]
 pub struct Unrecorded {
-    why: String,
+    reason: String,
 }
 
-/// The log as one client's calls are recorded in it, or none. Clones write to the same.
+/// The log for the calls of one client, or no log. Clones write to the same log.
 #[derive(Debug, Clone)]
 pub struct Audit {
     log: Option<Arc<Log>>,
-    /// Client that the lines of decisions, of jobs and of refused arguments name.
+    /// Client that the lines name.
     principal: Principal,
     figures: Arc<Figures>,
 }
@@ -75,7 +75,7 @@ pub struct Audit {
 struct Log {
     state: Mutex<State>,
     on_error: OnError,
-    /// Before the number of a call, so that ids of several processes differ.
+    /// Prefix of call numbers, so that ids of different processes differ.
     prefix: String,
     calls: AtomicU64,
 }
@@ -84,27 +84,27 @@ struct Log {
 struct State {
     file: LogFile,
     lost: u64,
-    why: String,
+    reason: String,
 }
 
 impl Audit {
-    /// Makes an audit without a log: nothing is recorded.
+    /// Makes an audit without a log: calls are only counted.
     pub fn off() -> Self {
         Self { log: None, principal: Principal::local(), figures: Arc::default() }
     }
 
     /// Returns the same log for the calls of another client.
     #[must_use]
-    pub fn of(&self, principal: Principal) -> Self {
+    pub fn for_client(&self, principal: Principal) -> Self {
         Self { log: self.log.clone(), principal, figures: Arc::clone(&self.figures) }
     }
 
-    /// Opens the log for the local client; before the front end confines itself.
+    /// Opens the log for the local client. Must run before the front end is confined.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Why the log cannot be used.
     pub fn open(options: &Options) -> Result<Self, LogFileError> {
-        let state = State { file: LogFile::open(options)?, lost: 0, why: String::new() };
+        let state = State { file: LogFile::open(options)?, lost: 0, reason: String::new() };
         let log = Log {
             state: Mutex::new(state),
             on_error: options.on_error,
@@ -115,67 +115,67 @@ impl Audit {
         Ok(Self { log, principal: Principal::local(), figures: Arc::default() })
     }
 
-    /// Returns the one directory that a confined front end may write in.
+    /// Returns the log's directory, the only one that a confined front end may write in.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// If no descriptor is left.
     pub fn directory(&self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
         let Some(log) = &self.log else { return Ok(None) };
         log.state().file.directory().try_clone_to_owned().map(Some)
     }
 
-    /// Returns the counts of calls since the start, by tool, of all clients together.
+    /// Returns the counters of calls since the start, by tool, over all clients.
     pub fn figures(&self) -> BTreeMap<String, CallCounts> {
         self.figures.all()
     }
 
-    /// Returns the record of a call as it was asked; `None` without a log.
-    pub fn asked(&self, call: &Call) -> Option<CallRecord> {
+    /// Returns the record of a requested call; `None` without a log.
+    pub fn new_record(&self, call: &Call) -> Option<CallRecord> {
         let log = self.log.as_ref()?;
         let number = log.calls.fetch_add(1, Ordering::Relaxed);
-        Some(CallRecord::of(format!("{}-{number}", log.prefix), &self.principal, call))
+        Some(CallRecord::new(format!("{}-{number}", log.prefix), &self.principal, call))
     }
 
     /// Records a grant to a call of a tool.
     ///
     /// # Errors
-    /// When it cannot be recorded and calls are to stop then.
+    /// If it cannot be recorded and [`OnError::Stop`] is set.
     pub fn granted(
         &self,
         tool: ToolName,
-        asked: Option<CallRecord>,
+        request: Option<CallRecord>,
         grant: &Grant,
     ) -> Result<LoggedCall, Unrecorded> {
         let mut open =
             Open { log: None, tool, since: Instant::now(), figures: Arc::clone(&self.figures) };
-        if let (Some(log), Some(asked)) = (&self.log, asked) {
-            open.log = Some((Arc::clone(log), asked.call.clone()));
-            log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
+        if let (Some(log), Some(request)) = (&self.log, request) {
+            open.log = Some((Arc::clone(log), request.call.clone()));
+            log.write(Record::Decision(Box::new(Decision::granted(request, grant))))?;
         }
         Ok(LoggedCall(Some(open)))
     }
 
-    /// Records a denial of a call of a tool; it stays one, recorded or not.
-    pub fn denied(&self, tool: &str, asked: Option<CallRecord>, denial: &Denial) {
+    /// Records that a call of a tool was denied. If that fails, the call is denied all the same.
+    pub fn denied(&self, tool: &str, request: Option<CallRecord>, denial: &Denial) {
         self.figures.denied(tool);
-        if let (Some(log), Some(asked)) = (&self.log, asked) {
-            log.note(Record::Decision(Box::new(Decision::denied(asked, denial))));
+        if let (Some(log), Some(request)) = (&self.log, request) {
+            log.note(Record::Decision(Box::new(Decision::denied(request, denial))));
         }
     }
 
-    /// Records that the arguments of a call were not taken.
-    pub fn invalid(&self, tool: &str, why: &str) {
+    /// Records that a call had invalid arguments.
+    pub fn invalid(&self, tool: &str, reason: &str) {
         self.figures.invalid(tool);
         if let Some(log) = &self.log {
-            log.note(Record::invalid(&self.principal, tool, why));
+            log.note(Record::invalid(&self.principal, tool, reason));
         }
     }
 
-    /// Records that a tool looks at a job, writes to it or ends it; `job` is empty for all of them.
-    /// Of an input its length and hash are recorded: it may be a password.
+    /// Records that a tool reads, writes to or ends a job; `job` is empty for all jobs. Only length
+    /// and hash of an input are recorded, as it may be a password.
     ///
     /// # Errors
-    /// When it cannot be recorded and calls are to stop then.
+    /// If it cannot be recorded and [`OnError::Stop`] is set.
     pub fn of_job(
         &self,
         tool: &'static str,
@@ -194,16 +194,16 @@ impl Audit {
         }
     }
 
-    /// Returns the number of lost lines and the reason, for replies while lines are lost.
+    /// Returns how many lines were lost, and the reason; `None` while the log can be written.
     pub fn trouble(&self) -> Option<(u64, String)> {
         let state = self.log.as_ref()?.state();
-        (state.lost > 0).then(|| (state.lost, state.why.clone()))
+        (state.lost > 0).then(|| (state.lost, state.reason.clone()))
     }
 }
 
 impl Log {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // The state that a panicking thread left is checked again before each line.
+        // The file's state is checked before each line, so a panic elsewhere does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -211,7 +211,7 @@ impl Log {
         let mut state = self.state();
         let mut records = Vec::new();
         if state.lost > 0 {
-            records.push(Record::Gap { lost: state.lost, why: state.why.clone() });
+            records.push(Record::Gap { lost: state.lost, why: state.reason.clone() });
         }
         records.push(record);
         match state.file.append(&records) {
@@ -220,19 +220,19 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                let why = in_words(&error);
-                tracing::error!(lost = state.lost + 1, why, "the audit log cannot be written");
+                let reason = in_words(&error);
+                tracing::error!(lost = state.lost + 1, reason, "the audit log cannot be written");
                 state.lost += 1;
-                state.why.clone_from(&why);
+                state.reason.clone_from(&reason);
                 match self.on_error {
                     OnError::Continue => Ok(()),
-                    OnError::Stop => Err(Unrecorded { why }),
+                    OnError::Stop => Err(Unrecorded { reason }),
                 }
             }
         }
     }
 
-    /// Writes where nothing is left to be refused; a failure is logged and counted by `write`.
+    /// Writes a record when the call cannot be refused any more; `write` logs and counts a failure.
     fn note(&self, record: Record) {
         if let Err(unrecorded) = self.write(record) {
             tracing::debug!(%unrecorded, "an outcome or a denial");
@@ -240,21 +240,21 @@ impl Log {
     }
 }
 
-/// A granted call in the log. Dropped without an end, it is recorded as taken back.
+/// A granted call in the log. If dropped without an end, it is recorded as cancelled.
 #[derive(Debug)]
 #[must_use = "dropping it records that the call was taken back"]
 pub struct LoggedCall(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
-    /// The log, and the call's id in it.
+    /// The log, and the id of the call in it.
     log: Option<(Arc<Log>, String)>,
     tool: ToolName,
     since: Instant,
     figures: Arc<Figures>,
 }
 
-/// Record of the connections of one call; its clones write to the same log.
+/// Records the connections of one call; clones write to the same log.
 #[derive(Debug, Clone)]
 pub struct ConnectionLog {
     log: Arc<Log>,
@@ -263,15 +263,16 @@ pub struct ConnectionLog {
 }
 
 impl ConnectionLog {
-    /// Records a connection that has closed, or was denied.
+    /// Records a connection that was closed or denied.
     pub fn closed(&self, connection: &Connection) {
-        let (call, tool) = (self.call.clone(), self.tool.clone());
-        self.log.note(Record::Connection(Box::new(ConnectionEntry::of(call, tool, connection))));
+        let call = self.call.clone();
+        let tool = self.tool.clone();
+        self.log.note(Record::Connection(Box::new(ConnectionEntry::new(call, tool, connection))));
     }
 }
 
 impl LoggedCall {
-    /// Returns the record of the call's connections; nothing without a log.
+    /// Returns the recorder of the call's connections; `None` without a log.
     pub fn connections(&self) -> Option<ConnectionLog> {
         let Open { log, tool, .. } = self.0.as_ref()?;
         let (log, call) = log.as_ref()?;
@@ -284,31 +285,31 @@ impl LoggedCall {
         let took = since.elapsed();
         figures.ended(&tool, took, story);
         if let Some((log, call)) = log {
-            log.note(Record::Outcome(Box::new(Ending::of(call, tool, took, story))));
+            log.note(Record::Outcome(Box::new(Ending::new(call, tool, took, story))));
         }
     }
 
     /// Records that a granted call did not run.
-    pub fn refused(mut self, why: String) {
-        self.close("refused", why);
+    pub fn refused(mut self, reason: String) {
+        self.close("refused", reason);
     }
 
-    /// Records that the answer was known: no cell ran.
+    /// Records that the answer was cached: no cell ran.
     pub fn remembered(mut self) {
         self.close("cached", "the value was calculated before; no cell ran".to_owned());
     }
 
-    /// Records that only the decision was asked for: no cell ran.
+    /// Records that only the decision was requested: no cell ran.
     pub fn only_decided(mut self) {
         self.close("dry_run", "the caller asked for what would run; no cell ran".to_owned());
     }
 
-    fn close(&mut self, outcome: &'static str, why: String) {
+    fn close(&mut self, outcome: &'static str, reason: String) {
         let Some(Open { log, tool, since, figures }) = self.0.take() else { return };
         let took = since.elapsed();
         figures.closed(&tool, took, outcome);
         if let Some((log, call)) = log {
-            let ending = Ending::refused(call, tool, took, outcome, why);
+            let ending = Ending::refused(call, tool, took, outcome, reason);
             log.note(Record::Outcome(Box::new(ending)));
         }
     }

@@ -10,19 +10,19 @@ use super::chain::{self, BadLine, Checked, FIRST, Tip};
 use super::file::numbered;
 use model::outcome::in_words;
 
-/// Rotated files are looked for up to this number.
-pub const NUMBERS: u32 = 1000;
+/// Maximum number of a rotated file that is looked for.
+pub const MAX_ROTATED: u32 = 1000;
 
 /// The first line that breaks the chain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {why}", file = .file.display())]
+#[error("{file}:{line}: {reason}", file = .file.display())]
 pub struct Broken {
     pub file: PathBuf,
     pub line: u64,
-    pub why: String,
+    pub reason: String,
 }
 
-/// Why a log was not found to be in order.
+/// Why a log could not be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum Unverified {
     #[error(transparent)]
@@ -31,20 +31,21 @@ pub enum Unverified {
     Read { path: PathBuf, source: std::io::Error },
 }
 
-/// A log in order.
+/// The result of verifying a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     pub files: usize,
     pub lines: u64,
-    /// Sequence number of the first line that is there; above 1 where older files are gone.
+    /// Sequence number of the first line; above 1 if older files are gone.
     pub first: u64,
     pub last: Tip,
 }
 
-/// Returns the files of a log that are there, oldest first.
+/// Returns the existing files of a log, oldest first.
 pub fn files(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_owned();
-    let rotated = (1..=NUMBERS).rev().map(|number| path.with_file_name(numbered(&name, number)));
+    let rotated =
+        (1..=MAX_ROTATED).rev().map(|number| path.with_file_name(numbered(&name, number)));
     rotated.filter(|file| file.exists()).chain([path.to_owned()]).collect()
 }
 
@@ -57,11 +58,12 @@ pub fn verify(path: &Path) -> Result<Verified, Unverified> {
     let mut walk = Walk { tip: None, first: 0, lines: 0, fragment: None };
     for file in &files {
         each_line(file, |number, line| {
-            walk.step(line).map_err(|why| Broken { file: file.clone(), line: number, why }.into())
+            walk.step(line)
+                .map_err(|reason| Broken { file: file.clone(), line: number, reason }.into())
         })?;
         if let Some(bad) = &walk.fragment {
             let line = bad.number;
-            return Err(Broken { file: file.clone(), line, why: bad.why.to_string() }.into());
+            return Err(Broken { file: file.clone(), line, reason: bad.reason.to_string() }.into());
         }
         walk.lines = 0;
     }
@@ -70,15 +72,15 @@ pub fn verify(path: &Path) -> Result<Verified, Unverified> {
     Ok(Verified { files: files.len(), lines, first: walk.first, last })
 }
 
-/// Reads the fields of every line that is in order by itself, oldest first.
+/// Calls `visit` with text and fields of every line that is valid by itself, oldest first.
 ///
 /// # Errors
-/// A file that cannot be read.
-pub fn records(path: &Path, mut told: impl FnMut(&str, &Value)) -> Result<(), Unverified> {
+/// If a file cannot be read.
+pub fn records(path: &Path, mut visit: impl FnMut(&str, &Value)) -> Result<(), Unverified> {
     for file in files(path) {
         each_line(&file, |_, line| {
             if let (Ok(checked), Ok(text)) = (chain::check(line), std::str::from_utf8(line)) {
-                told(text, &checked.fields);
+                visit(text, &checked.fields);
             }
             Ok(())
         })?;
@@ -92,7 +94,8 @@ fn each_line(
 ) -> Result<(), Unverified> {
     let unread = |source| Unverified::Read { path: file.to_owned(), source };
     let mut reader = BufReader::new(File::open(file).map_err(unread)?);
-    let (mut line, mut number) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    let mut number = 0;
     while reader.read_until(b'\n', &mut line).map_err(unread)? > 0 {
         number += 1;
         step(number, line.strip_suffix(b"\n").unwrap_or(&line))?;
@@ -104,16 +107,16 @@ fn each_line(
 struct Walk {
     tip: Option<Tip>,
     first: u64,
-    /// Lines of the file at hand.
+    /// Number of lines of the current file.
     lines: u64,
-    /// A line that is not one, unless the next line vouches for it.
+    /// An invalid line without a hash, accepted only if the next line records it as a fragment.
     fragment: Option<Fragment>,
 }
 
 struct Fragment {
     number: u64,
     sha256: String,
-    why: BadLine,
+    reason: BadLine,
 }
 
 impl Walk {
@@ -121,22 +124,23 @@ impl Walk {
         self.lines += 1;
         if let Some(fragment) = self.fragment.take() {
             let next = chain::check(line).ok();
-            let vouched = next.as_ref().is_some_and(|next| {
+            let is_recorded = next.as_ref().is_some_and(|next| {
                 let field = |name| next.fields.get(name).and_then(Value::as_str);
                 field("event") == Some("fragment") && field("sha256") == Some(&fragment.sha256)
             });
-            if !vouched {
-                return Err(format!("{} (the line before this one)", fragment.why));
+            if !is_recorded {
+                return Err(format!("{} (the line before this one)", fragment.reason));
             }
         }
         match chain::check(line) {
             Ok(checked) => self.follow(&checked),
             Err(BadLine::NoHash) => {
-                let (number, sha256) = (self.lines, chain::sha256(line));
-                self.fragment = Some(Fragment { number, sha256, why: BadLine::NoHash });
+                let number = self.lines;
+                let sha256 = chain::sha256(line);
+                self.fragment = Some(Fragment { number, sha256, reason: BadLine::NoHash });
                 Ok(())
             }
-            Err(why) => Err(why.to_string()),
+            Err(reason) => Err(reason.to_string()),
         }
     }
 

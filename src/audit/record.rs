@@ -1,4 +1,5 @@
-//! The content of a line about a call. Every length is bounded, and no value of an environment is in it.
+//! Contents of the log lines. Every length is bounded, and values of environment variables are left
+//! out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,22 +16,22 @@ use model::profile::calls;
 use model::receipt::Receipt;
 use policy::{Denial, Grant, Principal};
 
-/// Characters of a command that are kept; its hash and length stand for the rest.
-const START: usize = 200;
-/// Characters of a reason: it may quote a caller's word, which may be long.
-const REASON: usize = 300;
-/// Names of an environment, and refused system calls, that are listed one by one.
-const LISTED: usize = 64;
+/// Maximum number of characters kept of a command; its hash and length stand for the rest.
+const MAX_START: usize = 200;
+/// Maximum number of characters of a reason, which may quote long text of a caller.
+const MAX_REASON: usize = 300;
+/// Maximum number of environment variables and denied system calls that are listed.
+const MAX_LISTED: usize = 64;
 
-/// A call as it was asked for, before it was decided.
+/// A call as requested, before the decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CallRecord {
     pub call: String,
-    /// Client whose call it is.
+    /// The client that made the call.
     principal: String,
     pub tool: ToolName,
     command: Text,
-    /// The caller's own id for the call.
+    /// The id that the caller gave the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation_id: Option<String>,
     /// A script's positional parameters.
@@ -38,15 +39,15 @@ pub struct CallRecord {
     parameters: Option<Text>,
     cwd: Option<String>,
     stdin_bytes: Option<usize>,
-    /// Hash of the standard input, by which a calculator gets its expression.
+    /// Hash of the standard input, which holds a calculator's expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     stdin_sha256: Option<String>,
-    /// Names; `***` for every value.
+    /// Names of variables; every value is `***`.
     env: BTreeMap<String, &'static str>,
     env_count: usize,
 }
 
-/// A text by its hash, its length and its beginning, escaped.
+/// A text as hash, length and escaped beginning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Text {
     sha256: String,
@@ -55,27 +56,27 @@ struct Text {
 }
 
 impl CallRecord {
-    pub fn of(id: String, principal: &Principal, call: &Call) -> Self {
-        // A script is the command; the words that make bash read it are always the same.
+    pub fn new(id: String, principal: &Principal, call: &Call) -> Self {
+        // The script itself is recorded; the words that make bash read it are always the same.
         let command = match &call.script {
-            Some(script) => Text::of(&String::from_utf8_lossy(script.as_bytes())),
+            Some(script) => Text::new(&String::from_utf8_lossy(script.as_bytes())),
             None => Text::words(call.argv.words()),
         };
-        // bash, -c, the words that read the script, and `$0` come before them.
+        // Skips bash, -c, the words that read the script, and `$0`.
         let parameters = call.script.as_ref().and_then(|_| call.argv.words().get(4..));
-        let names = call.env.iter().map(|(name, _)| (cut(name, REASON), "***"));
+        let names = call.env.iter().map(|(name, _)| (cut(name, MAX_REASON), "***"));
         Self {
             call: id,
             principal: name(principal),
             tool: call.tool.clone(),
             command,
-            correlation_id: call.correlation.as_ref().map(|id| cut(id.as_str(), REASON)),
+            correlation_id: call.correlation.as_ref().map(|id| cut(id.as_str(), MAX_REASON)),
             parameters: parameters.map(Text::words),
-            cwd: call.cwd.as_ref().map(|cwd| cut(cwd.as_str(), REASON)),
+            cwd: call.cwd.as_ref().map(|cwd| cut(cwd.as_str(), MAX_REASON)),
             stdin_bytes: match &call.stdin {
                 Stdin::Empty => Some(0),
                 Stdin::Bytes(bytes) => Some(bytes.len()),
-                // More may come.
+                // More may be written later.
                 Stdin::Pipe(_) | Stdin::Terminal(_) => None,
             },
             stdin_sha256: match &call.stdin {
@@ -85,30 +86,30 @@ impl CallRecord {
                 }
                 Stdin::Empty | Stdin::Pipe(_) | Stdin::Terminal(_) => None,
             },
-            env: names.take(LISTED).collect(),
+            env: names.take(MAX_LISTED).collect(),
             env_count: call.env.iter().count(),
         }
     }
 }
 
 impl Text {
-    fn of(text: &str) -> Self {
-        Self { sha256: sha256(text.as_bytes()), bytes: text.len(), start: cut(text, START) }
+    fn new(text: &str) -> Self {
+        Self { sha256: sha256(text.as_bytes()), bytes: text.len(), start: cut(text, MAX_START) }
     }
 
-    /// Words as they are in memory, each with a NUL after it; shown with spaces between.
+    /// Hashes the words as in memory, each followed by a NUL; shows them separated by spaces.
     fn words(words: &[String]) -> Self {
         let whole: String = words.iter().flat_map(|word| [word.as_str(), "\0"]).collect();
-        Self { start: cut(&words.join(" "), START), ..Self::of(&whole) }
+        Self { start: cut(&words.join(" "), MAX_START), ..Self::new(&whole) }
     }
 }
 
-/// Returns the first `most` characters, with what a terminal would obey escaped.
-fn cut(text: &str, most: usize) -> String {
-    text.chars().take(most).flat_map(char::escape_debug).collect()
+/// Returns at most `max_characters` characters, with control characters escaped.
+fn cut(text: &str, max_characters: usize) -> String {
+    text.chars().take(max_characters).flat_map(char::escape_debug).collect()
 }
 
-/// Limits in force.
+/// The limits of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct LimitFields {
     wall_ms: u64,
@@ -121,7 +122,7 @@ struct LimitFields {
 }
 
 impl LimitFields {
-    fn of(limits: &Limits) -> Self {
+    fn new(limits: &Limits) -> Self {
         Self {
             wall_ms: millis(limits.wall),
             cpu_ms: millis(limits.cpu),
@@ -141,13 +142,13 @@ pub(crate) enum Record {
     Decision(Box<Decision>),
     Outcome(Box<Ending>),
     Connection(Box<ConnectionEntry>),
-    /// A call whose arguments were not taken: there was nothing to decide.
+    /// A call with invalid arguments, about which nothing was decided.
     Invalid {
         principal: String,
         tool: String,
         why: String,
     },
-    /// A job of a session was looked at or ended, or that was refused.
+    /// A request to read, write to or end a job of a session.
     Job {
         principal: String,
         tool: &'static str,
@@ -156,29 +157,29 @@ pub(crate) enum Record {
         rule: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         why: Option<String>,
-        /// Of what was written to it.
+        /// Length of the text written to the job.
         #[serde(skip_serializing_if = "Option::is_none")]
         input_bytes: Option<usize>,
         #[serde(skip_serializing_if = "Option::is_none")]
         input_sha256: Option<String>,
     },
-    /// Lines could not be written before this one.
+    /// Lines before this one could not be written.
     Gap {
         lost: u64,
         why: String,
     },
-    /// The line before this one is a fragment that a crash or a full disk left.
+    /// The line before this one is a fragment left by a crash or a full disk.
     Fragment {
         bytes: usize,
         sha256: String,
     },
 }
 
-/// How a call was decided.
+/// The decision about a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Decision {
     #[serde(flatten)]
-    asked: CallRecord,
+    request: CallRecord,
     decision: &'static str,
     rule: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,7 +193,11 @@ pub(crate) struct Decision {
 
 impl Record {
     pub(crate) fn invalid(principal: &Principal, tool: &str, why: &str) -> Self {
-        Self::Invalid { principal: name(principal), tool: cut(tool, REASON), why: cut(why, REASON) }
+        Self::Invalid {
+            principal: name(principal),
+            tool: cut(tool, MAX_REASON),
+            why: cut(why, MAX_REASON),
+        }
     }
 
     /// Records a request about `job`, with the rule that allows it.
@@ -206,9 +211,9 @@ impl Record {
         Self::Job {
             principal: name(principal),
             tool,
-            job: cut(job, REASON),
+            job: cut(job, MAX_REASON),
             decision: "granted",
-            rule: cut(rule, REASON),
+            rule: cut(rule, MAX_REASON),
             why: None,
             input_bytes: input.map(str::len),
             input_sha256: input.map(|input| sha256(input.as_bytes())),
@@ -224,42 +229,42 @@ impl Record {
         Self::Job {
             principal: name(principal),
             tool,
-            job: cut(job, REASON),
+            job: cut(job, MAX_REASON),
             decision: "denied",
-            rule: cut(&denial.rule, REASON),
-            why: Some(cut(&denial.why, REASON)),
+            rule: cut(&denial.rule, MAX_REASON),
+            why: Some(cut(&denial.why, MAX_REASON)),
             input_bytes: None,
             input_sha256: None,
         }
     }
 }
 
-/// Returns a client's name as a line has it.
+/// Returns a client's name for a log line.
 fn name(principal: &Principal) -> String {
-    cut(principal.name(), REASON)
+    cut(principal.name(), MAX_REASON)
 }
 
 impl Decision {
-    pub(crate) fn granted(asked: CallRecord, grant: &Grant) -> Self {
+    pub(crate) fn granted(request: CallRecord, grant: &Grant) -> Self {
         let job = grant.job();
-        let asked = CallRecord { cwd: Some(cut(job.cwd.as_str(), REASON)), ..asked };
+        let request = CallRecord { cwd: Some(cut(job.cwd.as_str(), MAX_REASON)), ..request };
         Self {
-            asked,
+            request,
             decision: "granted",
-            rule: cut(grant.rule(), REASON),
+            rule: cut(grant.rule(), MAX_REASON),
             why: None,
             profile: Some(job.profile.to_string()),
-            limits: Some(LimitFields::of(&job.limits)),
+            limits: Some(LimitFields::new(&job.limits)),
             clamped: grant.clamped(),
         }
     }
 
-    pub(crate) fn denied(asked: CallRecord, denial: &Denial) -> Self {
+    pub(crate) fn denied(request: CallRecord, denial: &Denial) -> Self {
         Self {
-            asked,
+            request,
             decision: "denied",
-            rule: cut(&denial.rule, REASON),
-            why: Some(cut(&denial.why, REASON)),
+            rule: cut(&denial.rule, MAX_REASON),
+            why: Some(cut(&denial.why, MAX_REASON)),
             profile: None,
             limits: None,
             clamped: false,
@@ -267,17 +272,18 @@ impl Decision {
     }
 }
 
-/// Connection of a call, as it closed or was denied. Its request has a method and a path, and never a query.
+/// A connection of a call, when it closed or was denied. Its request has a method and a path, but
+/// no query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct ConnectionEntry {
     call: String,
     tool: ToolName,
     protocol: Protocol,
     address: String,
-    /// Name by which the cell found the address.
+    /// Name that the cell resolved to the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// Rule of egress, or the class.
+    /// The egress rule, or the network class.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
     verdict: ConnectionEnd,
@@ -289,8 +295,8 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionEntry {
-    pub(crate) fn of(call: String, tool: ToolName, connection: &Connection) -> Self {
-        let short = |text: &Option<String>| text.as_ref().map(|text| cut(text, REASON));
+    pub(crate) fn new(call: String, tool: ToolName, connection: &Connection) -> Self {
+        let short = |text: &Option<String>| text.as_ref().map(|text| cut(text, MAX_REASON));
         Self {
             call,
             tool,
@@ -330,7 +336,7 @@ pub(crate) struct Ending {
     denials: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt: Option<ReceiptFields>,
-    /// Connections and denials of the call that have no line of their own.
+    /// Number of connections and denials of the call that have no log line.
     #[serde(skip_serializing_if = "Option::is_none")]
     connections_unlisted: Option<u64>,
 }
@@ -344,7 +350,7 @@ struct UsageFields {
     built_us: u128,
 }
 
-/// Of a receipt, what differs from call to call.
+/// The parts of a receipt that differ from call to call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct ReceiptFields {
     profile: String,
@@ -364,12 +370,12 @@ pub struct Story<'a> {
     pub timings: &'a Timings,
     pub denials: &'a [DeniedCall],
     pub receipt: Option<&'a Receipt>,
-    /// Use of its network, if it had one.
+    /// Network use, if the cell had a network.
     pub network: Option<&'a Tally>,
 }
 
 impl Ending {
-    pub(crate) fn of(call: String, tool: ToolName, duration: Duration, story: &Story<'_>) -> Self {
+    pub(crate) fn new(call: String, tool: ToolName, duration: Duration, story: &Story<'_>) -> Self {
         let bare = Self::refused(call, tool, duration, "", String::new());
         let bare = Self { why: None, ..bare };
         let named = match story.outcome {
@@ -384,7 +390,7 @@ impl Ending {
                 Self { outcome: "failed", why: Some(reason(failure)), ..bare }
             }
         };
-        let denials = story.denials.iter().take(LISTED);
+        let denials = story.denials.iter().take(MAX_LISTED);
         Self {
             usage: Some(UsageFields {
                 wall_ms: millis(story.usage.wall),
@@ -394,7 +400,7 @@ impl Ending {
                 built_us: story.timings.built.as_micros(),
             }),
             denials: denials.map(|denied| (denied_name(denied), denied.count)).collect(),
-            receipt: story.receipt.map(ReceiptFields::of),
+            receipt: story.receipt.map(ReceiptFields::new),
             connections_unlisted: story
                 .network
                 .map(|network| network.unlisted)
@@ -403,7 +409,7 @@ impl Ending {
         }
     }
 
-    /// Records a granted call of which only the reason of its failure is known.
+    /// Makes the record of a granted call that did not run; only the reason is known.
     pub(crate) fn refused(
         call: String,
         tool: ToolName,
@@ -418,7 +424,7 @@ impl Ending {
             exit_code: None,
             signal: None,
             limit: None,
-            why: Some(cut(&why, REASON)),
+            why: Some(cut(&why, MAX_REASON)),
             duration_ms: millis(duration),
             usage: None,
             denials: BTreeMap::new(),
@@ -429,7 +435,7 @@ impl Ending {
 }
 
 impl ReceiptFields {
-    fn of(receipt: &Receipt) -> Self {
+    fn new(receipt: &Receipt) -> Self {
         Self {
             profile: receipt.profile.clone(),
             tier: receipt.tier,
@@ -437,16 +443,16 @@ impl ReceiptFields {
             seccomp_filters: receipt.measured.seccomp_filters,
             landlock_abi: receipt.configured.landlock_abi,
             memory: receipt.configured.memory,
-            workspace: cut(&receipt.configured.workspace, REASON),
+            workspace: cut(&receipt.configured.workspace, MAX_REASON),
         }
     }
 }
 
 fn reason(failure: &Failure) -> String {
-    cut(&failure.to_string(), REASON)
+    cut(&failure.to_string(), MAX_REASON)
 }
 
-/// Returns a refused call as a line names it: one that was refused for a name is told apart.
+/// Returns the name of a denied call for a log line; a denial by the name guard says so.
 fn denied_name(denied: &DeniedCall) -> String {
     let call = calls::name(denied.number);
     match denied.by {

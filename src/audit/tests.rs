@@ -1,4 +1,4 @@
-//! The log on a real disk: what is written, what a change does to it, and how it is rotated.
+//! Tests of the log on a real disk: what is written, what changes do to it, and how it is rotated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,12 +34,12 @@ fn written(options: &Options, lines: usize) {
     let audit = Audit::open(options).expect("a log");
     let denial = Denial { rule: "none".to_owned(), why: "a test".to_owned(), hint: String::new() };
     for _ in 0..lines {
-        audit.denied("bash", audit.asked(&call().expect("a call")), &denial);
+        audit.denied("bash", audit.new_record(&call().expect("a call")), &denial);
     }
     assert_eq!(audit.trouble(), None);
 }
 
-fn broken(file: &Path) -> Option<u64> {
+fn broken_line(file: &Path) -> Option<u64> {
     match verify(file) {
         Err(Unverified::Broken(broken)) => Some(broken.line),
         Ok(_) | Err(Unverified::Read { .. }) => None,
@@ -80,20 +80,20 @@ fn changed_removed_moved_and_cut_lines_are_named() {
     ];
     for (text, line) in cases {
         fs::write(&options.file, &text).expect("written");
-        assert_eq!(broken(&options.file), line, "{text}");
+        assert_eq!(broken_line(&options.file), line, "{text}");
     }
 }
 
 #[test]
-fn a_fragment_of_a_crash_is_vouched_for_by_the_next_line() {
+fn a_fragment_of_a_crash_is_recorded_by_the_next_line() {
     let directory = tempfile::tempdir().expect("a directory");
     let options = options(directory.path(), 1 << 20);
     written(&options, 2);
     let whole = fs::read(&options.file).expect("text");
     fs::write(&options.file, whole.split_at(whole.len() - 30).0).expect("written");
-    assert_eq!(broken(&options.file), Some(2));
+    assert_eq!(broken_line(&options.file), Some(2));
     written(&options, 1);
-    assert_eq!(verify(&options.file).map(|told| told.lines).ok(), Some(3));
+    assert_eq!(verify(&options.file).map(|verified| verified.lines).ok(), Some(3));
 }
 
 #[test]
@@ -103,12 +103,16 @@ fn a_line_that_lost_only_its_newline_stays_a_line() {
     written(&options, 2);
     let whole = fs::read(&options.file).expect("text");
     fs::write(&options.file, whole.split_at(whole.len() - 1).0).expect("written");
-    assert_eq!(verify(&options.file).map(|told| told.lines).ok(), Some(2), "before it is mended");
+    assert_eq!(
+        verify(&options.file).map(|verified| verified.lines).ok(),
+        Some(2),
+        "before the next line"
+    );
     written(&options, 1);
-    let mended = fs::read(&options.file).expect("text");
-    assert!(mended.starts_with(&whole), "only the newline was added");
-    assert_eq!(verify(&options.file).map(|told| told.lines).ok(), Some(3));
-    assert!(!String::from_utf8_lossy(&mended).contains("fragment"));
+    let continued = fs::read(&options.file).expect("text");
+    assert!(continued.starts_with(&whole), "only the newline was added");
+    assert_eq!(verify(&options.file).map(|verified| verified.lines).ok(), Some(3));
+    assert!(!String::from_utf8_lossy(&continued).contains("fragment"));
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn rotation_keeps_the_chain_and_as_many_files_as_configured() {
     assert!(verified.first > 1, "the oldest files are gone");
     let rotated = options.file.with_file_name("audit.jsonl.1");
     fs::remove_file(rotated).expect("removed");
-    assert_eq!(broken(&options.file), Some(1));
+    assert_eq!(broken_line(&options.file), Some(1));
 }
 
 #[test]

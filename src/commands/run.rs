@@ -109,7 +109,7 @@ fn prepare(
     let terms = Terms { host_programs, ..Terms::of(&grant, call.asked.output, profile) };
     let launched = launch::recorded(settings)?;
     let audit = &launched.audit;
-    let recorded = audit.granted(call.tool.clone(), audit.asked(&call), &grant);
+    let recorded = audit.granted(call.tool.clone(), audit.new_record(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
     Ok((grant, terms, launched, entry))
 }

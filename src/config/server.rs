@@ -16,7 +16,7 @@ use super::nested;
 use super::projects::{ProjectKeys, WrittenProject};
 use super::secrets;
 use audit::OnError;
-use audit::read::NUMBERS as AUDIT_FILES;
+use audit::read::MAX_ROTATED as AUDIT_FILES;
 use model::defaults;
 use model::units::{Size, Time};
 use policy::group::ToolGroup;

@@ -54,7 +54,7 @@ impl Workbench {
     /// Makes that of a client, which has no session yet.
     pub(crate) fn new(shared: &Arc<Shared>, principal: Principal) -> Self {
         Self {
-            audit: shared.audit.of(principal.clone()),
+            audit: shared.audit.for_client(principal.clone()),
             sessions: session::Sessions::of_a_client(&shared.clients, principal.clone()),
             shared: Arc::clone(shared),
             principal,
@@ -77,7 +77,7 @@ impl Workbench {
         call: Call,
         surroundings: Surroundings,
     ) -> Result<(Grant, LoggedCall), Refusal> {
-        let (asked, tool) = (self.audit.asked(&call), call.tool.clone());
+        let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
         match self.shared.loaded.policy.decide(
             &self.principal,
             call,
@@ -201,7 +201,7 @@ impl Workbench {
     /// A denial by policy.
     pub(crate) fn may_call(&self, call: Call, changes: Changes) -> Result<Grant, Refusal> {
         let surroundings = self.command_beside_the_default(&call, changes);
-        let (asked, tool) = (self.audit.asked(&call), call.tool.clone());
+        let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
         let Loaded { policy, profiles, .. } = &self.shared.loaded;
         policy.decide(&self.principal, call, profiles, surroundings).map_err(|denial| {
             self.audit.denied(&tool, asked, &denial);
@@ -254,7 +254,7 @@ impl Workbench {
     /// # Errors
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub(crate) fn remembered(&self, call: Call) -> Result<(), Refusal> {
-        let (asked, tool) = (self.audit.asked(&call), call.tool.clone());
+        let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
         let surroundings = self.surroundings(&call.tool);
         match self.shared.loaded.policy.decide(
             &self.principal,

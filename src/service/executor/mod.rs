@@ -190,7 +190,7 @@ impl Executor {
             queue: Arc::clone(&of.queue),
             workers: Arc::clone(&of.workers),
             fetches: Arc::clone(&of.fetches),
-            audit: of.audit.of(client.clone()),
+            audit: of.audit.for_client(client.clone()),
             clients: Arc::clone(&of.clients),
             changes: of.changes,
             read_only: of.read_only,
