@@ -1,12 +1,14 @@
-//! Characters that hide text or turn it around: a reader sees something else than what is there.
+//! Finds characters that hide or reorder text, so that a reader sees something other than what is
+//! there.
 //!
-//! They are shown as `<U+202E>`, and found by their properties in Unicode. Marks of direction turn the text behind them around, tags and the
-//! selectors of the supplement spell out words that nobody sees, and what has no width hides inside a
-//! word or a name. Text of a right-to-left language needs none of them: its letters have a direction.
+//! They are found by their Unicode properties, and shown as `<U+202E>`. Direction marks reorder the
+//! text after them, tags and supplementary selectors spell out invisible words, and characters
+//! without width hide inside words. Right-to-left text does not need them: its letters have a
+//! direction.
 //!
-//! Three kinds are ordinary where they stand directly behind the characters they are made for, and
-//! are shown there as they are: joiners between emoji and behind letters of scripts that join, the two
-//! selectors of a picture's form, and the selectors of Mongolian letters.
+//! Three kinds are shown unchanged directly after the characters that they are made for: joiners
+//! between emoji and after letters of joining scripts, the two presentation selectors of pictures,
+//! and the selectors of Mongolian letters.
 
 use std::borrow::Cow;
 
@@ -18,7 +20,7 @@ use icu_properties::{CodePointMapData, CodePointSetData};
 
 use super::escapes::shown;
 
-/// Returns whether the character deceives between these two, where there are any.
+/// Returns true if the character deceives between these two neighbours.
 pub(crate) fn deceives(character: char, before: Option<char>, after: Option<char>) -> bool {
     match character {
         '\0'..'\u{ad}' => false,
@@ -44,11 +46,11 @@ const TEXT_FORM: char = '\u{fe0e}';
 const PICTURE_FORM: char = '\u{fe0f}';
 const KEYCAP: char = '\u{20e3}';
 
-/// Returns whether the character deceives wherever it stands, by its properties in Unicode: it has no shape, turns
-/// text around, ends a line for some readers only, or has no meaning on which readers agree.
+/// Returns true if the character deceives wherever it stands, by its Unicode properties: it is
+/// invisible, reorders text, ends a line for some readers only, or has no agreed meaning.
 ///
-/// Characters that are judged by their neighbours ([`deceives`]) and marks that have a shape, such as the sign of an
-/// Arabic number, are left out.
+/// Characters that are judged by their neighbours ([`deceives`]) do not count, nor do visible marks
+/// such as the Arabic number sign.
 pub fn always_deceives(character: char) -> bool {
     if character < '\u{ad}' || is_judged_by_neighbours(character) {
         return false;
@@ -64,7 +66,7 @@ pub fn always_deceives(character: char) -> bool {
             | GeneralCategory::LineSeparator
             | GeneralCategory::ParagraphSeparator
     );
-    // The latter are blank letters, selectors of shapes, the joiner of graphemes.
+    // Default-ignorable code points are blank letters, variation selectors and the grapheme joiner.
     has_no_reading || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(character)
 }
 
@@ -76,7 +78,7 @@ fn is_judged_by_neighbours(character: char) -> bool {
     )
 }
 
-/// Returns whether a zero-width joiner is ordinary behind this: letters of scripts whose letters join.
+/// Returns true for letters of joining scripts, after which a zero-width joiner is ordinary.
 fn joins(character: char) -> bool {
     matches!(
         character,
@@ -87,49 +89,49 @@ fn joins(character: char) -> bool {
     )
 }
 
-/// Returns whether the character can be an emoji, or the colour of one.
+/// Returns true if the character can be an emoji, or an emoji modifier.
 fn is_picture(character: char) -> bool {
     CodePointSetData::new::<ExtendedPictographic>().contains(character)
         || CodePointSetData::new::<EmojiModifier>().contains(character)
 }
 
-/// Returns the way such a character is shown.
+/// Returns the escape that shows such a character.
 pub fn escaped(character: char) -> String {
     format!("<U+{:04X}>", u32::from(character))
 }
 
-/// Returns the text with what deceives shown as an escape, and what a terminal obeys as a picture (`␛`), line feeds and
-/// tabs excepted; a carriage return stays where a line feed follows it.
+/// Returns the text with deceptive characters shown as escapes, and control characters as pictures
+/// (`␛`). Line feeds and tabs stay, as does a carriage return before a line feed.
 ///
-/// This is the one rule for text of a cell in a reply. Text that has passed it once comes back as it is.
+/// Every text of a cell in a reply passes this one rule. Applying it again changes nothing.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
     if text.bytes().all(is_plain) || first_harm(text).is_none() {
         return Cow::Borrowed(text);
     }
-    let mut all = String::with_capacity(text.len());
+    let mut harmless = String::with_capacity(text.len());
     for (before, character, after) in neighbours(text) {
         match harm(before, character, after) {
-            Some(Harm::Deceives) => all.push_str(&escaped(character)),
-            Some(Harm::Obeyed) => all.push(shown(character)),
-            None => all.push(character),
+            Some(Harm::Deceives) => harmless.push_str(&escaped(character)),
+            Some(Harm::Control) => harmless.push(shown(character)),
+            None => harmless.push(character),
         }
     }
-    Cow::Owned(all)
+    Cow::Owned(harmless)
 }
 
-/// What a character does besides being read.
+/// How a character can do harm.
 enum Harm {
     Deceives,
-    /// A terminal does something at it.
-    Obeyed,
+    /// A terminal acts on it.
+    Control,
 }
 
 fn harm(before: Option<char>, character: char, after: Option<char>) -> Option<Harm> {
     match character {
         '\n' | '\t' => None,
         '\r' if after == Some('\n') => None,
-        _ if character.is_control() => Some(Harm::Obeyed),
+        _ if character.is_control() => Some(Harm::Control),
         _ => deceives(character, before, after).then_some(Harm::Deceives),
     }
 }
@@ -138,7 +140,7 @@ fn first_harm(text: &str) -> Option<Harm> {
     neighbours(text).find_map(|(before, it, after)| harm(before, it, after))
 }
 
-/// Returns each character with those around it.
+/// Returns each character with its two neighbours.
 fn neighbours(text: &str) -> impl Iterator<Item = (Option<char>, char, Option<char>)> + '_ {
     let mut before = None;
     let mut rest = text.chars();
@@ -149,7 +151,7 @@ fn neighbours(text: &str) -> impl Iterator<Item = (Option<char>, char, Option<ch
     })
 }
 
-/// Returns the text with what deceives shown as an escape.
+/// Returns the text with deceptive characters shown as escapes.
 pub fn plain(text: &str) -> String {
     let shown = |(before, character, after)| match deceives(character, before, after) {
         true => escaped(character),
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_or_turns_text_is_an_escape() {
+    fn characters_that_hide_or_reorder_text_are_escaped() {
         let cases = [
             ("user\u{202e}txt.exe", "user<U+202E>txt.exe"),
             (
@@ -235,7 +237,7 @@ mod tests {
         ] {
             assert!(always_deceives(harmful), "{harmful:?}");
         }
-        // Marks with a shape, letters, signs, spaces that have a width, a replacement.
+        // Visible marks, letters, signs, spaces with a width, and the replacement character.
         for shown in [
             '\u{600}',
             '\u{6dd}',
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_text_is_the_same_and_comes_back_so() {
+    fn harmless_text_is_unchanged_and_the_rule_is_idempotent() {
         for same in ["", "a\tb\r\nc\n", "é漢\u{1f468}\u{200d}\u{1f469}"] {
             assert!(matches!(harmless(same), Cow::Borrowed(it) if it == same));
         }
@@ -262,9 +264,9 @@ mod tests {
             ("a\u{202e}b\u{e0041}", "a<U+202E>b<U+E0041>"),
         ];
         for (text, wanted) in cases {
-            let found = harmless(text);
-            assert_eq!(found, wanted);
-            assert_eq!(harmless(&found), wanted);
+            let shown = harmless(text);
+            assert_eq!(shown, wanted);
+            assert_eq!(harmless(&shown), wanted);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The characters and escape sequences of a terminal's output, one at a time.
+//! Splits terminal output into characters and escape sequences.
 
-/// Returns the first character and its length in bytes; U+FFFD for bytes that are none.
+/// Returns the first character and its length in bytes; U+FFFD for invalid bytes.
 pub(super) fn first_character(bytes: &[u8]) -> (char, usize) {
     let four = bytes.get(..4).unwrap_or(bytes);
     let chunk = four.utf8_chunks().next();
@@ -11,7 +11,7 @@ pub(super) fn first_character(bytes: &[u8]) -> (char, usize) {
     }
 }
 
-/// Returns the character itself, or a picture of it if showing it could do something.
+/// Returns the character, or a picture of it if it is a control character other than tab.
 pub(super) fn shown(character: char) -> char {
     match character {
         '\t' => character,
@@ -22,8 +22,8 @@ pub(super) fn shown(character: char) -> char {
     }
 }
 
-/// Returns the length of the escape sequence that `bytes` begin with (ECMA-48), or 0. A malformed or unended
-/// one ends where it stops being one.
+/// Returns the length of the escape sequence at the start of `bytes` (ECMA-48), or 0. A malformed
+/// or unterminated sequence ends at the first byte that cannot belong to it.
 pub(super) fn sequence_length(bytes: &[u8]) -> usize {
     let [0x1b, rest @ ..] = bytes else { return 0 };
     let run = |from: usize, of: std::ops::RangeInclusive<u8>| {

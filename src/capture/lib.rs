@@ -1,7 +1,7 @@
-//! Takes what a program writes: all of it is read, its head and tail are kept, the rest is counted.
+//! Captures what a program writes: reads everything, keeps head and tail, and counts the rest.
 //!
-//! A flood therefore neither blocks the program before its output limit nor
-//! fills this process's memory. [`text`] makes what was kept fit for a reply.
+//! A flood of output thus neither blocks the program before its output limit nor fills this
+//! process's memory. [`text`] makes captured output fit for a reply.
 
 #![deny(unreachable_pub)]
 
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use part::OutputPart;
 
-/// Bytes of one stream that a call keeps (1 MiB), half of them head and half tail.
+/// Number of bytes kept of one stream (1 MiB), half of them head and half tail.
 pub const KEPT_BYTES: usize = 1 << 20;
 
 /// The kept part of one stream.
@@ -27,25 +27,25 @@ pub const KEPT_BYTES: usize = 1 << 20;
 pub struct Captured {
     half: usize,
     head: Vec<u8>,
-    /// Up to twice `half` bytes, so that dropping old ones is a rare move and
-    /// not one per read; [`Captured::tail`] shows the newest `half`.
+    /// Up to twice `half` bytes, so that old bytes are dropped rarely and not after each read;
+    /// [`Captured::tail`] returns the newest `half`.
     tail: Vec<u8>,
     total: u64,
 }
 
 impl Captured {
-    /// Keeps at most `keep` bytes.
+    /// Makes a capture that keeps at most `keep` bytes.
     pub fn new(keep: usize) -> Self {
         Self { half: keep / 2, head: Vec::new(), tail: Vec::new(), total: 0 }
     }
 
-    /// Returns the bytes that are kept at most.
+    /// Returns the maximum of kept bytes.
     pub(crate) fn limit(&self) -> u64 {
         u64::try_from(2 * self.half).unwrap_or(u64::MAX)
     }
 
-    /// Splits off what follows the last `marker` that was kept: what stood before it, as if it alone had been
-    /// written, and what followed. `None` without a marker.
+    /// Splits at the last kept `marker`. Returns what came before it, as if only that had been
+    /// written, and what followed; `None` without a marker.
     pub fn parted(&self, marker: &[u8]) -> Option<(Self, Vec<u8>)> {
         let (head, tail) = match self.whole() {
             Some(whole) => (Vec::new(), whole),
@@ -73,35 +73,35 @@ impl Captured {
         &self.head
     }
 
-    /// Returns the last bytes of the stream, without those that [`Captured::head`] has.
+    /// Returns the last bytes of the stream, without those in [`Captured::head`].
     pub fn tail(&self) -> &[u8] {
         let excess = self.tail.len().saturating_sub(self.half);
         self.tail.get(excess..).unwrap_or_default()
     }
 
-    /// Returns the bytes the program wrote, kept or not.
+    /// Returns the number of bytes that the program wrote, kept or not.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Returns the bytes between head and tail that were not kept.
+    /// Returns the number of bytes between head and tail that were not kept.
     pub fn gap(&self) -> u64 {
         let kept = self.head.len() + self.tail().len();
         self.total.saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX))
     }
 
-    /// Returns every byte of the stream, if all were kept.
+    /// Returns the whole stream if all of it was kept.
     pub fn whole(&self) -> Option<Vec<u8>> {
         (self.gap() == 0).then(|| [self.head(), self.tail()].concat())
     }
 
-    /// Takes the next bytes of the stream.
+    /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
         let (first, rest) = bytes.split_at(room);
         self.head.extend_from_slice(first);
-        // Of one piece no more than `half` bytes can end up in the tail.
+        // At most `half` bytes of a piece can end up in the tail.
         let rest = rest.get(rest.len().saturating_sub(self.half)..).unwrap_or_default();
         if self.tail.len() + rest.len() > 2 * self.half {
             let stale = self.tail.len().saturating_sub(self.half);
@@ -111,13 +111,13 @@ impl Captured {
     }
 }
 
-/// Bytes that a running call has produced so far, over both streams. Clones share the count, so that another
-/// task can report the progress of a call.
+/// Number of bytes that a running call has produced so far, over both streams. Clones share the
+/// count, so that another task can report the progress.
 #[derive(Debug, Clone, Default)]
 pub struct Produced(Arc<AtomicU64>);
 
 impl Produced {
-    /// Adds bytes and returns what was there before.
+    /// Adds bytes; returns the count before.
     pub fn add(&self, bytes: u64) -> u64 {
         self.0.fetch_add(bytes, Ordering::Relaxed)
     }
@@ -135,17 +135,17 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Makes a meter for at most `limit` bytes; `None` has no bound.
+    /// Makes a meter with a limit of `limit` bytes; `None` means no limit.
     pub fn new(limit: Option<u64>) -> Self {
         Self::counting(limit, Produced::default())
     }
 
-    /// Makes a meter that also counts for another reader.
+    /// Makes a meter that shares its count.
     pub fn counting(limit: Option<u64>, produced: Produced) -> Self {
         Self { limit, produced }
     }
 
-    /// Adds bytes; true once, for the addition that passes the limit.
+    /// Adds bytes. Returns true once, when the limit is exceeded.
     pub fn passes(&self, bytes: u64) -> bool {
         let before = self.produced.add(bytes);
         self.limit.is_some_and(|limit| before <= limit && before.saturating_add(bytes) > limit)

@@ -1,13 +1,13 @@
-//! The first and last lines of a text, for callers that ask for no more.
+//! Selects the first and last lines of a text for callers that ask for these only.
 
-/// How many lines of a stream a caller wants.
+/// Number of lines that a caller wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub head: Option<usize>,
     pub tail: Option<usize>,
 }
 
-/// Returns the lines that are wanted, with a note where others are left out; and whether any are.
+/// Returns the wanted lines, with a note where others are left out, and whether any are left out.
 pub fn only(text: String, wanted: Wanted) -> (String, bool) {
     let (head, tail) = match wanted {
         Wanted { head: None, tail: None } => return (text, false),

@@ -1,14 +1,14 @@
-//! Parts of what was kept: from a place in the stream on, and one piece after the other.
+//! Parts of captured output: from an offset on, and in consecutive pieces.
 
 use super::Captured;
 
-/// Bytes that follow one another, and where the next ones are.
+/// Consecutive bytes, and the offset at which to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputPart {
-    /// Bytes before them that were not kept.
+    /// Number of bytes before them that were not kept.
     pub skipped: u64,
     pub bytes: Vec<u8>,
-    /// The offset in the stream behind them.
+    /// Offset in the stream after the last byte.
     pub next: u64,
 }
 
@@ -20,7 +20,7 @@ impl Captured {
         match later.whole() {
             Some(whole) => all.push(&whole),
             None => {
-                // Of several gaps one is left: all between the first head and the last tail.
+                // Gaps are merged: everything between the first head and the last tail.
                 all.tail = later.tail().to_vec();
                 all.total = self.total.saturating_add(later.total);
             }
@@ -34,15 +34,15 @@ impl Captured {
         let tail_starts = self.total.saturating_sub(length(self.tail().len()));
         Self {
             half: self.half,
-            head: behind(&self.head, offset).to_vec(),
-            tail: behind(self.tail(), offset.saturating_sub(tail_starts)).to_vec(),
+            head: after(&self.head, offset).to_vec(),
+            tail: after(self.tail(), offset.saturating_sub(tail_starts)).to_vec(),
             total: self.total.saturating_sub(offset),
         }
     }
 
-    /// Returns at most `most` consecutive bytes from `offset` on; short lines stay whole. A client that
-    /// asks again from `next` each time gets all that is kept.
-    pub fn piece(&self, offset: u64, most: usize) -> OutputPart {
+    /// Returns at most `max_bytes` consecutive bytes from `offset` on, without splitting short
+    /// lines. A client that continues at `next` each time gets all that was kept.
+    pub fn piece(&self, offset: u64, max_bytes: usize) -> OutputPart {
         let start = offset.min(self.total);
         let rest = self.since(start);
         let (skipped, kept) = match rest.whole() {
@@ -50,7 +50,7 @@ impl Captured {
             None if rest.head.is_empty() => (rest.gap(), rest.tail),
             None => (0, rest.head),
         };
-        let bytes = kept.get(..seam(&kept, most)).unwrap_or_default().to_vec();
+        let bytes = kept.get(..seam(&kept, max_bytes)).unwrap_or_default().to_vec();
         let next = start.saturating_add(skipped).saturating_add(length(bytes.len()));
         OutputPart { skipped, bytes, next }
     }
@@ -60,20 +60,21 @@ fn length(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-fn behind(bytes: &[u8], offset: u64) -> &[u8] {
+fn after(bytes: &[u8], offset: u64) -> &[u8] {
     usize::try_from(offset).ok().and_then(|at| bytes.get(at..)).unwrap_or_default()
 }
 
-/// Returns the end of a piece of at most `most` bytes: after a line, else after a character.
-fn seam(bytes: &[u8], most: usize) -> usize {
-    let Some(within) = bytes.get(..most).filter(|_| bytes.len() > most) else {
+/// Returns the end of a piece of at most `max_bytes` bytes: after a line, or else after a
+/// character.
+fn seam(bytes: &[u8], max_bytes: usize) -> usize {
+    let Some(within) = bytes.get(..max_bytes).filter(|_| bytes.len() > max_bytes) else {
         return bytes.len();
     };
     let line = within.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
     let begins = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0xc0 != 0x80);
-    // A character has at most four bytes; what has more of a kind is none.
-    let character = (most.saturating_sub(3)..=most).rev().find(begins);
-    line.or(character.filter(|at| *at > 0)).unwrap_or(most)
+    // A character has at most four bytes; a longer run of continuation bytes is invalid.
+    let character = (max_bytes.saturating_sub(3)..=max_bytes).rev().find(begins);
+    line.or(character.filter(|at| *at > 0)).unwrap_or(max_bytes)
 }
 
 #[cfg(test)]
@@ -87,9 +88,11 @@ mod tests {
     }
 
     #[test]
-    fn pieces_one_after_the_other_are_all_that_is_kept_and_count_the_rest() {
+    fn consecutive_pieces_return_all_that_is_kept_and_count_the_rest() {
         let kept = stream(b"0123456789abcdef", 8);
-        let (mut next, mut read, mut skipped) = (0, Vec::new(), 0);
+        let mut next = 0;
+        let mut read = Vec::new();
+        let mut skipped = 0;
         for _ in 0..9 {
             let piece = kept.piece(next, 3);
             next = piece.next;
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_piece_ends_with_a_line_or_else_with_a_character() {
-        let piece = |text: &str, most| stream(text.as_bytes(), 100).piece(0, most).bytes;
+        let piece = |text: &str, max_bytes| stream(text.as_bytes(), 100).piece(0, max_bytes).bytes;
         assert_eq!(piece("one\ntwo\nthree", 10), b"one\ntwo\n");
         assert_eq!(piece("ab\u{20ac}", 4), b"ab");
         assert_eq!(piece("\u{20ac}\u{20ac}", 5), "\u{20ac}".as_bytes());

@@ -1,10 +1,10 @@
-//! One output stream of a command: read while it comes, kept in part, counted in whole.
+//! One output stream of a command: read as it arrives, partly kept, fully counted.
 //!
-//! The end of a command is not the end of its streams: a background process may hold them. So the
-//! end is told by others, and what was written before it is in the pipe by then; what comes
-//! later is of the background and is kept apart.
+//! A command may end before its streams do, as background processes can hold them open. So the
+//! caller reports the end. What was written before it is in the pipe by then; what is written later
+//! belongs to background processes and is kept separately.
 //!
-//! The runtime waits for what comes in drops. A flood has a thread, in `flood`.
+//! Slow output is read by a task of the runtime, a flood by a thread (`flood`).
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,20 +23,20 @@ mod room;
 
 use room::Room;
 
-/// Bytes of what comes after the end that are kept.
-const LATE_BYTES: usize = 64 << 10;
-/// One look takes at most this much, so that a flood on one stream cannot starve all else.
-const LOOK_BYTES: usize = 1 << 20;
-/// So much within [`FLOOD_TIME`] is a flood: what a thread of its own is worth.
+/// Maximum number of kept bytes written after the command's end.
+const MAX_LATE_BYTES: usize = 64 << 10;
+/// Maximum number of bytes taken at once, so that a flood on one stream cannot starve the rest.
+const MAX_READ_BYTES: usize = 1 << 20;
+/// This many bytes within [`FLOOD_TIME`] are a flood, which is worth a thread.
 const FLOOD_BYTES: usize = 256 << 10;
 const FLOOD_TIME: Duration = Duration::from_millis(10);
 
-/// Receiver of a command's output while it is read, on whatever thread.
+/// Receives a command's output while it is read, on any thread.
 pub trait Follower: Send + Sync + 'static {
     /// Receives every piece of the command's output, in order.
     fn received(&self, source: Source, bytes: &[u8]);
 
-    /// Learns, once, that the call has passed its output limit.
+    /// Reports, once, that the call has exceeded its output limit.
     fn over(&self);
 }
 
@@ -45,31 +45,31 @@ pub trait Follower: Send + Sync + 'static {
 pub struct Stream {
     source: Source,
     meter: Arc<Meter>,
-    kept: Mutex<Kept>,
-    /// How many want what is kept: a thread that reads all the time leaves it to them.
-    wanted: AtomicUsize,
-    /// A thread has read a flood to its end.
+    state: Mutex<StreamState>,
+    /// Number of tasks that wait for the lock, to which the flood thread yields.
+    waiting: AtomicUsize,
+    /// Notified when a thread has read a flood to its end.
     calm: Notify,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StreamState {
     captured: Captured,
     late: Captured,
     phase: Phase,
     pipe: Pipe,
-    /// Bytes since then, as long as it is [`FLOOD_TIME`] at most.
+    /// Bytes since this time, over at most [`FLOOD_TIME`].
     recent: (Instant, usize),
 }
 
-/// Reader of the pipe.
+/// Who reads the pipe.
 #[derive(Debug)]
 enum Pipe {
-    /// The task that the runtime wakes.
+    /// A task that the runtime wakes.
     Awaited(Arc<pipe::Receiver>),
-    /// A thread.
+    /// A flood thread.
     Flood(Arc<OwnedFd>),
-    /// Nobody can write to it, or nobody wants to read it.
+    /// Closed by all writers, or not read any more.
     Closed,
 }
 
@@ -90,7 +90,7 @@ impl Pipe {
     }
 }
 
-/// Phase of a command: output after its end is kept apart.
+/// State of the command: output after its end is kept separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     During,
@@ -104,29 +104,30 @@ pub enum WritingEnds {
     No,
 }
 
-/// State of the pipe after one read.
+/// Result of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum ReadResult {
     Nothing,
     /// There may be more.
     More,
-    /// There is nothing, and there never will be.
+    /// End of file: no more output can come.
     End,
 }
 
-impl Kept {
-    /// Returns the bytes that are held in memory.
+impl StreamState {
+    /// Returns how many bytes are held in memory.
     fn bytes(&self) -> u64 {
-        let held = self.captured.total() - self.captured.gap();
-        held + self.late.total() - self.late.gap()
+        let captured = self.captured.total() - self.captured.gap();
+        captured + self.late.total() - self.late.gap()
     }
 
-    /// Returns true if the output is a flood, after `taken` more bytes.
+    /// Returns true if the output is a flood, counting `taken` more bytes.
     fn floods(&mut self, taken: usize) -> bool {
         let now = Instant::now();
         let (since, bytes) = &mut self.recent;
         if now.saturating_duration_since(*since) > FLOOD_TIME {
-            (*since, *bytes) = (now, 0);
+            *since = now;
+            *bytes = 0;
         }
         *bytes += taken;
         *bytes >= FLOOD_BYTES
@@ -134,47 +135,54 @@ impl Kept {
 }
 
 impl Stream {
-    /// Keeps at most `keep` bytes of it, and counts all of it.
+    /// Makes a stream that keeps at most `keep` bytes and counts all of them.
     pub fn new(pipe: pipe::Receiver, keep: usize, source: Source, meter: &Arc<Meter>) -> Arc<Self> {
-        let kept = Kept {
+        let state = StreamState {
             captured: Captured::new(keep),
-            late: Captured::new(LATE_BYTES),
+            late: Captured::new(MAX_LATE_BYTES),
             phase: Phase::During,
             pipe: Pipe::Awaited(Arc::new(pipe)),
             recent: (Instant::now(), 0),
         };
-        let (kept, meter) = (Mutex::new(kept), Arc::clone(meter));
-        let (wanted, calm) = (AtomicUsize::new(0), Notify::new());
-        Arc::new(Self { source, meter, kept, wanted, calm })
+        Self::with_state(state, source, Arc::clone(meter))
     }
 
-    /// Makes one that has ended and left this behind.
+    /// Makes a stream that has ended with this output.
     pub fn past(captured: Captured, source: Source) -> Arc<Self> {
-        let kept = Kept {
+        let state = StreamState {
             captured,
-            late: Captured::new(LATE_BYTES),
+            late: Captured::new(MAX_LATE_BYTES),
             phase: Phase::After,
             pipe: Pipe::Closed,
             recent: (Instant::now(), 0),
         };
-        let (kept, meter) = (Mutex::new(kept), Arc::new(Meter::new(None)));
-        let (wanted, calm) = (AtomicUsize::new(0), Notify::new());
-        Arc::new(Self { source, meter, kept, wanted, calm })
+        Self::with_state(state, source, Arc::new(Meter::new(None)))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.wanted.fetch_add(1, Ordering::AcqRel);
-        // No code panics while it holds the lock; if one did, what was kept is still whole.
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wanted.fetch_sub(1, Ordering::AcqRel);
-        kept
+    fn with_state(state: StreamState, source: Source, meter: Arc<Meter>) -> Arc<Self> {
+        Arc::new(Self {
+            source,
+            meter,
+            state: Mutex::new(state),
+            waiting: AtomicUsize::new(0),
+            calm: Notify::new(),
+        })
     }
 
-    /// Waits until there is something to look at, or for ever when all is read.
+    fn state(&self) -> MutexGuard<'_, StreamState> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        // The lock is not held across code that may panic; if it were, the captured bytes would
+        // still be valid.
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        state
+    }
+
+    /// Waits until there may be output to read, or for ever once all is read.
     pub async fn readable(&self) {
-        let pipe = match &self.kept().pipe {
+        let pipe = match &self.state().pipe {
             Pipe::Awaited(pipe) => Some(Arc::clone(pipe)),
-            // Also told where there is no flood any more: then the next look says so.
+            // Also notified if there is no flood any more: the next read finds out.
             Pipe::Flood(_) | Pipe::Closed => None,
         };
         match pipe {
@@ -184,155 +192,156 @@ impl Stream {
         }
     }
 
-    /// Takes what is in the pipe now, unless a thread does.
+    /// Reads what is in the pipe now, unless a thread reads it.
     pub fn look<F: Follower>(self: &Arc<Self>, follower: &Arc<F>) -> WritingEnds {
-        let mut kept = self.kept();
-        let Pipe::Awaited(pipe) = &kept.pipe else { return kept.pipe.open() };
+        let mut state = self.state();
+        let Pipe::Awaited(pipe) = &state.pipe else { return state.pipe.open() };
         let pipe = Arc::clone(pipe);
-        let before = kept.captured.total().saturating_add(kept.late.total());
+        let before = state.captured.total().saturating_add(state.late.total());
         let mut room = Room::default();
-        let left = self.take(&mut kept, &mut room, |buffer| pipe.try_read(buffer), &**follower);
+        let left =
+            self.read_some(&mut state, &mut room, |buffer| pipe.try_read(buffer), &**follower);
         drop(pipe);
-        let after = kept.captured.total().saturating_add(kept.late.total());
+        let after = state.captured.total().saturating_add(state.late.total());
         let taken = usize::try_from(after - before).unwrap_or(usize::MAX);
-        if left != Left::End && kept.floods(taken) {
-            self.leave_to_a_thread(&mut kept, follower);
+        if left != ReadResult::End && state.floods(taken) {
+            self.leave_to_a_thread(&mut state, follower);
         }
-        kept.pipe.open()
+        state.pipe.open()
     }
 
-    /// Reads until there is nothing, until it is enough for one look, or until others want what is kept.
-    fn take(
+    /// Reads until the pipe is empty, the maximum is read, or another task waits for the lock.
+    fn read_some(
         &self,
-        kept: &mut Kept,
+        state: &mut StreamState,
         room: &mut Room,
         read: impl Fn(&mut [u8]) -> io::Result<usize>,
         follower: &impl Follower,
-    ) -> Left {
+    ) -> ReadResult {
         let mut taken = 0;
-        while taken < LOOK_BYTES && self.wanted.load(Ordering::Acquire) == 0 {
+        while taken < MAX_READ_BYTES && self.waiting.load(Ordering::Acquire) == 0 {
             match room.read(&read) {
                 Ok([]) => {
-                    kept.pipe = Pipe::Closed;
-                    return Left::End;
+                    state.pipe = Pipe::Closed;
+                    return ReadResult::End;
                 }
                 Ok(piece) => {
                     taken += piece.len();
-                    self.keep(kept, piece, follower);
+                    self.append(state, piece, follower);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Left::Nothing,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ReadResult::Nothing,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // EIO: a terminal that nobody has any more.
+                    // EIO: the other side of the terminal is closed.
                     if error.raw_os_error() != Some(libc::EIO) {
                         tracing::warn!(%error, "a command's output could not be read to its end");
                     }
-                    kept.pipe = Pipe::Closed;
-                    return Left::End;
+                    state.pipe = Pipe::Closed;
+                    return ReadResult::End;
                 }
             }
         }
-        Left::More
+        ReadResult::More
     }
 
-    fn keep(&self, kept: &mut Kept, piece: &[u8], follower: &impl Follower) {
-        match kept.phase {
+    fn append(&self, state: &mut StreamState, piece: &[u8], follower: &impl Follower) {
+        match state.phase {
             Phase::During => {
-                kept.captured.push(piece);
+                state.captured.push(piece);
                 follower.received(self.source, piece);
                 if self.meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX)) {
                     follower.over();
                 }
             }
-            Phase::After => kept.late.push(piece),
+            Phase::After => state.late.push(piece),
         }
     }
 
-    /// Takes all that comes until nobody can write any more.
+    /// Reads all output until the last writer has closed the pipe.
     ///
-    /// Dropping the future keeps what was taken so far.
+    /// Dropping the future keeps what was read so far.
     pub async fn to_the_end<F: Follower>(self: &Arc<Self>, follower: &Arc<F>) {
         while self.look(follower) == WritingEnds::Yes {
             self.readable().await;
         }
     }
 
-    /// Reads no more: who still writes is told so by SIGPIPE.
+    /// Stops reading; processes that still write get SIGPIPE.
     pub fn close(&self) {
-        self.kept().pipe = Pipe::Closed;
+        self.state().pipe = Pipe::Closed;
     }
 
-    /// Ends the command: bytes in the pipe are its own, later ones are not.
+    /// Marks the end of the command: bytes in the pipe belong to it, later ones do not.
     ///
-    /// The pipe itself is asked, and not the runtime, which may not have heard of it yet.
+    /// Reads the pipe directly, as the runtime may not have polled it yet.
     pub fn seal(&self, follower: &impl Follower) {
-        let mut kept = self.kept();
-        let Kept { captured, pipe, .. } = &mut *kept;
+        let mut state = self.state();
+        let StreamState { captured, pipe, .. } = &mut *state;
         let mut room = Room::default();
         if let Some(pipe) = pipe.descriptor() {
             let mut taken = 0;
-            // At most as much as a pipe can be made to hold (F_SETPIPE_SZ): what a flood in the
-            // background adds is not its own.
+            // Reads at most what a pipe can hold (F_SETPIPE_SZ); more comes from a background
+            // flood.
             while let Ok(piece @ [_, ..]) = room.read(|buffer| nix::unistd::read(pipe, buffer)) {
                 captured.push(piece);
                 follower.received(self.source, piece);
                 self.meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                 taken += piece.len();
-                if taken >= LOOK_BYTES {
+                if taken >= MAX_READ_BYTES {
                     break;
                 }
             }
         }
-        kept.phase = Phase::After;
+        state.phase = Phase::After;
     }
 
-    /// Returns the output kept so far.
+    /// Returns the captured output so far.
     pub fn captured(&self) -> Captured {
-        self.kept().captured.clone()
+        self.state().captured.clone()
     }
 
-    /// Takes the output for the last time: nothing is kept or read any more.
+    /// Takes the output for the last time and stops reading.
     pub fn into_captured(&self) -> Captured {
-        let mut kept = self.kept();
-        kept.pipe = Pipe::Closed;
-        std::mem::replace(&mut kept.captured, Captured::new(0))
+        let mut state = self.state();
+        state.pipe = Pipe::Closed;
+        std::mem::replace(&mut state.captured, Captured::new(0))
     }
 
     /// Returns the output after the command's end.
     pub fn late(&self) -> Captured {
-        self.kept().late.clone()
+        self.state().late.clone()
     }
 
-    /// Returns both, one after the other.
+    /// Returns the output before and after the command's end, joined.
     pub fn all(&self) -> Captured {
-        let kept = self.kept();
-        kept.captured.and(&kept.late)
+        let state = self.state();
+        state.captured.and(&state.late)
     }
 
-    /// Returns the bytes that were printed so far, by the command and by what it left behind.
+    /// Returns how many bytes were written so far, by the command and by its background processes.
     pub fn printed(&self) -> u64 {
-        let kept = self.kept();
-        kept.captured.total().saturating_add(kept.late.total())
+        let state = self.state();
+        state.captured.total().saturating_add(state.late.total())
     }
 
-    /// Returns the bytes that are held in memory.
+    /// Returns how many bytes are held in memory.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept().bytes()
+        self.state().bytes()
     }
 
-    /// Returns the bytes that may come to be held in memory. It never grows, and is what is held once the
-    /// pipe is closed.
+    /// Returns an upper bound of the bytes that can be held in memory. It never grows; once the pipe is closed it
+    /// is the number of held bytes.
     pub fn max_bytes(&self) -> u64 {
-        let kept = self.kept();
-        match kept.pipe.open() {
-            WritingEnds::Yes => kept.captured.limit() + kept.late.limit(),
-            WritingEnds::No => kept.bytes(),
+        let state = self.state();
+        match state.pipe.open() {
+            WritingEnds::Yes => state.captured.limit() + state.late.limit(),
+            WritingEnds::No => state.bytes(),
         }
     }
 
-    /// Returns the bytes of the command in all.
+    /// Returns how many bytes the command has written.
     pub fn total(&self) -> u64 {
-        self.kept().captured.total()
+        self.state().captured.total()
     }
 }
 

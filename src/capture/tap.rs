@@ -1,4 +1,4 @@
-//! Taps the output of a running call: a listener gets it as it is printed, or it is kept whole.
+//! Taps the output of a running call: passes it to a listener as it is printed, or keeps all of it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-/// Pieces that wait for who listens. Each is at most one read, so that they are bounded.
-const WAITING: usize = 32;
+/// Maximum number of pieces that wait for the listener. A piece is at most one read, so their size
+/// is bounded.
+const MAX_WAITING: usize = 32;
 
-/// Which stream was written to.
+/// The stream that was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Stdout,
@@ -25,52 +26,52 @@ pub struct Piece {
     pub after_gap: bool,
 }
 
-/// Destination of a call's output besides its reply, if any. A listener gets the end when the last clone is
-/// dropped.
+/// Where a call's output is sent in addition to its reply. A listener's channel closes when the
+/// last clone is dropped.
 #[derive(Debug, Clone, Default)]
-pub struct Tap(To);
+pub struct Tap(Destination);
 
 #[derive(Debug, Clone, Default)]
-enum To {
+enum Destination {
     #[default]
-    Nobody,
-    Listener(Arc<Listened>),
-    Kept(Kept),
+    Nowhere,
+    Listener(Arc<ListenerQueue>),
+    Kept(KeptOutput),
     Reader(Arc<dyn Reader>),
 }
 
-/// Reader of every piece of output, in the thread that took it from the pipe.
+/// Receives every piece of output, on the thread that read it from the pipe.
 pub trait Reader: Send + Sync + fmt::Debug {
     /// Takes a piece; it must not block.
     fn read(&self, source: Source, bytes: &[u8]);
 }
 
-/// Every byte of a call's standard output, unless there are more than it was made for.
+/// All of a call's standard output, unless it exceeds the maximum.
 #[derive(Debug, Clone)]
-pub struct Kept {
-    most: usize,
-    /// `None`: there were more.
+pub struct KeptOutput {
+    max_bytes: usize,
+    /// `None` once the output has exceeded the maximum.
     bytes: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
-impl Kept {
+impl KeptOutput {
     fn push(&self, more: &[u8]) {
-        let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        match held.as_mut() {
-            Some(bytes) if bytes.len() + more.len() <= self.most => bytes.extend_from_slice(more),
-            Some(_) => *held = None,
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        match bytes.as_mut() {
+            Some(kept) if kept.len() + more.len() <= self.max_bytes => kept.extend_from_slice(more),
+            Some(_) => *bytes = None,
             None => {}
         }
     }
 
-    /// Returns the output; `None` if it was more than is kept.
+    /// Returns the output; `None` if it exceeded the maximum.
     pub fn take(self) -> Option<Vec<u8>> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 #[derive(Debug)]
-struct Listened {
+struct ListenerQueue {
     pieces: mpsc::Sender<Piece>,
     lost: AtomicBool,
 }
@@ -78,41 +79,41 @@ struct Listened {
 impl Tap {
     /// Makes a tap and the receiver of its pieces.
     pub fn listened() -> (Self, mpsc::Receiver<Piece>) {
-        let (pieces, heard) = mpsc::channel(WAITING);
-        let listened = Listened { pieces, lost: AtomicBool::new(false) };
-        (Self(To::Listener(Arc::new(listened))), heard)
+        let (pieces, receiver) = mpsc::channel(MAX_WAITING);
+        let queue = ListenerQueue { pieces, lost: AtomicBool::new(false) };
+        (Self(Destination::Listener(Arc::new(queue))), receiver)
     }
 
-    /// Makes a tap that keeps standard output, `most` bytes of it.
-    pub fn kept(most: usize) -> (Self, Kept) {
-        let kept = Kept { most, bytes: Arc::new(Mutex::new(Some(Vec::new()))) };
-        (Self(To::Kept(kept.clone())), kept)
+    /// Makes a tap that keeps up to `max_bytes` bytes of standard output.
+    pub fn kept(max_bytes: usize) -> (Self, KeptOutput) {
+        let kept = KeptOutput { max_bytes, bytes: Arc::new(Mutex::new(Some(Vec::new()))) };
+        (Self(Destination::Kept(kept.clone())), kept)
     }
 
     /// Makes a tap that passes every piece to `reader`.
     pub fn read_by(reader: Arc<dyn Reader>) -> Self {
-        Self(To::Reader(reader))
+        Self(Destination::Reader(reader))
     }
 
     pub fn is_listened(&self) -> bool {
         match self.0 {
-            To::Listener(_) => true,
-            To::Nobody | To::Kept(_) | To::Reader(_) => false,
+            Destination::Listener(_) => true,
+            Destination::Nowhere | Destination::Kept(_) | Destination::Reader(_) => false,
         }
     }
 
-    /// Passes bytes on. A slow listener misses some: the program is not held up for it.
+    /// Passes bytes on. A slow listener misses pieces, so that it does not delay the program.
     pub fn pass(&self, source: Source, bytes: &[u8]) {
-        let listened = match (&self.0, source) {
-            (To::Listener(listened), _) => listened,
-            (To::Reader(reader), _) => return reader.read(source, bytes),
-            (To::Kept(kept), Source::Stdout) => return kept.push(bytes),
-            (To::Kept(_), Source::Stderr) | (To::Nobody, _) => return,
+        let queue = match (&self.0, source) {
+            (Destination::Listener(queue), _) => queue,
+            (Destination::Reader(reader), _) => return reader.read(source, bytes),
+            (Destination::Kept(kept), Source::Stdout) => return kept.push(bytes),
+            (Destination::Kept(_), Source::Stderr) | (Destination::Nowhere, _) => return,
         };
-        let after_gap = listened.lost.swap(false, Ordering::AcqRel);
+        let after_gap = queue.lost.swap(false, Ordering::AcqRel);
         let piece = Piece { source, bytes: bytes.to_vec(), after_gap };
-        if listened.pieces.try_send(piece).is_err() {
-            listened.lost.store(true, Ordering::Release);
+        if queue.pieces.try_send(piece).is_err() {
+            queue.lost.store(true, Ordering::Release);
         }
     }
 }
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn standard_output_is_kept_to_the_last_byte_or_not_at_all() {
+    fn standard_output_is_kept_completely_or_not_at_all() {
         let (tap, kept) = Tap::kept(4);
         tap.pass(Source::Stdout, b"ab\0");
         tap.pass(Source::Stderr, b"not this");
@@ -136,19 +137,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_listens_too_slowly_misses_pieces_and_is_told_so() {
-        let (tap, mut heard) = Tap::listened();
+    async fn a_slow_listener_misses_pieces_and_learns_of_the_gap() {
+        let (tap, mut receiver) = Tap::listened();
         for number in 0..40 {
             tap.pass(Source::Stdout, &[number]);
         }
         let piece =
             |byte, after_gap| Piece { source: Source::Stdout, bytes: vec![byte], after_gap };
         for number in 0..32 {
-            assert_eq!(heard.recv().await, Some(piece(number, false)));
+            assert_eq!(receiver.recv().await, Some(piece(number, false)));
         }
         tap.pass(Source::Stdout, &[99]);
-        assert_eq!(heard.recv().await, Some(piece(99, true)));
+        assert_eq!(receiver.recv().await, Some(piece(99, true)));
         drop(tap);
-        assert_eq!(heard.recv().await, None);
+        assert_eq!(receiver.recv().await, None);
     }
 }

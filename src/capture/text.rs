@@ -1,12 +1,11 @@
-//! Makes captured output fit for a reply: within a budget of characters, and harmless to show.
+//! Renders captured output for a reply: within a number of characters, and harmless to show.
 //!
-//! Invalid UTF-8 is repaired, escape sequences are removed, other control characters are shown as pictures
-//! (`␀`), and a line that was redrawn with carriage returns or backspaces is shown in its last state. The bytes
-//! left out between head and tail are counted in bytes of the stream.
+//! Invalid UTF-8 is repaired, escape sequences are removed, other control characters are shown as
+//! pictures (`␀`), and a line that was redrawn with carriage returns or backspaces is shown in its
+//! last state. What is left out between head and tail is stated in bytes of the stream.
 //!
-//! Own code and not a terminal parser: those take an unended OSC sequence as
-//! swallowing all that follows, and with it a program's whole output. Here
-//! every sequence ends with its line at the latest.
+//! Not a terminal parser on purpose: those let an unterminated OSC sequence swallow all output that
+//! follows. Here a sequence ends with its line at the latest.
 
 use std::collections::VecDeque;
 
@@ -14,14 +13,14 @@ use super::Captured;
 use super::deceptive::{deceives, escaped};
 use super::escapes::{first_character, sequence_length, shown};
 
-/// Characters set aside for the line that states what was left out.
+/// Characters reserved for the line that states what was left out.
 const NOTE_CHARACTERS: usize = 64;
 /// After a gap, text starts at a line's start if there is one within this many bytes.
 const SEAM_LINE_BYTES: usize = 4096;
-/// Otherwise after a break within this many bytes, so that the rest of a cut sequence is not text.
+/// Otherwise after a break within this many bytes, so that the rest of a cut sequence is not shown.
 const SEAM_BREAK_BYTES: usize = 64;
 
-/// Both streams of a call as a reply shows them.
+/// Both streams of a call as shown in a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     pub stdout: String,
@@ -30,10 +29,11 @@ pub struct Rendered {
     pub truncated: bool,
 }
 
-/// Renders both streams within `budget` characters together. A stream that
-/// needs less than half leaves the rest to the other; neither starves.
+/// Renders both streams within `budget` characters together. A stream that needs less than half
+/// leaves the rest to the other.
 pub fn render(stdout: &Captured, stderr: &Captured, budget: usize) -> Rendered {
-    let (out, err) = (Window::over(stdout, budget), Window::over(stderr, budget));
+    let out = Window::over(stdout, budget);
+    let err = Window::over(stderr, budget);
     let half = budget / 2;
     let (out_room, err_room) = if out.needs() + err.needs() <= budget {
         (out.needs(), err.needs())
@@ -44,23 +44,24 @@ pub fn render(stdout: &Captured, stderr: &Captured, budget: usize) -> Rendered {
     } else {
         (half, half)
     };
-    let (out, err) = (out.within(out_room, stdout), err.within(err_room, stderr));
+    let out = out.within(out_room, stdout);
+    let err = err.within(err_room, stderr);
     let truncated = out.left_out() > 0 || err.left_out() > 0;
     Rendered { stdout: out.into_text(), stderr: err.into_text(), truncated }
 }
 
-/// The first and last characters of a text that goes by, with their place in the stream.
+/// The first and last characters of a text, with their offsets in the stream.
 struct Window {
     head: String,
     head_room: usize,
-    /// Offset in the stream behind the head's last character.
+    /// Offset in the stream after the head's last character.
     head_end: u64,
-    /// Each with the offset of its first byte.
+    /// Each character with the offset of its first byte.
     tail: VecDeque<(char, u64)>,
     tail_room: usize,
     /// Length of the stream.
     end: u64,
-    /// Characters that went by.
+    /// Number of characters pushed.
     seen: usize,
     /// True if anything between head and tail is missing.
     gap: bool,
@@ -89,7 +90,7 @@ impl Window {
         window
     }
 
-    /// Returns this window, or a narrower one over the same stream if it does not fit into `room`.
+    /// Returns this window, or a narrower one over the same stream if it exceeds `room`.
     fn within(self, room: usize, captured: &Captured) -> Self {
         if self.needs() <= room {
             return self;
@@ -97,7 +98,7 @@ impl Window {
         Self::over(captured, room.saturating_sub(NOTE_CHARACTERS))
     }
 
-    /// Characters that showing all of it takes.
+    /// Returns how many characters it takes to show everything.
     fn needs(&self) -> usize {
         self.seen + if self.left_out() > 0 { NOTE_CHARACTERS } else { 0 }
     }
@@ -117,7 +118,7 @@ impl Window {
         }
     }
 
-    /// Takes the newest character back, as a backspace does on a screen.
+    /// Removes the newest character, as a backspace does on a screen.
     fn pop(&mut self) {
         self.seen = self.seen.saturating_sub(1);
         if self.tail.pop_back().is_none() && !self.gap && self.head.pop().is_some() {
@@ -125,14 +126,14 @@ impl Window {
         }
     }
 
-    /// Ends the head for good: what follows is not contiguous with it.
+    /// Closes the head: what follows is not adjacent to it.
     fn close_head(&mut self) {
         self.head_room = 0;
         self.tail.clear();
         self.gap = true;
     }
 
-    /// Returns the bytes of the stream between head and tail.
+    /// Returns the number of bytes between head and tail.
     fn left_out(&self) -> u64 {
         let resumes = self.tail.front().map_or(self.end, |(_, start)| *start);
         if self.gap { resumes.saturating_sub(self.head_end) } else { 0 }
@@ -156,18 +157,18 @@ fn offset(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// Returns the head of a stream without a last character that the cap cut in two.
+/// Returns the head of a stream without a last character that was cut off.
 pub fn without_cut_character(head: &[u8]) -> &[u8] {
     let cut =
         head.utf8_chunks().last().map_or(0, |chunk| match std::str::from_utf8(chunk.invalid()) {
-            // `error_len` is absent where more bytes could have made a character.
+            // `error_len` is `None` if more bytes could have completed a character.
             Err(error) if error.error_len().is_none() => chunk.invalid().len(),
             Ok(_) | Err(_) => 0,
         });
     head.get(..head.len() - cut).unwrap_or_default()
 }
 
-/// Returns the tail of a stream from a place where a character, and no sequence, is likely to begin.
+/// Returns the tail of a stream from a position that is likely not within a character or sequence.
 fn after_seam(tail: &[u8]) -> &[u8] {
     let within = |bytes| tail.get(..bytes).unwrap_or(tail);
     let line = within(SEAM_LINE_BYTES).iter().position(|byte| *byte == b'\n').map(|at| at + 1);
@@ -177,7 +178,7 @@ fn after_seam(tail: &[u8]) -> &[u8] {
     tail.get(start..).unwrap_or_default()
 }
 
-/// Pushes the text of `bytes`, which begin at offset `base` of their stream.
+/// Pushes the text of `bytes`, which start at offset `base` of the stream.
 fn clean(bytes: &[u8], base: u64, window: &mut Window) {
     let mut start = base;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -190,9 +191,9 @@ fn clean_line(line: &[u8], base: u64, window: &mut Window) {
     let ended = line.ends_with(b"\n");
     let length = line.iter().rposition(|byte| !b"\r\n".contains(byte)).map_or(0, |at| at + 1);
     let drawn = line.get(..length).unwrap_or_default();
-    // Each carriage return starts the line anew; the last drawing is what stood.
-    let mut at = drawn.iter().rposition(|byte| *byte == b'\r').map_or(0, |place| place + 1);
-    // How many characters of the text each character since then takes.
+    // Each carriage return restarts the line; only the last drawing remains visible.
+    let mut at = drawn.iter().rposition(|byte| *byte == b'\r').map_or(0, |index| index + 1);
+    // Number of pushed characters for each character since then.
     let mut widths: Vec<u8> = Vec::new();
     let mut before = None;
     while let Some(rest) = drawn.get(at..).filter(|rest| !rest.is_empty()) {

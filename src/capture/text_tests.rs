@@ -1,4 +1,4 @@
-//! Output as replies show it: exact texts, and properties of any.
+//! Tests of rendered output: exact texts, and properties of any output.
 
 use proptest::prelude::*;
 
@@ -45,12 +45,12 @@ fn escape_sequences_are_taken_out_whole() {
 }
 
 #[test]
-fn what_hides_or_turns_text_is_an_escape_and_goes_as_one() {
+fn deceptive_characters_are_escaped_and_erased_as_one() {
     assert_eq!(one("a\u{202e}b\u{e0041}\n".as_bytes(), 100), "a<U+202E>b<U+E0041>\n");
     assert_eq!(one("a\u{202e}\u{8}b\u{2066}\u{8}\u{8}\n".as_bytes(), 100), "a\n");
     let family = "\u{1f468}\u{200d}\u{1f469} \u{645}\u{6cc}\u{200c}\u{62e}";
     assert_eq!(one(family.as_bytes(), 100), family);
-    // Between two pictures stands a sequence that nobody sees.
+    // An invisible sequence stands between the two pictures.
     assert_eq!(one("\u{1f468}\u{200d}\x1b[0m\n".as_bytes(), 100), "\u{1f468}<U+200D>\n");
 }
 
@@ -76,7 +76,7 @@ fn bytes_that_were_not_kept_are_counted_too() {
     let mut captured = Captured::new(40);
     (0..1000).for_each(|n| captured.push(format!("line {n:03}\n").as_bytes()));
     let rendered = render(&captured, &Captured::of(b""), 1000);
-    // 20 bytes of head; of the tail, the cut line is left out as well.
+    // 20 bytes of head; the cut line at the start of the tail is left out too.
     let expected =
         "line 000\nline 001\nli\n[\u{2026} 8962 bytes left out \u{2026}]\nline 998\nline 999\n";
     assert_eq!((rendered.stdout.as_str(), rendered.truncated), (expected, true));
@@ -96,7 +96,7 @@ fn no_character_or_sequence_is_cut_at_the_seam() {
 }
 
 #[test]
-fn a_small_stream_is_whole_beside_a_flood() {
+fn a_small_stream_is_shown_whole_next_to_a_flood() {
     let big = Captured::of("x".repeat(100_000).as_bytes());
     let small = Captured::of(b"error: no such file\n");
     for (out, err) in [(&big, &small), (&small, &big)] {
@@ -113,7 +113,7 @@ fn a_small_stream_is_whole_beside_a_flood() {
 }
 
 #[test]
-fn two_floods_share_alike() {
+fn two_floods_share_equally() {
     let big = Captured::of("x".repeat(100_000).as_bytes());
     let rendered = render(&big, &big, INLINE_CHARACTERS);
     assert_eq!(rendered.stdout, rendered.stderr);
@@ -161,7 +161,7 @@ proptest! {
         prop_assert!(!rendered.stdout.chars().any(always_deceives));
         prop_assert!(rendered.stdout.chars().count() <= budget);
         if !text.contains('\u{8}') {
-            // Ordinary text behind some characters is behind them in the reply as well.
+            // Escaping is stable: ordinary text after some characters stays so in the reply.
             let whole = one(text.as_bytes(), 10_000);
             prop_assert_eq!(plain(&whole), whole);
         }

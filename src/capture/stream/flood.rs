@@ -1,11 +1,11 @@
-//! A flood of output: a thread reads it, and gives it back to the runtime when it is over.
+//! Reads a flood of output on a thread, and returns the pipe to the runtime when the flood is over.
 //!
-//! Each write to a pipe that was ever polled wakes whoever waits for it (`poll_usage` in the kernel's
-//! pipe.c), and the runtime always waits: a descriptor stays in its epoll. With a wake-up for each write
-//! a flood is half as fast. The thread waits only where the pipe is empty, which it seldom is.
+//! Every write to a pipe that was ever polled wakes its waiters (`poll_usage` in the kernel's
+//! pipe.c), and the runtime always waits: the descriptor stays in its epoll. Waking up for each
+//! write halves the speed of a flood. The thread waits only when the pipe is empty, which is rare.
 //!
-//! It holds nothing that would keep a command alive, and waits for [`QUIET`] at most: a stream that was
-//! closed or forgotten ends it.
+//! The thread holds no strong reference to the command, and waits at most [`QUIET`]: it ends once
+//! the stream is closed or dropped.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,37 +18,37 @@ use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
 use super::room::Room;
-use super::{Follower, Kept, Left, Pipe, Stream};
+use super::{Follower, Pipe, ReadResult, Stream, StreamState};
 
-/// A pause of so many milliseconds ends a flood.
+/// Pause in milliseconds that ends a flood.
 const QUIET: u8 = 10;
-/// The thread has one buffer, of which a page is on its stack (`room`).
+/// Stack size of the thread, which has one buffer with a page on the stack (`room`).
 pub(super) const STACK_BYTES: usize = 128 << 10;
 
 impl Stream {
-    /// Has a thread read the pipe. If none can be started, the runtime goes on.
+    /// Starts a thread that reads the pipe. If that fails, the runtime keeps reading.
     pub(super) fn leave_to_a_thread<F: Follower>(
         self: &Arc<Self>,
-        kept: &mut Kept,
+        state: &mut StreamState,
         follower: &Arc<F>,
     ) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let before = std::mem::replace(&mut kept.pipe, Pipe::Closed);
+        let before = std::mem::replace(&mut state.pipe, Pipe::Closed);
         let pipe = match before {
             Pipe::Awaited(pipe) => Arc::try_unwrap(pipe).map_err(Pipe::Awaited),
             other @ (Pipe::Flood(_) | Pipe::Closed) => Err(other),
         };
         let pipe = match pipe {
-            // The runtime forgets it here: nobody waits for it any more.
+            // This removes the pipe from the runtime.
             Ok(pipe) => pipe.into_nonblocking_fd().map(Arc::new),
-            // Somebody else waits for it just now.
+            // Another task is waiting for the pipe right now.
             Err(other) => {
-                kept.pipe = other;
+                state.pipe = other;
                 return;
             }
         };
         let Ok(pipe) = pipe.inspect_err(unread) else { return };
-        kept.pipe = Pipe::Flood(Arc::clone(&pipe));
+        state.pipe = Pipe::Flood(Arc::clone(&pipe));
         let flood = Flood {
             stream: Arc::downgrade(self),
             follower: Arc::downgrade(follower),
@@ -58,13 +58,13 @@ impl Stream {
         let thread = thread::Builder::new().name("flood".to_owned()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(move || flood.read()) {
             tracing::debug!(%error, "a flood has no thread");
-            kept.awaited(pipe, &runtime);
+            state.awaited(pipe, &runtime);
         }
     }
 }
 
-impl Kept {
-    /// Gives the pipe back to the runtime.
+impl StreamState {
+    /// Returns the pipe to the runtime.
     fn awaited(&mut self, pipe: Arc<OwnedFd>, runtime: &Handle) {
         self.pipe = Pipe::Closed;
         let Some(pipe) = Arc::into_inner(pipe) else { return };
@@ -76,17 +76,17 @@ impl Kept {
     }
 }
 
-/// Gives a pipe to the runtime; who waits for it is to be told.
+/// Registers a pipe with the runtime; the caller must notify waiting tasks.
 ///
 /// # Errors
 /// The errno of epoll_ctl(2).
 fn awaited(pipe: OwnedFd, runtime: &Handle) -> io::Result<Pipe> {
     let _entered = runtime.enter();
-    // Also of terminals, which the other way in does not take. It never blocks: it was the runtime's.
+    // Unchecked, as it may be a terminal. The pipe does not block: the runtime had it before.
     pipe::Receiver::from_owned_fd_unchecked(pipe).map(|pipe| Pipe::Awaited(Arc::new(pipe)))
 }
 
-/// Reader of a pipe from now on.
+/// Who reads the pipe from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Read {
     ByTheRuntime,
@@ -102,41 +102,42 @@ struct Flood<F> {
 }
 
 impl<F: Follower> Flood<F> {
-    /// Reads until it is over.
+    /// Reads until the flood is over.
     fn read(self) {
         let mut room = Room::default();
         loop {
             match self.look(&mut room) {
-                Some(Left::More) => {}
-                Some(Left::Nothing) if self.goes_on() => {}
-                Some(Left::Nothing) => {
+                Some(ReadResult::More) => {}
+                Some(ReadResult::Nothing) if self.has_more() => {}
+                Some(ReadResult::Nothing) => {
                     if self.calm() == Read::ByTheRuntime {
                         return;
                     }
                 }
-                Some(Left::End) | None => return self.end(),
+                Some(ReadResult::End) | None => return self.end(),
             }
         }
     }
 
-    /// Reads the pipe once; none if the output is not wanted any more.
-    fn look(&self, room: &mut Room) -> Option<Left> {
-        let (stream, follower) = (self.stream.upgrade()?, self.follower.upgrade()?);
-        while stream.wanted.load(std::sync::atomic::Ordering::Acquire) > 0 {
+    /// Reads the pipe once; returns `None` if the output is not wanted any more.
+    fn look(&self, room: &mut Room) -> Option<ReadResult> {
+        let stream = self.stream.upgrade()?;
+        let follower = self.follower.upgrade()?;
+        while stream.waiting.load(std::sync::atomic::Ordering::Acquire) > 0 {
             thread::yield_now();
         }
-        let mut kept = stream.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.pipe {
+        let mut state = stream.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.pipe {
             Pipe::Flood(_) => {}
             Pipe::Awaited(_) | Pipe::Closed => return None,
         }
         let read =
             |buffer: &mut [u8]| nix::unistd::read(&self.pipe, buffer).map_err(io::Error::from);
-        Some(stream.take(&mut kept, room, read, &*follower))
+        Some(stream.read_some(&mut state, room, read, &*follower))
     }
 
-    /// Waits until there is more; whether it came before the flood counts as over.
-    fn goes_on(&self) -> bool {
+    /// Waits for more output. Returns false if the flood counts as over.
+    fn has_more(&self) -> bool {
         let mut waits = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
         loop {
             match poll(&mut waits, PollTimeout::from(QUIET)) {
@@ -150,23 +151,23 @@ impl<F: Follower> Flood<F> {
         }
     }
 
-    /// Reads no more.
+    /// Stops reading.
     fn end(self) {
         let Some(stream) = self.stream.upgrade() else { return };
         stream.close();
         stream.calm.notify_one();
     }
 
-    /// Gives the pipe back to the runtime. If the runtime cannot watch it, this thread reads on: the host
-    /// user's epoll watches may be used up, and that must not end a command's output.
+    /// Returns the pipe to the runtime. If the runtime cannot register it, this thread continues:
+    /// the user's epoll watches may be used up, which must not end the output of a command.
     fn calm(&self) -> Read {
         let Some(stream) = self.stream.upgrade() else { return Read::ByTheRuntime };
-        let mut kept = stream.kept();
-        if matches!(kept.pipe, Pipe::Flood(_)) {
+        let mut state = stream.state();
+        if matches!(state.pipe, Pipe::Flood(_)) {
             match self.pipe.try_clone().and_then(|pipe| awaited(pipe, &self.runtime)) {
                 Ok(pipe) => {
-                    kept.pipe = pipe;
-                    kept.recent.1 = 0;
+                    state.pipe = pipe;
+                    state.recent.1 = 0;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a flood keeps its thread");
@@ -174,7 +175,7 @@ impl<F: Follower> Flood<F> {
                 }
             }
         }
-        drop(kept);
+        drop(state);
         stream.calm.notify_one();
         Read::ByTheRuntime
     }

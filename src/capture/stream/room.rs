@@ -1,22 +1,24 @@
-//! The room that a piece of output is read into.
+//! The buffer that a piece of output is read into.
 
 use std::sync::LazyLock;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Bytes that are on the stack: few enough for the thread of a flood, which has a small one.
+/// Size of the buffer on the stack, small enough for a flood thread.
 const FEW_BYTES: usize = libc::PIPE_BUF;
-/// Bytes that a pipe holds (pipe(7)).
+/// Capacity of a pipe (pipe(7)).
 const PIPE_BYTES: usize = 64 << 10;
 
-/// Bytes of a page: 4 KiB on x86_64, up to 64 KiB elsewhere. Where the kernel does not say, the most.
+/// Page size: 4 KiB on x86_64, up to 64 KiB elsewhere. If the kernel does not report it, the
+/// largest.
 static PAGE_BYTES: LazyLock<usize> = LazyLock::new(|| {
-    let told = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    told.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(PIPE_BYTES)
+    let reported = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    reported.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(PIPE_BYTES)
 });
 
-/// Little at first, as most of what is printed is little: as much as a pipe holds would be zeroed, or
-/// taken from the kernel page by page, for each look at it. Once it was filled, that much.
+/// Small at first, as typical output is short: a buffer as large as a pipe would be zeroed, or
+/// faulted in page by page, for each read. Grows to the capacity of a pipe once the small one was
+/// filled.
 pub(crate) struct Room {
     few: [u8; FEW_BYTES],
     many: Vec<u8>,
@@ -30,13 +32,13 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Makes room for at least one page: that is the largest packet of a pipe in packet mode, and what does not fit of
-    /// a packet is lost (pipe(7), O_DIRECT).
+    /// Makes a buffer of at least one page: that is the largest packet of a pipe in packet mode,
+    /// and the excess of a packet is lost (pipe(7), O_DIRECT).
     fn for_pages_of(bytes: usize) -> Self {
         Self { few: [0; FEW_BYTES], many: Vec::new(), was_filled: bytes > FEW_BYTES }
     }
 
-    /// Returns the bytes that `read` has put there.
+    /// Returns the bytes that `read` has stored.
     pub(crate) fn read<E>(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
@@ -55,9 +57,9 @@ impl Room {
 mod tests {
     use super::{FEW_BYTES, PIPE_BYTES, Room};
 
-    /// Builds of any kind have a few copies of the room on the stack at once.
+    /// Unoptimized builds have several copies of the buffer on the stack at once.
     #[test]
-    fn a_flood_has_room_on_its_stack_many_times_over() {
+    fn the_stack_of_a_flood_thread_holds_many_copies_of_the_buffer() {
         assert!(size_of::<Room>() * 16 <= crate::stream::flood::STACK_BYTES);
     }
 
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_and_changes_nothing() {
+    fn an_error_is_returned_and_changes_nothing() {
         let mut room = Room::for_pages_of(FEW_BYTES);
         assert_eq!(room.read(|_| Err("none")), Err("none"));
         assert_eq!(room.read(|buffer| Ok::<_, ()>(buffer.len())).map(<[u8]>::len), Ok(FEW_BYTES));
