@@ -170,7 +170,7 @@ fn recorded<'w>(
 fn is_within(only: &Only, place: &str) -> bool {
     let (host, prefix) = host_of(place);
     match host.parse::<IpAddr>() {
-        Ok(address) => only.nets.iter().any(|net| net.covers(&Net::of(address, prefix))),
+        Ok(address) => only.nets.iter().any(|net| net.covers(&Net::new(address, prefix))),
         Err(_) => only.hosts.iter().any(|name| name.matches(&host.to_ascii_lowercase())),
     }
 }

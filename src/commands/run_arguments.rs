@@ -12,7 +12,7 @@ use super::terminal::OperatorTerminal;
 use super::toolchains::FoundToolchains;
 use super::workspace_cache::WorkspaceCache;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
-use model::defaults::LEAST_MEMORY;
+use model::defaults::MIN_MEMORY;
 use model::egress::{Egress, EgressRule};
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
@@ -254,8 +254,8 @@ pub(super) fn egress(typed: &[String]) -> Result<Vec<EgressRule>, CliError> {
 /// Less than a cell can start with.
 pub(super) fn memory(typed: Option<Size>) -> Result<Option<u64>, CliError> {
     match typed {
-        Some(size) if size.0 < LEAST_MEMORY => {
-            let least = Size(LEAST_MEMORY);
+        Some(size) if size.0 < MIN_MEMORY => {
+            let least = Size(MIN_MEMORY);
             Err(CliError::new(format!("--memory: {size} is less than a cell can start with"))
                 .with_hint(format!("{least} is the least; most programs need more")))
         }

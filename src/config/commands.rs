@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::server::{Reader, Setting, ShownLine};
-use model::defaults::{KIB, LEAST_MEMORY, MIB};
+use model::defaults::{KIB, MIB, MIN_MEMORY};
 use model::units::{Size, Time};
 use policy::conduct::{
     BreakerLimits, CONCURRENCY, CONCURRENCY_MOST, FAILURES, FAILURES_MOST, RECOVERY, RECOVERY_MOST,
@@ -92,9 +92,9 @@ impl CommandSettings {
             }
             None => Ok(reader.set(value, most, |size| size.0)),
         };
-        let small = |size: &&Spanned<Size>| size.get_ref().0 < LEAST_MEMORY;
+        let small = |size: &&Spanned<Size>| size.get_ref().0 < MIN_MEMORY;
         if let Some(bad) = written.memory.as_ref().filter(small) {
-            let message = format!("must be {} at least", Size(LEAST_MEMORY));
+            let message = format!("must be {} at least", Size(MIN_MEMORY));
             return Err(reader.mistake(bad.span(), message));
         }
         let most_bytes = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use model::egress::frames::{MOST_ADDRESSES, SocketAnswer, SocketRequest};
+use model::egress::frames::{MAX_ADDRESSES, SocketAnswer, SocketRequest};
 use model::egress::{Egress, Only, Protocol};
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -74,7 +74,7 @@ impl Connector {
                     // If the query fails, the route may lead to the host.
                     Ok(Route::Own) | Err(_) => true,
                 };
-                let own = addresses.into_iter().take(MOST_ADDRESSES).map(is_own).collect();
+                let own = addresses.into_iter().take(MAX_ADDRESSES).map(is_own).collect();
                 (SocketAnswer::Own { own }, None)
             }
         }

@@ -1,8 +1,7 @@
-//! The request of a client, after parsing: every value here is bounded and free of NUL.
+//! The request of a client after parsing: every value is bounded and free of NUL.
 //!
-//! A [`Call`] is made only from these checked types, so code behind it never
-//! checks a length or a name again. The one place that does is the
-//! supervisor, on its own side of the process boundary.
+//! A [`Call`] is made from these checked types only, so later code does not check lengths or names
+//! again. The exception is the supervisor, which checks again on its side of the process boundary.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,24 +12,24 @@ use serde::{Deserialize, Serialize};
 use crate::egress::Only;
 use crate::job::ProfileName;
 
-/// Longest script in bytes (1 MiB); it travels as a sealed memfd.
+/// Maximum size of a script in bytes (1 MiB); it travels as a sealed memfd.
 pub const SCRIPT_BYTES: usize = 1 << 20;
-/// Most bytes of standard input that a call carries with it (8 MiB).
+/// Maximum number of bytes of standard input that a call carries (8 MiB).
 pub const STDIN_BYTES: usize = 8 << 20;
-/// Most bytes of environment, names and values with their separators (64 KiB).
+/// Maximum size of the environment in bytes, names and values with separators (64 KiB).
 pub const ENV_BYTES: usize = 64 << 10;
-/// Most bytes of argument vector, terminators included (128 KiB).
+/// Maximum size of the argument vector in bytes, including terminators (128 KiB).
 pub const ARGV_BYTES: usize = 128 << 10;
-/// Longest path in a cell in bytes, as the kernel's `PATH_MAX` less its NUL.
+/// Maximum length of a path in a cell in bytes, the kernel's `PATH_MAX` without its NUL.
 pub const PATH_BYTES: usize = 4095;
 /// The program that reads and writes files in a cell that can hold a shell.
 pub const CLERK: &str = "/.cofferdam/clerk";
-/// The program that stands around the scripts of a project, in cells that have some.
+/// The program that runs the scripts of a project, in cells that have some.
 pub const RUNNER: &str = "/.cofferdam/runner";
-/// The longest time any call may be given.
+/// Maximum timeout of a call.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Environment names that no caller may set: each changes what a program runs or loads.
+/// Environment variables that no caller may set: each changes what a program runs or loads.
 const REFUSED_ENV: &[&str] = &[
     "BASH_ENV",
     "ENV",
@@ -48,7 +47,7 @@ const REFUSED_ENV: &[&str] = &[
 /// Prefixes refused for the same reason.
 const REFUSED_ENV_PREFIXES: &[&str] = &["LD_", "BASH_FUNC_", "GIT_"];
 
-/// Why a value from a caller was not taken. `field` is the name the caller used.
+/// Why a value of a caller was rejected. `field` is the name that the caller used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCall {
     #[error("{field} is empty")]
@@ -100,7 +99,7 @@ impl Script {
     }
 }
 
-/// An argument vector: at least one argument, at most [`ARGV_BYTES`] together.
+/// An argument vector: at least one argument, at most [`ARGV_BYTES`] in total.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Argv(Vec<String>);
 
@@ -125,18 +124,18 @@ impl Argv {
         &self.0
     }
 
-    /// The program's name as the caller gave it.
+    /// Returns the program's name as the caller gave it.
     pub fn program(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
 }
 
-/// Variables a caller adds to a cell's environment; refused names cannot be in it.
+/// Variables that a caller adds to a cell's environment; refused names cannot be among them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Env(BTreeMap<String, String>);
 
 impl Env {
-    /// Takes variables as the caller gave them, except refused names.
+    /// Takes the variables of a caller, except refused names.
     pub fn new(variables: BTreeMap<String, String>) -> Result<Self, InvalidCall> {
         let field = "env";
         let bytes = variables.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
@@ -169,30 +168,29 @@ fn check_name(field: &'static str, name: &str) -> Result<(), InvalidCall> {
     Ok(())
 }
 
-/// A caller's word made fit for an error message: escaped and cut at 80 characters.
+/// Makes text of a caller fit for an error message: escaped, at most 80 characters.
 fn printable(word: &str) -> String {
     word.chars().take(80).flat_map(char::escape_default).collect()
 }
 
-/// A directory in the cell for a call to start in: absolute, normalised, inside
-/// `/workspace` or `/tmp`.
+/// A directory in the cell where a call starts: absolute, normalised, inside `/workspace` or
+/// `/tmp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cwd(String);
 
 impl Cwd {
-    /// `/workspace`, or `/tmp` for profiles without a workspace.
+    /// Returns `/workspace`.
     pub fn workspace() -> Self {
         Self("/workspace".to_owned())
     }
 
-    /// `/tmp`, for profiles without a workspace.
+    /// Returns `/tmp`, for profiles without a workspace.
     pub fn tmp() -> Self {
         Self("/tmp".to_owned())
     }
 
-    /// Takes a path as typed; a relative one starts at `/workspace`. `..` is
-    /// resolved by text alone, before any symbolic link is followed: what lies
-    /// behind a link in the cell is the cell's own affair.
+    /// Takes a path as typed; a relative one starts at `/workspace`. `..` is resolved textually,
+    /// before symbolic links are followed: where a link in the cell leads is up to the cell.
     pub fn new(field: &'static str, path: &str) -> Result<Self, InvalidCall> {
         bounded(field, path.as_bytes(), PATH_BYTES)?;
         if path.is_empty() {
@@ -227,19 +225,19 @@ pub struct FilePath(Cwd);
 
 impl FilePath {
     /// Takes a path as typed; as with [`Cwd`], a relative one starts at `/workspace`, and `..` is
-    /// resolved by text alone.
+    /// resolved textually.
     pub fn new(field: &'static str, path: &str) -> Result<Self, InvalidCall> {
         let outside = || InvalidCall::OutOfRange {
             field,
             expected: "a path inside /workspace",
             got: printable(path),
         };
-        let place = match Cwd::new(field, path) {
+        let path = match Cwd::new(field, path) {
             Err(InvalidCall::Outside { .. }) => return Err(outside()),
-            place => place?,
+            path => path?,
         };
-        let inside = place.as_str() == "/workspace" || place.as_str().starts_with("/workspace/");
-        if inside { Ok(Self(place)) } else { Err(outside()) }
+        let inside = path.as_str() == "/workspace" || path.as_str().starts_with("/workspace/");
+        if inside { Ok(Self(path)) } else { Err(outside()) }
     }
 
     pub fn as_str(&self) -> &str {
@@ -254,9 +252,9 @@ pub enum Stdin {
     Empty,
     /// These bytes, then end of file; at most [`STDIN_BYTES`].
     Bytes(Vec<u8>),
-    /// A pipe that the front end feeds while the program runs: these bytes, and what comes later.
+    /// A pipe that the front end writes to while the program runs: first these bytes.
     Pipe(Vec<u8>),
-    /// A terminal of the command's own, which is its output too: these bytes, and what comes later.
+    /// A separate terminal, which is the command's output too: first these bytes.
     Terminal(Vec<u8>),
 }
 
@@ -274,7 +272,7 @@ impl Stdin {
         Ok(if bytes.is_empty() { Self::Empty } else { Self::Bytes(bytes) })
     }
 
-    /// The same bytes, and no end behind them yet.
+    /// Returns the same bytes as a pipe that stays open.
     #[must_use]
     pub fn open(self) -> Self {
         match self {
@@ -283,7 +281,7 @@ impl Stdin {
         }
     }
 
-    /// The same bytes, typed at a terminal.
+    /// Returns the same bytes as typed at a terminal.
     #[must_use]
     pub fn at_terminal(self) -> Self {
         match self {
@@ -293,8 +291,8 @@ impl Stdin {
     }
 }
 
-/// Limits a caller asks for. They only lower what the profile and the rule
-/// allow; what is absent stays as they have it.
+/// Limits that a caller requests. They can only lower what profile and rule allow; absent ones
+/// leave it as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
     /// Wall time from exec to the end.
@@ -307,8 +305,8 @@ pub struct Asked {
     pub output: Option<u64>,
 }
 
-/// Seconds as an MCP argument gives them: finite and above zero. Values over
-/// [`MAX_TIMEOUT`] are taken and clamped later, so that the reply can say so.
+/// Parses seconds of an MCP argument: finite and above zero. Values over [`MAX_TIMEOUT`] are
+/// accepted and clamped later, so that the reply can say so.
 pub fn seconds(field: &'static str, value: f64) -> Result<Duration, InvalidCall> {
     let bad = || InvalidCall::OutOfRange {
         field,
@@ -322,19 +320,19 @@ pub fn seconds(field: &'static str, value: f64) -> Result<Duration, InvalidCall>
     Duration::try_from_secs_f64(value.min(31_536_000.0)).map_err(|_| bad())
 }
 
-/// An id by which a client joins its own records with the log: at most [`Self::BYTES`] bytes, without control
-/// characters.
+/// An id by which a client matches its records with the log: at most [`Self::BYTES`] bytes, without
+/// control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Correlation(String);
 
 impl Correlation {
-    /// Length of the longest, in bytes.
+    /// Maximum length in bytes.
     pub const BYTES: usize = 128;
 
     /// Takes the id that a caller gave.
     ///
     /// # Errors
-    /// One that is empty, too long, or has control characters.
+    /// If the id is empty, too long, or has control characters.
     pub fn new(id: &str) -> Result<Self, InvalidCall> {
         let field = "correlation_id";
         if id.is_empty() {
@@ -342,7 +340,8 @@ impl Correlation {
         }
         bounded(field, id.as_bytes(), Self::BYTES)?;
         if id.chars().any(char::is_control) {
-            let (expected, got) = ("a text without control characters", printable(id));
+            let expected = "a text without control characters";
+            let got = printable(id);
             return Err(InvalidCall::OutOfRange { field, expected, got });
         }
         Ok(Self(id.to_owned()))
@@ -353,10 +352,10 @@ impl Correlation {
     }
 }
 
-/// The name of a tool: a constant of a built-in one, the operator's word of a declared one.
+/// The name of a tool: a constant for a built-in tool, the operator's text for a declared one.
 pub type ToolName = Cow<'static, str>;
 
-/// One call, checked but not yet allowed. `policy` turns it into a grant or a denial.
+/// One call, checked but not decided yet. `policy` turns it into a grant or a denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The tool's name as policy rules know it, such as `bash` or `calculate`.
@@ -368,9 +367,9 @@ pub struct Call {
     pub env: Env,
     pub cwd: Option<Cwd>,
     pub asked: Asked,
-    /// The profile that the caller names, if any. Policy decides whether it may.
+    /// The profile that the caller names, if any. Policy decides whether it may be used.
     pub profile: Option<ProfileName>,
-    /// Narrowing of its network to the target that it names.
+    /// Restricts the network of the call to these targets.
     pub only: Option<Only>,
     /// The caller's id for the call, which the audit log repeats.
     pub correlation: Option<Correlation>,

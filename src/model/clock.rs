@@ -1,19 +1,20 @@
-//! Times as the log and the history write them: RFC 3339 in UTC with milliseconds, so that text sorts as time does.
+//! Times in the form of the log and the history: RFC 3339 in UTC with milliseconds, so that text
+//! sorts like time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time now.
+/// Returns the current time.
 pub fn now() -> String {
     text(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The time `before` from now.
+/// Returns the time `before` ago.
 pub fn ago(before: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     text(now.saturating_sub(before))
 }
 
-/// A time since 1970: `2026-01-31T23:59:59.999Z`.
+/// Returns a time since 1970 as `2026-01-31T23:59:59.999Z`.
 pub fn text(since: Duration) -> String {
     let seconds = since.as_secs();
     let (year, month, day) = date(seconds / 86_400);
@@ -22,11 +23,12 @@ pub fn text(since: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar: years are counted from
-/// March, so that a leap day is the last of its year, in cycles of 400 years (146,097 days).
+/// Returns year, month and day of a day since 1970. Years are counted from March, so that a leap
+/// day is the last of its year, in cycles of 400 years (146,097 days).
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let of_era = days % 146_097;
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let march = (5 * of_year + 2) / 153;

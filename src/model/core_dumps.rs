@@ -1,53 +1,62 @@
-//! What the kernel does for a process that crashes (core(5)), and the one limit that keeps it from starting a program.
+//! How the kernel handles a process that crashes (core(5)), and the limit that keeps it from
+//! starting a program.
 //!
-//! Where `kernel.core_pattern` is a pipe, the kernel starts the program behind it as root, outside of every namespace, and
-//! feeds it the memory of the process. It heeds RLIMIT_CORE there only if that is 1: no other value, 0 included, stops it.
+//! If `kernel.core_pattern` is a pipe, the kernel starts the program behind it as root, outside all
+//! namespaces, and feeds it the memory of the process. Of all values of RLIMIT_CORE only 1 prevents
+//! that; 0 does not.
 
 use serde::{Deserialize, Serialize};
 
 use crate::profile::condition::{All, Op, Probe, Test, Verdict};
 
-/// Soft and hard RLIMIT_CORE of every process of ours and of cells. It writes no file either: a core file is longer.
+/// Soft and hard RLIMIT_CORE of this program's processes and of cells. No core file is written
+/// either, as a core file is longer than 1 byte.
 pub const LIMIT: u64 = 1;
 
-/// RLIMIT_CORE as the kernel numbers it.
+/// The kernel's number of RLIMIT_CORE.
 const CORE: u32 = 4;
 
-/// Alternatives that allow prlimit64(2) all but to set RLIMIT_CORE; `resource` is an `unsigned int`.
+/// Returns alternatives that allow prlimit64(2) except for setting RLIMIT_CORE; `resource` is an
+/// `unsigned int`.
 #[must_use]
 pub fn prlimit64_but_cores() -> Vec<All> {
     vec![vec![Test::low(1, Op::Ne, CORE)], vec![Test::full(2, Op::Eq, 0)]]
 }
 
-/// Alternatives that allow setrlimit(2) all but to set RLIMIT_CORE.
+/// Returns alternatives that allow setrlimit(2) except for setting RLIMIT_CORE.
 #[must_use]
 pub fn setrlimit_but_cores() -> Vec<All> {
     vec![vec![Test::low(0, Op::Ne, CORE)]]
 }
 
-/// Allows prlimit64(2) for the caller's own limits. A new limit of core files is answered 0 and has no effect, so that
-/// programs which set one go on. Where the old one is asked for with it, an answer would have to be written: refused.
+/// Allows prlimit64(2) for the caller's own limits. Setting RLIMIT_CORE returns 0 without effect,
+/// so that programs which do so continue. If the old limit is requested at the same time, the call
+/// is refused, as an answer would have to be written.
 pub(crate) fn prlimit64() -> Verdict {
-    let own = Test::low(0, Op::Eq, 0);
+    let caller = Test::low(0, Op::Eq, 0);
     let allowed = prlimit64_but_cores().into_iter().map(|mut all| {
-        all.push(own);
+        all.push(caller);
         all
     });
-    let set =
-        vec![own, Test::low(1, Op::Eq, CORE), Test::full(2, Op::Ne, 0), Test::full(3, Op::Eq, 0)];
+    let set = vec![
+        caller,
+        Test::low(1, Op::Eq, CORE),
+        Test::full(2, Op::Ne, 0),
+        Test::full(3, Op::Eq, 0),
+    ];
     Verdict::AllowOrProbe(allowed.collect(), Probe { when: vec![set], errno: 0 })
 }
 
-/// Allows setrlimit(2), and answers 0 without effect where it would set RLIMIT_CORE.
+/// Allows setrlimit(2); setting RLIMIT_CORE returns 0 without effect.
 pub(crate) fn setrlimit() -> Verdict {
     let set = vec![Test::low(0, Op::Eq, CORE)];
     Verdict::AllowOrProbe(setrlimit_but_cores(), Probe { when: vec![set], errno: 0 })
 }
 
-/// Taker of a crashed process's memory, as `kernel.core_pattern` names it.
+/// Receiver of a crashed process's memory, by `kernel.core_pattern`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoreHandler {
-    /// A file: no limit but 0 and 1 lets it be written, and either of them will do.
+    /// A file, which is not written with a limit of 0 or 1.
     File,
     /// A program that the kernel starts, unless the limit is 1.
     Pipe,
@@ -57,14 +66,15 @@ pub enum CoreHandler {
     Unknown,
 }
 
-/// Reason for which the default limit of a [`CoreHandler::Socket`] does not help, as receipts have it, with its remedy.
+/// Why the limit does not help against a [`CoreHandler::Socket`], as shown in receipts, with the
+/// remedy.
 pub(crate) const SOCKET_NOTE: &str = "a crash in a cell is handed to the host's core handler: kernel.core_pattern is a socket, which heeds \
      no limit (as root: sysctl -w kernel.core_pattern=core, or a pattern that begins with `|`)";
 
 /// Remedy for a [`CoreHandler::Socket`].
 pub const SOCKET_REMEDY: &str = "as root: sysctl -w kernel.core_pattern=core, or a pattern that begins with `|`, which heeds the limit";
 
-/// Remedy where the hard limit is 0, which an ordinary process cannot raise.
+/// Remedy if the hard limit is 0, which an unprivileged process cannot raise.
 pub const HARD_LIMIT_REMEDY: &str = "start cofferdam with a hard limit of core files of 1 or more: LimitCORE=1 in a systemd unit, \
      `USER hard core 1` in /etc/security/limits.conf, --ulimit core=1 for a container, or as root \
      sysctl -w kernel.core_pattern=core";
@@ -75,15 +85,16 @@ impl CoreHandler {
     pub fn of_pattern(pattern: &[u8]) -> Self {
         match pattern.first() {
             Some(b'|') => Self::Pipe,
-            // Before Linux 6.16 it would name a file, which nobody calls so.
+            // Before Linux 6.16 this would be a file name, which is not used in practice.
             Some(b'@') => Self::Socket,
             Some(_) | None => Self::File,
         }
     }
 
-    /// Returns whether a process may crash that has this soft and hard limit: the kernel starts no program then.
+    /// Returns true if a process with this soft and hard limit may crash without the kernel
+    /// starting a program.
     ///
-    /// With a [`CoreHandler::Socket`] no limit helps, and 1 is the one that is right as soon as the pattern is another.
+    /// Against a [`CoreHandler::Socket`] no limit helps; 1 is right as soon as the pattern changes.
     #[must_use]
     pub fn may_have(self, soft: u64, hard: u64) -> bool {
         (soft, hard) == (LIMIT, LIMIT) || ((soft, hard) == (0, 0) && self == Self::File)
@@ -95,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_character_of_a_pattern_tells_who_takes_a_crash() {
+    fn the_first_character_of_a_pattern_decides_the_handler() {
         let of = CoreHandler::of_pattern;
         assert_eq!(of(b"core\n"), CoreHandler::File);
         assert_eq!(of(b"\n"), CoreHandler::File);

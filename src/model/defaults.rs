@@ -1,4 +1,5 @@
-//! Default values and bounds, one constant each: code, `sandbox_rules`, README and `doctor` print these.
+//! Default values and limits, one constant each: code, `sandbox_rules`, README and `doctor` print
+//! these.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -8,31 +9,31 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// Wall time of a call whose profile and rule name none.
+/// Wall time of a call if neither profile nor rule states one.
 pub const TIMEOUT: Duration = Duration::from_secs(600);
-/// Wall time of `bash_exec` when the caller asks for none, and the most it may ask for.
+/// Wall time of `bash_exec` unless the caller requests another, and the maximum it may request.
 pub const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 pub const EXEC_MAX_TIMEOUT: Duration = Duration::from_secs(300);
-/// Commands that a server remembers, and the most that it may be told to.
+/// Number of commands in the history, and its maximum.
 pub const HISTORY: usize = 100;
 pub const HISTORY_MAX: usize = 1000;
-/// Wall time of one calculation, all its evaluations together.
+/// Wall time of one calculation, over all its evaluations.
 pub const CALCULATOR_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time from TERM until the cell is killed.
+/// Time from SIGTERM until the cell is killed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// Sessions at once, and how long one is kept that nobody uses.
+/// Maximum number of sessions, and how long an unused one is kept.
 pub const SESSIONS: u32 = 8;
 pub const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
-/// How long a call waits before its command becomes a job.
+/// Time after which a command becomes a background job.
 pub const SESSION_YIELD: Duration = Duration::from_secs(45);
 
 /// Bytes of memory of a cell.
 pub const MEMORY: u64 = GIB;
-/// Bytes that the cache of a workspace may have when cofferdam starts.
+/// Size in bytes above which the cache of a workspace is pruned when cofferdam starts.
 pub const CACHE: u64 = 4 * GIB;
-/// Least memory that a cell can have: twice what the smallest shell was seen to start with.
-pub const LEAST_MEMORY: u64 = 8 * MIB;
+/// Minimum memory of a cell: twice what the smallest shell uses when it starts.
+pub const MIN_MEMORY: u64 = 8 * MIB;
 /// Processes and threads of a cell.
 pub const PROCESSES: u32 = 256;
 /// Open descriptors of one process.
@@ -50,29 +51,32 @@ pub const INODES: u32 = 100_000;
 
 /// Characters of output in a reply, over both streams.
 pub const INLINE_CHARACTERS: usize = 30_000;
-/// Bytes over both streams at which a call is ended.
+/// Output in bytes, over both streams, at which a call is ended.
 pub const OUTPUT_BYTES: u64 = 256 * MIB;
 
-/// Calls that wait for a cell; one more is answered with an error that says so.
+/// Maximum number of calls that wait for a cell; further ones are refused.
 pub const QUEUE: u32 = 256;
-/// Calls that run at once, at least.
+/// Minimum number of calls that may run at the same time.
 pub const CONCURRENCY_MIN: u32 = 4;
 
-/// Lowest Landlock ABI of the floor.
+/// Minimum Landlock ABI.
 pub const LANDLOCK_ABI: u32 = 2;
 
-/// Calls that run at once on a machine with `cores` processors: twice as many, four at least.
+/// Returns how many calls run at the same time on a machine with `cores` processors: twice as many,
+/// but at least four.
 #[must_use]
 pub fn concurrency(cores: u32) -> u32 {
     cores.saturating_mul(2).max(CONCURRENCY_MIN)
 }
 
-/// Processors this process may run on, or as many as its control group gives it the time of. Looked up once, for this
-/// process and for the supervisor that is cloned from it: it takes some twenty system calls.
+/// Returns the number of processors that this process may use, by affinity and control group.
+/// Computed once, for this process and the supervisor that is cloned from it: it takes about twenty
+/// system calls.
 #[must_use]
 pub fn processors() -> usize {
-    static FOUND: OnceLock<usize> = OnceLock::new();
-    *FOUND.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS
+        .get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 #[cfg(test)]

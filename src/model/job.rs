@@ -1,4 +1,4 @@
-//! The decision about what is to run: the job that a grant holds and the limits it runs under.
+//! The decision what to run: the job in a grant, and its limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::shells::ShellKind;
 pub struct ProfileName(String);
 
 impl ProfileName {
-    /// Lower-case letters, digits and dashes, starting with a letter; at most 64 bytes.
+    /// Accepts lower-case letters, digits and dashes, starting with a letter; at most 64 bytes.
     pub fn new(name: &str) -> Option<Self> {
         let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
             && name.len() <= 64
@@ -22,7 +22,7 @@ impl ProfileName {
         well_formed.then(|| Self(name.to_owned()))
     }
 
-    /// The name that stands for no profile at all.
+    /// Returns the name that stands for the absence of a profile.
     pub fn none() -> Self {
         Self("none".to_owned())
     }
@@ -38,14 +38,14 @@ impl fmt::Display for ProfileName {
     }
 }
 
-/// Which workspace a cell has at `/workspace`. With the profile it is the key of a pool.
+/// Which workspace a cell has at `/workspace`. Together with the profile this is the key of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Workspace {
     /// A private tmpfs that ends with the cell.
     Fresh,
     /// A host directory the operator granted at start.
     Granted(GrantId),
-    /// The private one of a session, for a cell of its own.
+    /// The private workspace of a session, for a call in a separate cell.
     Session(SessionId),
 }
 
@@ -53,11 +53,11 @@ pub enum Workspace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     ReadOnly,
-    /// Files that the host obeys are read-only, and no such name can be made.
+    /// Files that programs of the host act on are read-only, and no such name can be created.
     ReadWrite,
-    /// Files that the host obeys and that exist are read-only; any name can be made.
+    /// Existing files that programs of the host act on are read-only; any name can be created.
     Unguarded,
-    /// A directory of cofferdam's own, for cells alone: the host obeys nothing in it.
+    /// A directory for cells only: no program of the host acts on files in it.
     Cache,
 }
 
@@ -65,8 +65,8 @@ pub enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GrantId(pub u16);
 
-/// A session: a shell whose cell lives across calls, and the `/workspace` that outlives the shell.
-/// The front end numbers them, and never uses a number twice.
+/// A session: a shell whose cell lives across calls, and a `/workspace` that outlives the shell.
+/// The front end assigns the numbers and never reuses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
@@ -74,22 +74,22 @@ pub struct SessionId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Within {
     pub session: SessionId,
-    pub place: Place,
+    pub directory: StartDirectory,
     pub mode: JobMode,
-    /// Shell that is started where the session has none.
+    /// Shell to start if the session lacks one.
     pub shell: ShellKind,
 }
 
-/// Place of a job of a session: in the shell, or beside it.
+/// Where a job of a session runs: in the shell, or in a copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobMode {
-    /// In the shell itself: what it sets lasts, and the shell takes no other job until its end.
+    /// In the shell itself: its settings persist, and the shell takes no other job until it ends.
     Foreground,
-    /// In a copy of the shell beside it: the shell takes the next job at once.
+    /// In a copy of the shell, which takes the next job at once.
     Background,
 }
 
-/// The signal for the processes of a session's job.
+/// A signal for the processes of a session's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobSignal {
     Interrupt,
@@ -99,14 +99,14 @@ pub enum JobSignal {
 
 /// The directory that a job of a session starts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
-    /// The shell's own directory.
+pub enum StartDirectory {
+    /// The current directory of the shell.
     Stay,
-    /// The job's own, for this job.
+    /// The directory of the job, for this job only.
     Given,
 }
 
-/// The request for a list of changes in the workspace.
+/// Choice to report changes in the workspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListChanges {
     #[default]
@@ -114,14 +114,14 @@ pub enum ListChanges {
     Yes,
 }
 
-/// Every limit of a cell, resolved: what the floor, the profile and the rule left.
+/// All limits of a cell, as resolved from floor, profile and rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Wall time from exec to the end.
     pub wall: Duration,
-    /// CPU time of each process of the cell; its number of processes bounds the whole.
+    /// CPU time of each process; the number of processes bounds the total.
     pub cpu: Duration,
-    /// Hundredths of a processor that the whole cell may use at once; `None`: as many as there are.
+    /// Hundredths of a processor that the whole cell may use; `None` means all processors.
     pub processors: Option<u32>,
     /// Bytes of memory of the whole cell.
     pub memory: u64,
@@ -139,12 +139,12 @@ pub struct Limits {
     pub shm_bytes: u64,
     /// Inodes of each of these three.
     pub inodes: u32,
-    /// Bytes over both output streams before the call is ended; `None`: no bound.
+    /// Bytes over both output streams at which the call is ended; `None` means no limit.
     pub output: Option<u64>,
 }
 
 impl Limits {
-    /// Nothing may be used at all.
+    /// Returns limits that allow nothing.
     pub fn none() -> Self {
         Self {
             wall: Duration::ZERO,
@@ -162,7 +162,7 @@ impl Limits {
         }
     }
 
-    /// These limits, lowered where `asked` is lower. Nothing is ever raised.
+    /// Returns these limits, lowered where `asked` is lower. No limit is raised.
     #[must_use]
     pub fn lowered(&self, asked: &Asked) -> Self {
         let wall = asked.wall.map_or(self.wall, |wall| wall.min(self.wall));
@@ -171,20 +171,20 @@ impl Limits {
             memory: asked.memory.map_or(self.memory, |memory| memory.min(self.memory)),
             processes: asked.processes.map_or(self.processes, |n| n.min(self.processes)),
             output: match (self.output, asked.output) {
-                (Some(own), Some(asked)) => Some(own.min(asked)),
-                (own, asked) => own.or(asked),
+                (Some(limit), Some(asked)) => Some(limit.min(asked)),
+                (limit, asked) => limit.or(asked),
             },
             ..*self
         }
     }
 
-    /// Bytes of the private filesystems together.
+    /// Returns the size of all private filesystems together, in bytes.
     pub fn tmpfs(&self) -> u64 {
         self.workspace_bytes.saturating_add(self.tmp_bytes).saturating_add(self.shm_bytes)
     }
 
-    /// Returns whether `asked` wanted more than it gets, of anything but output: that is the operator's pipe
-    /// at the command line, and nobody else asks for it.
+    /// Returns true if `asked` exceeds these limits, except for output, which only the operator can
+    /// request, for a pipe at the command line.
     pub fn clamps(&self, asked: &Asked) -> bool {
         asked.wall.is_some_and(|wall| wall > self.wall.min(MAX_TIMEOUT))
             || asked.memory.is_some_and(|memory| memory > self.memory)
@@ -192,16 +192,16 @@ impl Limits {
     }
 }
 
-/// One job: what runs in one cell. Only `policy` makes one, inside a grant.
+/// One job, which runs in one cell. Only `policy` makes one, inside a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     pub profile: ProfileName,
     pub workspace: Workspace,
-    /// Narrowing of what the profile's cells may reach.
+    /// Restricts what the profile's cells may reach.
     pub only: Option<Only>,
-    /// Profile of the session that has the workspace, where it is another than the job's.
+    /// Profile of the session that owns the workspace, if it differs from the job's.
     pub session_profile: Option<ProfileName>,
-    /// None: a cell of its own.
+    /// `None` means a fresh cell.
     pub session: Option<Within>,
     pub changes: ListChanges,
     pub argv: Argv,
@@ -209,6 +209,6 @@ pub struct Job {
     pub stdin: Stdin,
     pub env: Env,
     pub cwd: Cwd,
-    /// The limits in force; the supervisor clamps them to the profile's again.
+    /// The resolved limits; the supervisor clamps them to the profile's again.
     pub limits: Limits,
 }

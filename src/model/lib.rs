@@ -1,4 +1,5 @@
-//! Words that all sides share: calls, jobs, profiles, outcomes, receipts, the frames between front end and supervisor.
+//! Types that all processes share: calls, jobs, profiles, outcomes, receipts, and the frames
+//! between front end and supervisor.
 //!
 //! *Architecture Invariant:* nothing here reads JSON or TOML, and no runtime is needed.
 

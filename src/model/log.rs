@@ -1,7 +1,7 @@
-//! Log lines of a process that has no streams: kept until the link can take them to the front end.
+//! Log lines of a process without streams: kept until the link can take them to the front end.
 //!
-//! A line is never waited for. If nobody reads standard error, or lines come faster than they are
-//! taken, some are left out, and how many is told.
+//! Logging never blocks. If standard error is not read, or lines come too fast, some are left out,
+//! and their number is reported.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -10,40 +10,42 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Bytes that a pipe with room takes at once (pipe(7)).
+/// Size up to which a write to a pipe with room does not block (pipe(7)).
 const PIPE_BUF: usize = 4096;
-/// Lines that are kept, and of each so many bytes.
-const LINES: usize = 32;
-const LINE_BYTES: usize = 1024;
-/// How many lines a supervisor tells at once, and how long it takes until it may tell one more.
+/// Maximum number of kept lines.
+const MAX_LINES: usize = 32;
+/// Maximum size of a kept line in bytes.
+const MAX_LINE_BYTES: usize = 1024;
+/// Number of lines that a supervisor may log at once.
 const BURST: u32 = 64;
+/// Time after which it may log one more.
 const REFILL: Duration = Duration::from_secs(5);
 
-/// In a supervisor, what it has to say; elsewhere nothing is kept.
-static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
-/// Lines that standard error did not take.
+/// Lines of a supervisor; elsewhere no lines are kept.
+static KEPT: Mutex<Option<KeptLines>> = Mutex::new(None);
+/// Number of lines that standard error did not take.
 static UNWRITTEN: Mutex<u32> = Mutex::new(0);
 
 #[derive(Debug)]
-struct Kept {
+struct KeptLines {
     lines: Vec<String>,
     left_out: u32,
-    /// How many more may be kept now, and since when that was counted.
+    /// Number of lines that may still be kept, and the time of that count.
     budget: (u32, Instant),
 }
 
-fn locked<T>(of: &'static Mutex<T>) -> MutexGuard<'static, T> {
-    // No code panics while it holds one of them; if one did, what it holds is still whole.
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    // The locks are not held across code that may panic; if they were, the values would still be valid.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps lines from here on: this process is a supervisor.
+/// Keeps lines from now on, as this process is a supervisor.
 pub fn keep() {
     let budget = (BURST, Instant::now());
-    *locked(&KEPT) = Some(Kept { lines: Vec::new(), left_out: 0, budget });
+    *locked(&KEPT) = Some(KeptLines { lines: Vec::new(), left_out: 0, budget });
 }
 
-/// Takes what was logged since the last time.
+/// Takes the lines that were logged since the last call.
 pub fn take() -> Vec<String> {
     let mut kept = locked(&KEPT);
     let Some(kept) = kept.as_mut() else { return Vec::new() };
@@ -58,7 +60,7 @@ fn left_out(count: u32) -> String {
     format!("[{count} log lines are left out here]\n")
 }
 
-impl Kept {
+impl KeptLines {
     fn add(&mut self, line: &[u8]) {
         let (left, since) = &mut self.budget;
         let passed = since.elapsed().as_secs() / REFILL.as_secs();
@@ -66,17 +68,17 @@ impl Kept {
             *left = left.saturating_add(u32::try_from(passed).unwrap_or(BURST)).min(BURST);
             *since = Instant::now();
         }
-        if *left == 0 || self.lines.len() >= LINES {
+        if *left == 0 || self.lines.len() >= MAX_LINES {
             self.left_out = self.left_out.saturating_add(1);
             return;
         }
         *left -= 1;
-        let line = line.get(..LINE_BYTES).unwrap_or(line);
+        let line = line.get(..MAX_LINE_BYTES).unwrap_or(line);
         self.lines.push(String::from_utf8_lossy(line).into_owned());
     }
 }
 
-/// The destination of log lines: standard error, or in a supervisor what [`take`] takes.
+/// The destination of log lines: standard error, or in a supervisor the lines for [`take`].
 #[derive(Debug, Clone, Copy)]
 pub struct Output;
 
@@ -94,8 +96,8 @@ impl Write for Output {
     }
 }
 
-/// Writes a line where that takes no wait: a client that reads none of them must not hold up every call.
-/// Of a longer line than a pipe is sure to take at once, the rest is left out.
+/// Writes a line if that does not block: a client that does not read must not delay every call. A
+/// line longer than a pipe takes without blocking is cut off.
 ///
 /// # Errors
 /// The errno of write(2).
@@ -103,7 +105,7 @@ pub fn to_standard_error(line: &[u8]) -> io::Result<()> {
     let mut unwritten = locked(&UNWRITTEN);
     let stderr = io::stderr();
     let mut waits = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    // A pipe has room for PIPE_BUF bytes then (pipe(7)).
+    // A pipe that is ready has room for PIPE_BUF bytes (pipe(7)).
     let ready = poll(&mut waits, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
     if !ready {
         *unwritten = unwritten.saturating_add(1);

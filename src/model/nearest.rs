@@ -1,6 +1,6 @@
-//! Spelling: the known word that was meant by another.
+//! Spelling suggestions: finds the known word that is closest to a misspelt one.
 
-/// Returns the candidate nearest to `word`, if one is near enough to be what was meant.
+/// Returns the candidate closest to `word`, if it is close enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -10,8 +10,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns how like two words are, from 0 to 1. One slip of the finger is near, however short the word is:
-/// Jaro's measure sees nothing of `why` in `wyh`.
+/// Returns the similarity of two words, from 0 to 1. A single typing error counts as close however
+/// short the word is, which Jaro's measure misses: `why` and `wyh`.
 fn likeness(word: &str, candidate: &str) -> f64 {
     let likeness = strsim::jaro_winkler(word, candidate);
     if strsim::osa_distance(word, candidate) <= 1 { likeness.max(0.9) } else { likeness }

@@ -1,4 +1,4 @@
-//! How a call ended, told once: each way of ending is a value of its own.
+//! The outcomes of a call: one variant for each way in which a call can end.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::Tally;
 
-/// How a call ended. A set-up fault never looks like a program's exit code.
+/// How a call ended. A set-up failure is never confused with a program's exit code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The program ended by itself with this code.
@@ -17,14 +17,14 @@ pub enum Outcome {
     Timeout,
     /// A limit other than time ended the call.
     Limit(LimitKind),
-    /// The caller took the call back.
+    /// The caller cancelled the call.
     Cancelled,
-    /// The cell could not be made or did not measure up, or the program could not start.
+    /// The cell could not be made or failed its checks, or the program could not start.
     Failed(Failure),
 }
 
 impl Outcome {
-    /// Its word in replies and in the log.
+    /// Returns its name in replies and in the log.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Exited { .. } => "exited",
@@ -36,8 +36,8 @@ impl Outcome {
         }
     }
 
-    /// One number for every outcome, where a reply has no more room: the program's own, or the exit
-    /// code of `cofferdam run`.
+    /// Returns one number for every outcome, for replies without room for more: the program's exit
+    /// code, or that of `cofferdam run`.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Exited { code } => *code,
@@ -54,16 +54,17 @@ impl Outcome {
 pub enum LimitKind {
     Cpu,
     Memory,
-    /// The host had little left, and no control group holds the memory of cells: which of them took it is not known.
+    /// The host ran low on memory, and no control group bounds the cells: which of them used it is
+    /// not known.
     HostMemory,
     FileSize,
-    /// The cell had more than its share of the open files of the machine.
+    /// The cell exceeded its share of the machine's open files.
     OpenFiles,
     Output,
 }
 
 impl LimitKind {
-    /// The limit's name in replies.
+    /// Returns the limit's name in replies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -76,13 +77,13 @@ impl LimitKind {
     }
 }
 
-/// Why a call produced no outcome of its program.
+/// Why a call has no outcome of its program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Failure {
-    /// exec: no such program in the cell.
+    /// exec failed: there is no such program in the cell.
     #[error("`{program}` was not found")]
     NotFound { program: String },
-    /// exec: found but not executable (`errno` as in errno(3)).
+    /// exec failed: the program is not executable (`errno` as in errno(3)).
     #[error("`{program}` cannot be executed: {}", errno_text(*.errno))]
     NotExecutable { program: String, errno: i32 },
     /// The directory to start in does not exist in the cell.
@@ -91,29 +92,29 @@ pub enum Failure {
     /// A step between clone and exec failed; nothing ran.
     #[error("the cell could not be made: step {step}: {}", errno_text(*.errno))]
     Setup { step: String, errno: i32 },
-    /// A protection was not seen to be on; the cell was destroyed and nothing ran.
+    /// A protection could not be verified; the cell was destroyed and nothing ran.
     #[error("the cell did not measure up and was destroyed: {what}")]
     Unmeasured { what: String },
-    /// A cap over all calls is reached (cells, memory, tmpfs, processes); nothing ran.
+    /// A limit over all calls is reached (cells, memory, tmpfs, processes); nothing ran.
     #[error("the server is at its cap of {what}")]
     Busy { what: String },
     /// The supervisor ended while the call ran.
     #[error("supervisor failure")]
     Supervisor,
-    /// The cell's init ended without a report: killed from outside, or by the kernel.
+    /// The cell's init ended without a report: killed from outside or by the kernel.
     #[error("the cell ended without a report")]
     Lost,
-    /// The frame was not one the supervisor takes.
+    /// The supervisor rejected the frame.
     #[error("the supervisor refused the job: {why}")]
     Refused { why: String },
-    /// The process that carries the cell's network ended while the call ran: without it programs would wait for answers
-    /// that never come.
+    /// The process that carries the cell's network ended while the call ran: programs would wait
+    /// for answers that never come.
     #[error("the cell lost its network: {why}")]
     Network { why: String },
 }
 
 impl Failure {
-    /// The way out, where there is one.
+    /// Returns the way out, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotFound { .. } => Some("not in this cell; the operator can grant it with --ro"),
@@ -133,13 +134,13 @@ impl Failure {
     }
 }
 
-/// The system's text for an error number, in lower case: `permission denied (EACCES)`.
+/// Returns the system's text for an error number in lower case: `permission denied (EACCES)`.
 pub fn errno_text(errno: i32) -> String {
     let known = nix::errno::Errno::from_raw(errno);
     format!("{} ({known:?})", known.desc().to_lowercase())
 }
 
-/// An I/O error in plain words: without the number that Rust adds to the system's text.
+/// Returns the text of an I/O error, without the number that Rust adds.
 pub fn in_words(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(errno) => errno_text(errno),
@@ -150,18 +151,18 @@ pub fn in_words(error: &std::io::Error) -> String {
 /// Resources that the cell used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// From the job to the program's end.
+    /// From handing over the job to the program's end.
     pub wall: Duration,
-    /// Of the whole program, as the memory below: what it used before its job, where it was executed
-    /// ahead, is in it.
+    /// User time of the whole program, including what it used before its job if it was started
+    /// ahead. The same holds for memory.
     pub user: Duration,
     pub system: Duration,
-    /// The most memory seen, in bytes; see [`Usage::peak_source`].
+    /// Highest memory use in bytes; see [`Usage::peak_source`].
     pub peak_memory: u64,
     pub peak_source: PeakSource,
 }
 
-/// The source of [`Usage::peak_memory`].
+/// How [`Usage::peak_memory`] was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeakSource {
     /// The cell's memory cgroup: the whole cell.
@@ -171,7 +172,7 @@ pub enum PeakSource {
     LargestProcess,
 }
 
-/// A system call that was refused, and how often.
+/// A system call that was denied, and how often.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeniedCall {
     /// The call's number in the native table.
@@ -180,37 +181,37 @@ pub struct DeniedCall {
     pub by: DeniedBy,
 }
 
-/// The layer that refused a call.
+/// The layer that denied a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeniedBy {
     /// The profile's list, or the floor.
     Filter,
-    /// The guard of a writable grant: the host obeys what has this name.
+    /// The guard of a writable grant: programs of the host act on files of this name.
     NameGuard,
 }
 
-/// Refused calls are counted up to this many in one cell; then a count means "at least".
+/// Denied calls are counted up to this number in one cell; then the count means "at least".
 pub const DENIALS_COUNTED: u32 = 10_000;
 
-/// The time of a call, by phase.
+/// The time that a call took, by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
-    /// From the frame's arrival to a cell that measured up: none where one was ready.
+    /// From the frame's arrival to a verified cell; zero if a cell was ready.
     pub built: Duration,
-    /// From there until the job is with the cell.
+    /// From there until the cell has the job.
     pub handed_over: Duration,
-    /// From there until the program replaced the process that waited: none where it had before.
+    /// From there until the program has replaced the waiting process; zero if it had before.
     pub exec: Duration,
     /// From there until its end was reported.
     pub run: Duration,
-    /// From when the end was told until the last output was read; the front end's to know.
+    /// From the reported end until the last output was read; measured by the front end.
     pub drain: Duration,
-    /// From the report until the cell was gone, where the reply waits for that.
+    /// From the report until the cell was gone, if the reply waits for that.
     pub teardown: Duration,
 }
 
 impl Timings {
-    /// Each phase by its name, in order.
+    /// Returns each phase with its name, in order.
     pub fn named(&self) -> [(&'static str, Duration); 6] {
         [
             ("queue", self.built),
@@ -223,63 +224,63 @@ impl Timings {
     }
 }
 
-/// Counts of the cells of a supervisor so far, by their fate.
+/// Counts of a supervisor's cells so far, by what became of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolCounts {
-    /// Jobs that got a cell which was ready.
+    /// Jobs that got a ready cell.
     pub warm: u64,
-    /// Of these, jobs whose program was executed before they came.
+    /// Among these, jobs whose program had been executed ahead.
     pub ahead: u64,
-    /// Jobs that waited until one was built.
+    /// Jobs that waited for a cell to be built.
     pub cold: u64,
-    /// Ready cells that nobody wanted for a while.
+    /// Ready cells that were dropped as unused.
     pub unwanted: u64,
-    /// Ready cells that made room for another profile's.
+    /// Ready cells that were dropped to make room for another profile's.
     pub evicted: u64,
-    /// Cells that did not come up or measure up.
+    /// Cells that did not start or failed their checks.
     pub failed: u64,
-    /// Ready cells that died by themselves.
+    /// Ready cells that died unexpectedly.
     pub died: u64,
 }
 
-/// The end of a call as the supervisor tells it.
+/// The end of a call, as the supervisor reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     pub outcome: Outcome,
     pub usage: Usage,
     pub denials: Vec<DeniedCall>,
     pub timings: Timings,
-    /// Of the supervisor, as it told this.
+    /// Counts of the supervisor at the time of the report.
     pub pool: PoolCounts,
     pub shell: ShellAfter,
     pub force: Force,
-    /// Changes, if they were asked for and there are any, or they are not known.
+    /// Changes, if they were requested and there are any, or they are not known.
     pub files_changed: Option<FilesChanged>,
     /// Use of its network, if it had one and used it.
     pub network: Option<Tally>,
 }
 
-/// The force that it took to end a command that was to be ended by a signal.
+/// How a command that was to be ended by a signal ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Force {
-    /// The signal that was asked for, or none.
+    /// By the requested signal, or without a signal.
     #[default]
     None,
-    /// KILL, after the grace of TERM.
+    /// By SIGKILL, after the grace period of SIGTERM.
     Killed,
 }
 
-/// Changes in the workspace since it was looked at before: at the beginning of the call, or at
-/// the end of the session's command before.
+/// Changes in the workspace since the last scan: that at the beginning of the call, or at the end
+/// of the session's previous command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesChanged {
-    /// The first of them, by path.
+    /// The first changes, by path.
     pub listed: Vec<FileChange>,
-    /// How many there are in all.
+    /// Total number of created files.
     pub created: u32,
     pub modified: u32,
     pub deleted: u32,
-    /// True if everything was seen: within the time, the entries and the memory of a look.
+    /// True if the scan was complete: within its limits on time, entries and memory.
     pub is_whole: bool,
 }
 
@@ -287,7 +288,7 @@ pub struct FilesChanged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
     pub change: Change,
-    /// From the workspace on; any bytes but NUL.
+    /// Relative to the workspace; any bytes but NUL.
     pub path: Vec<u8>,
     pub kind: FileKind,
     pub size: u64,
@@ -303,7 +304,7 @@ pub enum Change {
     Deleted,
 }
 
-/// Kinds of files that are told apart.
+/// File types that are distinguished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     File,
@@ -313,52 +314,52 @@ pub enum FileKind {
 }
 
 impl FilesChanged {
-    /// Nothing has changed, and all was seen.
+    /// Returns a complete scan without changes.
     pub fn none() -> Self {
         Self { listed: Vec::new(), created: 0, modified: 0, deleted: 0, is_whole: true }
     }
 
-    /// Nobody was there to look.
+    /// Returns the result when no scan was made.
     pub fn unknown() -> Self {
         Self { is_whole: false, ..Self::none() }
     }
 
-    /// Returns whether there is nothing to report.
+    /// Returns true if there is nothing to report.
     pub fn is_nothing(&self) -> bool {
         self.is_whole && self.created == 0 && self.modified == 0 && self.deleted == 0
     }
 }
 
-/// The state of a running command towards its input.
+/// State of a running command: waiting for input or not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waits {
     #[default]
     No,
-    /// A process of it reads, and there is nothing to read.
+    /// One of its processes reads, and there is no input.
     Yes,
 }
 
-/// The state in which a call left its shell.
+/// State in which a call left its shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellAfter {
-    /// It ran in a cell of its own, or there never was a shell.
+    /// The call ran in a separate cell, or there never was a shell.
     None,
-    /// It waits for the next call, in this directory as it tells it.
+    /// The shell waits for the next call in this directory, as it reports it.
     Kept { cwd: String },
-    /// It ran beside the shell, which it left as it was.
+    /// The call ran in a copy of the shell, which is unchanged.
     Beside,
-    /// It has ended, and its cell with it.
+    /// The shell has ended, and its cell with it.
     Ended,
 }
 
 impl Ended {
-    /// An end without a program: nothing ran, nothing was used.
+    /// Returns the end of a call that never ran.
     pub fn failed(failure: Failure) -> Self {
-        Self::of(Outcome::Failed(failure))
+        Self::new(Outcome::Failed(failure))
     }
 
-    /// An end of which nothing else is known.
-    pub fn of(outcome: Outcome) -> Self {
+    /// Returns an end of which only the outcome is known.
+    pub fn new(outcome: Outcome) -> Self {
         Self {
             outcome,
             usage: Usage::default(),

@@ -27,11 +27,12 @@ impl ShellKind {
         }
     }
 
-    /// Returns true for a variable that the shell of a session keeps for itself: setting it fails, changes the shell's
-    /// identity, or is undone by the shell (bash(1), dash(1), zshparam(1), fish's `set`).
+    /// Returns true for a variable that the shell of a session reserves: setting it fails, changes
+    /// the shell's identity, or is undone by the shell (bash(1), dash(1), zshparam(1), fish's
+    /// `set`).
     #[must_use]
     pub fn keeps(self, name: &str) -> bool {
-        let own: &[&str] = match self {
+        let reserved: &[&str] = match self {
             Self::Bash => &["BASH_VERSINFO", "EUID", "PPID", "UID"],
             Self::Sh => &["LINENO", "OPTIND", "PPID"],
             Self::Zsh => &[
@@ -81,14 +82,14 @@ impl ShellKind {
                 "version",
             ],
         };
-        name.starts_with("COFFERDAM_") || own.contains(&name)
+        name.starts_with("COFFERDAM_") || reserved.contains(&name)
     }
 
     /// Quotes a word for this shell, whatever is in it.
     #[must_use]
     pub fn quoted(self, word: &str) -> String {
         let word = match self {
-            // Between its single quotes a backslash quotes itself and the quote.
+            // In fish, a backslash within single quotes escapes itself and the quote.
             Self::Fish => word.replace('\\', r"\\"),
             Self::Bash | Self::Sh | Self::Zsh => word.to_owned(),
         };

@@ -1,4 +1,5 @@
-//! Times, sizes and shares, in one grammar for TOML and the command line: `600s`, `1.5m`, `500ms`, `64M`, `64MiB`.
+//! Times, sizes and processor counts, in one grammar for TOML and the command line: `600s`, `1.5m`,
+//! `500ms`, `64M`, `64MiB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
-/// Why a time or a size was not taken.
+/// Why a time or a size is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidUnit {
     #[error("`{0}` is not a time; write 500ms, 30s, 10m, 1h or bare seconds")]
@@ -25,25 +26,25 @@ pub enum InvalidUnit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Duration);
 
-/// A number of bytes above zero: a whole number with `K`, `M`, `G` or `T` in either case, and `B` or `iB` behind it if
-/// wanted. Units are binary, whichever way they are written; bare numbers are bytes.
+/// A number of bytes above zero: a whole number with `K`, `M`, `G` or `T` in either case,
+/// optionally followed by `B` or `iB`. Units are binary in every spelling; bare numbers are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// A number of processors, in hundredths: a number with two decimals at most.
+/// A number of processors in hundredths: a number with at most two decimals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Processors(pub u32);
 
-/// The digits at the start and the unit after them.
+/// Splits a text into the digits at its start and the rest.
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// The number in front of a unit. Digits that do not fit are "too large", not "not a number".
-fn number(digits: &str, text: &str, not_one: InvalidUnit) -> Result<u64, InvalidUnit> {
+/// Parses the number before a unit. Digits that overflow are "too large", not "not a number".
+fn number(digits: &str, text: &str, invalid: InvalidUnit) -> Result<u64, InvalidUnit> {
     if digits.is_empty() {
-        return Err(not_one);
+        return Err(invalid);
     }
     match digits.parse() {
         Ok(0) => Err(InvalidUnit::Zero(shown(text))),
@@ -52,7 +53,7 @@ fn number(digits: &str, text: &str, not_one: InvalidUnit) -> Result<u64, Invalid
     }
 }
 
-/// An operator's word made fit for a message.
+/// Makes text of an operator fit for a message.
 fn shown(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_default).collect()
 }
@@ -61,7 +62,7 @@ impl FromStr for Time {
     type Err = InvalidUnit;
 
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
-        let not_one = || InvalidUnit::Time(shown(text));
+        let invalid = || InvalidUnit::Time(shown(text));
         let (whole, rest) = split(text.trim());
         let (part, unit) = match rest.strip_prefix('.') {
             Some(rest) => split(rest),
@@ -72,11 +73,11 @@ impl FromStr for Time {
             "" | "s" => 1_000_000_000,
             "m" => 60 * 1_000_000_000,
             "h" => 3_600 * 1_000_000_000,
-            _ => return Err(not_one()),
+            _ => return Err(invalid()),
         };
         // Nine decimals are as exact as any clock.
         if whole.is_empty() || part.is_empty() || part.len() > 9 {
-            return Err(not_one());
+            return Err(invalid());
         }
         let too_large = || InvalidUnit::TooLarge(shown(text));
         let parse = |digits: &str| digits.parse::<u128>().map_err(|_| too_large());
@@ -94,7 +95,7 @@ impl FromStr for Size {
     type Err = InvalidUnit;
 
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
-        let not_one = InvalidUnit::Size(shown(text));
+        let invalid = InvalidUnit::Size(shown(text));
         let (digits, unit) = split(text.trim());
         let mut letters = unit.chars();
         let bytes: u64 = match letters.next().map(|letter| letter.to_ascii_uppercase()) {
@@ -103,13 +104,13 @@ impl FromStr for Size {
             Some('M') => 1 << 20,
             Some('G') => 1 << 30,
             Some('T') => 1 << 40,
-            Some(_) => return Err(not_one),
+            Some(_) => return Err(invalid),
         };
-        let behind: &[&str] = if bytes == 1 { &[""] } else { &["", "B", "iB"] };
-        if !behind.contains(&letters.as_str()) {
-            return Err(not_one);
+        let suffixes: &[&str] = if bytes == 1 { &[""] } else { &["", "B", "iB"] };
+        if !suffixes.contains(&letters.as_str()) {
+            return Err(invalid);
         }
-        number(digits, text, not_one)?
+        number(digits, text, invalid)?
             .checked_mul(bytes)
             .map(Self)
             .ok_or_else(|| InvalidUnit::TooLarge(shown(text)))
@@ -120,17 +121,18 @@ impl FromStr for Processors {
     type Err = InvalidUnit;
 
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
-        let not_one = || InvalidUnit::Processors(shown(text));
+        let invalid = || InvalidUnit::Processors(shown(text));
         let (whole, part) = text.trim().split_once('.').unwrap_or((text.trim(), "0"));
         let digits =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if !digits(whole) || !digits(part) || part.len() > 2 {
-            return Err(not_one());
+            return Err(invalid());
         }
-        match number(&format!("{whole}{part:0<2}"), text, not_one())? {
-            // The kernel counts in milliseconds of a tenth of a second; nothing has more processors.
+        match number(&format!("{whole}{part:0<2}"), text, invalid())? {
+            // The kernel counts in thousandths of a tenth of a second; no machine has more
+            // processors.
             hundredths @ 1..=1_000_000 => {
-                u32::try_from(hundredths).map(Self).map_err(|_| not_one())
+                u32::try_from(hundredths).map(Self).map_err(|_| invalid())
             }
             _ => Err(InvalidUnit::TooLarge(shown(text))),
         }
@@ -165,10 +167,10 @@ impl fmt::Display for Size {
     }
 }
 
-/// Takes a string in the unit's own form, or a bare whole number.
-struct Written<T>(std::marker::PhantomData<T>);
+/// Deserializes a string in the unit's form, or a bare whole number.
+struct UnitVisitor<T>(std::marker::PhantomData<T>);
 
-impl<T: FromStr<Err = InvalidUnit>> Visitor<'_> for Written<T> {
+impl<T: FromStr<Err = InvalidUnit>> Visitor<'_> for UnitVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,19 +196,19 @@ impl<T: FromStr<Err = InvalidUnit>> Visitor<'_> for Written<T> {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Written(std::marker::PhantomData))
+        deserializer.deserialize_any(UnitVisitor(std::marker::PhantomData))
     }
 }
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Written(std::marker::PhantomData))
+        deserializer.deserialize_any(UnitVisitor(std::marker::PhantomData))
     }
 }
 
 impl<'de> Deserialize<'de> for Processors {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Written(std::marker::PhantomData))
+        deserializer.deserialize_any(UnitVisitor(std::marker::PhantomData))
     }
 }
 

@@ -1,8 +1,8 @@
-//! The frames between front end and supervisor, and the bounds on them.
+//! The frames between front end and supervisor, and their limits.
 //!
-//! One frame is one SOCK_SEQPACKET packet of at most [`FRAME_BYTES`], encoded with postcard.
-//! The front end is hostile to the supervisor: a frame *names* a profile, it cannot carry one,
-//! and everything in a frame is checked again: texts by [`Block::open`], numbers when it is planned.
+//! One frame is one SOCK_SEQPACKET packet of at most [`FRAME_BYTES`], encoded with postcard. The
+//! supervisor does not trust the front end: a frame *names* a profile and cannot carry one, and
+//! everything in it is checked again, texts by [`Block::open`] and numbers when the job is planned.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -18,21 +18,21 @@ use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
 use sys::memory;
 
-/// Largest frame in bytes, either way.
+/// Maximum size of a frame in bytes, in both directions.
 pub const FRAME_BYTES: usize = 64 << 10;
-/// Most of a [`Block`], of a script and of an input each that goes in the frame.
-const HERE_BYTES: usize = 16 << 10;
-/// Largest encoded [`Block`]: its parts at their limits, with room for lengths.
-const BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
+/// Maximum size of a [`Block`], a script or an input that is sent in the frame itself.
+const MAX_INLINE_BYTES: usize = 16 << 10;
+/// Maximum size of an encoded [`Block`]: its parts at their limits, with room for lengths.
+const MAX_BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
 
 /// A call's number on the link, chosen by the front end, unique while the call lives.
 pub type CallId = u64;
 
-/// The source of the program's standard input.
+/// Where the program's standard input comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinKind {
     Empty,
-    /// The bytes that the job brought.
+    /// The bytes that came with the job.
     Bytes,
     /// A pipe.
     Pipe,
@@ -40,19 +40,19 @@ pub enum StdinKind {
     Terminal,
 }
 
-/// The standard input that a job asks for.
+/// The standard input that a job requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobInput {
     Empty,
     Bytes(Carried),
-    /// The supervisor makes a pipe and sends its writing end back.
+    /// The supervisor makes a pipe and returns its writing end.
     Pipe,
-    /// The supervisor makes a terminal and sends its master back, to write to and to read from.
+    /// The supervisor makes a terminal and returns its master, for reading and writing.
     Terminal,
 }
 
 impl JobInput {
-    /// It without its bytes.
+    /// Returns the kind of input, without its bytes.
     pub fn kind(&self) -> StdinKind {
         match self {
             Self::Empty => StdinKind::Empty,
@@ -67,57 +67,58 @@ impl JobInput {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "one lives at a time, and most are jobs")]
 pub enum Request {
-    /// Run a job. Descriptors, in this order: the [`Block`], the script, the input, each only if it is
-    /// [`Carried::Sealed`].
+    /// Run a job. Descriptors, in this order: the [`Block`], the script, the input, each only if it
+    /// is [`Carried::Sealed`].
     Start(Start),
-    /// The caller takes the call back: TERM, grace, kill.
+    /// Cancel the call: SIGTERM, grace period, kill.
     Cancel { call: CallId },
-    /// Send a signal to the processes of a session's call, and none to its shell but INT.
+    /// Send a signal to the processes of a session's call; the shell itself only gets SIGINT.
     Signal { call: CallId, signal: JobSignal },
-    /// The call produced more output than it may: kill.
+    /// The call exceeded its output limit: kill it.
     OutputLimit { call: CallId },
-    /// Tell whether the call waits for its input, and if not, when it does. The number comes back.
+    /// Report whether the call waits for input, and if not, when it does. The answer repeats the
+    /// number.
     AskInput { call: CallId, number: u32 },
-    /// The session's shell ends; its next job gets a new one, on the same `/workspace`.
+    /// End the session's shell; its next job gets a new one with the same `/workspace`.
     Restart { session: SessionId },
-    /// The session ends, its shell and its `/workspace` with it.
+    /// End the session with its shell and its `/workspace`.
     Forget { session: SessionId },
-    /// Make room for one more session with this profile and workspace: where there is none, the first of
-    /// these ends in which nothing runs.
+    /// Make room for one more session with this profile and workspace: without room, end the first
+    /// idle session of these.
     MakeRoom { number: u32, profile: ProfileName, workspace: Workspace, from: Vec<SessionId> },
 }
 
-/// The place of the [`Block`], the script or the input of a job.
+/// How a [`Block`], a script or an input travels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carried {
     /// In the frame: at most 16 KiB.
-    Here(Vec<u8>),
+    Inline(Vec<u8>),
     /// In a sealed memfd among the frame's descriptors.
     Sealed,
 }
 
 impl Carried {
-    /// Puts `bytes` in the frame, or in a memfd that goes with it.
+    /// Puts `bytes` in the frame, or in a memfd that accompanies it.
     ///
     /// # Errors
-    /// When no memfd can be made.
+    /// If no memfd can be made.
     pub fn new(name: &CStr, bytes: Vec<u8>) -> Result<(Self, Option<OwnedFd>), WireError> {
-        if bytes.len() <= HERE_BYTES {
-            return Ok((Self::Here(bytes), None));
+        if bytes.len() <= MAX_INLINE_BYTES {
+            return Ok((Self::Inline(bytes), None));
         }
         Ok((Self::Sealed, Some(memory::sealed(name, &bytes)?)))
     }
 }
 
-/// A job, but for what has no place in a frame.
+/// A job, without the parts that travel as [`Carried`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     pub call: CallId,
     pub profile: ProfileName,
     pub workspace: Workspace,
-    /// Narrowing of what the profile's cells may reach.
+    /// Restricts what the profile's cells may reach.
     pub only: Option<Only>,
-    /// Profile of the session that has the workspace, where it is another than the job's.
+    /// Profile of the session that owns the workspace, if it differs from the job's.
     pub session_profile: Option<ProfileName>,
     pub session: Option<Within>,
     pub changes: ListChanges,
@@ -128,7 +129,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// How many descriptors must come with the frame.
+    /// Returns how many descriptors must come with the frame.
     pub fn descriptors(&self) -> usize {
         usize::from(self.block == Carried::Sealed)
             + usize::from(self.script == Some(Carried::Sealed))
@@ -136,7 +137,7 @@ impl Start {
     }
 }
 
-/// Arguments, environment and directory of a job: they may be too large for a frame.
+/// Arguments, environment and directory of a job, which may be too large for a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     pub argv: Argv,
@@ -144,7 +145,7 @@ pub struct Block {
     pub cwd: Cwd,
 }
 
-/// The fault of a frame that came over the link.
+/// A fault of a received frame.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     #[error("a frame that cannot be decoded")]
@@ -161,7 +162,7 @@ pub enum WireError {
     Invalid(#[from] crate::call::InvalidCall),
 }
 
-/// Why a job never left: what the machine lacks for it, or what is wrong with it.
+/// The failure of a job that could not be sent.
 impl From<WireError> for Failure {
     fn from(error: WireError) -> Self {
         if let WireError::Unreadable(error) = &error
@@ -174,29 +175,30 @@ impl From<WireError> for Failure {
 }
 
 impl Block {
-    /// The block of `job`: for the frame, or in a memfd.
+    /// Encodes the block of `job`, for the frame or in a memfd.
     ///
     /// # Errors
-    /// When no memfd can be made.
+    /// If no memfd can be made.
     pub fn carry(job: &Job) -> Result<(Carried, Option<OwnedFd>), WireError> {
         let block = Self { argv: job.argv.clone(), env: job.env.clone(), cwd: job.cwd.clone() };
         Carried::new(c"cofferdam-block", postcard::to_stdvec(&block)?)
     }
 
-    /// Reads a block that the front end sent, by the frame or in a memfd.
+    /// Reads a block of the front end, from the frame or a memfd.
     ///
     /// # Errors
-    /// When `fd` is no sealed memfd, is too large, or the block has a value that `call` refuses.
+    /// If `fd` is not a sealed memfd or is too large, or if the block has a value that `call`
+    /// refuses.
     pub fn open(carried: &Carried, fd: Option<OwnedFd>) -> Result<Self, WireError> {
         match (carried, fd) {
-            (Carried::Here(bytes), None) => Self::read(bytes),
+            (Carried::Inline(bytes), None) => Self::read(bytes),
             (Carried::Sealed, Some(fd)) => Self::read(&unsealed(fd)?),
-            (Carried::Here(_), Some(_)) => Err(WireError::Descriptors { got: 1, want: 0 }),
+            (Carried::Inline(_), Some(_)) => Err(WireError::Descriptors { got: 1, want: 0 }),
             (Carried::Sealed, None) => Err(WireError::Descriptors { got: 0, want: 1 }),
         }
     }
 
-    /// Decodes it, and checks every value in it again.
+    /// Decodes a block and checks every value in it.
     fn read(bytes: &[u8]) -> Result<Self, WireError> {
         let untrusted: Self = decode(bytes)?;
         let env: BTreeMap<String, String> =
@@ -211,11 +213,11 @@ impl Block {
 
 /// Reads the bytes of a sealed memfd.
 fn unsealed(fd: OwnedFd) -> Result<Vec<u8>, WireError> {
-    // Sealed first: only then do length and bytes stay what they are while we look.
+    // Sealed first: only then are length and contents stable.
     if !memory::is_sealed(&fd).unwrap_or(false) {
         return Err(WireError::NotSealed);
     }
-    memory::contents(&fd, BLOCK_BYTES).map_err(|error| match error.raw_os_error() {
+    memory::contents(&fd, MAX_BLOCK_BYTES).map_err(|error| match error.raw_os_error() {
         Some(libc::EFBIG) => WireError::TooLarge,
         Some(_) | None => error.into(),
     })
@@ -228,16 +230,17 @@ pub enum Event {
     Ready(Ready),
     /// The first frame: they cannot; nothing follows.
     Unable(Unable),
-    /// A job was handed over. Descriptors: its stdin when a pipe or a terminal, stdout, stderr.
-    /// `turn` is which job of its shell it is, from 1 on; 0 for one with a cell of its own.
+    /// A job was handed over. Descriptors: its stdin if a pipe or a terminal, stdout, stderr.
+    /// `turn` is the number of the job in its shell, from 1; 0 for a job in a fresh cell.
     Started { call: CallId, stdin: StdinKind, receipt: Receipt, turn: u64 },
-    /// A session has ended: nobody used it for as long as it is kept, or it was asked for.
+    /// A session has ended, because it was unused for too long or by request.
     Forgotten { session: SessionId },
     /// The answer to [`Request::MakeRoom`]: the session that is about to end, if one is.
     Room { number: u32, ends: Option<SessionId> },
-    /// The answer to [`Request::AskInput`]: at once, and once more when it waits.
+    /// The answer to [`Request::AskInput`]: at once, and again when the call waits.
     Input { call: CallId, number: u32, waits: Waits },
-    /// A connection of a call has closed, or was denied; it may have ended before. For the audit log.
+    /// A connection of a call was closed or denied, possibly after the call ended. For the audit
+    /// log.
     Connection { call: CallId, connection: Connection },
     /// Log lines of the supervisor, which has no stream to write them to.
     Logged { lines: Vec<String> },
@@ -245,27 +248,27 @@ pub enum Event {
     Ended { call: CallId, ended: Ended },
 }
 
-/// The supervisor's findings when it started.
+/// Findings of the supervisor when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     pub landlock_abi: u32,
     pub memory: MemoryHold,
-    /// The result of asking for a scope.
+    /// The result of requesting a scope.
     pub scope: ScopeResult,
     /// Profiles that cannot be used here, each with the reason.
     pub unusable: Vec<(ProfileName, String)>,
 }
 
-/// The result of asking the user's service manager for a scope with delegation.
+/// The result of requesting a scope with delegation from the user's service manager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScopeResult {
-    /// It was not wanted, or groups are had without.
+    /// Not requested, or control groups are available without.
     NotAsked,
-    /// Cells are held in this unit, after so long.
-    Had { unit: String, took: Duration },
-    /// There is nobody to ask.
+    /// Cells run in this unit; `took` is how long it took.
+    Granted { unit: String, took: Duration },
+    /// There is no service manager.
     NoManager,
-    /// In words, with nothing of the manager's that a terminal would obey.
+    /// The reason, without control characters of the manager's text.
     Refused { why: String },
 }
 
@@ -286,16 +289,16 @@ impl From<Unable> for Failure {
 /// Encodes a frame.
 ///
 /// # Errors
-/// When it would be larger than [`FRAME_BYTES`].
+/// If it would be larger than [`FRAME_BYTES`].
 pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, WireError> {
     let bytes = postcard::to_stdvec(frame)?;
     if bytes.len() > FRAME_BYTES { Err(WireError::TooLarge) } else { Ok(bytes) }
 }
 
-/// Decodes a frame; bytes left over are an error.
+/// Decodes a frame; remaining bytes are an error.
 ///
 /// # Errors
-/// When the bytes are not exactly one frame of this kind.
+/// If the bytes are not exactly one frame of this type.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
     let (frame, rest) = postcard::take_from_bytes(bytes)?;
     if rest.is_empty() { Ok(frame) } else { Err(postcard::Error::SerdeDeCustom.into()) }

@@ -46,10 +46,10 @@ impl Default for TargetReach {
 
 /// Private networks (RFC 1918, RFC 4193).
 pub(super) const PRIVATE: [Net; 4] = [
-    Net::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
-    Net::of(IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
-    Net::of(IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),
-    Net::of(IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
+    Net::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
+    Net::new(IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
+    Net::new(IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),
+    Net::new(IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
 ];
 /// Names of a laboratory, as the reference implementation has them.
 const LAB: &str = ".lab.internal";
@@ -57,7 +57,7 @@ const LAB: &str = ".lab.internal";
 impl TargetPlaces {
     /// Checks an address.
     pub(crate) fn address(&self, address: IpAddr) -> Result<(), String> {
-        self.network(&Net::of(address, 128))
+        self.network(&Net::new(address, 128))
     }
 
     /// Checks a network, every address of which must be within.
@@ -150,7 +150,7 @@ mod tests {
     fn a_network_is_within_only_whole_and_its_size_is_bounded() {
         let reach = TargetReach::default();
         assert_eq!(reach.within.network(&net("10.0.0.0/8")), Ok(()));
-        assert!(reach.within.network(&Net::of(Ipv4Addr::new(8, 0, 0, 0).into(), 6)).is_err());
+        assert!(reach.within.network(&Net::new(Ipv4Addr::new(8, 0, 0, 0).into(), 6)).is_err());
         assert_eq!(reach.too_large(&net("10.0.0.0/22")), None);
         let large = TooLarge { size: 2048, most: 1024, prefix: 22 };
         assert_eq!(reach.too_large(&net("10.0.0.0/21")), Some(large));

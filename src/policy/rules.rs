@@ -9,7 +9,7 @@ use super::commands;
 use super::flags::DeclaredCommand;
 use super::schema::WrittenCommand;
 use model::call::Asked;
-use model::defaults::LEAST_MEMORY;
+use model::defaults::MIN_MEMORY;
 use model::egress::Only;
 use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
@@ -316,7 +316,7 @@ fn egress(document: &Document, written: &WrittenRule) -> Result<Option<BTreeSet<
     let ids: BTreeSet<String> = egress.get_ref().iter().cloned().collect();
     let rules: Option<Vec<String>> = Some(ids.iter().cloned().collect());
     if !(Only { rules, ..Only::default() }).is_bounded() {
-        let message = format!("`egress` names more than {} rules", Only::MOST);
+        let message = format!("`egress` names more than {} rules", Only::MAX_ENTRIES);
         return Err(document.mistake(egress.span(), message));
     }
     match ids.contains("") {
@@ -366,11 +366,11 @@ impl WrittenLimits {
         if let Some(size) = self.memory.as_ref().filter(|size| size.get_ref().0 > profile.memory) {
             return raised(size.span(), "memory");
         }
-        let too_small = |size: &&Spanned<Size>| size.get_ref().0 < LEAST_MEMORY;
+        let too_small = |size: &&Spanned<Size>| size.get_ref().0 < MIN_MEMORY;
         if let Some(size) = self.memory.as_ref().filter(too_small) {
             let message =
                 format!("`memory` of {} is less than a cell can start with", size.get_ref());
-            let hint = format!("{} is the least; most programs need more", Size(LEAST_MEMORY));
+            let hint = format!("{} is the least; most programs need more", Size(MIN_MEMORY));
             return Err(document.mistake(size.span(), message).with_hint(hint));
         }
         if let Some(count) = &self.processes {

@@ -245,7 +245,7 @@ pub(super) fn url_place(word: &str) -> (&str, Vec<u16>) {
 /// Returns the network that a word of the form `ADDRESS/PREFIX` names, whatever bits are behind the prefix.
 pub(super) fn net(word: &str) -> Option<Net> {
     let (address, prefix) = word.split_once('/')?;
-    Some(Net::of(address.parse().ok()?, prefix.parse().ok()?))
+    Some(Net::new(address.parse().ok()?, prefix.parse().ok()?))
 }
 
 /// Returns the host of a URL that [`is_url`] took.

@@ -254,7 +254,7 @@ fn with(profile: &Profile, call: u32, grantable: &Grantable) -> Profile {
 fn assert_answer_is_true(call: u32, profile: &Profile, memory: MemoryHold) {
     let answer = grant_for(call, profile);
     let told = format!("{call} ({}) under {}: {answer:?}", name(call), profile.name);
-    assert_eq!(answer.grant().is_some(), answer.why_none().is_none(), "{told}");
+    assert_eq!(answer.grant().is_some(), answer.reason_for_none().is_none(), "{told}");
     let granted = with(profile, call, &answer);
     match &answer {
         Grantable::Key(_) | Grantable::CallAndExec(_) => {

@@ -278,10 +278,10 @@ fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, 
 /// Checks that a cell can start in its memory.
 fn check_memory(chain: &[&Layer<'_>]) -> Result<(), Mistake> {
     match latest(chain, |limits| limits.memory.as_ref()) {
-        Some((size, span, layer)) if size.0 < defaults::LEAST_MEMORY => {
+        Some((size, span, layer)) if size.0 < defaults::MIN_MEMORY => {
             let message = format!("`memory` of {size} is less than a cell can start with");
             let hint =
-                format!("{} is the least; most programs need more", Size(defaults::LEAST_MEMORY));
+                format!("{} is the least; most programs need more", Size(defaults::MIN_MEMORY));
             Err(layer.document.mistake(span, message).with_hint(hint))
         }
         Some(_) | None => Ok(()),

@@ -29,7 +29,7 @@ pub(super) fn limit(
 ) -> ProbeResult {
     let booted = Path::new("/run/systemd/system").exists();
     match (hold, scope) {
-        (MemoryHold::CgroupV2, ScopeResult::Had { took, .. }) => ok(in_scope(*took)),
+        (MemoryHold::CgroupV2, ScopeResult::Granted { took, .. }) => ok(in_scope(*took)),
         (MemoryHold::CgroupV2, _) => ok("cells are held by cgroup v2"),
         (MemoryHold::CgroupV1, _) => ok("cells are held by cgroup v1"),
         (MemoryHold::BestEffort, scope) => {
@@ -52,7 +52,9 @@ fn in_scope(took: Duration) -> String {
 fn best_effort(scope: &ScopeResult) -> String {
     let reason = match scope {
         ScopeResult::Refused { why } => format!(" ({why})"),
-        ScopeResult::NotAsked | ScopeResult::Had { .. } | ScopeResult::NoManager => String::new(),
+        ScopeResult::NotAsked | ScopeResult::Granted { .. } | ScopeResult::NoManager => {
+            String::new()
+        }
     };
     format!("best-effort: no memory cgroup can be had{reason}, a watchdog adds it up")
 }
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_scope_is_reported_with_its_time() {
-        let had = |millis| ScopeResult::Had {
+        let had = |millis| ScopeResult::Granted {
             unit: "cofferdam-1.scope".to_owned(),
             took: Duration::from_millis(millis),
         };

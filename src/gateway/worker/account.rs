@@ -404,7 +404,7 @@ mod tests {
         let mut account = Account::new(limits, 1);
         account.take_slot(1).expect("check_room");
         account.count_moved(&entry(1), Direction::Sent, 100);
-        // A second connection of the call is on its direction meanwhile.
+        // A second connection of the call is pending meanwhile.
         account.release_slot(1);
         account.begin(2);
         let refused = account.take_slot(1).expect_err("a call that is forgotten");

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::OwnedFd;
 
 use model::egress::Protocol;
-use model::egress::frames::{MOST_ADDRESSES, SocketAnswer, SocketRequest, decode, encode};
+use model::egress::frames::{MAX_ADDRESSES, SocketAnswer, SocketRequest, decode, encode};
 use nix::errno::Errno;
 use sys::socket::{PacketWait, receive, send_bytes};
 use tokio::io::unix::AsyncFd;
@@ -117,8 +117,8 @@ impl SocketSource {
     /// Returns those addresses that are the host's own, or may be. Addresses beyond the maximum of
     /// one request count as the host's own.
     pub(crate) async fn host_addresses(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
-        let queried: Vec<IpAddr> = addresses.iter().take(MOST_ADDRESSES).copied().collect();
-        let beyond = addresses.iter().skip(MOST_ADDRESSES).copied();
+        let queried: Vec<IpAddr> = addresses.iter().take(MAX_ADDRESSES).copied().collect();
+        let beyond = addresses.iter().skip(MAX_ADDRESSES).copied();
         let own = match self.ask(SocketRequest::Own { addresses: queried.clone() }).await {
             (SocketAnswer::Own { own }, _) if own.len() == queried.len() => own,
             _ => vec![true; queried.len()],

@@ -1,7 +1,7 @@
 //! The frames between supervisor and gateway: SOCK_SEQPACKET packets of at most [`FRAME_BYTES`], in postcard.
 //!
-//! The gateway parses what cells send, so the supervisor trusts nothing in its frames: texts are bounded and made
-//! harmless before they are shown. The generation of a cell makes a late frame harmless.
+//! The gateway parses what cells send, so the supervisor does not trust its frames: texts are
+//! bounded and escaped before they are shown. A cell's generation makes late frames harmless.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Connection, Only, Protocol, Tally};
 pub use crate::wire::{CallId, FRAME_BYTES, WireError, decode, encode};
 
-/// A cell, by its place among the supervisor's cells and how often that place was used.
+/// A cell, by its slot in the supervisor and the generation of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey {
     pub slot: u32,
@@ -20,23 +20,24 @@ pub struct CellKey {
 /// From the supervisor to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGateway {
-    /// A cell exists. Descriptors, in this order: its packet socket, and the end of a pipe that hangs up when the
-    /// cell's init has ended.
+    /// A cell exists. Descriptors, in this order: its packet socket, and the end of a pipe that
+    /// hangs up when the cell's init has ended.
     Open {
         cell: CellKey,
         /// Index in the list of profiles that the gateway was started with.
         profile: u16,
-        /// Random text of the cell, of which the placeholders of its secrets are made: [`super::placeholder`].
+        /// Random bytes that the placeholders of the cell's secrets are made from:
+        /// [`super::placeholder`].
         seed: [u8; 16],
     },
-    /// A call begins in the cell, and any before it is over. All that follows counts for it.
+    /// A call begins in the cell and ends the one before. Everything that follows counts for it.
     Begin {
         cell: CellKey,
         call: CallId,
-        /// Of what the profile allows, what this call may use; nothing narrows it if absent.
+        /// Restricts what the call may use of the profile's network; `None` means no restriction.
         only: Option<Only>,
     },
-    /// The call is over: asks for a [`FromGateway::Tally`], at once.
+    /// The call is over: requests a [`FromGateway::Tally`] at once.
     Ask { cell: CellKey, call: CallId },
     /// The cell is gone: its connections are closed.
     Close { cell: CellKey },
@@ -55,52 +56,54 @@ impl ToGateway {
 /// From the gateway to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGateway {
-    /// The first frame: it is confined, and serves.
+    /// The first frame: the gateway is confined, and serves.
     Up,
-    /// A connection of the cell has closed, or was denied. Only for the audit log: the gateway drops it when the
-    /// link is full.
+    /// A connection of the cell was closed or denied. Only for the audit log: the gateway drops the
+    /// frame if the link is full.
     Connection { cell: CellKey, call: CallId, connection: Connection },
     /// The answer to [`ToGateway::Ask`].
     Tally { cell: CellKey, call: CallId, tally: Tally },
-    /// The tally of a cell's last call, which its worker gives the gateway before it ends.
+    /// The tally of a cell's last call, which its worker leaves with the gateway before it exits.
     Last { cell: CellKey, call: CallId, tally: Tally },
     /// The network of one cell, or of all, is gone.
     Failed { cell: Option<CellKey>, why: String },
 }
 
-/// From a worker to the gateway, on a link of its own: a worker makes no socket itself. Answered in order.
+/// From a worker to the gateway, on a separate link: workers cannot make sockets. Answered in
+/// order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketRequest {
-    /// A socket that is connected to this destination; the port of an echo request means nothing.
+    /// A socket connected to this destination; the port of an echo request is ignored.
     Destination { protocol: Protocol, to: SocketAddr },
-    /// A socket that is connected to one of the resolvers, by its index in the list that the gateway was started with.
+    /// A socket connected to one of the resolvers, by its index in the gateway's list.
     Resolver { protocol: Protocol, index: u8 },
-    /// For each address, if it is the host's own. At most [`MOST_ADDRESSES`].
+    /// Asks for each address whether it is the host's own. At most [`MAX_ADDRESSES`] addresses.
     Own { addresses: Vec<IpAddr> },
 }
 
-/// Most addresses of one [`SocketRequest::Own`].
-pub const MOST_ADDRESSES: usize = 64;
+/// Maximum number of addresses in one [`SocketRequest::Own`].
+pub const MAX_ADDRESSES: usize = 64;
 
 /// The answer to a [`SocketRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketAnswer {
-    /// The socket comes with the frame. One of TCP may still be connecting.
+    /// The socket accompanies the frame. A TCP socket may still be connecting.
     Socket,
-    /// The destination is not one that the cell may reach now.
+    /// The cell may not reach the destination now.
     Refused { why: String },
-    /// The host has no route there, by this errno.
+    /// The host has no route there.
     NoRoute { errno: i32 },
     /// The socket cannot be made or connected.
     Failed { errno: i32 },
-    /// In the order of the request; true for an address of the host's own, or one whose route cannot be told.
+    /// In the order of the request; true for an address of the host, or one whose route is not
+    /// known.
     Own { own: Vec<bool> },
 }
 
 /// Encodes the answer to [`ToGateway::Ask`], leaving out rows until it fits in a frame.
 ///
 /// # Errors
-/// When it does not fit without any row.
+/// If it does not fit even without rows.
 pub fn encode_tally(cell: CellKey, call: CallId, mut tally: Tally) -> Result<Vec<u8>, WireError> {
     loop {
         match encode(&FromGateway::Tally { cell, call, tally: tally.clone() }) {
@@ -137,8 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_no_frame() {
-        // `*.example.org` is told by its length before it; any other pattern of that length is read again.
+    fn a_frame_with_an_invalid_name_is_refused() {
+        // `*.example.org` is preceded by its length; any other pattern of that length is parsed
+        // again.
         let only = Only {
             hosts: vec!["*.example.org".parse::<HostPattern>().expect("a host")],
             ..Only::default()

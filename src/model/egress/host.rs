@@ -1,16 +1,16 @@
-//! Names of hosts in rules: one name, or all names below one.
+//! Host names in rules: one name, or all names below one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a name, as the DNS bounds it (RFC 1035).
-const NAME_BYTES: usize = 253;
-/// Bytes of one label.
-const LABEL_BYTES: usize = 63;
+/// Maximum length of a DNS name (RFC 1035).
+const MAX_NAME_BYTES: usize = 253;
+/// Maximum length of a label.
+const MAX_LABEL_BYTES: usize = 63;
 
-/// A name of the DNS in lower case, or `*.` before one: all names below it, and not itself.
+/// A DNS name in lower case, or `*.` before one: all names below it, but not the name itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPattern {
@@ -20,7 +20,7 @@ pub struct HostPattern {
     below: bool,
 }
 
-/// Why a name of a host was not taken.
+/// Why a host name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHost {
     #[error("`{0}` would match every name; list the names, or `*.example.org`")]
@@ -40,7 +40,7 @@ pub enum InvalidHost {
 }
 
 impl HostPattern {
-    /// Returns true if `name` is meant; capitals and a dot at the end make no difference.
+    /// Returns true if the pattern matches `name`; case and a trailing dot are ignored.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         if !self.below {
@@ -53,7 +53,7 @@ impl HostPattern {
         end.eq_ignore_ascii_case(&self.name) && before.len() > 1 && before.ends_with('.')
     }
 
-    /// Returns true if each name that `other` matches is matched by this one too.
+    /// Returns true if this pattern matches every name that `other` matches.
     pub fn covers(&self, other: &Self) -> bool {
         match (self.below, other.below) {
             (true, true) => self.name == other.name || self.matches(&other.name),
@@ -62,7 +62,7 @@ impl HostPattern {
         }
     }
 
-    /// Returns the name, if this is exactly one.
+    /// Returns the name if the pattern is exactly one.
     pub fn exact(&self) -> Option<&str> {
         (!self.below).then_some(self.name.as_str())
     }
@@ -84,10 +84,11 @@ impl FromStr for HostPattern {
         if name.parse::<std::net::IpAddr>().is_ok() {
             return Err(InvalidHost::Address(shown()));
         }
-        if name.len() > NAME_BYTES || !name.split('.').all(is_label) {
+        if name.len() > MAX_NAME_BYTES || !name.split('.').all(is_label) {
             return Err(InvalidHost::NotAName(shown()));
         }
-        // `inet_aton` reads 0x7f.1 and 2130706433 as addresses: no top-level domain begins with a digit.
+        // `inet_aton` parses 0x7f.1 and 2130706433 as addresses; no top-level domain begins with a
+        // digit.
         if name
             .rsplit('.')
             .next()
@@ -99,16 +100,16 @@ impl FromStr for HostPattern {
             return Err(InvalidHost::TopLevel(shown()));
         }
         match super::never::name(name) {
-            Some(why) => Err(InvalidHost::Never(shown(), why)),
+            Some(reason) => Err(InvalidHost::Never(shown(), reason)),
             None => Ok(Self { name: name.to_owned(), below }),
         }
     }
 }
 
-/// Returns true for a label of letters, digits, `-` and `_`, which names of services begin with.
+/// Returns true for a label of letters, digits, `-` and `_`, which begins names of services.
 fn is_label(label: &str) -> bool {
     let all = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-    all && (1..=LABEL_BYTES).contains(&label.len())
+    all && (1..=MAX_LABEL_BYTES).contains(&label.len())
         && !label.starts_with('-')
         && !label.ends_with('-')
 }

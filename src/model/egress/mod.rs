@@ -1,7 +1,8 @@
-//! The network that a profile grants its cells, and the frames by which the supervisor and the gateway speak of it.
+//! The network that a profile grants its cells, and the frames between supervisor and gateway.
 //!
-//! `host` and `net` are the spellings of rules, `never` has the addresses and names that no rule reaches, `frames`
-//! the messages; `within` compares two networks. *Invariant:* plain data and rules over it: nothing here does I/O or reads TOML.
+//! `host` and `net` parse rules, `never` lists the addresses and names that no rule reaches,
+//! `frames` has the messages, and `within` compares two networks. *Invariant:* plain data and rules
+//! over it: no I/O, no TOML.
 
 pub mod frames;
 mod host;
@@ -31,21 +32,21 @@ pub use tally::{
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkClass {
-    /// Nothing, not even loopback.
+    /// Not even loopback.
     #[default]
     None,
-    /// The cell's own loopback, up: reaches the cell alone.
+    /// Loopback only.
     Loopback,
-    /// Loopback, and what the profile's rules name.
+    /// Loopback, and destinations of the profile's rules.
     AllowList,
-    /// Loopback, addresses of private networks (RFC 1918, RFC 4193), and what the rules name.
+    /// Loopback, private networks (RFC 1918, RFC 4193), and destinations of the rules.
     Private,
-    /// Loopback, and every address that is not on the list of [`mod@never`].
+    /// Loopback, and every address that [`mod@never`] does not list.
     Any,
 }
 
 impl NetworkClass {
-    /// Returns the word of the profile key `network.class`.
+    /// Returns its name, the value of the profile key `network.class`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -70,7 +71,7 @@ impl NetworkClass {
     }
 }
 
-/// The network of a profile: its class, rules and limits. The gateway is started with one for each profile.
+/// The network of a profile: class, rules and limits. The gateway has one for each profile.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Egress {
     pub class: NetworkClass,
@@ -78,7 +79,7 @@ pub struct Egress {
     pub limits: EgressLimits,
 }
 
-/// As a line: `10.0.0.1/32 port 80, 443`.
+/// Formats on one line: `10.0.0.1/32 port 80, 443`.
 impl fmt::Display for Only {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_nothing() {
@@ -103,7 +104,7 @@ impl fmt::Display for Only {
 }
 
 impl Egress {
-    /// Returns true if cells reach the host of this name by HTTPS.
+    /// Returns true if cells can reach the named host by HTTPS.
     pub fn reaches(&self, name: &str) -> bool {
         let has = |rule: &EgressRule| {
             rule.hosts.iter().any(|host| host.matches(name))
@@ -112,7 +113,7 @@ impl Egress {
         self.class == NetworkClass::Any || self.rules.iter().any(has)
     }
 
-    /// Returns what is left of it for a call that may use these rules alone.
+    /// Returns what remains for a call that may only use these rules.
     #[must_use]
     pub fn narrowed(mut self, rules: &[String]) -> Self {
         if self.class.has_egress() {
@@ -123,7 +124,7 @@ impl Egress {
     }
 }
 
-/// One `[[egress]]` table of a profile: who may be reached, and how.
+/// One `[[egress]]` table of a profile: which destinations may be reached, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressRule {
     /// Name of the rule in replies, in the audit log and in policies.
@@ -132,24 +133,24 @@ pub struct EgressRule {
     pub hosts: Vec<HostPattern>,
     /// Networks whose addresses cells may reach.
     pub nets: Vec<Net>,
-    /// Ports of TCP and UDP. Empty only where the rule is for ICMP alone.
+    /// TCP and UDP ports. Empty only if the rule is for ICMP alone.
     pub ports: Vec<PortRange>,
     pub protocols: Protocols,
-    /// Requests that are allowed; empty means that connections are relayed unread.
+    /// Allowed HTTP requests; empty means that connections are relayed without reading requests.
     pub http: Vec<HttpRule>,
-    /// Credential that the gateway puts in requests to these hosts.
+    /// Credential that the gateway puts into requests to these hosts.
     pub secret: Option<SecretUse>,
     pub why: String,
 }
 
 impl EgressRule {
-    /// Returns true if the gateway reads the requests to these hosts, which ends their TLS.
+    /// Returns true if the gateway intercepts the requests to these hosts, which ends their TLS.
     pub fn intercepts(&self) -> bool {
         !self.http.is_empty() || self.secret.is_some()
     }
 }
 
-/// As a line: `pypi.org, files.pythonhosted.org port 443`.
+/// Formats on one line: `pypi.org, files.pythonhosted.org port 443`.
 impl fmt::Display for EgressRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts = self.hosts.iter().map(ToString::to_string);
@@ -171,7 +172,7 @@ impl fmt::Display for EgressRule {
 pub struct Protocols {
     pub tcp: bool,
     pub udp: bool,
-    /// Echo requests and their answers, of ICMP and ICMPv6.
+    /// ICMP and ICMPv6 echo requests and replies.
     pub icmp: bool,
 }
 
@@ -179,28 +180,28 @@ impl Protocols {
     pub const TCP: Self = Self { tcp: true, udp: false, icmp: false };
     pub const ALL: Self = Self { tcp: true, udp: true, icmp: true };
 
-    /// Returns true if one of them has ports.
+    /// Returns true if one of the protocols has ports.
     pub fn has_ports(self) -> bool {
         self.tcp || self.udp
     }
 
-    /// Returns the words of the key `protocols`.
+    /// Returns their names, the values of the key `protocols`.
     pub fn names(self) -> Vec<&'static str> {
         let all = [(self.tcp, "tcp"), (self.udp, "udp"), (self.icmp, "icmp")];
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
 }
 
-/// HTTP requests that a rule allows: one of the methods with one of the paths.
+/// HTTP requests that a rule allows: any of the methods with any of the paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpRule {
     /// Upper case, as in the request line.
     pub methods: Vec<String>,
-    /// Each begins with `/`; `*` stands for one segment, `**` for any number of them.
+    /// Globs that begin with `/`; `*` stands for one segment, `**` for any number of them.
     pub paths: Vec<String>,
 }
 
-/// Use of a secret by a rule: the cell has a placeholder, and the gateway replaces it on the way out.
+/// How a rule uses a secret: the cell has a placeholder, which the gateway replaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretUse {
     /// Name of a `[[secret]]` of the server.
@@ -208,15 +209,15 @@ pub struct SecretUse {
     /// Name of the header whose value is replaced, in lower case.
     pub header: String,
     pub form: SecretForm,
-    /// Variable of the cell that holds the placeholder.
+    /// Environment variable of the cell that holds the placeholder.
     pub env: String,
 }
 
-/// The place of a secret on the host, which the gateway alone reads.
+/// Where the host stores a secret, which only the gateway reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
     File(std::path::PathBuf),
-    /// A credential of systemd, by its name.
+    /// A systemd credential, by name.
     Credential(String),
     /// A variable of the server's environment.
     Env(String),
@@ -234,20 +235,20 @@ pub enum SecretForm {
     Plain,
 }
 
-/// EgressLimits on the network of a call: `[egress_limits]`.
+/// Network limits of a call: `[egress_limits]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressLimits {
     /// Connections and flows that are open at the same time.
     pub connections: u32,
-    /// Bytes that a call may send; `None` is without limit.
+    /// Maximum number of bytes that a call may send; `None` means no limit.
     pub sent: Option<u64>,
-    /// Bytes that a call may receive; `None` is without limit.
+    /// Maximum number of bytes that a call may receive; `None` means no limit.
     pub received: Option<u64>,
-    /// Bytes per second, both ways together; `None` is without limit.
+    /// Bytes per second in both directions together; `None` means no limit.
     pub rate: Option<u64>,
-    /// Bytes that all calls of a session together may send; `None` is without limit.
+    /// Maximum number of bytes that all calls of a session may send; `None` means no limit.
     pub session_sent: Option<u64>,
-    /// Bytes that all calls of a session together may receive; `None` is without limit.
+    /// Maximum number of bytes that all calls of a session may receive; `None` means no limit.
     pub session_received: Option<u64>,
 }
 
@@ -265,39 +266,43 @@ impl Default for EgressLimits {
 }
 
 impl EgressLimits {
-    /// Most connections that a profile may allow at the same time, and the value unless it says otherwise.
+    /// Maximum and default number of simultaneous connections of a profile.
     pub const CONNECTIONS: u32 = 256;
 }
 
-/// The narrowing of one call: of what the profile allows, only this. Each list that is not empty must match.
+/// Restricts the network of one call within its profile. Each non-empty list must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Only {
-    /// Rules of the profile, by their ids; all, and its class, if absent.
+    /// Ids of the rules that may be used; `None` means all, and the profile's class.
     pub rules: Option<Vec<String>>,
-    /// Hosts and networks of which one must match the destination.
+    /// Hosts, of which one must match the destination unless a network does.
     pub hosts: Vec<HostPattern>,
+    /// Networks, of which one must match the destination unless a host does.
     pub nets: Vec<Net>,
     pub ports: Vec<PortRange>,
-    /// Networks of which one must have the address, by whatever name it was found.
+    /// Networks that must contain the address, whatever its name.
     pub within: Vec<Net>,
-    /// True if no address of a private network is reached, by whatever rule or name.
+    /// True if private addresses are excluded, whatever rule or name allows them.
     pub is_public: bool,
 }
 
 impl Only {
-    /// Most entries of each list, so that the narrowing fits in a frame.
-    pub const MOST: usize = 128;
+    /// Maximum number of entries of each list, so that it fits a frame.
+    pub const MAX_ENTRIES: usize = 128;
 
-    /// Returns true if nothing is left of the profile's network.
+    /// Returns true if the call may use no network at all.
     fn is_nothing(&self) -> bool {
         self.rules.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// Returns true if each list has at most [`Self::MOST`] entries, and no id is long.
+    /// Returns true if each list has at most [`Self::MAX_ENTRIES`] entries and the ids are short
+    /// enough.
     pub fn is_bounded(&self) -> bool {
         let rules = self.rules.as_deref().unwrap_or_default();
         let longest = [rules.len(), self.hosts.len(), self.nets.len()].into_iter();
-        longest.chain([self.ports.len(), self.within.len()]).all(|length| length <= Self::MOST)
+        longest
+            .chain([self.ports.len(), self.within.len()])
+            .all(|length| length <= Self::MAX_ENTRIES)
             && rules.iter().map(String::len).sum::<usize>() <= 16 << 10
     }
 }

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::never;
 
-/// A network of addresses, IPv4 or IPv6, in CIDR notation; without a `/` it is one address.
+/// An IPv4 or IPv6 network in CIDR notation; without `/` a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Net {
-    /// First address: the bits behind the prefix are zero.
+    /// First address: all bits after the prefix are zero.
     first: IpAddr,
     prefix: u8,
 }
 
-/// Why a network was not taken.
+/// Why a network is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNet {
     #[error("`{0}` is not a network; write 10.20.0.0/16, fd12::/48 or one address")]
@@ -31,8 +31,9 @@ pub enum InvalidNet {
 }
 
 impl Net {
-    /// Makes the network of the first `prefix` bits of an address. A prefix beyond its length means the address.
-    pub const fn of(address: IpAddr, prefix: u8) -> Self {
+    /// Makes the network of the first `prefix` bits of an address. A longer prefix than the address
+    /// means the address.
+    pub const fn new(address: IpAddr, prefix: u8) -> Self {
         match address {
             IpAddr::V4(v4) => {
                 let prefix = if prefix > 32 { 32 } else { prefix };
@@ -47,7 +48,8 @@ impl Net {
         }
     }
 
-    /// Returns true for an address of the network. An IPv4 address is in no IPv6 network, mapped or not.
+    /// Returns true for an address in the network. No IPv6 network contains an IPv4 address, mapped
+    /// or not.
     pub const fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address) {
             (IpAddr::V4(first), IpAddr::V4(v4)) => {
@@ -106,7 +108,7 @@ impl FromStr for Net {
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix: u8 = match prefix {
             None => longest,
-            // `parse` takes a sign and zeros in front too.
+            // `parse` would also accept a sign and leading zeros.
             Some(text) if text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
                 text.parse().map_err(|_| not_a_net())?
             }
@@ -115,7 +117,7 @@ impl FromStr for Net {
         if prefix > longest {
             return Err(not_a_net());
         }
-        let net = Self::of(address, prefix);
+        let net = Self::new(address, prefix);
         if net.first != address {
             return Err(InvalidNet::Bits(shown(), net));
         }
@@ -123,7 +125,7 @@ impl FromStr for Net {
             return Err(InvalidNet::Translated(shown()));
         }
         match never::net(&net) {
-            Some(why) => Err(InvalidNet::Never(shown(), why)),
+            Some(reason) => Err(InvalidNet::Never(shown(), reason)),
             None => Ok(net),
         }
     }
@@ -149,14 +151,14 @@ impl From<Net> for String {
     }
 }
 
-/// Ports from `first` to `last`, both among them.
+/// Ports from `first` to `last`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortRange {
     pub first: u16,
     pub last: u16,
 }
 
-/// Why ports were not taken.
+/// Why a port range is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a port; write 443 or \"1-1024\", each from 1 to 65535")]
 pub struct InvalidPorts(pub String);
@@ -171,12 +173,13 @@ impl PortRange {
         self.first <= port && port <= self.last
     }
 
-    /// Returns true if it is this port and no other: ports of [`never::NAMED_PORTS`] are reached by such alone.
+    /// Returns true if the range is exactly this port: ports of [`never::NAMED_PORTS`] are only
+    /// allowed that way.
     pub const fn names(self, port: u16) -> bool {
         self.first == port && self.last == port
     }
 
-    /// Returns true if every port of `other` is among these.
+    /// Returns true if the range contains every port of `other`.
     pub const fn covers(self, other: Self) -> bool {
         self.first <= other.first && other.last <= self.last
     }

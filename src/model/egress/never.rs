@@ -1,26 +1,27 @@
-//! Addresses and names that no cell reaches, whatever its rules say: the host itself, its link, and the services by
-//! which clouds hand out credentials.
+//! Addresses and names that no cell may reach, whatever its rules say: the host, its link, and
+//! cloud services that hand out credentials.
 //!
-//! An IPv6 address that stands for an IPv4 one (mapped, compatible, translated, 6to4, NAT64, Teredo, ISATAP) is
-//! judged by that one. Beside this list, the gateway refuses every address that the host calls its own.
+//! An IPv6 address that stands for an IPv4 one (mapped, compatible, translated, 6to4, NAT64,
+//! Teredo, ISATAP) is judged by that one. In addition to this list, the gateway refuses all
+//! addresses of the host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::net::Net;
 
-/// Ports that only a rule reaches which names them alone: mail, and other resolvers than the gateway's.
+/// Ports that a rule must name one by one: mail, and DNS resolvers other than the gateway's.
 pub const NAMED_PORTS: [u16; 3] = [25, 53, 853];
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Net {
-    Net::of(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix)
+    Net::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix)
 }
 
 const fn v6(start: [u16; 2], end: u16, prefix: u8) -> Net {
     let [a, b] = start;
-    Net::of(IpAddr::V6(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, end)), prefix)
+    Net::new(IpAddr::V6(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, end)), prefix)
 }
 
-/// The networks, each with what it is.
+/// The networks, each with its description.
 const NETS: [(Net, &str); 20] = [
     (v4(0, 0, 0, 0, 8), "the host itself"),
     (v4(127, 0, 0, 0, 8), "loopback"),
@@ -38,54 +39,58 @@ const NETS: [(Net, &str); 20] = [
     (v6([0xfd00, 0x0ec2], 0, 32), "a cloud's metadata"),
     (v6([0xfd00, 0x0042], 0x0042, 128), "a cloud's metadata"),
     (v6([0xfd20, 0x00ce], 0x0254, 128), "a cloud's metadata"),
-    // Its form is the network's own (RFC 8215), so the IPv4 address in it cannot be read.
+    // The network defines the form of these addresses (RFC 8215), so the IPv4 address in them
+    // cannot be extracted.
     (LOCAL_NAT64, "a local translation of IPv4"),
     (v6([0x0100, 0], 0, 64), "discarded"),
     (v6([0x5f00, 0], 0, 16), "segment routing"),
     (v6([0x2001, 0x0010], 0, 28), "identifiers, not addresses"),
 ];
 
-const LOCAL_NAT64: Net = Net::of(IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0)), 48);
+const LOCAL_NAT64: Net = Net::new(IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0)), 48);
 
-/// Networks of IPv6 that hold addresses of IPv4.
+/// IPv6 networks that embed IPv4 addresses.
 const TRANSLATIONS: [Net; 6] = [
-    Net::of(IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0)), 96),
-    Net::of(IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0)), 96),
+    Net::new(IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0)), 96),
+    Net::new(IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0)), 96),
     v6([0x64, 0xff9b], 0, 96),
     v6([0x2002, 0], 0, 16),
     v6([0x2001, 0], 0, 32),
-    // Compatible addresses, which hold :: and ::1 too.
+    // Compatible addresses, which include :: and ::1.
     v6([0, 0], 0, 96),
 ];
 
-/// Networks that only a rule's `nets` reach, never a name or a class: carriers' and benchmarks'.
+/// Networks that only `nets` of a rule may allow, neither a name nor a class: carriers' and
+/// benchmarks'.
 const ONLY_BY_NET: [Net; 2] = [v4(100, 64, 0, 0, 10), v4(198, 18, 0, 0, 15)];
 
-/// Networks that the class `private` means (RFC 1918, RFC 4193).
+/// Networks of the class `private` (RFC 1918, RFC 4193).
 pub(super) const PRIVATE: [Net; 4] =
     [v4(10, 0, 0, 0, 8), v4(172, 16, 0, 0, 12), v4(192, 168, 0, 0, 16), v6([0xfc00, 0], 0, 7)];
 
-/// Returns the reason if no cell may reach the address. The host's own addresses are not known here.
+/// Returns the reason if no cell may reach the address. The host's own addresses are not known
+/// here.
 pub fn never(address: IpAddr) -> Option<&'static str> {
     listed(address)
         .or_else(|| meanings(address).into_iter().flatten().find_map(|v4| listed(v4.into())))
 }
 
 fn listed(address: IpAddr) -> Option<&'static str> {
-    NETS.iter().find(|(net, _)| net.contains(address)).map(|(_, why)| *why)
+    NETS.iter().find(|(net, _)| net.contains(address)).map(|(_, reason)| *reason)
 }
 
-/// Returns the reason if no address of the network can be reached.
+/// Returns the reason if no address of the network may be reached.
 pub fn net(net: &Net) -> Option<&'static str> {
-    NETS.iter().find(|(never, _)| never.covers(net)).map(|(_, why)| *why)
+    NETS.iter().find(|(never, _)| never.covers(net)).map(|(_, reason)| *reason)
 }
 
-/// Returns true for a network of addresses that stand for IPv4 ones.
+/// Returns true for a network of addresses that stand for IPv4 addresses.
 pub(super) fn is_translation(net: &Net) -> bool {
     self::net(net).is_none() && TRANSLATIONS.iter().any(|translation| translation.covers(net))
 }
 
-/// Returns the address that is meant: the IPv4 one for an IPv6 address that maps or translates it.
+/// Returns the effective address: for an IPv6 address that maps or translates an IPv4 one, the
+/// latter.
 pub fn meant(address: IpAddr) -> IpAddr {
     match meanings(address) {
         [Some(v4), _] => v4.into(),
@@ -93,7 +98,7 @@ pub fn meant(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns true if only a rule's `nets` reach the address.
+/// Returns true if only `nets` of a rule may allow the address.
 pub fn only_by_net(address: IpAddr) -> bool {
     let address = meant(address);
     ONLY_BY_NET.iter().any(|net| net.contains(address))
@@ -105,7 +110,8 @@ pub fn is_private(address: IpAddr) -> bool {
     never(address).is_none() && PRIVATE.iter().any(|net| net.contains(address))
 }
 
-/// Returns the IPv4 addresses within an IPv6 one; the first is where its packets go. Teredo has the server's too.
+/// Returns the IPv4 addresses within an IPv6 one; the first is where its packets are sent. Teredo
+/// also has its server's.
 fn meanings(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
     let IpAddr::V6(v6) = address else { return [None, None] };
     let [a, b, c, d, e, f, g, h] = v6.segments();
@@ -114,20 +120,20 @@ fn meanings(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
         Some(Ipv4Addr::new(a, b, c, d))
     };
     match [a, b, c, d, e, f] {
-        // :: and ::1 are their own.
+        // :: and ::1 stand for themselves.
         [0, 0, 0, 0, 0, 0] if g == 0 && h <= 1 => [None, None],
         [0, 0, 0, 0, 0, 0 | 0xffff] | [0, 0, 0, 0, 0xffff, 0] | [0x64, 0xff9b, 0, 0, 0, 0] => {
             [join(g, h), None]
         }
         [0x2002, high, low, ..] => [join(high, low), None],
         [0x2001, 0, high, low, ..] => [join(!g, !h), join(high, low)],
-        // ISATAP (RFC 5214): the interface's part of the address.
+        // ISATAP (RFC 5214): the interface part of the address.
         [_, _, _, _, 0 | 0x0200, 0x5efe] => [join(g, h), None],
         _ => [None, None],
     }
 }
 
-/// Returns the reason if no cell may resolve the name, which is in lower case without a dot at its end.
+/// Returns the reason if no cell may resolve the name, given in lower case without a trailing dot.
 pub fn name(name: &str) -> Option<&'static str> {
     let top = name.rsplit('.').next().unwrap_or(name);
     match (name, top) {

@@ -1,13 +1,14 @@
-//! Paths of requests, and the globs of a rule that they are held against.
+//! Request paths, and the globs of rules that they are matched against.
 //!
-//! Servers disagree about the spelling of a path: `%2F` may be a slash or a letter of a name, `//` one slash or two,
-//! `;x` a parameter or text. So a path is read in each of these ways, and a rule must take every reading. Spellings
-//! with which servers are attacked and which no honest client sends are refused outright.
+//! Servers disagree about the spelling of a path: `%2F` may be a slash or part of a name, `//` one
+//! slash or two, `;x` a parameter or text. So a path is read in each of these ways, and a rule must
+//! match every reading. Spellings that are used in attacks and that no honest client sends are
+//! refused.
 
-/// Longest path of a request, in bytes.
-const LONGEST: usize = 8 * 1024;
-/// Most segments of a path.
-const MOST_SEGMENTS: usize = 256;
+/// Maximum length of a request path in bytes.
+const MAX_PATH_BYTES: usize = 8 * 1024;
+/// Maximum number of segments in a path.
+const MAX_SEGMENTS: usize = 256;
 
 /// A glob of a rule: `*` stands for any text within one segment, `**` for any number of segments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +23,15 @@ enum Piece {
 }
 
 impl PathPattern {
-    /// Reads a glob.
+    /// Parses a glob.
     ///
     /// # Errors
-    /// When it is none: says why.
+    /// Why the text is not a valid glob.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix('/') else {
             return Err(format!("`{text}` is no path: it begins with `/`"));
         };
-        if text.len() > LONGEST || rest.split('/').count() > MOST_SEGMENTS {
+        if text.len() > MAX_PATH_BYTES || rest.split('/').count() > MAX_SEGMENTS {
             return Err("a path is longer than 8 KiB or 256 segments".into());
         }
         let mut segments = Vec::new();
@@ -42,14 +43,14 @@ impl PathPattern {
         Ok(Self { segments })
     }
 
-    /// Says whether one reading of a path is what the glob describes.
+    /// Returns true if the glob matches one reading of a path.
     fn takes(&self, reading: &[String]) -> bool {
         let is_star = |piece: &Piece| *piece == Piece::AnySegments;
         wild(&self.segments, reading, is_star, |piece, segment| match piece {
             Piece::AnySegments => true,
             Piece::Segment(glob) => {
                 let is_star = |byte: &u8| *byte == b'*';
-                // `*` stands for a segment, and an empty one is none.
+                // `*` does not match an empty segment.
                 let is_name = !segment.is_empty() || glob.is_empty();
                 is_name && wild(glob.as_bytes(), segment.as_bytes(), is_star, |a, b| a == b)
             }
@@ -57,13 +58,13 @@ impl PathPattern {
     }
 }
 
-/// Reads one segment of the glob `whole`.
+/// Parses one segment of the glob `whole`.
 fn piece(whole: &str, part: &str, is_last: bool) -> Result<Piece, String> {
     let fault = match part {
         "**" => return Ok(Piece::AnySegments),
         "" if !is_last => "has an empty segment",
         "." | ".." => "has a dot segment",
-        _ if part.contains("**") => "has `**` beside other text; it stands for whole segments",
+        _ if part.contains("**") => "has `**` next to other text; it stands for whole segments",
         _ if part.contains(['%', ';', '?', '#', '\\']) => {
             "holds one of `% ; ? # \\`; globs are of decoded paths, without a query"
         }
@@ -73,14 +74,16 @@ fn piece(whole: &str, part: &str, is_last: bool) -> Result<Piece, String> {
     Err(format!("the path `{whole}` {fault}"))
 }
 
-/// Matches `text` against `pattern` in time that grows with their product at most: only the last star is tried again.
+/// Matches `text` against `pattern`, in time bounded by the product of their lengths: only the last
+/// star is retried.
 fn wild<P, T>(
     pattern: &[P],
     text: &[T],
     is_star: impl Fn(&P) -> bool,
     equal: impl Fn(&P, &T) -> bool,
 ) -> bool {
-    let (mut at, mut position) = (0, 0);
+    let mut at = 0;
+    let mut position = 0;
     let mut last: Option<(usize, usize)> = None;
     while let Some(item) = text.get(position) {
         match pattern.get(at) {
@@ -103,26 +106,26 @@ fn wild<P, T>(
     pattern.get(at..).unwrap_or_default().iter().all(is_star)
 }
 
-/// A path of a request, in each of the ways in which a server may read it.
+/// A request path, in each of the ways in which a server may read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestPath {
     readings: Vec<Vec<String>>,
 }
 
 impl RequestPath {
-    /// Reads the path of a request as it was sent, without its query.
+    /// Parses the path of a request as it was sent, without its query.
     ///
     /// # Errors
-    /// When servers could take it for another one: says why.
+    /// Why servers could read it as another path.
     pub fn parse(raw: &str) -> Result<Self, &'static str> {
         let rest = raw.strip_prefix('/').ok_or("the path does not begin with `/`")?;
-        if raw.len() > LONGEST || rest.split('/').count() > MOST_SEGMENTS {
+        if raw.len() > MAX_PATH_BYTES || rest.split('/').count() > MAX_SEGMENTS {
             return Err("the path is longer than 8 KiB or 256 segments");
         }
         if !raw.bytes().all(is_path_byte) {
             return Err("the path holds bytes that have to be percent-encoded");
         }
-        // As names that may hold a slash, and as a path whose encoded slashes are slashes.
+        // Two readings: names that may contain a slash, and encoded slashes as separators.
         let names = rest.split('/').map(decoded).collect::<Result<Vec<_>, _>>()?;
         let slashes: Vec<String> = decoded(rest)?.split('/').map(str::to_owned).collect();
         let mut readings = vec![names, slashes];
@@ -139,18 +142,19 @@ impl RequestPath {
         }
     }
 
-    /// Says whether every reading is taken by one of `patterns`.
+    /// Returns true if every reading matches one of `patterns`.
     pub fn is_taken_by(&self, patterns: &[PathPattern]) -> bool {
         self.readings.iter().all(|reading| patterns.iter().any(|pattern| pattern.takes(reading)))
     }
 }
 
-/// Bytes that RFC 3986 has in a path.
+/// Returns true for bytes that RFC 3986 allows in a path.
 fn is_path_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@%".contains(&byte)
 }
 
-/// Decodes percent-encoding once. Refuses control characters, bytes that are no UTF-8, and text that is still encoded.
+/// Decodes percent-encoding once. Refuses control characters, invalid UTF-8, and text that is still
+/// encoded.
 fn decoded(text: &str) -> Result<String, &'static str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -175,7 +179,7 @@ fn decoded(text: &str) -> Result<String, &'static str> {
     Ok(decoded)
 }
 
-/// Reads two hexadecimal digits; returns their byte and the rest.
+/// Parses two hexadecimal digits; returns their byte and the rest.
 fn encoded_byte(text: &[u8]) -> Option<(u8, &[u8])> {
     let (digits, rest) = text.split_at_checked(2)?;
     let digits = std::str::from_utf8(digits).ok()?;
@@ -189,19 +193,19 @@ fn without_parameters(segment: &str) -> String {
     segment.split(';').next().unwrap_or_default().to_owned()
 }
 
-/// Merges slashes that follow each other; the last segment stays, empty or not.
+/// Merges consecutive slashes; the last segment stays, empty or not.
 fn without_empty(reading: &[String]) -> Vec<String> {
     let Some((last, before)) = reading.split_last() else { return Vec::new() };
     let names = before.iter().filter(|segment| !segment.is_empty());
     names.chain([last]).cloned().collect()
 }
 
-/// Names what makes a segment dangerous in some server.
+/// Returns what makes a segment dangerous in some server.
 fn fault(segment: &str) -> Option<&'static str> {
     if segment.split('/').any(|name| name == "." || name == "..") {
         return Some("the path has a dot segment");
     }
-    // The second looks like a slash, and some servers fold it into one.
+    // The characters look like slashes, and some servers treat them as such.
     segment
         .contains(['\\', '\u{ff0f}', '\u{2215}'])
         .then_some("the path holds a backslash or a letter like a slash")
@@ -213,7 +217,7 @@ mod tests {
 
     use super::{PathPattern, RequestPath};
 
-    /// Says whether a rule with these globs takes the path.
+    /// Returns true if a rule with these globs matches the path.
     fn takes(globs: &[&str], path: &str) -> bool {
         let globs: Vec<_> =
             globs.iter().map(|glob| PathPattern::parse(glob).expect("a glob")).collect();
@@ -250,7 +254,7 @@ mod tests {
     #[test]
     fn each_reading_of_a_path_must_be_taken() {
         for (glob, path, is_taken) in [
-            // npm spells its scopes so.
+            // npm encodes scopes this way.
             ("/**", "/@types%2fnode", true),
             ("/*", "/@types%2fnode", false),
             ("/*/*", "/@types%2fnode", false),
@@ -264,7 +268,7 @@ mod tests {
         ] {
             assert_eq!(takes(&[glob], path), is_taken, "{glob} {path}");
         }
-        // Two globs may take a reading each.
+        // Each reading may match a different glob.
         assert!(takes(&["/*", "/*/*"], "/@types%2fnode"));
     }
 
@@ -357,7 +361,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
-        /// No spelling reaches, on a lenient server, what lies outside of the granted directory.
+        /// No spelling reaches files outside the granted directory on a lenient server.
         #[test]
         fn no_spelling_leaves_the_granted_directory(
             parts in prop::collection::vec(
@@ -375,7 +379,7 @@ mod tests {
             }
         }
 
-        /// A plain path is read in one way, and is taken by itself.
+        /// A plain path has one reading, and matches itself.
         #[test]
         fn a_plain_path_is_taken_by_itself_and_by_no_other(
             first in "(/[a-z0-9]{1,4}){1,5}/?", second in "(/[a-z0-9]{1,4}){1,5}/?"

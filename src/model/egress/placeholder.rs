@@ -1,11 +1,11 @@
-//! The text that stands in a cell where a secret would stand.
+//! The placeholder of a secret, which a cell has instead of the secret.
 
-/// Returns the placeholder of the secret `name` in the cell for which `seed` was drawn.
+/// Returns the placeholder of the secret `name` in the cell with this seed.
 pub fn placeholder(name: &str, seed: &[u8; 16]) -> String {
     format!("cofferdam_{name}_{}", placeholder_mark(seed))
 }
 
-/// Returns the part that all placeholders of a cell have in common, by which one is found in a request.
+/// Returns the part that all placeholders of a cell share, by which they are found in a request.
 pub fn placeholder_mark(seed: &[u8; 16]) -> String {
     seed.iter().map(|byte| format!("{byte:02x}")).collect()
 }

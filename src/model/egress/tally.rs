@@ -1,8 +1,8 @@
-//! What a call did with its network, as the gateway counted it.
+//! Network use of a call, as counted by the gateway.
 
 use serde::{Deserialize, Serialize};
 
-/// Most rows of a tally, and most of its denials: what is left out is counted.
+/// Maximum number of rows and of denials in a tally; the rest is only counted.
 pub const TALLY_ROWS: usize = 100;
 
 /// The connections of a call.
@@ -10,24 +10,25 @@ pub const TALLY_ROWS: usize = 100;
 pub struct Tally {
     /// Connections and flows that were opened.
     pub connections: u64,
-    /// Questions for names that were sent to a resolver of the host. Their bytes and those of the answers are among
-    /// `sent` and `received`, and in no row.
+    /// DNS questions that were sent to a resolver of the host. Their bytes and those of the answers
+    /// count in `sent` and `received`, but in no row.
     pub questions: u64,
-    /// Bytes of payload that the cell sent.
+    /// Payload bytes that the cell sent.
     pub sent: u64,
-    /// Bytes of payload that it received.
+    /// Payload bytes that the cell received.
     pub received: u64,
-    /// At most [`TALLY_ROWS`].
+    /// At most [`TALLY_ROWS`] rows.
     pub rows: Vec<TallyRow>,
-    /// At most [`TALLY_ROWS`].
+    /// At most [`TALLY_ROWS`] denials.
     pub denied: Vec<Denied>,
     /// Destinations, allowed and denied, that have no row.
     pub more: u64,
-    /// True if the gateway did not answer in time, or what the call had sent was still on its way: the numbers are too low.
+    /// True if the gateway did not answer in time, or data of the call was still unsent: the
+    /// numbers are too low.
     pub incomplete: bool,
-    /// In a session, from its second call on, what all its calls did.
+    /// Sums over all calls of the session, from its second call on.
     pub session: Option<SessionUse>,
-    /// Connections and denials that have no line of their own in the audit log: there were too many at once.
+    /// Connections and denials without a line in the audit log, as there were too many at once.
     pub unlisted: u64,
 }
 
@@ -39,16 +40,17 @@ pub struct SessionUse {
     pub sent: u64,
     /// Bytes of payload.
     pub received: u64,
-    /// Attempts that were refused.
+    /// Attempts that were denied.
     pub denied: u64,
-    /// Bytes that connections of earlier calls sent since those calls were told; no tally has them.
+    /// Bytes that connections of earlier calls sent after the tallies of those calls; no tally has
+    /// them.
     pub earlier_sent: u64,
-    /// Bytes that they received.
+    /// Bytes that those connections received.
     pub earlier_received: u64,
 }
 
 impl Tally {
-    /// Leaves out half of the longer list, and counts it.
+    /// Drops half of the longer list, and counts what was dropped.
     pub fn halve(&mut self) {
         let left_out = if self.rows.len() > self.denied.len() {
             self.rows.drain(self.rows.len() / 2..).count()
@@ -58,7 +60,7 @@ impl Tally {
         self.more = self.more.saturating_add(u64::try_from(left_out).unwrap_or(u64::MAX));
     }
 
-    /// Returns true if the call, and connections of earlier ones meanwhile, did nothing with the network.
+    /// Returns true if neither the call nor connections of earlier calls used the network.
     pub fn is_empty(&self) -> bool {
         let earlier =
             |session: SessionUse| session.earlier_sent > 0 || session.earlier_received > 0;
@@ -70,45 +72,46 @@ impl Tally {
 /// The connections to one destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TallyRow {
-    /// Name or address with the port, as `pypi.org:443`, `[fd12::1]:22`; an address alone for ICMP.
+    /// Name or address with the port, such as `pypi.org:443` or `[fd12::1]:22`; only the address
+    /// for ICMP.
     pub to: String,
-    /// Id of the rule; the class's name where the class allowed it.
+    /// Id of the rule, or the name of the class that allowed it.
     pub rule: String,
     pub connections: u64,
     pub sent: u64,
     pub received: u64,
 }
 
-/// Attempts that were refused for one reason.
+/// Attempts that were denied for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denied {
-    /// As in [`TallyRow::to`]; a name alone where it was not resolved; a method and URL for a request.
+    /// Destination as in [`TallyRow::to`]; only a name if it was not resolved; method and URL for a request.
     pub to: String,
     pub why: String,
     pub count: u64,
-    /// The rule that would allow it, as [`grant`] writes it; `None` where none can.
+    /// A rule that would allow it, as written by [`grant`]; `None` if no rule can.
     pub grant: Option<String>,
 }
 
-/// One connection or flow, told when it closes: a line of the audit log.
+/// One connection or flow, reported when it closes: a line of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     pub protocol: Protocol,
     /// Name that the cell resolved, if it reached the address by one.
     pub name: Option<String>,
     pub address: std::net::SocketAddr,
-    /// Id of the rule; the class's name where the class allowed it, nothing where nothing did.
+    /// Id of the rule, or the name of the class that allowed it; `None` if it was denied.
     pub rule: Option<String>,
     pub sent: u64,
     pub received: u64,
     pub milliseconds: u64,
     pub end: ConnectionEnd,
-    /// Method and path, without the query, of a request that was read; of a question for a name [`QUESTION`] and its
-    /// type.
+    /// Method and path without the query for an intercepted request; [`QUESTION`] and the record
+    /// type for a DNS question.
     pub request: Option<String>,
 }
 
-/// Begin of [`Connection::request`] for a question that was sent to a resolver of the host.
+/// Prefix of [`Connection::request`] for a DNS question to a resolver of the host.
 pub const QUESTION: &str = "question ";
 
 /// The protocol of a connection.
@@ -124,21 +127,21 @@ pub enum Protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionEnd {
-    /// It was opened, and closed by either side.
+    /// Opened, and closed by either side.
     Relayed,
     /// No rule allows it.
     Denied,
     /// The remote side refused it.
     Refused,
-    /// No route leads there.
+    /// There is no route to the destination.
     Unreachable,
-    /// Nobody answered.
+    /// There was no answer.
     Timeout,
     /// A limit of the profile ended it.
     Limit,
 }
 
-/// Writes the rule that would allow a host, or a network, on some port; `port` is nothing for ICMP.
+/// Returns a rule that would allow a host or network on a port; `port` is `None` for ICMP.
 pub fn grant(to: &str, port: Option<u16>) -> String {
     let (key, to) = match to.parse::<std::net::IpAddr>() {
         Ok(_) => ("nets", to),

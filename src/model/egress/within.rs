@@ -1,13 +1,15 @@
-//! What two networks have in common: the rules of one that reach nothing which the other does not.
+//! Compares two networks: finds the rules of one that reach nothing beyond the other.
 //!
-//! *Invariant:* in doubt a rule is left out. Each that is returned is within one rule of the other, or within its class.
+//! *Invariant:* a rule is left out in doubt. Each returned rule is within one rule of the other
+//! network, or within its class.
 
 use super::never::{NAMED_PORTS, PRIVATE};
 use super::{Egress, EgressRule, NetworkClass, PortRange};
 
 impl Egress {
-    /// Returns the ids of its rules that reach no more than `other` does where that may use `granted` of its own rules
-    /// alone; all, and its class, if absent. The answer is `None` where it is within the other whole.
+    /// Returns the ids of the rules that reach no more than `other` does with the rules in
+    /// `granted`, or with all of its rules and its class if that is `None`. Returns `None` if the
+    /// whole network is within the other.
     pub fn rules_within(&self, other: &Self, granted: Option<&[String]>) -> Option<Vec<String>> {
         let may_use = |rule: &&EgressRule| granted.is_none_or(|ids| ids.contains(&rule.id));
         let usable: Vec<&EgressRule> = other.rules.iter().filter(may_use).collect();
@@ -24,7 +26,7 @@ impl Egress {
     }
 }
 
-/// Returns true if the class reaches all that the rule does, without a rule.
+/// Returns true if the class allows all that the rule does.
 fn is_within_class(rule: &EgressRule, class: NetworkClass) -> bool {
     let is_private = |net| PRIVATE.iter().any(|private| private.covers(net));
     let names = |ports: &PortRange| NAMED_PORTS.iter().any(|port| ports.names(*port));
@@ -39,7 +41,8 @@ fn is_within_class(rule: &EgressRule, class: NetworkClass) -> bool {
         && !rule.ports.iter().any(names)
 }
 
-/// Returns true if `other` reaches all that the rule does, with the same requests and no secret less.
+/// Returns true if `other` allows all that the rule does, with the same requests and at least the
+/// same secret.
 fn is_within_rule(rule: &EgressRule, other: &EgressRule, is_wider: bool) -> bool {
     let has_host = |host| other.hosts.contains(host);
     let has_net = |net| other.nets.iter().any(|one| one.covers(net));
@@ -50,7 +53,8 @@ fn is_within_rule(rule: &EgressRule, other: &EgressRule, is_wider: bool) -> bool
             None => one.covers(*ports),
         })
     };
-    let (own, theirs) = (rule.protocols, other.protocols);
+    let own = rule.protocols;
+    let theirs = other.protocols;
     rule.hosts.iter().all(|host| has_host(host) && (!is_wider || host.exact().is_some()))
         && rule.nets.iter().all(has_net)
         && rule.ports.iter().all(has_ports)
@@ -118,7 +122,7 @@ mod tests {
         assert_eq!(egress(private, lab()).rules_within(&egress(any, Vec::new()), None), None);
         let of_lab = Some(vec!["lab".to_owned()]);
         assert_eq!(egress(any, lab()).rules_within(&egress(private, Vec::new()), None), of_lab);
-        // Of the tool's network the policy leaves this client one rule, or none.
+        // The policy leaves this client one rule of the tool's network, or no rule.
         let granted = [String::from("lab")];
         assert_eq!(egress(any, lab()).rules_within(&egress(any, lab()), Some(&granted)), of_lab);
         let none = Some(Vec::new());

@@ -1,7 +1,7 @@
 //! Conditions on arguments that hold in every profile, call by call, each with its reason.
 //!
-//! Allow-lists throughout: a command or an option that a newer kernel adds is
-//! refused until it is listed. Calls on hot paths (read, write, poll, …) have none.
+//! Allow-lists throughout: a command or an option that a newer kernel adds is refused until it is
+//! listed. Calls on hot paths (read, write, poll, …) are unconditional.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,25 @@ use crate::core_dumps;
 use crate::egress::NetworkClass;
 use crate::receipt::MemoryHold;
 
-/// The descriptor a program is executed by under `exec = { program = PATH }`: above
+/// The descriptor by which a program is executed under `exec = { program = PATH }`: above
 /// RLIMIT_NOFILE, so that nothing in the cell can put another file there.
 pub const HELD_DESCRIPTOR: u32 = 1000;
 
 /// Every flag of clone(2) that makes a namespace; the low byte is the exit signal.
 const CLONE_NAMESPACES: u32 = 0x7e02_0000;
-/// `CLONE_PARENT`: a child that init, and not its maker, would be told of.
+/// `CLONE_PARENT`: would make the new process a child of init instead of its creator.
 const CLONE_PARENT: u32 = 0x8000;
 /// Flags of unshare(2) that are allowed: file-system attributes, descriptors, semaphore undo lists.
 const UNSHARE: u64 = 0x200 | 0x400 | 0x4_0000;
 
 /// Set-user-id and set-group-id bits of a mode.
 const SET_ID: u32 = 0o6000;
-/// `O_CREAT` and the bit of `O_TMPFILE` that is its own: without them open(2) reads no mode.
+/// `O_CREAT`, and the bit that only `O_TMPFILE` has: without them open(2) reads no mode.
 const CREATES: u32 = 0o100 | 0o20_000_000;
-/// The bits of a mode that say what kind of file it is.
+/// The bits of a mode that state the file type.
 const FILE_KIND: u32 = 0o170_000;
 
-/// `SOCK_CLOEXEC | SOCK_NONBLOCK`, which ride on a socket's type.
+/// `SOCK_CLOEXEC | SOCK_NONBLOCK`, which may be combined with a socket type.
 const SOCKET_FLAGS: u32 = 0x8_0800;
 pub(super) const STREAM: u32 = 1;
 const DATAGRAM: u32 = 2;
@@ -40,17 +40,17 @@ const UDP: u32 = 17;
 const MSG_OOB: u32 = 1;
 const MSG_ZEROCOPY: u32 = 0x400_0000;
 
-/// `SCHED_RESET_ON_FORK`, which rides on a policy.
+/// `SCHED_RESET_ON_FORK`, which may be combined with a policy.
 const RESET_ON_FORK: u32 = 0x4000_0000;
 
 /// Families as the kernel numbers them and as profiles name them.
 pub(super) const FAMILIES: [(Family, &str, u32); 3] =
     [(Family::Unix, "unix", 1), (Family::Inet, "inet", 2), (Family::Inet6, "inet6", 10)];
 
-/// ioctl(2) requests. Not among them: TIOCSTI (0x5412), TIOCLINUX (0x541c), TIOCCONS (0x541d) and
-/// TIOCSETD (0x5423), which push input into or change terminals; FS_IOC_SETFLAGS; every
-/// device, namespace and block request; socket requests that change an interface;
-/// FIOSETOWN and SIOCSPGRP, which send signals.
+/// Allowed ioctl(2) requests. Left out: TIOCSTI (0x5412), TIOCLINUX (0x541c), TIOCCONS (0x541d) and
+/// TIOCSETD (0x5423), which push input into or change terminals; FS_IOC_SETFLAGS; every device,
+/// namespace and block request; socket requests that change an interface; FIOSETOWN and SIOCSPGRP,
+/// which send signals.
 const IOCTLS: &[(u32, u32)] = &[
     (0x5401, 0x5411),           // terminal attributes, foreground group, pending output
     (0x5413, 0x541b),           // window size, modem lines, FIONREAD
@@ -82,9 +82,9 @@ const IOCTLS: &[(u32, u32)] = &[
     (0x8004_5200, 0x8004_5200), // RNDGETENTCNT
 ];
 
-/// fcntl(2) commands. Not among them: F_SETOWN, F_SETSIG and F_SETOWN_EX, which have
-/// evaded Landlock's signal scope; F_SETLEASE, F_NOTIFY and F_SETDELEG, which hold
-/// up or watch other users of a file, the host's included.
+/// Allowed fcntl(2) commands. Left out: F_SETOWN, F_SETSIG and F_SETOWN_EX, which have evaded
+/// Landlock's signal scope; F_SETLEASE, F_NOTIFY and F_SETDELEG, which block or watch other users
+/// of a file, including those on the host.
 const FCNTLS: &[(u32, u32)] = &[
     (0, 7),       // duplicate, flags, locks
     (9, 9),       // F_GETOWN
@@ -95,11 +95,11 @@ const FCNTLS: &[(u32, u32)] = &[
     (1030, 1038), // F_DUPFD_CLOEXEC, pipe sizes, seals, write hints
 ];
 
-/// prctl(2) options. Not among them: seccomp, capabilities that a cell has none of,
-/// PR_SET_MM, system call dispatch, core scheduling, weaker speculation control.
+/// Allowed prctl(2) options. Left out: seccomp, changes of capabilities, PR_SET_MM, system call
+/// dispatch, core scheduling, and weaker speculation control.
 const PRCTLS: &[(u32, u32)] = &[
     (1, 4),                     // death signal, dumpable
-    (7, 8),                     // capabilities kept over setuid: there are none to keep
+    (7, 8),                     // capabilities kept over setuid: cells have no capability
     (15, 16),                   // thread names
     (21, 21),                   // PR_GET_SECCOMP
     (23, 23),                   // PR_CAPBSET_READ
@@ -107,7 +107,7 @@ const PRCTLS: &[(u32, u32)] = &[
     (29, 30),                   // timer slack
     (36, 39),                   // subreaper, no_new_privs
     (41, 42),                   // transparent huge pages, for this process
-    (47, 47),                   // PR_CAP_AMBIENT: there are none to raise
+    (47, 47),                   // PR_CAP_AMBIENT: cells have no capability
     (50, 52),                   // vector length; PR_GET_SPECULATION_CTRL
     (54, 56),                   // pointer authentication and tagged addresses (aarch64)
     (61, 61),                   // PR_PAC_GET_ENABLED_KEYS
@@ -115,8 +115,8 @@ const PRCTLS: &[(u32, u32)] = &[
     (0x5356_4d41, 0x5356_4d41), // PR_SET_VMA: names for anonymous memory
 ];
 
-/// Clocks that a timer or a sleep may go by: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_TAI. Not
-/// those of processor time, by which a process has the kernel look at another's threads.
+/// Clocks for timers and sleeps: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_TAI. Left
+/// out: clocks of processor time, by which the kernel inspects another process's threads.
 const CLOCKS: &[u32] = &[0, 1, 7, 11];
 
 /// arch_prctl(2): the thread pointer, CPUID's state, and permission for large vector registers.
@@ -132,9 +132,9 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "fcntl" => Some(Verdict::in_ranges(1, FCNTLS)),
         "prctl" => Some(Verdict::in_ranges(0, PRCTLS)),
         "arch_prctl" => Some(Verdict::in_ranges(0, ARCH_PRCTLS)),
-        // 0 sets the ordinary personality, all ones asks for it.
+        // 0 sets the default personality, all ones queries it.
         "personality" => Some(Verdict::one_of(0, &[0, u32::MAX])),
-        // Other processes' limits are not the caller's business, by pid or otherwise.
+        // Limits of other processes may be neither read nor set.
         "prlimit64" => Some(core_dumps::prlimit64()),
         "setrlimit" => Some(core_dumps::setrlimit()),
         "setpriority" => Some(Verdict::in_ranges(0, &[(0, 1)])),
@@ -145,50 +145,51 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "sendmsg" => when(vec![sent(2, memory)]),
         "futex" => Some(futex()),
         "madvise" => Some(advice()),
-        "mmap" if memory == MemoryHold::BestEffort => Some(private_or_of_a_file()),
+        "mmap" if memory == MemoryHold::BestEffort => Some(private_or_file_mappings()),
         "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
         "fallocate" => Some(room_within_limits()),
-        "preadv2" | "pwritev2" => Some(in_the_ordinary_way()),
+        "preadv2" | "pwritev2" => Some(ordinary_reads_and_writes()),
         "fadvise64" => Some(advice_on_files()),
         _ => file_mode(call),
     }
 }
 
-/// Uid and gid of every program of a cell that has ids of its own.
-const OWN_ID: u32 = 1000;
+/// Uid and gid of every program in a cell that has a user namespace.
+const CELL_ID: u32 = 1000;
 
-/// Returns the condition on a call that sets ids, where a cell has ids of its own: that id, or -1 where the call leaves
-/// an id as it is. Others are answered EPERM and not counted, as to a program that lacks the privilege: programs know
-/// that answer. The kernel says EINVAL, since the namespace has no such id.
-pub(super) fn own_ids(call: &str) -> Option<Verdict> {
-    const KEPT: u32 = u32::MAX;
-    let own = |argument| Test::low(argument, Op::Eq, OWN_ID);
-    let kept = |argument| Test::low(argument, Op::Eq, KEPT);
+/// Returns the condition on a call that sets ids in a cell with a user namespace: only the cell's
+/// id, or -1, which leaves an id unchanged. Other ids are refused with EPERM and not counted, as
+/// for a program without the privilege, which programs handle. The kernel would return EINVAL, as
+/// the namespace has no such id.
+pub(super) fn cell_ids(call: &str) -> Option<Verdict> {
+    const UNCHANGED: u32 = u32::MAX;
+    let cell = |argument| Test::low(argument, Op::Eq, CELL_ID);
+    let unchanged = |argument| Test::low(argument, Op::Eq, UNCHANGED);
     let allowed: Vec<All> = match call {
-        "setuid" | "setgid" => vec![vec![own(0)]],
-        "setreuid" | "setregid" => each_own_or_kept(&[0, 1], own, kept),
-        "setresuid" | "setresgid" => each_own_or_kept(&[0, 1, 2], own, kept),
-        "chown" | "lchown" | "fchown" => each_own_or_kept(&[1, 2], own, kept),
-        "fchownat" => each_own_or_kept(&[2, 3], own, kept),
+        "setuid" | "setgid" => vec![vec![cell(0)]],
+        "setreuid" | "setregid" => each_cell_or_unchanged(&[0, 1], cell, unchanged),
+        "setresuid" | "setresgid" => each_cell_or_unchanged(&[0, 1, 2], cell, unchanged),
+        "chown" | "lchown" | "fchown" => each_cell_or_unchanged(&[1, 2], cell, unchanged),
+        "fchownat" => each_cell_or_unchanged(&[2, 3], cell, unchanged),
         _ => return None,
     };
     Some(Verdict::AllowOrProbe(allowed, Probe { when: vec![Vec::new()], errno: libc::EPERM }))
 }
 
-/// Returns every way in which each of these arguments is the own id or is kept.
-fn each_own_or_kept(
+/// Returns every combination in which each of these arguments is the cell's id or unchanged.
+fn each_cell_or_unchanged(
     arguments: &[u8],
-    own: impl Fn(u8) -> Test,
-    kept: impl Fn(u8) -> Test,
+    cell: impl Fn(u8) -> Test,
+    unchanged: impl Fn(u8) -> Test,
 ) -> Vec<All> {
     arguments.iter().fold(vec![Vec::new()], |ways, argument| {
         let with =
             |test: Test| ways.iter().map(move |way: &All| [way.as_slice(), &[test]].concat());
-        with(own(*argument)).chain(with(kept(*argument))).collect()
+        with(cell(*argument)).chain(with(unchanged(*argument))).collect()
     })
 }
 
-/// Explains a refusal by [`condition`], for a reply.
+/// Explains a denial by [`condition`] for a reply.
 pub(super) fn refused(call: &str) -> Option<&'static str> {
     Some(match call {
         "clone" | "unshare" => "cells make no namespaces",
@@ -219,29 +220,29 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
     })
 }
 
-/// Modes of fallocate(2) that the kernel holds to RLIMIT_FSIZE, or that take nothing: to allocate, to punch a
-/// hole, to collapse a range, to zero one. With FALLOC_FL_KEEP_SIZE, or by a range that is inserted, a file
-/// passes the limit. The others are answered as by a filesystem that has them not.
+/// Allows modes of fallocate(2) that respect RLIMIT_FSIZE or take no space: allocating, punching a
+/// hole, collapsing a range, zeroing one. With FALLOC_FL_KEEP_SIZE, or by an inserted range, a file
+/// could exceed the limit. The other modes are answered as by a filesystem without them.
 fn room_within_limits() -> Verdict {
     let modes = [0, 0x3, 0x8, 0x10];
     let any = modes.map(|mode| vec![Test::low(1, Op::Eq, mode)]).into();
     Verdict::AllowOrProbe(any, Probe { when: vec![Vec::new()], errno: libc::EOPNOTSUPP })
 }
 
-/// Allows preadv2(2) and pwritev2(2) with the flags of Linux 6.13 but for RWF_NOWAIT, which shows without a trace
-/// whether a page of a file is in memory: the page cache is the machine's, so a cell saw each time that the host
-/// ran or read a file. RWF_DONTCACHE (6.14) drops what it has read. These and unknown flags are answered as by a
-/// filesystem without them.
-fn in_the_ordinary_way() -> Verdict {
+/// Allows preadv2(2) and pwritev2(2) with the flags of Linux 6.13 except RWF_NOWAIT, which reveals
+/// whether a page of a file is in memory: the page cache is shared with the host, so a cell would
+/// see when the host runs or reads a file. RWF_DONTCACHE (6.14) drops what it has read. These and
+/// unknown flags are answered as by a filesystem without them.
+fn ordinary_reads_and_writes() -> Verdict {
     // RWF_HIPRI, RWF_DSYNC, RWF_SYNC, RWF_APPEND, RWF_NOAPPEND, RWF_ATOMIC.
     const FLAGS: u32 = 0x1 | 0x2 | 0x4 | 0x10 | 0x20 | 0x40;
     let other = Probe { when: vec![Vec::new()], errno: libc::EOPNOTSUPP };
     Verdict::AllowOrProbe(vec![vec![Test::none_of(5, !FLAGS)]], other)
 }
 
-/// Allows all advice of posix_fadvise(2) but POSIX_FADV_DONTNEED, which is answered 0 and has no effect: it drops
-/// a file from the memory that cells and host share, and how long the next read takes shows who read it meanwhile.
-/// The kernel does not promise that it drops anything.
+/// Allows all advice of posix_fadvise(2) except POSIX_FADV_DONTNEED, which returns 0 without
+/// effect: it drops a file from the page cache shared with the host, and the time of the next read
+/// would show whether the file was read meanwhile. The kernel does not promise to drop anything.
 fn advice_on_files() -> Verdict {
     const DONTNEED: u32 = libc::POSIX_FADV_DONTNEED.cast_unsigned();
     let dropped = Probe { when: vec![vec![Test::low(3, Op::Eq, DONTNEED)]], errno: 0 };
@@ -254,11 +255,11 @@ fn ordinary_schedulers() -> Verdict {
     Verdict::AllowIf(policies.map(|policy| vec![Test::besides(1, RESET_ON_FORK, policy)]).into())
 }
 
-/// Allows no set-id bit on anything a cell makes. Within the cell nosuid mounts make such bits idle, but a file
-/// in a writable host directory outlives the cell and carries its owner's rights.
+/// Allows no set-id bit on files that a cell creates. nosuid mounts disable such bits within the
+/// cell, but a file in a writable host directory outlives the cell and carries its owner's rights.
 fn file_mode(call: &str) -> Option<Verdict> {
     let plain = |argument| Verdict::AllowIf(vec![vec![Test::none_of(argument, SET_ID)]]);
-    // The mode of open(2) is only there when the flags say that a file may be made.
+    // open(2) has a mode only if the flags say that a file may be created.
     let opened = |flags, mode| {
         Verdict::AllowIf(vec![
             vec![Test::none_of(flags, CREATES)],
@@ -276,21 +277,21 @@ fn file_mode(call: &str) -> Option<Verdict> {
     })
 }
 
-/// Allows mknod(2) of regular files (kind 0 is one too), FIFOs and sockets, never of devices.
+/// Allows mknod(2) of regular files (including kind 0), FIFOs and sockets, but not of devices.
 fn nodes(mode: u8) -> Verdict {
     let kinds = [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
     let bits = u64::from(FILE_KIND | SET_ID);
     Verdict::AllowIf(kinds.map(|kind| vec![Test::low(mode, Op::MaskedEq(bits), kind)]).into())
 }
 
-/// Flags of a sendto(2) or sendmsg(2) without MSG_OOB: urgent data of TCP, and a byte beside the queue of a Unix
-/// socket that no shell uses.
+/// Tests the flags of sendto(2) or sendmsg(2) for the absence of MSG_OOB: urgent TCP data, and an
+/// out-of-band byte of Unix sockets that no shell uses.
 pub(super) const fn in_band(flags: u8) -> Test {
     Test::none_of(flags, MSG_OOB)
 }
 
-/// Allows the same without MSG_ZEROCOPY where nothing counts what a socket holds: a page that it borrows counts
-/// as the bytes that are sent of it.
+/// Same, and without MSG_ZEROCOPY if socket memory is not accounted: a borrowed page counts only as
+/// the bytes that are sent of it.
 fn sent(flags: u8, memory: MemoryHold) -> Test {
     match memory {
         MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => in_band(flags),
@@ -298,10 +299,10 @@ fn sent(flags: u8, memory: MemoryHold) -> Test {
     }
 }
 
-/// Allows futex(2) without priority inheritance, as by a kernel that was built without it (CONFIG_FUTEX_PI):
-/// libc asks for that, and does without.
+/// Allows futex(2) without priority inheritance, like a kernel built without CONFIG_FUTEX_PI: libc
+/// checks for it, and works without.
 fn futex() -> Verdict {
-    // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME, which ride on the operation.
+    // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME, which may be combined with the operation.
     const FLAGS: u32 = 0x180;
     let operation = |pair: u32, number| vec![Test::besides(1, FLAGS | pair, number)];
     let allowed = vec![
@@ -320,10 +321,10 @@ fn futex() -> Verdict {
     Verdict::AllowOrProbe(allowed, Probe { when: lent, errno: libc::ENOSYS })
 }
 
-/// Allows of madvise(2) all that a program may do to its own pages, but for merging equal ones with other
-/// programs' (MADV_MERGEABLE), which tells one of the other, having pages reclaimed (MADV_COLD, MADV_PAGEOUT), which
-/// are those of every process that maps the file, and making huge ones at once (MADV_COLLAPSE). Any other advice is
-/// unknown, as to a kernel without it.
+/// Allows all advice of madvise(2) about a program's private pages except merging equal pages with
+/// other programs (MADV_MERGEABLE), which reveals one to the other, reclaiming pages (MADV_COLD,
+/// MADV_PAGEOUT), which every process that maps the file shares, and collapsing into huge pages
+/// (MADV_COLLAPSE). Other advice is answered as unknown.
 fn advice() -> Verdict {
     let advice = [
         (0, 4),     // normal, random, sequential, will need, does not need
@@ -336,9 +337,10 @@ fn advice() -> Verdict {
     Verdict::AllowOrProbe(advice.map(|range| within(2, range)).into(), other)
 }
 
-/// Allows mmap(2) of what is private or a file's. Of any other init is asked, which answers in the kernel's
-/// place: shared memory without a file is in no account once it is let go of, and huge pages never are.
-fn private_or_of_a_file() -> Verdict {
+/// Allows mmap(2) of private memory and of files. All other mappings are decided by the cell's
+/// init: shared memory without a file is not accounted once it is unmapped, and huge pages never
+/// are.
+fn private_or_file_mappings() -> Verdict {
     const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
     const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
     const MAP_HUGETLB: u32 = libc::MAP_HUGETLB.cast_unsigned();
@@ -348,11 +350,12 @@ fn private_or_of_a_file() -> Verdict {
     ])
 }
 
-/// Allows execve(2) and execveat(2) as the profile's `exec` key has them.
+/// Allows execve(2) and execveat(2) as set by the profile's `exec` key.
 pub(super) fn exec(exec: &Exec) -> Vec<(&'static str, Verdict)> {
     match exec {
         Exec::Any => vec![("execve", Verdict::Allow), ("execveat", Verdict::Allow)],
-        // The descriptor closes on exec, so the condition can be met once. execve has no entry.
+        // The descriptor closes on exec, so the condition can be met only once. execve has no
+        // verdict.
         Exec::Only(_) => vec![(
             "execveat",
             Verdict::AllowIf(vec![vec![
@@ -363,7 +366,8 @@ pub(super) fn exec(exec: &Exec) -> Vec<(&'static str, Verdict)> {
     }
 }
 
-/// Allows socket(2) and socketpair(2) of the granted families; no entry where that leaves nothing.
+/// Allows socket(2) and socketpair(2) of the granted families; without a family there is no
+/// verdict.
 pub(super) fn sockets(
     families: &BTreeSet<Family>,
     class: NetworkClass,
@@ -374,7 +378,7 @@ pub(super) fn sockets(
             any.extend(
                 kinds(family).iter().map(|(kind, protocol)| socket(number, *kind, *protocol)),
             );
-            // Of ping (icmp(7)): its echo requests go to the gateway, which judges them.
+            // Sockets of ping (icmp(7)): their echo requests are judged by the gateway.
             any.extend(
                 echo(family)
                     .into_iter()
@@ -394,11 +398,13 @@ pub(super) fn sockets(
     verdicts
 }
 
-/// Describes a route netlink socket, by which getaddrinfo(3) asks which addresses the machine has. Answered as
-/// by a kernel that has no netlink: libc then tries every family. Other netlink sockets are denied and counted
-/// as every family that is not granted.
+/// Describes a route netlink socket, by which getaddrinfo(3) queries the machine's addresses.
+/// Answered as by a kernel without netlink: libc then tries every family. Other netlink sockets are
+/// denied and counted, like every family that is not granted.
 fn interfaces() -> Probe {
-    let (netlink, raw, route) = (16, 3, 0);
+    let netlink = 16;
+    let raw = 3;
+    let route = 0;
     Probe { when: vec![socket(netlink, raw, route)], errno: libc::EAFNOSUPPORT }
 }
 
@@ -411,7 +417,8 @@ fn echo(family: Family) -> Option<u32> {
     }
 }
 
-/// Types with their protocols: no raw and no ping sockets, no SCTP, no MPTCP.
+/// Returns the allowed types and protocols of a family: neither raw nor ping sockets, SCTP or
+/// MPTCP.
 fn kinds(family: Family) -> &'static [(u32, u32)] {
     match family {
         Family::Unix => &[(STREAM, 0), (DATAGRAM, 0), (SEQPACKET, 0)],

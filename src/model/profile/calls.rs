@@ -4,18 +4,18 @@ use syscalls::{aarch64, x86_64};
 
 use crate::nearest::nearest;
 
-/// Meaning of a call's name on the architecture this was built for.
+/// Meaning of a call's name on the target architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMeaning {
-    /// The call's number here.
+    /// The call's number on this architecture.
     Here(u32),
-    /// A call of another architecture: nothing to allow or refuse here.
+    /// A call of another architecture, which needs no verdict here.
     Elsewhere,
 }
 
-/// Looks a name up; `None` when no supported architecture has it.
+/// Looks up a name; returns `None` if no supported architecture has it.
 pub fn lookup(name: &str) -> Option<CallMeaning> {
-    // Take the kernel's own name everywhere: the table has the C library's for aarch64.
+    // Uses the kernel's name everywhere: for aarch64 the table has the C library's.
     let name = match name {
         "newfstatat" if cfg!(target_arch = "aarch64") => "fstatat",
         name => name,
@@ -35,7 +35,8 @@ pub fn number(name: &str) -> Option<u32> {
     }
 }
 
-/// Returns the name of a call on this architecture; a number the table does not have is printed as such.
+/// Returns the name of a call on this architecture; a number that is not in the table is printed as
+/// such.
 pub fn name(number: u32) -> String {
     usize::try_from(number)
         .ok()
@@ -43,7 +44,7 @@ pub fn name(number: u32) -> String {
         .map_or_else(|| format!("syscall {number}"), |call| call.name().to_owned())
 }
 
-/// Returns the name nearest to `word` on any supported architecture.
+/// Returns the closest name to `word` on any supported architecture.
 pub fn nearest_name(word: &str) -> Option<&'static str> {
     let names = x86_64::Sysno::iter().map(|call| call.name());
     nearest(word, names.chain(aarch64::Sysno::iter().map(|call| call.name())))

@@ -1,9 +1,9 @@
 //! Conditions on the arguments of a system call: data that the seccomp compiler turns into BPF.
 
-/// One comparison of one argument. Pointers cannot be looked behind, so no test is about one.
+/// One comparison of one argument. A filter cannot follow pointers, so only values are tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Test {
-    /// Which argument, 0 to 5.
+    /// Index of the argument, 0 to 5.
     pub argument: u8,
     pub width: Width,
     pub op: Op,
@@ -11,11 +11,11 @@ pub struct Test {
     pub value: u64,
 }
 
-/// How much of an argument the kernel reads, and therefore how much is compared.
+/// How much of an argument the kernel reads, which is how much is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// An `int` or `unsigned int`: the kernel ignores the upper half, so a
-    /// test that read it could be passed by filling it with anything.
+    /// An `int` or `unsigned int`: the kernel ignores the upper half, so a test of it could be
+    /// evaded by setting any bits there.
     Low32,
     /// A `long`, a `size_t` or a pointer-sized set of flags.
     Full64,
@@ -34,29 +34,30 @@ pub enum Op {
     MaskedEq(u64),
 }
 
-/// All of these must hold.
+/// Tests that must all hold.
 pub type All = Vec<Test>;
 
-/// Answer of the filter to a call that it knows.
+/// The filter's answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Allow,
-    /// Allowed when one of these holds; otherwise denied and counted. Never empty.
+    /// Allowed if one of these holds; otherwise denied and counted. Never empty.
     AllowIf(Vec<All>),
-    /// The same, with a known harmless probe among what is not allowed: refused and not counted.
+    /// Same, but a known harmless probe among the denied calls is refused without counting.
     AllowOrProbe(Vec<All>, Probe),
-    /// Refused with this errno and not counted.
+    /// Refused with this errno, without counting.
     Errno(i32),
-    /// Answered by the cell's init with what the cell has; the kernel's answer tells of the host.
+    /// Answered by the cell's init with the cell's values; the kernel would reveal the host's.
     Answered,
 }
 
-/// A refused call that programs make to learn what there is, and do without.
+/// A denied call by which programs probe for a feature that they can do without.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// Met where one of these holds.
+    /// The call is a probe if one of these holds.
     pub when: Vec<All>,
-    /// Errno of a kernel without this feature; 0 if the call has no effect and its caller need not know.
+    /// Errno of a kernel without the feature; 0 if the call has no effect and its caller need not
+    /// know.
     pub errno: i32,
 }
 
@@ -102,19 +103,19 @@ impl Test {
 
 const LOW_HALF: u64 = 0xffff_ffff;
 
-/// Converts as `u64::from` does where a constant is wanted: `From` is not `const` yet.
+/// Widens in constants, where `u64::from` is not available yet.
 #[expect(clippy::as_conversions, reason = "widening loses nothing")]
 const fn widen(value: u32) -> u64 {
     value as u64
 }
 
 impl Verdict {
-    /// Allows a call where argument `argument` is one of `values`.
+    /// Allows a call if argument `argument` is one of `values`.
     pub fn one_of(argument: u8, values: &[u32]) -> Self {
         Self::AllowIf(values.iter().map(|v| vec![Test::low(argument, Op::Eq, *v)]).collect())
     }
 
-    /// Allows a call where argument `argument` is in one of these ranges, both ends included.
+    /// Allows a call if argument `argument` is in one of these ranges, inclusive.
     pub(crate) fn in_ranges(argument: u8, ranges: &[(u32, u32)]) -> Self {
         Self::AllowIf(ranges.iter().map(|range| within(argument, *range)).collect())
     }
@@ -131,7 +132,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the errno of a call with these arguments that is refused and not counted.
+    /// Returns the errno of a call with these arguments if it is refused without counting.
     #[must_use]
     pub fn quiet(&self, arguments: &[u64; 6]) -> Option<i32> {
         match self {
@@ -145,7 +146,7 @@ impl Verdict {
     }
 }
 
-/// Returns a range as the fewest tests: one for a single value or for a range from 0.
+/// Returns the tests for a range: one for a single value or a range from 0, otherwise two.
 pub(super) fn within(argument: u8, (first, last): (u32, u32)) -> All {
     match first {
         _ if first == last => vec![Test::low(argument, Op::Eq, first)],

@@ -1,5 +1,5 @@
-//! The answer of the filter to every system call: the profile's list, and the conditions that no profile
-//! lowers. Pure: the compiler in `cell/seccomp` turns the verdicts into BPF.
+//! The filter's verdict on every system call: the profile's list, and conditions that no profile
+//! can relax. Does no I/O: the compiler in `cell/seccomp` turns the verdicts into BPF.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::never::{
 use super::{Exec, Profile, tier};
 use crate::receipt::{MemoryHold, Tier};
 
-/// The call that a cell's init answers where the profile lists it: the kernel would tell the memory,
+/// The call that a cell's init answers if the profile lists it: the kernel would reveal memory,
 /// load and uptime of the host, and the C library sizes programs by it (sysinfo(2)).
 pub const ANSWERED: &str = "sysinfo";
 
-/// The call about which a cell's init is asked where it makes shared memory without a file, and no control group
-/// holds memory.
+/// The call that a cell's init decides if it would make shared memory without a file and no control
+/// group bounds the memory.
 pub const SHARES: &str = "mmap";
 
-/// Returns the verdict on each call that has one. A number that is not in the map is denied and counted.
+/// Returns the verdict on each call that has one. Calls without one are denied and counted.
 #[must_use]
 pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
     let mut verdicts: BTreeMap<u32, Verdict> = BTreeMap::new();
@@ -30,7 +30,7 @@ pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict>
     for call in &profile.calls {
         match granted(&name(*call), profile, memory) {
             Some(verdict) => verdicts.insert(*call, verdict),
-            // Taken out of the quiet ones too: what was asked for and is refused is told.
+            // Removed from the quiet calls too: a denial of what was requested is reported.
             None => verdicts.remove(call),
         };
     }
@@ -56,12 +56,13 @@ fn insert(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, verdict: Verdict) {
     }
 }
 
-/// Returns the verdict on a call that the profile lists; `None` where the floor refuses it all the same.
+/// Returns the verdict on a call that the profile lists; `None` if the floor denies it
+/// nevertheless.
 ///
-/// `resolve` has refused such names already. The floor does not rely on it: a
-/// `Profile` can be made in other ways.
+/// `resolve` has refused such names already. The floor does not rely on that, as a `Profile` can be
+/// made in other ways.
 fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict> {
-    // A number that has no name has not been thought about.
+    // A number without a name has not been reviewed.
     if number(call).is_none() || reason(call).is_some() || keyed(call).is_some() {
         return None;
     }
@@ -94,31 +95,32 @@ pub fn conditioned(call: &str, memory: MemoryHold) -> Verdict {
     arguments::condition(call, memory).unwrap_or(Verdict::Allow)
 }
 
-/// The key that lets a cell execute any program, and so start processes at all.
+/// The key that lets a cell execute any program, and so start processes.
 pub const EXEC_ANY: &str = "exec = { program = \"any\" }";
 
-/// What to try before a program gets processes: many libraries start a thread for each processor, and run without.
+/// Advice before a program gets processes: many libraries start a thread per processor, but work
+/// without.
 const ONE_THREAD: &str = "where a library only starts threads (BLAS, OpenMP), \
     [env] set = { OPENBLAS_NUM_THREADS = \"1\", OMP_NUM_THREADS = \"1\" } or the program's own setting is enough; \
     where it needs processes,";
 
-/// Change of a profile that would allow a denied call.
+/// The change of a profile that would allow a denied call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grantable {
     /// This line in the profile.
     Key(String),
-    /// This line in the profile, and any program: a profile with one program has no fork.
+    /// This line in the profile, and any program: a profile with a single program may not fork.
     CallAndExec(String),
-    /// A memory cgroup for the cells, with this line in the profile where it is not there yet.
+    /// A memory cgroup for the cells, and this line if the profile lacks it.
     MemoryCgroup(Option<String>),
-    /// Nothing: the call is allowed, but not with these arguments.
+    /// No change: the call is allowed, but not with these arguments.
     Arguments(&'static str),
-    /// Nothing, for this reason.
+    /// No change, for this reason.
     Never(&'static str),
 }
 
 impl Grantable {
-    /// Returns the grant as a reply names it; `None` where none exists.
+    /// Returns the grant for a reply; `None` if there is no grant.
     #[must_use]
     pub fn grant(&self) -> Option<String> {
         match self {
@@ -135,23 +137,23 @@ impl Grantable {
 
     /// Returns why there is no grant.
     #[must_use]
-    pub fn why_none(&self) -> Option<&'static str> {
+    pub fn reason_for_none(&self) -> Option<&'static str> {
         match self {
             Self::Key(_) | Self::CallAndExec(_) | Self::MemoryCgroup(_) => None,
-            Self::Arguments(why) | Self::Never(why) => Some(why),
+            Self::Arguments(reason) | Self::Never(reason) => Some(reason),
         }
     }
 }
 
-/// Returns the key of the profile that would allow a call that was denied under it.
+/// Returns the change of the profile that would allow a denied call.
 #[must_use]
 pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     let name = name(call);
-    if let Some(why) = reason(&name) {
-        return Grantable::Never(why);
+    if let Some(reason) = reason(&name) {
+        return Grantable::Never(reason);
     }
-    if let Some(why) = tier::reason(profile.tier, &name) {
-        return Grantable::Never(why);
+    if let Some(reason) = tier::reason(profile.tier, &name) {
+        return Grantable::Never(reason);
     }
     if number(&name).is_none() {
         return Grantable::Never("this version does not know the call");
@@ -178,7 +180,7 @@ pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     }
 }
 
-/// Decides on a denied `socket`: it is of a family that is not granted yet, or of one that never is.
+/// Returns the change for a denied `socket`: its family is not granted yet, or never can be.
 fn sockets_grant(profile: &Profile) -> Grantable {
     let missing: Vec<String> = arguments::FAMILIES
         .iter()
@@ -193,7 +195,7 @@ fn sockets_grant(profile: &Profile) -> Grantable {
     Grantable::Key(format!("sockets = {{ families = [{}] }}", missing.join(", ")))
 }
 
-/// Returns in words the condition of the floor on a call that a profile allows; `None` if there is none.
+/// Returns the floor's condition on an allowed call in words, if it has one.
 #[must_use]
 pub fn condition(call: &str) -> Option<&'static str> {
     match call {
@@ -212,13 +214,13 @@ pub fn condition(call: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns true if a call is allowed only when a cgroup bounds the cell's memory.
+/// Returns true if a call is only allowed when a cgroup bounds the cell's memory.
 #[must_use]
 pub fn needs_memory_cgroup(call: &str) -> bool {
     NEEDS_MEMORY_CGROUP.contains(&call)
 }
 
-/// Returns the calls that no profile grants, in groups that share a reason, and what they are answered.
+/// Returns the calls that no profile grants, in groups that share a reason, each with its errno.
 pub fn never() -> impl Iterator<Item = (RefusedGroup, i32)> {
     let denied = NEVER.iter().map(|group| (*group, libc::EPERM));
     denied.chain(ABSENT.iter().map(|group| (*group, libc::ENOSYS)))
@@ -230,7 +232,7 @@ pub fn caution(call: &str) -> Option<&'static str> {
     ON_REQUEST.iter().find(|group| group.names.contains(&call)).map(|group| group.why)
 }
 
-/// Returns every call that the floor has thought about by name, outside the shipped profiles.
+/// Returns every call that the floor classifies by name, outside the shipped profiles.
 pub fn classified() -> impl Iterator<Item = &'static str> {
     let groups = NEVER.iter().chain(ABSENT).chain(ON_REQUEST).flat_map(|group| group.names);
     let keyed = super::never::KEYED.iter().flat_map(|(_, names)| names.iter());

@@ -1,10 +1,11 @@
-//! A profile as the supervisor and the cell have it: how a call is confined, every value absolute and
+//! A profile as supervisor and cell use it: how a call is confined, with every value absolute and
 //! bounded.
 //!
-//! `floor` has the answer to every system call under a profile: what `arguments` may be given, what
-//! `never` is allowed, and what the lower `tier` refuses. The crate `profile` makes profiles of files.
+//! `floor` has the verdict on every system call under a profile: conditions on `arguments`, calls
+//! that are `never` allowed, and restrictions of the lower `tier`. The crate `profile` makes
+//! profiles from files.
 //!
-//! *Invariant:* plain data and rules over it: nothing here does I/O or reads TOML.
+//! *Invariant:* plain data and rules over it: no I/O, no TOML.
 
 mod arguments;
 pub mod calls;
@@ -34,50 +35,51 @@ use crate::receipt::Tier;
 pub struct Profile {
     pub name: ProfileName,
     pub description: String,
-    /// Paths of the host in the cell, read-only.
+    /// Host paths in the cell, read-only.
     pub paths: Vec<HostPath>,
     pub exec: Exec,
-    /// Program that a pooled cell has executed before its job comes.
+    /// Program that a pooled cell executes before its job comes.
     pub ahead: Option<Ahead>,
     /// True if the cell has a `/workspace`.
     pub workspace: bool,
     pub proc: ProcView,
-    /// Network of its cells, beyond their own loopback by the gateway.
+    /// Network of its cells beyond loopback, through the gateway.
     pub egress: Egress,
     pub families: BTreeSet<Family>,
-    /// Which sockets of the host a cell may connect to.
+    /// The host sockets that a cell may connect to.
     pub unix_sockets: UnixSockets,
-    /// Those that the operator named at start; none where the key above says so.
+    /// The sockets that the operator named at start; empty if `unix_sockets` forbids them.
     pub granted_sockets: Vec<SocketName>,
-    /// Numbers of the system calls that are allowed; `floor` adds conditions to some.
+    /// Numbers of the allowed system calls; `floor` adds conditions to some.
     pub calls: BTreeSet<u32>,
-    /// Numbers of calls refused with EPERM and not counted: probes that programs make and do without.
+    /// Numbers of calls refused with EPERM without counting: probes that programs can do without.
     pub quiet: BTreeSet<u32>,
     /// Variables in addition to those of every cell.
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
     pub requires: Requires,
-    /// By what its cells are held: the operator's word, never a file's.
+    /// The tier of its cells, set by the operator and never by a file.
     pub tier: Tier,
-    /// Terminal of its only call, for an operator who sits at one; never a file's word.
+    /// Terminal of its only call, if the operator runs one interactively; never set by a file.
     pub terminal: Option<TerminalSize>,
-    /// Author of commits, in the cell's `/etc/gitconfig` beside a granted directory.
+    /// Author of commits, in the cell's `/etc/gitconfig` if a directory is granted.
     pub git_identity: Option<GitIdentity>,
-    /// Files with functions for the scripts of a project, below [`SCRIPTS`]; never a file's word.
+    /// Files with functions for the scripts of a project, below [`SCRIPTS`]; never set by a file.
     pub script_sdk: &'static [(&'static str, &'static str)],
-    /// Files in [`TRUST`] by which cells trust the gateway's authority, by their names; never a file's word.
+    /// Files in [`TRUST`], by name, by which cells trust the gateway's authority; never set by a
+    /// file.
     pub trust: Vec<(&'static str, Arc<[u8]>)>,
 }
 
-/// Directory of the certificates that cells trust where the gateway reads their requests.
+/// Directory of the certificates that cells trust where the gateway intercepts requests.
 pub const TRUST: &str = "/etc/cofferdam-trust";
 
-/// Directory of the functions for a project's scripts in a cell.
+/// Directory of functions for a project's scripts in a cell.
 pub const SCRIPTS: &str = "/etc/cofferdam";
-/// Directory of the programs that scripts of a project have beside the host's.
+/// Directory of programs for a project's scripts, in addition to the host's.
 pub const SCRIPT_PROGRAMS: &str = "/etc/cofferdam/bin";
 
-/// Name and address for commits, as git's `user.name` and `user.email` have them.
+/// Name and email address for commits, as in git's `user.name` and `user.email`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GitIdentity {
     pub name: Option<String>,
@@ -91,34 +93,34 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
-/// Value of a variable that leads to downloads of the operator's, which cells cannot add to.
+/// A variable that points to downloads of the operator, which cells cannot add to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DownloadedVariable {
-    /// Host of the registry that they are from.
+    /// Host of the registry that they came from.
     pub registry: &'static str,
     pub value: String,
 }
 
-/// Additions of the operator, on the command line, to every profile with a `/workspace`.
+/// The operator's additions on the command line to every profile with a `/workspace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProfileAdditions {
     /// Variables of the environment.
     pub env: BTreeMap<String, String>,
-    /// Variables that lead to what the operator has downloaded, by their names: for cells that do not reach the registry.
+    /// Variables that point to downloads, by name, for cells that cannot reach the registry.
     pub downloaded: BTreeMap<String, DownloadedVariable>,
-    /// Bytes of memory of one cell, in place of the profile's.
+    /// Memory of one cell in bytes, instead of the profile's.
     pub memory: Option<u64>,
-    /// Destinations outside of the cell, in addition to the profile's.
+    /// Destinations in addition to the profile's.
     pub egress: Vec<EgressRule>,
-    /// Least class of network of those with sockets for one.
+    /// Minimum network class of profiles with Internet sockets.
     pub network: NetworkClass,
 }
 
 /// The host name of every cell.
 pub const HOST_NAME: &str = "cofferdam";
-/// The directories in which a cell looks for programs, unless its profile or the call says otherwise.
+/// The directories in which a cell looks for programs, unless its profile or the call sets others.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// The environment of every cell, built from nothing; profile and caller add to it.
+/// The environment of every cell; profile and caller add to it.
 const ENVIRONMENT: [(&str, &str); 9] = [
     ("HOME", "/tmp/home"),
     ("HOSTNAME", HOST_NAME),
@@ -132,14 +134,14 @@ const ENVIRONMENT: [(&str, &str); 9] = [
 ];
 
 impl Profile {
-    /// Returns the variables that every program of its cells has; a call adds its own.
+    /// Returns the variables of every program in its cells; a call adds to them.
     pub fn environment(&self) -> BTreeMap<&str, &str> {
         let mut all = BTreeMap::from(ENVIRONMENT);
         all.extend(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         all
     }
 
-    /// Applies the operator's additions, where the profile has a `/workspace`.
+    /// Applies the operator's additions if the profile has a `/workspace`.
     pub fn add(&mut self, additions: &ProfileAdditions) {
         if self.workspace {
             self.env.extend(additions.env.clone());
@@ -156,7 +158,7 @@ impl Profile {
         }
     }
 
-    /// Adds rules of egress, and what the profile lacks for them to mean anything: the class, and sockets.
+    /// Adds egress rules, and the class and sockets that they need.
     pub fn add_egress(&mut self, rules: &[EgressRule]) {
         if rules.is_empty() {
             return;
@@ -166,12 +168,12 @@ impl Profile {
         self.families.extend([Family::Inet, Family::Inet6]);
     }
 
-    /// Returns true if a session can use the profile: a shell starts programs.
+    /// Returns true if a session can use the profile, as its shell must start programs.
     pub fn can_hold_a_shell(&self) -> bool {
         self.workspace && self.exec == Exec::Any && self.tier == Tier::Full
     }
 
-    /// Makes the profile of a tool that no rule allows: nothing in it, no limit above zero.
+    /// Returns the profile of a tool that no rule allows: empty, with all limits zero.
     pub fn nothing() -> Self {
         Self {
             name: ProfileName::none(),
@@ -199,7 +201,7 @@ impl Profile {
     }
 }
 
-/// A command of which every job of the profile differs in its input alone, or is another.
+/// A command that all jobs of a profile share except for their input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ahead {
     pub argv: Argv,
@@ -207,18 +209,18 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Returns the directory it starts in: a profile with such a program has no `/workspace`.
+    /// Returns the directory where it starts: a profile with such a program has no `/workspace`.
     pub fn cwd(&self) -> Cwd {
         Cwd::tmp()
     }
 }
 
-/// A host path that a cell has, always read-only, nosuid and nodev.
+/// A host path in the cell, always read-only, nosuid and nodev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPath {
-    /// Absolute, as the host has it.
+    /// Absolute path on the host.
     pub host: PathBuf,
-    /// Absolute, as the cell sees it.
+    /// Absolute path in the cell.
     pub cell: PathBuf,
     pub kind: PathKind,
     /// Use of the profile on a host without the path: possible, or refused.
@@ -227,9 +229,9 @@ pub struct HostPath {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
-    /// A file, or a directory with all beneath it.
+    /// A file, or a directory with everything below it.
     Tree,
-    /// A program: its file, its interpreter (ld.so) and the shared libraries it needs, and no more.
+    /// A program: only its file, its interpreter (ld.so) and the shared libraries that it needs.
     Program,
 }
 
@@ -244,7 +246,7 @@ pub enum Presence {
 pub enum Exec {
     /// Any program in the cell.
     Any,
-    /// This one program, once, by a held descriptor: no other exec and no fork after it.
+    /// Only this program, once, by an open descriptor: no other exec and no fork after it.
     Only(PathBuf),
 }
 
@@ -252,14 +254,14 @@ pub enum Exec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcView {
-    /// A procfs of the cell's own pid namespace, the host's facts absent or replaced.
+    /// A procfs of the cell's pid namespace, with host information removed or replaced.
     Own,
-    /// Nothing: the profile runs where a container forbids a procfs of its own.
+    /// No procfs, for profiles inside containers that forbid mounting one.
     None,
 }
 
 impl ProcView {
-    /// Returns the word of the profile key `proc`.
+    /// Returns its name, the value of the profile key `proc`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -268,11 +270,11 @@ impl ProcView {
     }
 }
 
-/// Socket families a profile may grant (socket(2)).
+/// Socket families that a profile may grant (socket(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// Sockets of one machine (unix(7)).
+    /// Local sockets (unix(7)).
     Unix,
     /// IPv4 (ip(7)).
     Inet,
@@ -281,7 +283,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Returns the word of the profile key `sockets`.
+    /// Returns its name, a value of the profile key `sockets`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unix => "unix",
@@ -291,10 +293,10 @@ impl Family {
     }
 }
 
-/// Features of the host without which the profile is refused.
+/// Features of the host that the profile requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requires {
-    /// Lowest Landlock ABI (2 at least).
+    /// Minimum Landlock ABI (at least 2).
     pub landlock_abi: u32,
     /// True if a cgroup must bound the memory.
     pub memory_cgroup: bool,

@@ -1,8 +1,8 @@
 //! System calls that no profile grants, each group with its reason. Pure data.
 //!
-//! With what the shipped profiles list and [`ON_REQUEST`] this covers every call of the kernel's
-//! table; a test holds that, so a call that a newer table adds is denied until someone has
-//! thought about it.
+//! Together with the shipped profiles and [`ON_REQUEST`] this covers every call in the kernel's
+//! table. A test checks that, so a call that a newer table adds is denied until it has been
+//! reviewed.
 
 /// Calls that share a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,8 +124,8 @@ pub const NEVER: &[RefusedGroup] = &[
     ),
 ];
 
-/// Calls answered ENOSYS, as a kernel without them would: their arguments lie behind a pointer,
-/// where no filter can look, and callers fall back to a call whose arguments it can see.
+/// Calls answered with ENOSYS, as by a kernel without them: their arguments are behind a pointer,
+/// which no filter can read, and callers fall back to a call that can be checked.
 pub const ABSENT: &[RefusedGroup] = &[
     group("its flags are behind a pointer; programs fall back to clone", &["clone3"]),
     group("its flags and mode are behind a pointer; programs fall back to openat", &["openat2"]),
@@ -135,11 +135,12 @@ pub const ABSENT: &[RefusedGroup] = &[
     ),
 ];
 
-/// Calls that another key of a profile grants, and that key.
+/// Calls that another key of a profile grants, with that key.
 pub(crate) const KEYED: &[(&str, &[&str])] =
     &[("exec", &["execve", "execveat"]), ("sockets", &["socket", "socketpair"])];
 
-/// Calls that no shipped profile grants or refuses by name, and that a profile may grant with a `why`.
+/// Calls that the shipped profiles neither grant nor refuse by name, and that a profile may grant
+/// with a `why`.
 pub const ON_REQUEST: &[RefusedGroup] = &[
     group(
         "it only takes rights away, and is kernel surface that few programs use",
@@ -156,24 +157,25 @@ pub const ON_REQUEST: &[RefusedGroup] = &[
     group("it makes one process wait for the whole machine's disks", &["sync", "syncfs"]),
 ];
 
-/// Calls that make memory no watchdog sees; allowed only where a cgroup holds the cell's memory.
+/// Calls that allocate memory which no watchdog sees; allowed only if a cgroup bounds the cell's
+/// memory.
 pub const NEEDS_MEMORY_CGROUP: &[&str] = &["memfd_create", "shmget", "semget", "msgget"];
 
-/// Calls by which a socket holds whole pages and answers for a few bytes of each: where nothing holds a cell's
-/// memory and it has sockets, they are answered as by descriptors that do not support them, and programs read
-/// and write instead (sendfile(2), splice(2)).
+/// Calls by which a socket holds whole pages but accounts for a few bytes of each. If the cell has
+/// sockets and no cgroup bounds its memory, they are answered as for descriptors that do not
+/// support them, and programs read and write instead (sendfile(2), splice(2)).
 pub(crate) const LENDS_PAGES: &[&str] = &["sendfile", "splice"];
 
-/// Calls that start a process or a thread: a cell that may execute one program has none of them.
+/// Calls that start a process or a thread: denied to a cell that may execute one program.
 pub const FORKS: &[&str] = &["fork", "vfork", "clone"];
 
-/// Returns why no profile may list this call, if none may.
+/// Returns the reason if no profile may list this call.
 pub fn reason(name: &str) -> Option<&'static str> {
     let named = |group: &&RefusedGroup| group.names.contains(&name);
     NEVER.iter().chain(ABSENT).find(named).map(|group| group.why)
 }
 
-/// Returns the key that grants this call instead of a list of calls, if one does.
+/// Returns the key that grants this call instead of a list of calls, if there is one.
 pub fn keyed(name: &str) -> Option<&'static str> {
     KEYED.iter().find(|(_, names)| names.contains(&name)).map(|(key, _)| *key)
 }

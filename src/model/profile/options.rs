@@ -1,9 +1,9 @@
 //! Socket options that a cell may set, level by level, each with its reason (setsockopt(2)).
 //!
-//! An allow-list: what a newer kernel adds is refused until it is listed. Not among them: filters and
-//! protocol modules, which are programs for the kernel; headers of one's own making (IP_OPTIONS,
-//! IPV6_RTHDR and its kin), which it has to parse; IPV6_ADDRFORM, which turns a socket into another's kind;
-//! choice of congestion control, repair, signatures, IPsec, netfilter.
+//! An allow-list: an option that a newer kernel adds is refused until it is listed. Left out:
+//! filters and protocol modules, which are programs for the kernel; headers made by the program
+//! (IP_OPTIONS, IPV6_RTHDR and similar), which the kernel has to parse; IPV6_ADDRFORM, which
+//! changes the kind of a socket; congestion control, repair, signatures, IPsec, netfilter.
 
 use super::condition::{All, Op, Probe, Test, Verdict, within};
 use crate::receipt::MemoryHold;
@@ -14,17 +14,18 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 const IPV6: u32 = 41;
 
-/// Options of sockets themselves, up to the newest that is known: SO_INQ (84). Not among them:
-/// - SO_ATTACH_FILTER (26), SO_ATTACH_BPF (50) and the two of SO_REUSEPORT (51, 52): programs for the kernel;
-/// - SO_BUSY_POLL (46), SO_PREFER_BUSY_POLL (69), SO_BUSY_POLL_BUDGET (70): they have the kernel spin for a device,
-///   of which a cell has none;
-/// - SO_ZEROCOPY (60) and memory of devices (78 to 80): they lend pages to a socket, as splice(2) does;
+/// Options of SOL_SOCKET up to SO_INQ (84). Left out:
+/// - SO_ATTACH_FILTER (26), SO_ATTACH_BPF (50) and the two of SO_REUSEPORT (51, 52): programs for
+///   the kernel;
+/// - SO_BUSY_POLL (46), SO_PREFER_BUSY_POLL (69), SO_BUSY_POLL_BUDGET (70): make the kernel spin
+///   for a device, and cells have no devices;
+/// - SO_ZEROCOPY (60) and device memory (78 to 80): lend pages to a socket, as splice(2) does;
 /// - SO_TXTIME (61): packets wait in a queue for their time;
 /// - SO_RESERVE_MEM (73): memory of a control group, set aside.
 const OF_SOCKETS: &[(u32, u32)] =
     &[(0, 25), (27, 45), (47, 49), (53, 59), (62, 68), (71, 72), (74, 77), (81, 84)];
 
-/// The same without those that set how much a socket may hold: [`SIZES`].
+/// Same, without the options that set how much a socket may hold: [`SIZES`].
 const OF_SOCKETS_NOT_SIZES: &[(u32, u32)] = &[
     (0, 6),
     (9, 25),
@@ -85,10 +86,10 @@ const OF_TCP: &[(u32, u32)] = &[
 /// UDP_SEGMENT and UDP_GRO, as QUIC uses them; not encapsulation.
 const OF_UDP: &[(u32, u32)] = &[(103, 104)];
 
-/// Decides on setsockopt(2) under any profile.
+/// Returns the verdict on setsockopt(2) under any profile.
 ///
-/// Without a control group for memory, a socket holds its default at most: a program that sets another size
-/// gets success and no change, as on a kernel whose limit it had reached.
+/// Without a memory cgroup, a socket holds its default at most: setting another size succeeds
+/// without effect, as on a kernel whose limit was reached.
 pub(super) fn verdict(memory: MemoryHold) -> Verdict {
     match memory {
         MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => Verdict::AllowIf(any(OF_SOCKETS)),
@@ -104,7 +105,7 @@ fn any(of_sockets: &'static [(u32, u32)]) -> Vec<All> {
     levels.into_iter().flat_map(|(level, options)| at(level, options)).collect()
 }
 
-/// Returns the level and one range of its options.
+/// Returns tests for the level and each range of its options.
 fn at(level: u32, options: &'static [(u32, u32)]) -> impl Iterator<Item = All> {
     options.iter().map(move |range| {
         let mut tests = vec![Test::low(1, Op::Eq, level)];

@@ -1,4 +1,5 @@
-//! Sockets of the host that a cell may connect to: `unix_sockets`, and what the operator named.
+//! Host sockets that a cell may connect to: `unix_sockets`, and the sockets that the operator
+//! named.
 
 use std::fmt;
 
@@ -8,21 +9,21 @@ use super::Profile;
 
 /// Directory of granted sockets in a cell.
 pub const SOCKETS_DIRECTORY: &str = "/tmp/mcp-sockets";
-/// The socket that has a variable of its own.
+/// The socket that gets its path in a variable.
 const SKILLS: &str = "skills";
 
-/// Access of a profile's cells to the sockets that the operator names at start.
+/// Which of the sockets named by the operator a profile's cells may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnixSockets {
-    /// None of them: nothing of the host can be connected to.
+    /// No sockets: the cell cannot connect to the host.
     None,
-    /// Those, and nothing else, in a directory that is the cell's alone.
+    /// All named sockets, and only those, in a private directory of the cell.
     Private,
 }
 
 impl UnixSockets {
-    /// Returns the word of the profile key `unix_sockets`.
+    /// Returns its name, the value of the profile key `unix_sockets`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -44,7 +45,7 @@ impl SocketName {
         well_formed.then(|| Self(name.to_owned()))
     }
 
-    /// Returns its file in the cell's directory.
+    /// Returns the name of its file in the cell's directory.
     pub fn file(&self) -> String {
         format!("{}.sock", self.0)
     }
@@ -57,7 +58,7 @@ impl fmt::Display for SocketName {
 }
 
 impl Profile {
-    /// Grants the sockets that the operator named, where the profile takes any, with the variables
+    /// Grants the sockets that the operator named, if the profile takes any, and sets the variables
     /// by which programs find them.
     pub fn grant_sockets(&mut self, names: &[SocketName]) {
         if self.unix_sockets == UnixSockets::None || names.is_empty() {
@@ -72,7 +73,7 @@ impl Profile {
         }
     }
 
-    /// Returns the granted sockets in words.
+    /// Returns the names of the granted sockets as text.
     pub fn sockets_text(&self) -> String {
         let names: Vec<String> = self.granted_sockets.iter().map(SocketName::to_string).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }

@@ -1,4 +1,5 @@
-//! Restrictions of the tier `landlock+seccomp`: it refuses calls that only namespaces make harmless.
+//! Restrictions of the tier `landlock+seccomp`: calls that only namespaces make harmless are
+//! refused.
 //!
 //! Without a mount namespace every path of the host can be named. Landlock restricts opening, making and
 //! removing files, but not changes of modes, owners, times and attributes. Without a network namespace it
@@ -14,16 +15,15 @@ use super::{Family, ProcView, Profile};
 use crate::egress::Egress;
 use crate::receipt::{MemoryHold, Tier};
 
-/// The lowest Landlock ABI of the tier [`Tier::Bare`]: from 6 on (Linux 6.12) signals are held, by
-/// which a cell could else end any process of its user, and by which its own processes are told from
-/// all others.
+/// Minimum Landlock ABI of [`Tier::Bare`]. From 6 on (Linux 6.12) signals are confined: otherwise a
+/// cell could kill any process of its user, and its processes could not be distinguished from others.
 pub const LANDLOCK_ABI: u32 = 6;
 
-/// Calls that read extended attributes by path; what is open was opened under Landlock.
+/// Calls that read extended attributes by path; open files were opened under Landlock.
 const ATTRIBUTES: &[&str] =
     &["getxattr", "lgetxattr", "getxattrat", "listxattr", "llistxattr", "listxattrat"];
 
-/// Calls that the tier [`Tier::Bare`] refuses, whatever a profile lists.
+/// Calls that [`Tier::Bare`] refuses, whatever a profile lists.
 pub const REFUSED: &[RefusedGroup] = &[
     RefusedGroup {
         why: "without a mount namespace it reaches files outside the cell, and Landlock does not hold it",
@@ -95,12 +95,12 @@ pub fn reason(tier: Tier, call: &str) -> Option<&'static str> {
 /// Returns the tier's condition on the arguments of a call, if it is stricter than the floor's.
 pub(super) fn condition(tier: Tier, call: &str) -> Option<Verdict> {
     match tier {
-        Tier::Full => arguments::own_ids(call),
+        Tier::Full => arguments::cell_ids(call),
         Tier::Bare => bare_condition(call),
     }
 }
 
-/// Returns why a call that [`condition`] narrows was refused.
+/// Returns why [`condition`] denies a call with other arguments.
 pub(super) fn narrowed(tier: Tier, call: &str) -> Option<&'static str> {
     if tier == Tier::Full {
         return None;
@@ -114,33 +114,34 @@ pub(super) fn narrowed(tier: Tier, call: &str) -> Option<&'static str> {
 
 fn bare_condition(call: &str) -> Option<Verdict> {
     let when = |all| Some(Verdict::AllowIf(vec![all]));
-    let own = |argument| Test::low(argument, Op::Eq, 0);
+    let caller = |argument| Test::low(argument, Op::Eq, 0);
     match call {
-        // Of an open file, and to now: what touch(1) does.
+        // Only of an open file and only to now, as touch(1) does.
         "utimensat" => when(vec![Test::full(1, Op::Eq, 0), Test::full(2, Op::Eq, 0)]),
         "sendto" => when(vec![Test::full(4, Op::Eq, 0), arguments::in_band(3)]),
-        "setpriority" => when(vec![own(0), own(1)]),
+        "setpriority" => when(vec![caller(0), caller(1)]),
         // IOPRIO_WHO_PROCESS
-        "ioprio_set" => when(vec![Test::low(0, Op::Eq, 1), own(1)]),
-        "sched_setaffinity" | "sched_setparam" => when(vec![own(0)]),
+        "ioprio_set" => when(vec![Test::low(0, Op::Eq, 1), caller(1)]),
+        "sched_setaffinity" | "sched_setparam" => when(vec![caller(0)]),
         "sched_setscheduler" => {
             let condition = arguments::condition(call, MemoryHold::BestEffort)?;
             let Verdict::AllowIf(mut any) = condition else { return None };
-            any.iter_mut().for_each(|all| all.push(own(0)));
+            any.iter_mut().for_each(|all| all.push(caller(0)));
             Some(Verdict::AllowIf(any))
         }
         _ => None,
     }
 }
 
-/// Answers who asks for attributes as a filesystem without any does, which ls and cp take for no mistake.
+/// Answers queries for attributes like a filesystem without any, which ls and cp do not treat as an
+/// error.
 pub(super) fn without_attributes(verdicts: &mut BTreeMap<u32, Verdict>) {
     let numbers = ATTRIBUTES.iter().filter_map(|name| super::calls::number(name));
     verdicts.extend(numbers.map(|number| (number, Verdict::Errno(libc::EOPNOTSUPP))));
 }
 
-/// Takes sockets but pairs away. Not pairs of datagrams: from one a packet goes to any socket with a
-/// path that the uid may write to, whatever it was paired with (unix(7)).
+/// Removes all sockets except pairs. Datagram pairs are removed too: they can send to any socket
+/// with a path that the uid may write to, whatever they are paired with (unix(7)).
 pub(super) fn without_sockets(profile: &Profile, verdicts: &mut BTreeMap<u32, Verdict>) {
     let call = |name| super::calls::number(name).unwrap_or(u32::MAX);
     verdicts.remove(&call("socket"));
@@ -152,12 +153,12 @@ pub(super) fn without_sockets(profile: &Profile, verdicts: &mut BTreeMap<u32, Ve
 }
 
 impl Profile {
-    /// Restricts the profile to a tier: it promises nothing that the tier does not have.
+    /// Restricts the profile to a tier: it keeps nothing that the tier cannot enforce.
     #[must_use]
     pub fn in_tier(self, tier: Tier) -> Self {
         match tier {
             Tier::Full => Self { tier, ..self },
-            // One with rules is refused there, and not run without them.
+            // A profile with egress rules is refused later, and not run without them.
             Tier::Bare if self.egress.class.has_egress() => {
                 Self { tier, proc: ProcView::None, ..self }
             }

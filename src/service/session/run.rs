@@ -21,7 +21,7 @@ use crate::{Caller, Refusal};
 use audit::LoggedCall;
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
-use model::job::{JobMode, Place, SessionId, Within, Workspace};
+use model::job::{JobMode, SessionId, StartDirectory, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::shells::ShellKind;
@@ -38,7 +38,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 struct Decided {
     grant: Grant,
     entry: LoggedCall,
-    place: Place,
+    directory: StartDirectory,
     kept: Retention,
     mode: JobMode,
     shell: Option<ShellKind>,
@@ -56,7 +56,8 @@ impl Workbench {
     ) -> Result<Reply, Refusal> {
         check_name(&request.session)?;
         let SessionRequest { session, call, restart, patience, kept, mode, shell } = request;
-        let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
+        let directory =
+            if call.cwd.is_some() { StartDirectory::Given } else { StartDirectory::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
             text.chars().take(SHOWN_CHARACTERS).collect()
@@ -74,7 +75,7 @@ impl Workbench {
                 return Err(full);
             }
         };
-        let decided = Decided { grant, entry, place, kept, mode, shell };
+        let decided = Decided { grant, entry, directory, kept, mode, shell };
         let decided = self.with_variables(&session, decided)?;
         self.seated(session, text, restart, patience, decided, caller).await
     }
@@ -311,11 +312,11 @@ impl Workbench {
         if asked && (seat.started || seat.lost.is_some()) {
             seat.end(ShellLoss::Restart);
         }
-        let Decided { grant, entry, place, kept, mode, .. } = decided;
+        let Decided { grant, entry, directory, kept, mode, .. } = decided;
         let (kind, first) = input(&grant.job().stdin);
         let id = named.id;
         let shell = self.sessions.shell_of(&about.session);
-        let within = Within { session: id, place, mode, shell };
+        let within = Within { session: id, directory, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
         let starting = self.shared.link.start_heard(grant, Some(within), heard(&entry));
@@ -323,7 +324,7 @@ impl Workbench {
             Ok(running) => {
                 self.began(id, &mut seat);
                 let lost = seat.takes(running.turn);
-                if let (Place::Stay, Some(cwd)) = (place, &seat.cwd) {
+                if let (StartDirectory::Stay, Some(cwd)) = (directory, &seat.cwd) {
                     about.began.clone_from(cwd);
                 }
                 let (produced, tap) = (caller.produced.clone(), caller.tap.clone());

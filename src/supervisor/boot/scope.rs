@@ -142,7 +142,7 @@ impl Asking {
         match arranged {
             Ok((directory, processors)) => {
                 let shares_processors = processors == ProcessorShares::Shared;
-                let scope = ScopeResult::Had { unit, took: begun.elapsed() };
+                let scope = ScopeResult::Granted { unit, took: begun.elapsed() };
                 (Answer { scope, shares_processors }, Some(directory))
             }
             Err(why) => {
@@ -213,7 +213,7 @@ fn received(from: &OwnedFd) -> Option<(Answer, Option<OwnedFd>)> {
     let directory = received.fds.first_mut().and_then(Option::take);
     // A hold is claimed with the directory only.
     match (&answer.scope, &directory) {
-        (ScopeResult::Had { .. }, Some(_)) => Some((answer, directory)),
+        (ScopeResult::Granted { .. }, Some(_)) => Some((answer, directory)),
         (ScopeResult::Refused { .. }, None) => Some((answer, None)),
         (_, None | Some(_)) => None,
     }

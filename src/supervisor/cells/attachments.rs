@@ -83,13 +83,13 @@ pub(crate) fn received(
     }
     let mut fds = received.fds.into_iter().flatten();
     let sealed = match start.block {
-        Carried::Here(_) => None,
+        Carried::Inline(_) => None,
         Carried::Sealed => fds.next(),
     };
     let block = Block::open(&start.block, sealed).map_err(|error| error.to_string())?;
     let mut bytes = |carried: &mut Carried| match carried {
         // Moved out: a job may wait for long, and needs them once.
-        Carried::Here(bytes) => Ok(Attachment::Inline(std::mem::take(bytes))),
+        Carried::Inline(bytes) => Ok(Attachment::Inline(std::mem::take(bytes))),
         Carried::Sealed => {
             let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));
             fd.map(Attachment::Sealed).ok_or_else(|| WireError::NotSealed.to_string())

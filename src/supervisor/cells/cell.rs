@@ -316,7 +316,7 @@ impl Maker<'_> {
                     Ground::Bare(_) => "the host's".to_owned(),
                 },
                 core_handler: self.shared.cores,
-                egress: EgressReceipt::of(&profile.egress),
+                egress: EgressReceipt::new(&profile.egress),
             },
         };
         // Without them the gateway is asked about each call.

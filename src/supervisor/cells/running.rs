@@ -268,7 +268,7 @@ impl Running {
             denials: report::denials(denied, end.counts.denied),
             timings: self.phases.timings(),
             files_changed: self.files_changed(),
-            ..Ended::of(self.outcome(&end))
+            ..Ended::new(self.outcome(&end))
         }
     }
 
@@ -422,6 +422,6 @@ impl Running {
             ..self.usage(used.max_rss)
         };
         let files_changed = self.files_changed();
-        Ended { usage, timings: self.phases.timings(), files_changed, ..Ended::of(outcome) }
+        Ended { usage, timings: self.phases.timings(), files_changed, ..Ended::new(outcome) }
     }
 }

@@ -134,7 +134,7 @@ impl Supervisor {
             return;
         };
         drop(self.queue.remove(place));
-        self.end(call, Ended::of(outcome));
+        self.end(call, Ended::new(outcome));
     }
 
     pub(super) fn end(&mut self, call: CallId, ended: Ended) {

@@ -396,7 +396,7 @@ mod tests {
     const CELL: CellKey = CellKey { slot: 1, generation: 4 };
 
     fn ended() -> Ended {
-        Ended::of(Outcome::Exited { code: 0 })
+        Ended::new(Outcome::Exited { code: 0 })
     }
 
     /// A link that is up, with a call in a cell, and the gateway's end of it.

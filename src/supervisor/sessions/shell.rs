@@ -28,7 +28,7 @@ use cell::sealed::Overlays;
 use cell::size::Sizes;
 use cell::{Design, measure};
 use model::call::{Argv, Cwd, Env};
-use model::job::{JobMode, Limits, ListChanges, Place};
+use model::job::{JobMode, Limits, ListChanges, StartDirectory};
 use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
 };
@@ -282,14 +282,14 @@ impl Shell {
     ) -> Result<Option<(u64, FarEnds)>, Undelivered> {
         // Nothing is laid out yet.
         let undelivered = |errno| Undelivered { errno, shell: Waiting::Here };
-        let place = ready.start.session.map(|within| within.place);
+        let directory = ready.start.session.map(|within| within.directory);
         let mode = ready.start.session.map_or(JobMode::Foreground, |within| within.mode);
         let stdin = ready.start.stdin.kind();
         let order = CallRequest {
             script: ready.attachments.script.as_ref().ok_or(Errno::EBADF).map_err(undelivered)?,
             input: ready.attachments.stdin.as_ref(),
             env: &ready.block.env,
-            cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
+            cwd: (directory == Some(StartDirectory::Given)).then_some(&ready.block.cwd),
             stdin,
             mode,
             shell: self.kind,
@@ -468,7 +468,7 @@ impl Shell {
             shell: ShellAfter::Kept { cwd: reported.cwd },
             force,
             files_changed: self.files_changed(),
-            ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: reported.status }))
+            ..Ended::new(stopped.unwrap_or(Outcome::Exited { code: reported.status }))
         };
         ShellEvent::Ended(call, Box::new(ended))
     }

@@ -173,7 +173,7 @@ impl Front {
         if let JobInput::Bytes(carried) = &mut start.stdin {
             // By turns in the two ways that it may come.
             match call.is_multiple_of(2) && job.input.len() < HERE_BYTES {
-                true => *carried = Carried::Here(job.input.clone()),
+                true => *carried = Carried::Inline(job.input.clone()),
                 false => fds.push(input.as_fd()),
             }
         }

@@ -35,12 +35,12 @@ pub fn descriptors(front: &mut Front) -> Check {
 }
 
 pub fn in_the_frame(front: &mut Front) -> Check {
-    let job = |words: &[&str]| forged_bytes(words, &[], "/tmp").map(Carried::Here);
+    let job = |words: &[&str]| forged_bytes(words, &[], "/tmp").map(Carried::Inline);
     let start = Start { block: job(&["true"])?, ..front.frame() };
     let call = start.call;
     front.send(&Request::Start(start), &[])?;
     expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, String::new()))?;
-    let start = Start { block: Carried::Here(b"\x09no block".to_vec()), ..front.frame() };
+    let start = Start { block: Carried::Inline(b"\x09no block".to_vec()), ..front.frame() };
     front.refused(start, &[], "a frame that cannot be decoded")?;
     // Checked by the same code: a directory outside of the two places.
     let start = Start { block: job(&[])?, ..front.frame() };
@@ -55,12 +55,12 @@ pub fn in_the_frame(front: &mut Front) -> Check {
 fn script_and_input(front: &mut Front) -> Check {
     let text =
         b"read -r word; echo \"$word\"; (echo more >> /proc/self/fd/0) 2> /dev/null || echo sealed";
-    let block = forged_bytes(&["bash", "/proc/self/fd/3"], &[], "/tmp").map(Carried::Here)?;
+    let block = forged_bytes(&["bash", "/proc/self/fd/3"], &[], "/tmp").map(Carried::Inline)?;
     let sealed = |bytes: &[u8]| memory::sealed(c"given", bytes).map_err(|error| error.to_string());
     for (here_script, here_input) in [(true, true), (false, true), (true, false), (false, false)] {
         let mut fds = Vec::new();
         let mut carried = |here, bytes: &[u8]| match here {
-            true => Ok::<_, String>(Carried::Here(bytes.to_vec())),
+            true => Ok::<_, String>(Carried::Inline(bytes.to_vec())),
             // A new one each time: whoever reads it moves its offset.
             false => sealed(bytes).map(|fd| fds.push(fd)).map(|()| Carried::Sealed),
         };
@@ -75,7 +75,8 @@ fn script_and_input(front: &mut Front) -> Check {
         front.send(&Request::Start(start), &fds)?;
         expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "given\nsealed\n".to_owned()))?;
     }
-    let start = Start { stdin: JobInput::Bytes(Carried::Here(Vec::new())), block, ..front.frame() };
+    let start =
+        Start { stdin: JobInput::Bytes(Carried::Inline(Vec::new())), block, ..front.frame() };
     let fd = sealed(b"more")?;
     front.refused(start, &[fd.as_fd()], "1 descriptors where 0 belong")
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use config::HostContext;
 use model::job::{
-    GrantId, JobMode, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
+    GrantId, JobMode, Limits, ListChanges, ProfileName, SessionId, StartDirectory, Within,
+    Workspace,
 };
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
@@ -143,7 +144,7 @@ impl Front {
     fn session(&mut self, session: u64) -> Start {
         let within = Within {
             session: SessionId(session),
-            place: Place::Stay,
+            directory: StartDirectory::Stay,
             mode: JobMode::Foreground,
             shell: ShellKind::Bash,
         };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use model::egress::Only;
 use model::job::{
-    GrantId, JobMode, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within,
-    Workspace,
+    GrantId, JobMode, JobSignal, Limits, ListChanges, ProfileName, SessionId, StartDirectory,
+    Within, Workspace,
 };
 use model::shells::ShellKind;
 use model::wire::{self, Carried, FRAME_BYTES, JobInput, Request, Start};
@@ -118,7 +118,7 @@ fn frame(link: &mut Link, honest: &Start, dice: &mut Dice) -> Check<(Vec<u8>, bo
 }
 
 fn carried(dice: &mut Dice) -> Carried {
-    if dice.one_in(2) { Carried::Sealed } else { Carried::Here(dice.bytes(2000)) }
+    if dice.one_in(2) { Carried::Sealed } else { Carried::Inline(dice.bytes(2000)) }
 }
 
 /// Limits of which many are at an end of their range.
@@ -177,7 +177,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             .flatten(),
         session: dice.one_in(9).then(|| Within {
             session: SessionId(dice.below(3)),
-            place: if dice.one_in(2) { Place::Stay } else { Place::Given },
+            directory: if dice.one_in(2) { StartDirectory::Stay } else { StartDirectory::Given },
             mode: if dice.one_in(2) { JobMode::Foreground } else { JobMode::Background },
             shell: dice.pick(&ShellKind::ALL).copied().unwrap_or_default(),
         }),
@@ -191,8 +191,8 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         },
         script: dice.one_in(2).then(|| carried(dice)),
         block: match dice.below(4) {
-            0 => Carried::Here(dice.bytes(300)),
-            1 => Carried::Here(Vec::new()),
+            0 => Carried::Inline(dice.bytes(300)),
+            1 => Carried::Inline(Vec::new()),
             _ => honest.block.clone(),
         },
     }

@@ -408,7 +408,7 @@ fn a_first_call_waits_fifty_milliseconds_and_nobody_else_does() -> Check {
 
 #[test]
 fn a_hold_is_believed_with_its_directory_only() -> Check {
-    let had = || ScopeResult::Had { unit: UNIT.to_owned(), took: Duration::from_millis(5) };
+    let had = || ScopeResult::Granted { unit: UNIT.to_owned(), took: Duration::from_millis(5) };
     let tell = |scope: ScopeResult,
                 directory: Option<&fs::File>|
      -> Result<_, Box<dyn std::error::Error>> {

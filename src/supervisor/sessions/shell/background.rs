@@ -231,6 +231,6 @@ impl BackgroundJob {
         mailbox.clear_up(self.pending);
         let (timings, force) = (Timings { run: usage.wall, ..self.timings }, self.force);
         let outcome = self.stopped.unwrap_or(ended);
-        Ended { usage, denials, timings, shell, force, ..Ended::of(outcome) }
+        Ended { usage, denials, timings, shell, force, ..Ended::new(outcome) }
     }
 }

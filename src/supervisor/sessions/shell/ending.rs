@@ -110,7 +110,7 @@ impl Shell {
         let shell = ShellAfter::Ended;
         let files_changed = self.files_changed();
         let ended =
-            Ended { usage, denials, timings, shell, force, files_changed, ..Ended::of(outcome) };
+            Ended { usage, denials, timings, shell, force, files_changed, ..Ended::new(outcome) };
         Some((call, Box::new(ended)))
     }
 
