@@ -1,4 +1,5 @@
-//! The walls around the process: Landlock leaves it one directory to read, the filter no way to anything else.
+//! The sandbox of the watcher: Landlock allows it to read one directory, and the filter leaves no
+//! way to anything else.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -14,17 +15,19 @@ use cell::{caps, landlock};
 use sys::bpf::{self, Instruction};
 use sys::process::{self, Dumpable};
 
-/// Steps of priority by which it gives way to others: a storm of changes costs calls little.
+/// Nice value, so that a storm of changes costs calls little.
 const NICE: i32 = 10;
 
-/// Bytes of its private memory. The longest report with the lists that it is made of and those before it takes less.
-pub(crate) const DATA_BYTES: u64 = 1 << 30;
-/// Bounds of the process (getrlimit(2)): memory, open files, and no bytes of a file.
+/// Maximum private memory in bytes: enough for the longest report with the lists it is made from
+/// and the previous ones.
+pub(crate) const MAX_DATA_BYTES: u64 = 1 << 30;
+/// Limits of the process (getrlimit(2)): memory, open files, and no file output.
 const LIMITS: [(Resource, u64); 3] =
-    [(Resource::DATA, DATA_BYTES), (Resource::NOFILE, 64), (Resource::FSIZE, 0)];
+    [(Resource::DATA, MAX_DATA_BYTES), (Resource::NOFILE, 64), (Resource::FSIZE, 0)];
 
-/// Its system calls: the link, files beneath the project, watches, memory, time. `socket`, `clone`, `execve`, `kill` and
-/// all that writes to files are absent on purpose. What `openat2` asks for is behind a pointer: Landlock holds it.
+/// Allowed system calls: the link, files below the project, watches, memory, time. `socket`,
+/// `clone`, `execve`, `kill` and all calls that write files are absent on purpose. The flags of
+/// `openat2` are behind a pointer, but Landlock restricts it.
 const ALLOWED: [Sysno; 33] = [
     Sysno::read,
     Sysno::write,
@@ -67,13 +70,14 @@ const OLDER: [Sysno; 1] = [Sysno::poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
-/// Returns every call of the process, with those before its filter that watches need.
+/// Returns every call of the process, including those that set up watches before the filter is
+/// loaded.
 pub fn calls() -> impl Iterator<Item = Sysno> {
     let before = [Sysno::inotify_init1, Sysno::fstatfs, Sysno::fcntl];
     ALLOWED.into_iter().chain(OLDER).chain(before)
 }
 
-/// Compiles its filter.
+/// Compiles the filter of the process.
 ///
 /// # Errors
 /// E2BIG: the filter itself is wrong.
@@ -81,7 +85,7 @@ pub fn program() -> Result<Vec<Instruction>, Errno> {
     let plain = ALLOWED.into_iter().chain(OLDER);
     let mut verdicts: BTreeMap<u32, Verdict> =
         plain.map(|call| (number(call), Verdict::Allow)).collect();
-    // The library makes a directory that it reads close-on-exec, and asks for its flags.
+    // The library sets close-on-exec on directories that it reads, and queries their flags.
     let fcntls = [libc::F_GETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
     let fcntl = fcntls.map(|operation| {
         let value = u64::from(operation.unsigned_abs());
@@ -91,30 +95,30 @@ pub fn program() -> Result<Vec<Instruction>, Errno> {
     compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }
 
-/// Confines the calling process, which has one thread, to reading beneath `directory`.
+/// Confines the calling process, which has one thread, to reading below `directory`.
 ///
 /// # Errors
-/// The errno of the step that failed; the process must not go on then.
+/// The errno of the step that failed; the process must then exit.
 pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     process::give_way(NICE)?;
     bound()?;
     cell::limits::no_core_dumps()?;
     process::set_dumpable(Dumpable::No)?;
-    // Emptying the bounding set takes a capability, which only root has here.
+    // Emptying the bounding set needs a capability, which only root has here.
     if nix::unistd::geteuid().is_root() {
         caps::drop_bounding(&[])?;
     }
     caps::clear_current()?;
     process::set_no_new_privs()?;
     let abi = landlock::kernel_abi();
-    // Without Landlock no profile can be used, so nothing is called.
+    // Without Landlock no profile can be used, so the watcher has nothing to watch for.
     if abi > 0 {
         landlock::reads(abi, directory)?.restrict()?;
     }
     bpf::load(&program()?)
 }
 
-/// Sets its bounds, or keeps lower ones that the operator started with.
+/// Sets the limits, or keeps lower ones that the operator has set.
 fn bound() -> Result<(), Errno> {
     for (resource, most) in LIMITS {
         let (_, hard) = rlimit::getrlimit(resource).map_err(|error| cell::errno_of(&error))?;
@@ -139,10 +143,10 @@ mod tests {
 
     use super::*;
 
-    /// Runs `act` in a child, and returns its errnos, 0 for none.
+    /// Runs `act` in a child process; returns the errno of each result, 0 for success.
     ///
-    /// A copy of a process with threads may have a lock of the allocator that nobody in it will let go: one that does not
-    /// answer is killed, and another made.
+    /// A forked copy of a process with threads may hold an allocator lock for ever: a child that
+    /// does not answer is killed, and another is made.
     fn in_child(act: impl Fn() -> Vec<Result<(), Errno>>) -> Vec<i32> {
         let answers = (0..5).find_map(|_| of_one_child(&act));
         answers.expect("one of five children answers")
@@ -161,8 +165,8 @@ mod tests {
             }
             Side::Parent(child) => {
                 drop(write);
-                let mut asked = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
-                if poll(&mut asked, PollTimeout::from(20_000_u16)).expect("poll") == 0 {
+                let mut ready = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
+                if poll(&mut ready, PollTimeout::from(20_000_u16)).expect("poll") == 0 {
                     process::signal(&child.pidfd, Signal::SIGKILL).expect("killed");
                 }
                 let mut bytes = [0; 256];
@@ -175,8 +179,12 @@ mod tests {
         }
     }
 
-    /// What a project that took the process over would try.
-    fn attempts(project: &ProjectDirectory, own: &Path, other: &Path) -> Vec<Result<(), Errno>> {
+    /// Tries everything that a project which took over the process would try.
+    fn attempts(
+        project: &ProjectDirectory,
+        project_path: &Path,
+        other: &Path,
+    ) -> Vec<Result<(), Errno>> {
         use rustix::fs::{Mode as OpenMode, OFlags, ResolveFlags, openat2};
         let opened = |path: &Path, flags: OFlags| {
             let done = openat2(
@@ -192,17 +200,17 @@ mod tests {
             Side::Child => process::exit_now(0),
             Side::Parent(child) => process::wait(&child.pidfd),
         };
-        // Addresses count, and not what is written to.
+        // Addresses matter here, not the contents.
         let taken = |bytes: u64| {
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
             Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Errno::ENOMEM)
         };
         vec![
             opened(Path::new("file"), OFlags::RDONLY),
-            taken(DATA_BYTES / 2),
-            taken(DATA_BYTES * 2),
+            taken(MAX_DATA_BYTES / 2),
+            taken(MAX_DATA_BYTES * 2),
             project.folder(".").map(drop).map_err(|error| cell::errno_of(&error)),
-            opened(&own.join("file"), OFlags::WRONLY),
+            opened(&project_path.join("file"), OFlags::WRONLY),
             opened(&other.join("file"), OFlags::RDONLY),
             opened(other, OFlags::RDONLY | OFlags::DIRECTORY),
             open(other, OFlag::O_RDONLY, Mode::empty()).map(drop),
@@ -215,23 +223,25 @@ mod tests {
 
     #[test]
     fn the_process_reads_one_directory_and_has_no_other_file_process_or_socket() {
-        let [own, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let [project_dir, other_dir] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let write = || {
-            for held in [&own, &other] {
-                std::fs::write(held.path().join("file"), "x").expect("written");
+            for dir in [&project_dir, &other_dir] {
+                std::fs::write(dir.path().join("file"), "x").expect("written");
             }
         };
         write();
-        let project = ProjectDirectory::open(own.path()).expect("a directory");
-        let tried = || attempts(&project, own.path(), other.path());
-        // Unconfined, each of them works.
-        assert_eq!(in_child(tried), [0; 12]);
+        let project = ProjectDirectory::open(project_dir.path()).expect("a directory");
+        let try_all = || attempts(&project, project_dir.path(), other_dir.path());
+        // Positive control: unconfined, each attempt works.
+        assert_eq!(in_child(try_all), [0; 12]);
         write();
         let confined = in_child(|| match confine(project.as_fd()) {
-            Ok(()) => tried(),
+            Ok(()) => try_all(),
             Err(errno) => vec![Err(errno)],
         });
-        let (no, walled, full) = (libc::EPERM, libc::EACCES, libc::ENOMEM);
+        let no = libc::EPERM;
+        let walled = libc::EACCES;
+        let full = libc::ENOMEM;
         assert_eq!(confined, [0, 0, full, 0, walled, walled, walled, no, no, no, no, no]);
     }
 }

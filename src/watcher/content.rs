@@ -1,4 +1,4 @@
-//! Content of a watched file, as far as it is told apart from another.
+//! Identifies the content of a watched file, to find out whether it changed.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::watches::parents;
 
-/// Bytes of a file up to which its content is compared, and not its times.
-const COMPARED_BYTES: u64 = 1 << 20;
+/// Size in bytes up to which the content is compared; of a larger file the times are.
+const MAX_COMPARED_BYTES: u64 = 1 << 20;
 
 /// Content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,36 +24,37 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Looks at a file of the project, following no link.
-    pub(crate) fn of(directory: &ProjectDirectory, path: &str) -> Self {
+    /// Reads the content of a file in the project, without following links.
+    pub(crate) fn read(directory: &ProjectDirectory, path: &str) -> Self {
         let Ok(file) = directory.file(path) else { return Self::Absent };
-        Self::of_file(file).unwrap_or(Self::Absent)
+        Self::read_file(file).unwrap_or(Self::Absent)
     }
 
-    fn of_file(file: OwnedFd) -> std::io::Result<Self> {
+    fn read_file(file: OwnedFd) -> std::io::Result<Self> {
         let file = File::from(file);
-        let found = file.metadata()?;
-        if !found.is_file() {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Ok(Self::Absent);
         }
         let mut bytes = Vec::new();
-        if found.len() <= COMPARED_BYTES {
-            (&file).take(COMPARED_BYTES + 1).read_to_end(&mut bytes)?;
-            if u64::try_from(bytes.len()).is_ok_and(|read| read <= COMPARED_BYTES) {
+        if metadata.len() <= MAX_COMPARED_BYTES {
+            (&file).take(MAX_COMPARED_BYTES + 1).read_to_end(&mut bytes)?;
+            if u64::try_from(bytes.len()).is_ok_and(|read| read <= MAX_COMPARED_BYTES) {
                 return Ok(Self::Compared(Sha256::digest(&bytes).into()));
             }
         }
-        let found = file.metadata()?;
-        Ok(Self::Long(found.len(), found.mtime(), found.mtime_nsec()))
+        let metadata = file.metadata()?;
+        Ok(Self::Long(metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
     }
 }
 
-/// Returns true if a file can have become another since a time in nanoseconds since the epoch, by itself or by a folder on
-/// the way to it. Nobody but the kernel sets what is looked at.
+/// Returns true if a file may have changed since a time in nanoseconds since the epoch, either
+/// itself or a folder on the way to it. Compares change times, which only the kernel sets.
 pub(crate) fn may_have_changed(directory: &ProjectDirectory, path: &str, since: u64) -> bool {
-    let is_later = |found: OwnedFd| match File::from(found).metadata() {
-        Ok(found) => {
-            let (seconds, rest) = (found.ctime(), found.ctime_nsec());
+    let is_later = |file: OwnedFd| match File::from(file).metadata() {
+        Ok(metadata) => {
+            let seconds = metadata.ctime();
+            let rest = metadata.ctime_nsec();
             let whole = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
             whole >= i128::from(since)
         }

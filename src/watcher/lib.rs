@@ -1,10 +1,11 @@
-//! The process that watches a script project: it reads the project again when a file of its lists changes, and tells the
-//! front end.
+//! The process that watches a script project: it reads the project again when a listed file
+//! changes, and reports the result to the front end.
 //!
-//! The front end opens no file and parses none: this process does, with the right to read one directory and no other. It
-//! has no link to the supervisor and no client. Its memory is a copy of main's, with the values of the operator's settings and
-//! variables that main has read until then; no way leads out of it but the link to the front end. A project that took it
-//! over could show false lists of itself, and put those values in them.
+//! The front end neither opens nor parses files of the project: this process does, with access to
+//! one directory. It has no link to the supervisor and no client. Its memory is a copy of main's,
+//! including the operator's settings and variables that main had read by then; the link to the
+//! front end is its only way out. A project that takes it over could report false lists of itself,
+//! with those values in them.
 
 #![deny(unreachable_pub)]
 

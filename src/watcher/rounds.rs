@@ -1,6 +1,6 @@
-//! Rounds: after a change the watches are laid anew, the project is read, and what differs is told.
+//! Rounds: after a change, sets up the watches again, reads the project, and reports what differs.
 //!
-//! A change that comes during a round is seen in the next one: watches are laid before anything is read.
+//! A change during a round is handled in the next one, as watches are set up before files are read.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,28 +21,30 @@ use crate::watches::{Touched, Watches};
 
 /// Time without a change after which a round begins.
 const QUIET: Duration = Duration::from_millis(100);
-/// Time after which a round begins though changes go on.
-const LONGEST: Duration = Duration::from_secs(1);
-/// Rest after a round or a look at notices, in times of its length: however much changes, four fifths of a processor are
-/// left alone.
-const REST: u32 = 4;
-/// Time between two rounds at least, however short they are.
-const APART: Duration = Duration::from_millis(250);
-/// Time between two looks at notices at least: files that are in no list can change for ever.
-const UNHEARD: Duration = Duration::from_millis(50);
-/// Time between rounds where nothing tells of changes, and where the operator has files not watched for clients.
-const POLLED: Duration = Duration::from_secs(2);
-/// Bytes of the longest order.
-const ORDER_BYTES: usize = 8 << 20;
-/// Folder of the files whose mistakes leave no list to be trusted: `register.json`, and hooks that cannot be used.
-const DECIDES: &str = "server.d";
+/// Maximum time after the first change until a round begins.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Pause after a round or a check for events, as a multiple of its duration: at most one fifth of a
+/// processor is used, however much changes.
+const PAUSE_FACTOR: u32 = 4;
+/// Minimum time between two rounds.
+const MIN_ROUND_INTERVAL: Duration = Duration::from_millis(250);
+/// Minimum time between two checks for events, as files outside the lists may change continuously.
+const MIN_EVENT_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between rounds if changes are not notified, or the operator disabled watching files for
+/// clients.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum size of an order in bytes.
+const MAX_ORDER_BYTES: usize = 8 << 20;
+/// Folder in which a faulty file invalidates all lists: `register.json`, and hooks that cannot be
+/// used.
+const POLICY_FOLDER: &str = "server.d";
 
-/// Source of notices of changes.
+/// How changes are noticed.
 #[derive(Debug)]
 pub(crate) enum Notices {
-    /// Queue of inotify(7).
+    /// An inotify(7) queue.
     Queue(OwnedFd),
-    /// There are none, for this reason.
+    /// Only by polling, for this reason.
     None(String),
 }
 
@@ -51,29 +53,29 @@ pub(crate) enum Notices {
 pub(crate) struct Rounds {
     directory: ProjectDirectory,
     lists: Option<Map<String, Value>>,
-    /// The project as it was told.
+    /// The project as last reported.
     known: Project,
-    /// Reason why it could not be read again, as it was told.
+    /// The last report that the project could not be read, if that is its state.
     unread: Option<WatchReport>,
     files: BTreeMap<String, Content>,
     notices: Notices,
     watches: Watches,
-    /// True if folders are watched for files that no order names any more.
+    /// True if folders are still watched for files that no order names any more.
     is_stale: bool,
-    /// Bytes of an order that is not whole yet.
+    /// Bytes of an incomplete order.
     incoming: Vec<u8>,
 }
 
-/// Changes that no round has seen yet.
+/// Changes that no round has handled yet.
 #[derive(Debug)]
 struct Pending {
     touched: Touched,
     first: Instant,
-    /// Time of the round.
+    /// Time at which the round begins.
     due: Instant,
 }
 
-/// The link has ended, or the other side breaks its rules.
+/// The link was closed, or the other side broke the protocol.
 struct Ended;
 
 impl From<Errno> for Ended {
@@ -85,9 +87,17 @@ impl From<Errno> for Ended {
 impl Rounds {
     pub(crate) fn new(spec: WatcherSpec, notices: Notices) -> Self {
         let WatcherSpec { directory, lists, known } = spec;
-        let (files, watches) = Default::default();
-        let (unread, is_stale, incoming) = (None, false, Vec::new());
-        Self { directory, lists, known, unread, files, notices, watches, is_stale, incoming }
+        Self {
+            directory,
+            lists,
+            known,
+            unread: None,
+            files: BTreeMap::default(),
+            notices,
+            watches: Watches::default(),
+            is_stale: false,
+            incoming: Vec::new(),
+        }
     }
 
     /// Watches until the link ends.
@@ -98,13 +108,14 @@ impl Rounds {
     }
 
     fn rounds(&mut self, link: &OwnedFd) -> Result<(), Ended> {
-        if let Notices::None(why) = &self.notices {
-            tell(link, &WatchReport::Polled(why.clone()))?;
+        if let Notices::None(reason) = &self.notices {
+            send(link, &WatchReport::Polled(reason.clone()))?;
         }
-        // Of changes since main has read it.
+        // The first round finds changes since main read the project.
         let now = Instant::now();
         let mut pending = Some(Pending { touched: Touched::ALL, first: now, due: now });
-        let (mut rested, mut heard) = (now, now);
+        let mut rested = now;
+        let mut heard = now;
         loop {
             let listens = pending.is_none() && Instant::now() >= heard;
             let due = match (&pending, &self.notices) {
@@ -112,23 +123,24 @@ impl Rounds {
                 (None, Notices::None(_)) => Some(rested + self.polled()),
                 (None, Notices::Queue(_)) => (!listens).then_some(heard),
             };
-            // While changes are pending, or were looked for just now, notices are left where they are: the kernel joins
-            // equal ones.
+            // While changes are pending or events were just read, events stay in the queue: the
+            // kernel merges equal ones.
             self.wait(link, due, listens)?;
             if pending.is_none() && self.is_stale {
-                // Lifts them, and reads no list.
-                let (touched, first) = (Touched::default(), Instant::now());
+                // Removes stale watches without reading lists.
+                let touched = Touched::default();
+                let first = Instant::now();
                 pending = Some(Pending { touched, first, due: rested });
                 continue;
             }
             let now = Instant::now();
             let is_due = due.is_none_or(|due| now >= due);
-            // An order came.
+            // Woken by an order.
             if !listens && !is_due {
                 continue;
             }
             let (seen, is_polled) = self.seen(is_due);
-            heard = rest(now, UNHEARD);
+            heard = pause_end(now, MIN_EVENT_INTERVAL);
             pending = match pending {
                 None if !seen.is_any() => None,
                 None => {
@@ -137,27 +149,27 @@ impl Rounds {
                 }
                 Some(before) => {
                     let touched = before.touched.or(seen);
-                    let goes_on = seen.is_any() && !is_polled && now < before.first + LONGEST;
+                    let goes_on = seen.is_any() && !is_polled && now < before.first + MAX_DELAY;
                     let due = if goes_on { rested.max(now + QUIET) } else { rested };
                     Some(Pending { touched, due, ..before })
                 }
             };
             if let Some(changes) = pending.take_if(|changes| is_due && changes.due <= now) {
                 self.round(link, changes.touched)?;
-                rested = rest(now, APART);
+                rested = pause_end(now, MIN_ROUND_INTERVAL);
             }
         }
     }
 
-    /// Returns the time between rounds where nothing tells of changes.
+    /// Returns the time between rounds if changes are not notified.
     fn polled(&self) -> Duration {
         match self.known.settings.poll_seconds {
-            0 => POLLED,
+            0 => POLL_INTERVAL,
             seconds => Duration::from_secs(seconds),
         }
     }
 
-    /// Returns what may have changed, and true if nothing told of it.
+    /// Returns what may have changed, and true if that was not notified.
     fn seen(&self, is_due: bool) -> (Touched, bool) {
         match &self.notices {
             Notices::Queue(queue) => {
@@ -168,7 +180,7 @@ impl Rounds {
         }
     }
 
-    /// Waits for an order, for a notice where one counts, or until `due`.
+    /// Waits for an order, for an event if `notices` is set, or until `due`.
     fn wait(&mut self, link: &OwnedFd, due: Option<Instant>, notices: bool) -> Result<(), Ended> {
         let timeout = match due {
             None => PollTimeout::NONE,
@@ -189,7 +201,7 @@ impl Rounds {
         if is_order { self.take_orders(link) } else { Ok(()) }
     }
 
-    /// Reads what has come on the link, and obeys each whole order.
+    /// Reads what the link has received, and carries out each complete order.
     fn take_orders(&mut self, link: &OwnedFd) -> Result<(), Ended> {
         let mut buffer = [0; 16 << 10];
         let count = read(link, &mut buffer)?;
@@ -202,7 +214,7 @@ impl Rounds {
                 return Ok(());
             };
             let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Ended)?;
-            if length > ORDER_BYTES {
+            if length > MAX_ORDER_BYTES {
                 return Err(Ended);
             }
             let Some(text) = rest.get(..length) else { return Ok(()) };
@@ -212,7 +224,7 @@ impl Rounds {
         }
     }
 
-    /// Watches other files than before. Their content counts from here on.
+    /// Replaces the watched files. Their content is compared from now on.
     fn obey(&mut self, link: &OwnedFd, order: WatchOrder) -> Result<(), Ended> {
         let mut before = std::mem::take(&mut self.files);
         let mut new = Vec::new();
@@ -228,21 +240,21 @@ impl Rounds {
         self.lead(link, new.iter().map(|(path, _)| path))?;
         let mut updated = Vec::new();
         for (path, since) in new {
-            let content = Content::of(&self.directory, &path);
+            let content = Content::read(&self.directory, &path);
             if content::may_have_changed(&self.directory, &path, since) {
                 updated.push(path.clone());
             }
             self.files.insert(path, content);
         }
-        tell(link, &WatchReport::Ordered(order.number))?;
+        send(link, &WatchReport::Ordered(order.number))?;
         self.tell_updated(link, updated)
     }
 
     fn tell_updated(&self, link: &OwnedFd, paths: Vec<String>) -> Result<(), Ended> {
-        if paths.is_empty() { Ok(()) } else { tell(link, &WatchReport::Updated(paths)) }
+        if paths.is_empty() { Ok(()) } else { send(link, &WatchReport::Updated(paths)) }
     }
 
-    /// Lays the watches anew. Where the kernel takes no more, changes are looked for from then on.
+    /// Sets up all watches again. If the kernel allows no more, polls from now on.
     fn lay(&mut self, link: &OwnedFd) -> Result<(), Ended> {
         self.is_stale = false;
         let Notices::Queue(queue) = &self.notices else { return Ok(()) };
@@ -250,7 +262,7 @@ impl Rounds {
         self.laid(link, laid)
     }
 
-    /// Adds watches for these files. Orders come as often as clients like, and the tree is not read for one.
+    /// Adds watches for these files without reading the tree, as clients may send orders often.
     fn lead<'f>(
         &mut self,
         link: &OwnedFd,
@@ -262,9 +274,9 @@ impl Rounds {
     }
 
     fn laid(&mut self, link: &OwnedFd, laid: Result<(), String>) -> Result<(), Ended> {
-        let Err(why) = laid else { return Ok(()) };
-        tell(link, &WatchReport::Polled(why.clone()))?;
-        self.notices = Notices::None(why);
+        let Err(reason) = laid else { return Ok(()) };
+        send(link, &WatchReport::Polled(reason.clone()))?;
+        self.notices = Notices::None(reason);
         Ok(())
     }
 
@@ -275,7 +287,7 @@ impl Rounds {
         }
         let mut updated = Vec::new();
         for (path, known) in &mut self.files {
-            let content = Content::of(&self.directory, path);
+            let content = Content::read(&self.directory, path);
             if content != *known {
                 updated.push(path.clone());
                 *known = content;
@@ -284,7 +296,7 @@ impl Rounds {
         self.tell_updated(link, updated)
     }
 
-    /// Reads the project, and tells what differs from what was told.
+    /// Reads the project, and reports it if it differs from the last report.
     fn read(&mut self, link: &OwnedFd) -> Result<(), Ended> {
         let report = match self.directory.read(self.lists.clone()) {
             Ok(project) => {
@@ -297,16 +309,16 @@ impl Rounds {
                 WatchReport::Lists(Box::new(project))
             }
             Err(error) => {
-                let why = error.to_string();
+                let reason = error.to_string();
                 let report = match &error {
-                    ProjectError::Mistake(mistake) if mistake.file.starts_with(DECIDES) => {
-                        WatchReport::Broken(why)
+                    ProjectError::Mistake(mistake) if mistake.file.starts_with(POLICY_FOLDER) => {
+                        WatchReport::Broken(reason)
                     }
-                    // Others could put scripts of theirs in the place of those that were read.
+                    // Other users could replace the scripts that were read.
                     ProjectError::WritableByOthers | ProjectError::ForeignOwner => {
-                        WatchReport::Broken(why)
+                        WatchReport::Broken(reason)
                     }
-                    ProjectError::Mistake(_) | ProjectError::Open(_) => WatchReport::Unread(why),
+                    ProjectError::Mistake(_) | ProjectError::Open(_) => WatchReport::Unread(reason),
                 };
                 if self.unread.as_ref() == Some(&report) {
                     return Ok(());
@@ -315,33 +327,33 @@ impl Rounds {
                 report
             }
         };
-        tell(link, &report)
+        send(link, &report)
     }
 }
 
-/// Returns the end of the rest after what began at `begun` and is done now.
-fn rest(begun: Instant, least: Duration) -> Instant {
-    Instant::now() + (begun.elapsed() * REST).max(least)
+/// Returns the end of the pause after work that began at `begun` and ends now.
+fn pause_end(begun: Instant, min: Duration) -> Instant {
+    Instant::now() + (begun.elapsed() * PAUSE_FACTOR).max(min)
 }
 
-/// Returns true for a file that is watched, and for a folder on the way to one.
+/// Returns true for a watched file, and for a folder on the way to one.
 fn leads(files: &BTreeMap<String, Content>, path: &str) -> bool {
     let is_below = |file: &String| file.strip_prefix(path).is_some_and(|it| it.starts_with('/'));
     files.contains_key(path)
         || files.range(format!("{path}/")..).next().is_some_and(|(file, _)| is_below(file))
 }
 
-/// Sends a report, whole.
-fn tell(link: &OwnedFd, report: &WatchReport) -> Result<(), Ended> {
+/// Sends a whole report.
+fn send(link: &OwnedFd, report: &WatchReport) -> Result<(), Ended> {
     let frame = framed(report).or_else(|| {
-        let why = format!("its lists are longer than {} M", FRAME_BYTES >> 20);
-        framed(&WatchReport::Unread(why))
+        let reason = format!("its lists are longer than {} M", FRAME_BYTES >> 20);
+        framed(&WatchReport::Unread(reason))
     });
     let frame = frame.ok_or(Ended)?;
-    let mut rest = frame.as_slice();
-    while !rest.is_empty() {
-        match write(link, rest) {
-            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+    let mut unsent = frame.as_slice();
+    while !unsent.is_empty() {
+        match write(link, unsent) {
+            Ok(written) => unsent = unsent.get(written..).unwrap_or_default(),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -366,25 +378,25 @@ mod tests {
     }
 
     fn project() -> tempfile::TempDir {
-        let held = tempfile::tempdir().expect("a directory");
+        let project_dir = tempfile::tempdir().expect("a directory");
         for folder in ["", "tools", "tools/a", "resources"] {
-            let place = held.path().join(folder);
-            fs::create_dir_all(&place).expect("made");
-            fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("a mode");
+            let path = project_dir.path().join(folder);
+            fs::create_dir_all(&path).expect("made");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
         }
-        put(&held, "tools/a/a.sh", "");
-        held
+        put(&project_dir, "tools/a/a.sh", "");
+        project_dir
     }
 
-    fn put(held: &tempfile::TempDir, path: &str, text: &str) {
-        let place = held.path().join(path);
-        fs::write(&place, text).expect("written");
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("a mode");
+    fn put(project_dir: &tempfile::TempDir, path: &str, text: &str) {
+        let path = project_dir.path().join(path);
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a mode");
     }
 
-    /// Watches a project in a thread, unconfined.
-    fn watched(held: &tempfile::TempDir, notices: Notices) -> UnixStream {
-        let directory = ProjectDirectory::open(held.path()).expect("a directory");
+    /// Watches a project on a thread, unconfined.
+    fn watched(project_dir: &tempfile::TempDir, notices: Notices) -> UnixStream {
+        let directory = ProjectDirectory::open(project_dir.path()).expect("a directory");
         let known = directory.read(None).expect("a project");
         let rounds = Rounds::new(WatcherSpec { directory, lists: None, known }, notices);
         let (ours, theirs) = UnixStream::pair().expect("a pair");
@@ -412,58 +424,61 @@ mod tests {
 
     #[test]
     fn changes_are_looked_for_where_the_kernel_tells_of_none() {
-        let held = project();
-        put(&held, "resources/r", "one");
-        let mut link = watched(&held, Notices::None("why".to_owned()));
+        let project_dir = project();
+        put(&project_dir, "resources/r", "one");
+        let mut link = watched(&project_dir, Notices::None("why".to_owned()));
         assert_eq!(report(&mut link), WatchReport::Polled("why".to_owned()));
         let order = order(4, "resources/r", u64::MAX);
         let frame = framed(&order).expect("it is short");
         std::io::Write::write_all(&mut link, &frame).expect("sent");
         assert_eq!(report(&mut link), WatchReport::Ordered(4));
-        put(&held, "tools/a/b.sh", "");
+        put(&project_dir, "tools/a/b.sh", "");
         assert_eq!(tools(report(&mut link)), ["a", "b"]);
-        put(&held, "resources/r", "two");
+        put(&project_dir, "resources/r", "two");
         assert_eq!(report(&mut link), WatchReport::Updated(vec!["resources/r".to_owned()]));
     }
 
     #[test]
     fn a_project_that_cannot_be_read_again_is_told_of_once_and_read_when_it_can_be() {
-        let held = project();
-        let mut link = watched(&held, Notices::Queue(queue()));
-        put(&held, "tools/a/two\nlines.sh", "");
+        let project_dir = project();
+        let mut link = watched(&project_dir, Notices::Queue(queue()));
+        put(&project_dir, "tools/a/two\nlines.sh", "");
         let first = report(&mut link);
         assert!(
             matches!(&first, WatchReport::Unread(why) if why.contains("line break")),
             "{first:?}"
         );
-        put(&held, "tools/a/other.txt", "");
+        put(&project_dir, "tools/a/other.txt", "");
         std::thread::sleep(QUIET * 4);
-        fs::rename(held.path().join("tools/a/two\nlines.sh"), held.path().join("tools/a/two.sh"))
-            .expect("renamed");
+        fs::rename(
+            project_dir.path().join("tools/a/two\nlines.sh"),
+            project_dir.path().join("tools/a/two.sh"),
+        )
+        .expect("renamed");
         assert_eq!(tools(report(&mut link)), ["a", "two"]);
     }
 
     #[test]
     fn reports_are_apart_however_often_the_lists_change() {
-        let held = project();
+        let project_dir = project();
         let begun = Instant::now();
-        let mut link = watched(&held, Notices::Queue(queue()));
+        let mut link = watched(&project_dir, Notices::Queue(queue()));
         for number in 0..6 {
-            put(&held, &format!("tools/a/n{number}.sh"), "");
+            put(&project_dir, &format!("tools/a/n{number}.sh"), "");
             assert!(tools(report(&mut link)).contains(&format!("n{number}")));
         }
-        // The first change may be in the first round; a busy machine makes it longer only.
-        assert!(begun.elapsed() >= APART * 5, "{:?}", begun.elapsed());
+        // The first change may be in the first round; a busy machine only makes it longer.
+        assert!(begun.elapsed() >= MIN_ROUND_INTERVAL * 5, "{:?}", begun.elapsed());
     }
 
     #[test]
     fn orders_add_watches_and_the_next_round_lifts_others() {
-        let held = project();
+        let project_dir = project();
         for folder in ["one", "two"] {
-            fs::create_dir(held.path().join(folder)).expect("made");
-            put(&held, &format!("{folder}/f"), "");
+            fs::create_dir(project_dir.path().join(folder)).expect("made");
+            put(&project_dir, &format!("{folder}/f"), "");
         }
-        let mut link = watched(&held, Notices::Queue(queue()));
+        let mut link = watched(&project_dir, Notices::Queue(queue()));
         let mut order = |number: u64, file: &str| {
             let order = order(number, file, u64::MAX);
             let frame = framed(&order).expect("it is short");
@@ -472,23 +487,23 @@ mod tests {
         };
         order(1, "one/f");
         order(2, "two/f");
-        put(&held, "one/f", "new");
-        put(&held, "two/f", "new");
+        put(&project_dir, "one/f", "new");
+        put(&project_dir, "two/f", "new");
         assert_eq!(report(&mut link), WatchReport::Updated(vec!["two/f".to_owned()]));
     }
 
     #[test]
     fn a_change_that_came_before_the_order_counts_from_the_time_that_it_names() {
-        let held = project();
-        let mut link = watched(&held, Notices::Queue(queue()));
+        let project_dir = project();
+        let mut link = watched(&project_dir, Notices::Queue(queue()));
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now = u64::try_from(now.expect("a time").as_nanos()).expect("a time");
         let hour = 3600 * 1_000_000_000;
-        let mut told = |number: u64, file: &str, since: u64| {
+        let mut report_since = |number: u64, file: &str, since: u64| {
             let frame = framed(&order(number, file, since)).expect("it is short");
             std::io::Write::write_all(&mut link, &frame).expect("sent");
             assert_eq!(report(&mut link), WatchReport::Ordered(number));
-            // Each report of a file before the next order's.
+            // A report for each file before the next order's.
             let frame = framed(&order(number + 1, "absent", u64::MAX)).expect("it is short");
             std::io::Write::write_all(&mut link, &frame).expect("sent");
             let next = report(&mut link);
@@ -500,30 +515,30 @@ mod tests {
                 Vec::new()
             }
         };
-        assert_eq!(told(1, "tools/a/a.sh", now + hour), Vec::<String>::new());
-        assert_eq!(told(3, "tools/a/a.sh", now - hour), ["tools/a/a.sh"]);
-        assert_eq!(told(5, "tools/a/a.sh", u64::MAX), Vec::<String>::new());
-        // One that is gone is known by its folder.
-        fs::remove_file(held.path().join("tools/a/a.sh")).expect("removed");
+        assert_eq!(report_since(1, "tools/a/a.sh", now + hour), Vec::<String>::new());
+        assert_eq!(report_since(3, "tools/a/a.sh", now - hour), ["tools/a/a.sh"]);
+        assert_eq!(report_since(5, "tools/a/a.sh", u64::MAX), Vec::<String>::new());
+        // A file that is gone is recognized by its folder.
+        fs::remove_file(project_dir.path().join("tools/a/a.sh")).expect("removed");
         while !matches!(report(&mut link), WatchReport::Lists(_)) {}
-        let mut told = |number: u64, since: u64| {
+        let mut report_since = |number: u64, since: u64| {
             let frame = framed(&order(number, "tools/a/a.sh", since)).expect("it is short");
             std::io::Write::write_all(&mut link, &frame).expect("sent");
             assert_eq!(report(&mut link), WatchReport::Ordered(number));
         };
-        told(7, now - hour);
+        report_since(7, now - hour);
         assert_eq!(report(&mut link), WatchReport::Updated(vec!["tools/a/a.sh".to_owned()]));
     }
 
     #[test]
     fn a_hook_that_cannot_be_trusted_leaves_no_list_to_be_trusted() {
-        let held = project();
-        let folder = held.path().join("server.d");
+        let project_dir = project();
+        let folder = project_dir.path().join("server.d");
         fs::create_dir(&folder).expect("made");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
-        put(&held, "server.d/policy.sh", "");
-        let mut link = watched(&held, Notices::Queue(queue()));
-        let policy = held.path().join("server.d/policy.sh");
+        put(&project_dir, "server.d/policy.sh", "");
+        let mut link = watched(&project_dir, Notices::Queue(queue()));
+        let policy = project_dir.path().join("server.d/policy.sh");
         fs::set_permissions(&policy, fs::Permissions::from_mode(0o664)).expect("a mode");
         let broken = report(&mut link);
         assert!(
@@ -536,11 +551,11 @@ mod tests {
 
     #[test]
     fn a_script_that_others_could_have_written_leaves_no_list_to_be_trusted() {
-        let held = project();
-        let mut link = watched(&held, Notices::Queue(queue()));
+        let project_dir = project();
+        let mut link = watched(&project_dir, Notices::Queue(queue()));
         let mode = |path: &str, mode: u32| {
-            let place = held.path().join(path);
-            fs::set_permissions(place, fs::Permissions::from_mode(mode)).expect("a mode");
+            let path = project_dir.path().join(path);
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
         };
         let broken = |report: WatchReport, what: &str| {
             let is_told = |why: &str| why.contains(what);
@@ -550,11 +565,11 @@ mod tests {
         broken(report(&mut link), "others than its owner may write");
         mode("", 0o755);
         assert_eq!(tools(report(&mut link)), ["a"]);
-        let folder = held.path().join("server.d");
+        let folder = project_dir.path().join("server.d");
         fs::create_dir(&folder).expect("made");
         mode("server.d", 0o755);
         let register = r#"{"version": 1, "tools": [{"name": "r", "path": "a/a.sh"}]}"#;
-        put(&held, "server.d/register.json", register);
+        put(&project_dir, "server.d/register.json", register);
         assert_eq!(tools(report(&mut link)), ["r"]);
         for path in ["tools/a/a.sh", "tools/a", "tools"] {
             mode(path, 0o775);
@@ -566,38 +581,40 @@ mod tests {
 
     #[test]
     fn events_that_were_lost_are_as_a_change_of_everything() {
-        let held = project();
-        let directory = ProjectDirectory::open(held.path()).expect("a directory");
-        fs::create_dir(held.path().join("data")).expect("made");
+        let project_dir = project();
+        let directory = ProjectDirectory::open(project_dir.path()).expect("a directory");
+        fs::create_dir(project_dir.path().join("data")).expect("made");
         let file = "data/f".to_owned();
-        let (queue, mut watches) = (queue(), Watches::default());
+        let queue = queue();
+        let mut watches = Watches::default();
         watches.lay(&queue, &directory, [&file].into_iter()).expect("laid");
         let is_file = |path: &str| path == file;
         let none = Touched::default();
         assert_eq!(watches.take(&queue, is_file), none);
-        // Of neither the lists nor the file, and fewer than the kernel keeps.
-        put(&held, "data/other", "");
+        // Neither in the lists nor the file; fewer events than the kernel keeps.
+        put(&project_dir, "data/other", "");
         assert_eq!(watches.take(&queue, is_file), none);
-        put(&held, "data/f", "");
+        put(&project_dir, "data/f", "");
         assert_eq!(watches.take(&queue, is_file), Touched { lists: false, files: true });
-        put(&held, "tools/a/b.sh", "");
+        put(&project_dir, "tools/a/b.sh", "");
         assert_eq!(watches.take(&queue, is_file), Touched { lists: true, files: false });
         let kept = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("a limit");
         let kept: usize = kept.trim().parse().expect("a number");
-        // Names that differ, so that the kernel joins none.
+        // Different names, so that the kernel does not merge the events.
         for number in 0..=kept / 2 {
             let [one, other] =
-                ["x", "y"].map(|name| held.path().join(format!("data/{name}{number}")));
+                ["x", "y"].map(|name| project_dir.path().join(format!("data/{name}{number}")));
             fs::create_dir(&one).expect("made");
             fs::rename(&one, &other).expect("renamed");
         }
         assert_eq!(watches.take(&queue, is_file), Touched::ALL);
         while watches.take(&queue, is_file).is_any() {}
-        // A folder that has left the project is watched no more.
-        fs::rename(held.path().join("tools/a"), held.path().join("data/a")).expect("moved");
+        // A folder that was moved out of the project is no longer watched.
+        fs::rename(project_dir.path().join("tools/a"), project_dir.path().join("data/a"))
+            .expect("moved");
         assert_eq!(watches.take(&queue, is_file), Touched::ALL);
         watches.lay(&queue, &directory, [&file].into_iter()).expect("laid");
-        put(&held, "data/a/c.sh", "");
+        put(&project_dir, "data/a/c.sh", "");
         assert_eq!(watches.take(&queue, is_file), none);
     }
 }

@@ -1,4 +1,4 @@
-//! Main's side of starting the process, and the way of the process to its confinement.
+//! Starts the watcher from main, and takes the new process to its confinement.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
@@ -21,8 +21,8 @@ use sys::signals;
 use crate::confine;
 use crate::rounds::{Notices, Rounds};
 
-/// Kinds of file systems that other machines or programs change behind the kernel's back (statfs(2)): NFS, SMB, CIFS, FUSE,
-/// 9P, Ceph, AFS, Coda, shared folders of VirtualBox.
+/// File systems that other machines or programs change without the kernel's knowledge (statfs(2)):
+/// NFS, SMB, CIFS, FUSE, 9P, Ceph, AFS, Coda, VirtualBox shared folders.
 const REMOTE: [u32; 10] = [
     0x6969,
     0x517b,
@@ -36,21 +36,21 @@ const REMOTE: [u32; 10] = [
     0x786f_4256,
 ];
 
-/// A project that is to be watched.
+/// The project to watch.
 #[derive(Debug)]
 pub struct WatcherSpec {
     pub directory: ProjectDirectory,
-    /// Lists that its `register.sh` made.
+    /// Lists that its `register.sh` produced.
     pub lists: Option<Map<String, Value>>,
-    /// The project as it was read.
+    /// The project as main has read it.
     pub known: Project,
 }
 
-/// Starts the process that watches a project. Call it from `main` while there is one thread. It ends when main does, or
-/// when the end of the link that is returned is closed.
+/// Starts the process that watches a project. Call it from `main` while there is one thread. The
+/// process ends when main does, or when the returned end of the link is closed.
 ///
 /// # Errors
-/// There can be no such process.
+/// If the process cannot be made.
 pub fn start(spec: WatcherSpec) -> Result<OwnedFd, Errno> {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
@@ -72,20 +72,20 @@ fn run(link: &OwnedFd, spec: WatcherSpec) {
         Err((step, errno)) => {
             let report = WatchReport::Unwatched(format!("{step}: {}", errno.desc()));
             if let Some(frame) = framed(&report) {
-                // Where nobody reads it, the end of the link tells as much.
+                // Without a reader, the closed link itself reports the failure.
                 nix::unistd::write(link, &frame).unwrap_or_default();
             }
         }
     }
 }
 
-/// Opens what tells of changes, if anything does.
+/// Opens an inotify queue, if changes are notified for this file system.
 fn notices(directory: &ProjectDirectory) -> Notices {
-    let kind = fstatfs(directory).map(|found| found.f_type);
+    let kind = fstatfs(directory).map(|status| status.f_type);
     let kind = kind.ok().and_then(|kind| u32::try_from(kind & 0xffff_ffff).ok());
     if kind.is_some_and(|kind| REMOTE.contains(&kind)) {
-        let why = "the project is on a file system that other machines change";
-        return Notices::None(why.to_owned());
+        let reason = "the project is on a file system that other machines change";
+        return Notices::None(reason.to_owned());
     }
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     match inotify::init(flags) {
@@ -103,9 +103,9 @@ fn enter(
     let at = |step: &'static str| move |errno: Errno| (step, errno);
     let pages = ArgumentPages::locate();
     let pages = pages.map_err(|error| ("finding the environment", cell::errno_of(&error)))?;
-    // The operator's arguments and environment, which may hold secrets.
+    // Erases the operator's arguments and environment, which may hold secrets.
     pages.clear("cofferdam-watcher");
-    // No signal from the operator's terminal reaches it.
+    // Keeps signals of the operator's terminal away.
     nix::unistd::setsid().map(drop).map_err(at("starting a session"))?;
     become_owner(&spec.directory).map_err(at("becoming the project's owner"))?;
     // After the last change of ids, which resets both.
@@ -125,13 +125,15 @@ fn enter(
     confine::confine(spec.directory.as_fd()).map_err(at("confining it"))
 }
 
-/// Gives root's ids up for those of the project's owner: without capabilities root could not read what is that user's.
+/// Switches from root's ids to those of the project's owner: without capabilities root could not
+/// read that user's files.
 fn become_owner(directory: &ProjectDirectory) -> Result<(), Errno> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
     let (uid, gid) = directory.owner().map_err(|error| cell::errno_of(&error))?;
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let uid = Uid::from_raw(uid);
+    let gid = Gid::from_raw(gid);
     if uid.is_root() {
         return Ok(());
     }
@@ -140,7 +142,7 @@ fn become_owner(directory: &ProjectDirectory) -> Result<(), Errno> {
     setresuid(uid, uid, uid)
 }
 
-/// Puts /dev/null on the three streams: a client's input would stay open otherwise.
+/// Replaces the three standard streams by /dev/null, so that a client's input does not stay open.
 fn silence() -> Result<(), Errno> {
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     for number in 0..3 {

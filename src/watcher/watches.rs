@@ -1,4 +1,5 @@
-//! Watches of inotify(7): one for each folder whose entries count, laid on the folder itself and never on a path.
+//! Watches of inotify(7): one for each folder whose entries matter, set on the open folder and
+//! never on a path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -8,19 +9,19 @@ use project::ProjectDirectory;
 use rustix::fs::inotify::{ReadFlags, Reader, WatchFlags, add_watch, remove_watch};
 use rustix::io::Errno;
 
-/// Folders that are watched, at most.
-const FOLDERS: usize = 8192;
-/// Events that are read at once: as many as the kernel keeps by default.
-const EVENTS: usize = 16_384;
-/// Bytes of events that are read by one call.
-const BUFFER: usize = 64 << 10;
+/// Maximum number of watched folders.
+const MAX_FOLDERS: usize = 8192;
+/// Maximum number of events read at once: as many as the kernel keeps by default.
+const MAX_EVENTS: usize = 16_384;
+/// Size of the buffer for events in bytes.
+const BUFFER_BYTES: usize = 64 << 10;
 
-/// A folder that is watched.
+/// A watched folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Folder {
-    /// Path in the project; `.` for its own directory.
+    /// Path in the project; `.` for the project's directory.
     path: String,
-    /// True if each entry counts for the lists.
+    /// True if each of its entries may appear in the lists.
     is_listed: bool,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Watches {
     folders: BTreeMap<i32, Folder>,
 }
 
-/// Parts of a project that may have changed.
+/// Parts of the project that may have changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     pub(crate) lists: bool,
@@ -50,10 +51,11 @@ impl Touched {
 }
 
 impl Watches {
-    /// Lays watches on the folders of the lists and on those that lead to `files`, and lifts all others.
+    /// Watches the folders of the lists and those that lead to `files`, and removes all other
+    /// watches.
     ///
     /// # Errors
-    /// The reason why the kernel takes no more.
+    /// Why the kernel refuses further watches.
     pub(crate) fn lay<'f>(
         &mut self,
         queue: &OwnedFd,
@@ -62,7 +64,7 @@ impl Watches {
     ) -> Result<(), String> {
         let mut laid = BTreeMap::new();
         let mut lay = |path: &str, is_listed: bool| {
-            // One that has gone meanwhile was told of in the folder above.
+            // A folder that is gone was reported by its parent.
             let Ok(folder) = directory.folder(path) else { return Ok(()) };
             if let Some(number) = watch(queue, &folder)? {
                 laid.insert(number, Folder { path: path.to_owned(), is_listed });
@@ -72,20 +74,20 @@ impl Watches {
         let mut listed = BTreeSet::new();
         directory.visit_listed_folders(|path| {
             listed.insert(path.to_owned());
-            if listed.len() > FOLDERS {
-                return Err(format!("the project has more than {FOLDERS} folders"));
+            if listed.len() > MAX_FOLDERS {
+                return Err(format!("the project has more than {MAX_FOLDERS} folders"));
             }
             lay(path, path != ".")
         })?;
         let leading = files.flat_map(|file| parents(file).map(str::to_owned));
         let others: BTreeSet<String> =
-            leading.filter(|folder| !listed.contains(folder)).take(FOLDERS).collect();
+            leading.filter(|folder| !listed.contains(folder)).take(MAX_FOLDERS).collect();
         for path in &others {
             lay(path, false)?;
         }
         for number in self.folders.keys().filter(|number| !laid.contains_key(number)) {
             match remove_watch(queue, *number) {
-                // The kernel lifts the watch of a folder that was removed.
+                // The kernel removes the watch of a removed folder.
                 Ok(()) | Err(Errno::INVAL) => {}
                 Err(errno) => return Err(std::io::Error::from(errno).to_string()),
             }
@@ -94,10 +96,10 @@ impl Watches {
         Ok(())
     }
 
-    /// Lays watches on the folders that lead to `files`, and keeps all others.
+    /// Watches the folders that lead to `files`, and keeps all other watches.
     ///
     /// # Errors
-    /// As of [`Watches::lay`].
+    /// Same as [`Watches::lay`].
     pub(crate) fn lead<'f>(
         &mut self,
         queue: &OwnedFd,
@@ -108,9 +110,9 @@ impl Watches {
         let leading = files.flat_map(|file| parents(file).map(str::to_owned));
         let new: BTreeSet<String> = leading.filter(|folder| !known.contains(folder)).collect();
         for path in new {
-            // Those of files that are watched no more are lifted in the next round.
-            if self.folders.len() >= 2 * FOLDERS {
-                return Err(format!("more than {FOLDERS} folders are watched"));
+            // Watches for files that are no longer watched are removed in the next round.
+            if self.folders.len() >= 2 * MAX_FOLDERS {
+                return Err(format!("more than {MAX_FOLDERS} folders are watched"));
             }
             let Ok(folder) = directory.folder(&path) else { continue };
             if let Some(number) = watch(queue, &folder)? {
@@ -120,19 +122,19 @@ impl Watches {
         Ok(())
     }
 
-    /// Takes the events that there are.
+    /// Reads the queued events.
     pub(crate) fn take(&self, queue: &OwnedFd, is_file: impl Fn(&str) -> bool) -> Touched {
-        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; BUFFER];
+        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; BUFFER_BYTES];
         let mut reader = Reader::new(queue, &mut buffer);
         let mut touched = Touched::default();
-        for _ in 0..EVENTS {
+        for _ in 0..MAX_EVENTS {
             let event = match reader.next() {
                 Ok(event) => event,
                 Err(Errno::AGAIN) => return touched,
                 Err(Errno::INTR) => continue,
                 Err(_) => return Touched::ALL,
             };
-            // Of what was lost nothing is known.
+            // Events were lost: assume that everything changed.
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
                 touched = Touched::ALL;
                 continue;
@@ -140,13 +142,13 @@ impl Watches {
             let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
             touched = touched.or(self.touched(event.wd(), name.as_deref(), &is_file));
         }
-        // More came meanwhile: as if some had been lost.
+        // More events keep coming: treated like lost events.
         Touched::ALL
     }
 
-    /// Returns the parts that an event is about.
+    /// Returns the parts of the project that an event affects.
     fn touched(&self, number: i32, name: Option<&str>, is_file: impl Fn(&str) -> bool) -> Touched {
-        // Of a watch that was lifted.
+        // The watch has been removed already.
         let Some(folder) = self.folders.get(&number) else { return Touched::default() };
         let Some(name) = name else { return Touched::ALL };
         if folder.path == "." {
@@ -157,7 +159,8 @@ impl Watches {
     }
 }
 
-/// Watches a folder that is held; `None` if it is gone. By its descriptor: a path could lead elsewhere by then.
+/// Watches an open folder; returns `None` if it is gone. Uses its descriptor, as a path could lead
+/// elsewhere by now.
 fn watch(queue: &OwnedFd, folder: &OwnedFd) -> Result<Option<i32>, String> {
     match rustix::process::fchdir(folder).and_then(|()| watch_here(queue)) {
         Ok(number) => Ok(Some(number)),
@@ -169,7 +172,7 @@ fn watch(queue: &OwnedFd, folder: &OwnedFd) -> Result<Option<i32>, String> {
     }
 }
 
-/// Watches the directory of the process.
+/// Watches the working directory of the process.
 fn watch_here(queue: &OwnedFd) -> Result<i32, Errno> {
     let changes = WatchFlags::CREATE
         | WatchFlags::DELETE
@@ -183,7 +186,7 @@ fn watch_here(queue: &OwnedFd) -> Result<i32, Errno> {
     add_watch(queue, ".", changes | how)
 }
 
-/// Returns the folders on the way to a file, without the project's own directory.
+/// Returns the folders on the way to a file, without the project's directory.
 pub(crate) fn parents(file: &str) -> impl Iterator<Item = &str> {
     file.match_indices('/').filter_map(|(at, _)| file.get(..at))
 }
