@@ -1,4 +1,4 @@
-# Filters of jq(1) that the interpreter lacks, or that it has in another way.
+# Filters of jq(1) that the interpreter lacks or implements differently.
 def tostring: text_of;
 def tojson: json_of;
 def @text: text_of;
@@ -49,7 +49,7 @@ def update_slowly(p; f): reduce path(p) as $path ([., []];
     .[0] as $all | [limit(1; $all | getpath($path) | f)] as $new
     | if $new == [] then [$all, .[1] + [$path]] else [($all | set_path($path; $new[0])), .[1]] end)
     | .[1] as $gone | .[0] | delete_paths($gone);
-# Ours makes what is missing on the way; that of the interpreter is faster.
+# The interpreter's update is faster, but fails for missing values; then the slow one creates them.
 def update_paths(p; f): . as $all | try (p |= first(f)) catch ($all | update_slowly(p; f));
 def fromjson: value_of;
 def halt_error($code): halt_text($code) | halt($code);

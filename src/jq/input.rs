@@ -1,4 +1,5 @@
-//! Values from standard input or files: strict JSON, one document after the other as they come, or lines of text.
+//! Reads input values from standard input or files: a stream of strict JSON documents, or lines of
+//! text.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -6,28 +7,28 @@ use std::path::{Path, PathBuf};
 
 use jaq_json::Val;
 
-/// Bytes that are read at once.
-const CHUNK: usize = 64 << 10;
+/// Size of a read in bytes.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// How input becomes values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
     /// True if the filter is run once, with null.
     pub(crate) is_null: bool,
-    /// True if all values are one array, or all text is one text.
+    /// True if all values are read into one array, or with `is_raw` all text into one string.
     pub(crate) is_slurped: bool,
-    /// True if lines are texts.
+    /// True if each line is a string, and is not parsed as JSON.
     pub(crate) is_raw: bool,
 }
 
-/// Values in their order, each a mistake or a value.
+/// Input values in order, with an error for each that is invalid.
 pub(crate) struct Inputs {
     pub(crate) reading: Reading,
     pub(crate) values: Box<dyn Iterator<Item = Result<Val, String>>>,
 }
 
 impl Inputs {
-    /// Opens the files, or standard input if there is none.
+    /// Opens the files, or standard input without any.
     ///
     /// # Errors
     /// A file that cannot be opened.
@@ -41,7 +42,7 @@ impl Inputs {
         if files.is_empty() {
             all = Box::new(io::stdin());
         }
-        let text = BufReader::with_capacity(CHUNK, Lossy::new(all));
+        let text = BufReader::with_capacity(CHUNK_BYTES, Lossy::new(all));
         let values: Box<dyn Iterator<Item = Result<Val, String>>> = match reading {
             Reading { is_raw: true, is_slurped: true, .. } => {
                 Box::new(std::iter::once_with(|| whole(text)))
@@ -56,7 +57,7 @@ impl Inputs {
     }
 }
 
-/// Opens a file; a directory is told here and not when it is read.
+/// Opens a file. A directory fails here rather than when it is read.
 fn open(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     match file.metadata()?.is_dir() {
@@ -67,7 +68,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 fn documents(text: impl Read) -> impl Iterator<Item = Result<Val, String>> {
     let stream = serde_json::Deserializer::from_reader(text).into_iter::<Val>();
-    stream.map(|one| one.map_err(|error| format!("parse error: {error}")))
+    stream.map(|document| document.map_err(|error| format!("parse error: {error}")))
 }
 
 fn lines(mut text: impl BufRead) -> impl Iterator<Item = Result<Val, String>> {
@@ -90,43 +91,44 @@ fn whole(mut text: impl Read) -> Result<Val, String> {
     Ok(Val::utf8_str(all))
 }
 
-/// Reads a text that is one JSON document.
-pub(crate) fn one(text: &str) -> Result<Val, serde_json::Error> {
+/// Parses a text that is one JSON document.
+pub(crate) fn parse_one(text: &str) -> Result<Val, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-/// Reads a text of JSON documents.
-pub(crate) fn all(text: &str) -> Result<Vec<Val>, serde_json::Error> {
+/// Parses a text of any number of JSON documents.
+pub(crate) fn parse_all(text: &str) -> Result<Vec<Val>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
-/// Text in which what is no UTF-8 is replaced, as jq(1) does.
+/// Replaces invalid UTF-8 in what it reads, as jq(1) does.
 struct Lossy<R> {
-    from: R,
-    /// Bytes of a character whose rest is not read yet.
+    inner: R,
+    /// First bytes of a character that is not completely read yet.
     partial: Vec<u8>,
+    /// Valid UTF-8 to return next, from `at`.
     ready: Vec<u8>,
     at: usize,
 }
 
 impl<R: Read> Lossy<R> {
-    fn new(from: R) -> Self {
-        Self { from, partial: Vec::new(), ready: Vec::new(), at: 0 }
+    fn new(inner: R) -> Self {
+        Self { inner, partial: Vec::new(), ready: Vec::new(), at: 0 }
     }
 
-    /// Reads more, until there is something or the end.
+    /// Reads until text is ready or the input ends.
     fn fill(&mut self) -> io::Result<()> {
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         while self.at >= self.ready.len() {
-            let length = match self.from.read(&mut chunk) {
+            let length = match self.inner.read(&mut chunk) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read?,
             };
             let is_end = length == 0;
             let mut bytes = std::mem::take(&mut self.partial);
             bytes.extend_from_slice(chunk.get(..length).unwrap_or_default());
-            let kept = if is_end { 0 } else { open_character(&bytes) };
-            self.partial = bytes.split_off(bytes.len() - kept);
+            let partial_bytes = if is_end { 0 } else { incomplete_bytes(&bytes) };
+            self.partial = bytes.split_off(bytes.len() - partial_bytes);
             self.ready = String::from_utf8_lossy(&bytes).into_owned().into_bytes();
             self.at = 0;
             if is_end {
@@ -137,16 +139,16 @@ impl<R: Read> Lossy<R> {
     }
 }
 
-/// Returns how many bytes at the end begin a character that is not whole.
-fn open_character(bytes: &[u8]) -> usize {
+/// Returns the number of bytes at the end that are the beginning of an incomplete character.
+fn incomplete_bytes(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes.get(bytes.len().saturating_sub(4)..).unwrap_or_default()) {
         Ok(_) => 0,
         Err(_) => (1..=3.min(bytes.len()))
             .find(|count| {
                 let end = bytes.get(bytes.len() - count..).unwrap_or_default();
-                let is_open =
+                let is_incomplete =
                     std::str::from_utf8(end).is_err_and(|error| error.error_len().is_none());
-                is_open && end.first().is_some_and(|first| *first >= 0xC2)
+                is_incomplete && end.first().is_some_and(|first| *first >= 0xC2)
             })
             .unwrap_or(0),
     }
@@ -168,20 +170,19 @@ impl<R: Read> Read for Lossy<R> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time.
+    /// Returns one byte per read.
     struct Slow<'b>(&'b [u8]);
 
     impl Read for Slow<'_> {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-            let (now, later) = self.0.split_at(self.0.len().min(1));
+            let (mut next, later) = self.0.split_at(self.0.len().min(1));
             self.0 = later;
-            let mut now = now;
-            now.read(to)
+            next.read(to)
         }
     }
 
     #[test]
-    fn what_is_no_utf_8_is_replaced_however_it_is_cut() {
+    fn invalid_utf_8_is_replaced_however_reads_cut_it() {
         for bytes in [
             &b"a\xc3\xa9b"[..],
             b"\xff",
@@ -197,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_strict_json_and_come_one_by_one() {
+    fn documents_are_strict_json_and_are_read_one_by_one() {
         let read: Vec<_> = documents(&b"1 {\"a\":[2]} nul"[..]).collect();
         assert_eq!(read.len(), 3);
         assert!(read.first().is_some_and(Result::is_ok) && read.last().is_some_and(Result::is_err));
         for bad in ["NaN", "# a\n1", "{1:2}", "[1,]", "b\"x\"", "+1"] {
-            assert!(documents(bad.as_bytes()).next().is_some_and(|one| one.is_err()), "{bad}");
+            assert!(documents(bad.as_bytes()).next().is_some_and(|value| value.is_err()), "{bad}");
         }
     }
 }

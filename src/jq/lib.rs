@@ -1,7 +1,8 @@
-//! A small jq(1): the filters and options that scripts use, on the interpreter jaq. Cells of a script project have it,
-//! whether their host has jq or not.
+//! A small jq(1) based on the interpreter jaq, with the filters and options that scripts use. Every
+//! cell of a script project has it, whether or not the host has jq.
 //!
-//! *Invariant:* it reads standard input and the files it is given, and writes to standard output and standard error.
+//! *Invariant:* it reads only standard input and the files on its command line, and writes only to
+//! standard output and standard error.
 
 #![deny(unreachable_pub)]
 
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use jaq_json::Val;
 
 use input::Inputs;
-use options::{Asked, Options, Output};
+use options::{Command, Options, Output};
 use print::Style;
 use program::{Ended, Program};
 
@@ -35,21 +36,21 @@ const HELP: &str = "Usage: jq [OPTIONS] FILTER [FILE...]\n\
     --args --jsonargs --unbuffered -C -M -h -V\n\
     This jq is a part of cofferdam, on the interpreter jaq. Without: modules, --stream, --seq.";
 
-/// Runs jq with these arguments, which do not begin with the program's name.
+/// Runs jq with the arguments that follow the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match options::parse(arguments) {
-        Ok(Asked::Help) => said(HELP),
-        // Scripts look for a version that they know.
-        Ok(Asked::Version) => said("jq-1.7-cofferdam"),
-        Ok(Asked::Run(options)) => ExitCode::from(run(*options)),
-        Err(mistake) => {
-            eprintln!("jq: error: {mistake}\nUse jq --help for help with command-line options.");
+        Ok(Command::Help) => print_line(HELP),
+        // Scripts check for a version that they know.
+        Ok(Command::Version) => print_line("jq-1.7-cofferdam"),
+        Ok(Command::Run(options)) => ExitCode::from(run(*options)),
+        Err(error) => {
+            eprintln!("jq: error: {error}\nUse jq --help for help with command-line options.");
             ExitCode::from(USAGE)
         }
     }
 }
 
-fn said(text: &str) -> ExitCode {
+fn print_line(text: &str) -> ExitCode {
     match writeln!(io::stdout(), "{text}") {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(USAGE),
@@ -72,8 +73,8 @@ fn run(options: Options) -> u8 {
     };
     let inputs = match Inputs::open(&files, reading) {
         Ok(inputs) => inputs,
-        Err(mistake) => {
-            eprintln!("jq: error: {mistake}");
+        Err(error) => {
+            eprintln!("jq: error: {error}");
             return USAGE;
         }
     };
@@ -83,7 +84,7 @@ fn run(options: Options) -> u8 {
     let ended = program.run(values, inputs, |value| printer.print(&value));
     let flushed = printer.to.flush();
     match (ended, flushed) {
-        (Ended::Unwritten(error), _) | (_, Err(error)) => unwritten(&error),
+        (Ended::Unwritten(error), _) | (_, Err(error)) => write_failed(&error),
         (Ended::Halted(code), Ok(())) => code,
         (Ended::BadInput, Ok(())) => USAGE,
         (Ended::Failed, Ok(())) => FAILED,
@@ -101,20 +102,20 @@ fn run(options: Options) -> u8 {
     }
 }
 
-/// Returns the exit code for output that nobody takes, and says so unless a reader went away.
-fn unwritten(error: &io::Error) -> u8 {
+/// Returns the exit code for a failed write, and prints the error unless the reader closed the pipe.
+fn write_failed(error: &io::Error) -> u8 {
     if error.kind() != ErrorKind::BrokenPipe {
         eprintln!("jq: error: writing output failed: {error}");
     }
     USAGE
 }
 
-/// Standard output, and how values are written to it.
+/// Writes values to standard output.
 struct Printer<W> {
     to: W,
     style: Style,
     output: Output,
-    /// Truth of the last value.
+    /// True if the last value was neither null nor false; unset before the first one.
     last: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! The command line, as jq(1) has it.
+//! Parses the command line, which is that of jq(1).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,38 +8,38 @@ use jaq_json::Val;
 use crate::input::{self, Reading};
 use crate::print::{Indent, Style};
 
-/// What is asked for.
-pub(crate) enum Asked {
+/// A request on the command line.
+pub(crate) enum Command {
     Run(Box<Options>),
     Help,
     Version,
 }
 
-/// One run.
+/// Options of a run of the filter.
 pub(crate) struct Options {
     pub(crate) filter: String,
-    /// Global variables with their names, which begin with `$`.
+    /// Names, which begin with `$`, and values of the global variables.
     pub(crate) variables: Vec<(String, Val)>,
-    /// Files that are read; standard input if there is none.
+    /// Input files; standard input if empty.
     pub(crate) files: Vec<PathBuf>,
     pub(crate) reading: Reading,
     pub(crate) style: Style,
     pub(crate) output: Output,
-    /// True if the exit code tells the last value.
+    /// True if the exit code depends on the last value.
     pub(crate) has_status: bool,
 }
 
-/// How values follow each other in the output.
+/// How values are separated and written in the output.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Output {
-    /// True if texts are written without quotes.
+    /// True if strings are written without quotes.
     pub(crate) is_raw: bool,
     /// True if no line break follows a value.
     pub(crate) is_joined: bool,
     pub(crate) is_unbuffered: bool,
 }
 
-/// A mistake of the command line.
+/// An invalid command line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageError {
     #[error("no filter is given")]
@@ -58,7 +58,7 @@ pub(crate) enum UsageError {
     Indent,
 }
 
-/// Kind of the arguments without a dash.
+/// Meaning of the arguments without a dash that follow the filter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Positional {
     Files,
@@ -66,7 +66,7 @@ enum Positional {
     Json,
 }
 
-/// A command line while it is read.
+/// State of the parser of the command line.
 struct Parser<I> {
     words: I,
     null: bool,
@@ -83,8 +83,8 @@ struct Parser<I> {
     has_status: bool,
 }
 
-/// Reads the arguments, without the program's name.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, UsageError> {
+/// Parses the arguments that follow the program's name.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
     let words =
         arguments.into_iter().map(|word| word.into_string().map_err(|_| UsageError::Encoding));
     let mut parser = Parser {
@@ -109,18 +109,18 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Ask
         } else if word == "--" {
             has_options = false;
         } else if word.starts_with("--") {
-            if let Some(asked) = parser.long(&word)? {
-                return Ok(asked);
+            if let Some(command) = parser.long(&word)? {
+                return Ok(command);
             }
         } else {
             for letter in word.chars().skip(1) {
-                if let Some(asked) = parser.short(letter, &word)? {
-                    return Ok(asked);
+                if let Some(command) = parser.short(letter, &word)? {
+                    return Ok(command);
                 }
             }
         }
     }
-    parser.finish().map(|options| Asked::Run(Box::new(options)))
+    parser.finish().map(|options| Command::Run(Box::new(options)))
 }
 
 impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
@@ -130,33 +130,36 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
             (Some(_), Positional::Files) => self.files.push(PathBuf::from(word)),
             (Some(_), Positional::Texts) => self.positional.push(Val::utf8_str(word)),
             (Some(_), Positional::Json) => {
-                self.positional.push(one_json(&word, "--jsonargs")?);
+                self.positional.push(parse_json(&word, "--jsonargs")?);
             }
         }
         Ok(())
     }
 
-    fn short(&mut self, letter: char, word: &str) -> Result<Option<Asked>, UsageError> {
+    fn short(&mut self, letter: char, word: &str) -> Result<Option<Command>, UsageError> {
         match letter {
             'n' => self.null = true,
             's' => self.slurp = true,
             'R' => self.raw = true,
             'r' => self.output.is_raw = true,
-            'j' => (self.output.is_raw, self.output.is_joined) = (true, true),
+            'j' => {
+                self.output.is_raw = true;
+                self.output.is_joined = true;
+            }
             'a' => self.style.is_ascii = true,
             'c' => self.style.indent = Indent::None,
             'S' => self.style.is_sorted = true,
             'C' | 'M' => {}
             'e' => self.has_status = true,
             'f' => self.from_file = true,
-            'h' => return Ok(Some(Asked::Help)),
-            'V' => return Ok(Some(Asked::Version)),
+            'h' => return Ok(Some(Command::Help)),
+            'V' => return Ok(Some(Command::Version)),
             _ => return Err(UsageError::Unknown(word.to_owned())),
         }
         Ok(None)
     }
 
-    fn long(&mut self, word: &str) -> Result<Option<Asked>, UsageError> {
+    fn long(&mut self, word: &str) -> Result<Option<Command>, UsageError> {
         let letter = match word {
             "--null-input" => 'n',
             "--slurp" => 's',
@@ -177,7 +180,7 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
         self.short(letter, word)
     }
 
-    /// Reads an option that has values behind it.
+    /// Parses a long option without a letter, with the values that follow it.
     fn with_values(&mut self, word: &str) -> Result<(), UsageError> {
         match word {
             "--tab" => self.style.indent = Indent::Tab,
@@ -196,16 +199,17 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
             }
             "--argjson" => {
                 let [name, text] = self.take(word, "a name and JSON")?;
-                let value = one_json(&text, word)?;
+                let value = parse_json(&text, word)?;
                 self.define(name, value);
             }
             "--rawfile" => {
                 let [name, path] = self.take(word, "a name and a file")?;
-                self.define(name, Val::utf8_str(whole(&path)?));
+                self.define(name, Val::utf8_str(read_text(&path)?));
             }
             "--slurpfile" => {
                 let [name, path] = self.take(word, "a name and a file")?;
-                let values = input::all(&whole(&path)?).map_err(|_| UsageError::Json(path))?;
+                let values =
+                    input::parse_all(&read_text(&path)?).map_err(|_| UsageError::Json(path))?;
                 self.define(name, values.into_iter().collect());
             }
             _ => return Err(UsageError::Unknown(word.to_owned())),
@@ -213,6 +217,7 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
         Ok(())
     }
 
+    /// Returns the next `N` arguments, which are the values of the option `word`.
     fn take<const N: usize>(
         &mut self,
         word: &str,
@@ -226,18 +231,19 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
         taken.try_into().map_err(|_| missing())
     }
 
-    /// Sets a variable; the first of a name counts, as in jq(1).
+    /// Sets a variable unless it is already set: the first value counts, as in jq(1).
     fn define(&mut self, name: String, value: Val) {
         if !self.named.iter().any(|(known, _)| *known == name) {
             self.named.push((name, value));
         }
     }
 
+    /// Reads the filter's file, if it has one, and collects the variables.
     fn finish(mut self) -> Result<Options, UsageError> {
         let filter = match (self.filter.take(), self.from_file) {
             (None, _) => return Err(UsageError::NoFilter),
             (Some(filter), false) => filter,
-            (Some(path), true) => whole(&path)?,
+            (Some(path), true) => read_text(&path)?,
         };
         let named =
             self.named.iter().map(|(name, value)| (Val::utf8_str(name.clone()), value.clone()));
@@ -269,12 +275,12 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
     }
 }
 
-fn one_json(text: &str, option: &str) -> Result<Val, UsageError> {
-    input::one(text).map_err(|_| UsageError::Json(option.to_owned()))
+fn parse_json(text: &str, option: &str) -> Result<Val, UsageError> {
+    input::parse_one(text).map_err(|_| UsageError::Json(option.to_owned()))
 }
 
 /// Reads a file as text.
-fn whole(path: &str) -> Result<String, UsageError> {
+fn read_text(path: &str) -> Result<String, UsageError> {
     let bytes = std::fs::read(Path::new(path))
         .map_err(|error| UsageError::File { path: path.to_owned(), error })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

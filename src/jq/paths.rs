@@ -1,4 +1,4 @@
-//! Values by their paths: set where nothing is yet, and taken out.
+//! Sets and deletes the values at paths within a value.
 
 use std::rc::Rc;
 
@@ -6,58 +6,59 @@ use jaq_json::{Num, Val};
 
 use crate::print::{COMPACT, json};
 
-/// Most items of an array that setting one of them makes.
-const ITEMS: usize = 1 << 24;
+/// Maximum length to which setting an item extends an array.
+const MAX_ITEMS: usize = 1 << 24;
 
-/// Puts `new` at a path; what is missing on the way is made.
+/// Sets the value at a path to `new`, and creates missing arrays and objects on the way.
 ///
 /// # Errors
-/// A step that does not fit what is there.
+/// A step that does not fit the value to which it applies.
 pub(crate) fn set(value: Val, path: &[Val], new: Val) -> Result<Val, String> {
     let Some((step, rest)) = path.split_first() else { return Ok(new) };
     match (step, value) {
         (Val::TStr(_), value @ (Val::Null | Val::Obj(_))) => {
             let mut object = if let Val::Obj(object) = value { object } else { Rc::default() };
             let entries = Rc::make_mut(&mut object);
-            let place = entries.entry(step.clone()).or_insert(Val::Null);
-            *place = set(std::mem::take(place), rest, new)?;
+            let entry = entries.entry(step.clone()).or_insert(Val::Null);
+            *entry = set(std::mem::take(entry), rest, new)?;
             Ok(Val::Obj(object))
         }
         (Val::Num(number), value @ (Val::Null | Val::Arr(_))) => {
             let mut items = if let Val::Arr(items) = value { items } else { Rc::default() };
             let at = index(number, items.len()).ok_or("Out of bounds negative array index")?;
-            if at >= ITEMS {
+            if at >= MAX_ITEMS {
                 return Err("Array index too large".to_owned());
             }
             let all = Rc::make_mut(&mut items);
             if at >= all.len() {
                 all.resize(at + 1, Val::Null);
             }
-            if let Some(place) = all.get_mut(at) {
-                *place = set(std::mem::take(place), rest, new)?;
+            if let Some(item) = all.get_mut(at) {
+                *item = set(std::mem::take(item), rest, new)?;
             }
             Ok(Val::Arr(items))
         }
         (Val::Obj(_), value @ (Val::Null | Val::Arr(_))) => {
             let items = if let Val::Arr(items) = value { items } else { Rc::default() };
-            let (from, to) =
-                range(step, items.len()).ok_or_else(|| unfit(step, &Val::Arr(items.clone())))?;
+            let (from, to) = range(step, items.len())
+                .ok_or_else(|| cannot_index(step, &Val::Arr(items.clone())))?;
             let part = items.get(from..to).unwrap_or_default().to_vec();
             let Val::Arr(part) = set(Val::Arr(Rc::new(part)), rest, new)? else {
                 return Err("A slice of an array can only be assigned another array".to_owned());
             };
-            let (before, after) = (items.get(..from), items.get(to..));
-            let all = [before.unwrap_or_default(), &part, after.unwrap_or_default()];
+            let before = items.get(..from).unwrap_or_default();
+            let after = items.get(to..).unwrap_or_default();
+            let all = [before, &part, after];
             Ok(Val::Arr(Rc::new(all.concat())))
         }
-        (_, value) => Err(unfit(step, &value)),
+        (_, value) => Err(cannot_index(step, &value)),
     }
 }
 
-/// Takes what is at a path out; a path that leads nowhere changes nothing.
+/// Deletes the value at a path, if there is one.
 ///
 /// # Errors
-/// A step that does not fit what is there.
+/// A step that does not fit the value to which it applies.
 pub(crate) fn delete(value: Val, path: &[Val]) -> Result<Val, String> {
     let Some((step, rest)) = path.split_first() else { return Ok(Val::Null) };
     match (step, value) {
@@ -66,8 +67,8 @@ pub(crate) fn delete(value: Val, path: &[Val]) -> Result<Val, String> {
             let entries = Rc::make_mut(&mut object);
             if rest.is_empty() {
                 entries.shift_remove(step);
-            } else if let Some(place) = entries.get_mut(step) {
-                *place = delete(std::mem::take(place), rest)?;
+            } else if let Some(entry) = entries.get_mut(step) {
+                *entry = delete(std::mem::take(entry), rest)?;
             }
             Ok(Val::Obj(object))
         }
@@ -76,14 +77,14 @@ pub(crate) fn delete(value: Val, path: &[Val]) -> Result<Val, String> {
             let at = index(number, all.len()).filter(|at| *at < all.len());
             if let (Some(at), true) = (at, rest.is_empty()) {
                 all.remove(at);
-            } else if let Some(place) = at.and_then(|at| all.get_mut(at)) {
-                *place = delete(std::mem::take(place), rest)?;
+            } else if let Some(item) = at.and_then(|at| all.get_mut(at)) {
+                *item = delete(std::mem::take(item), rest)?;
             }
             Ok(Val::Arr(items))
         }
         (Val::Obj(_), Val::Arr(mut items)) => {
-            let (from, to) =
-                range(step, items.len()).ok_or_else(|| unfit(step, &Val::Arr(items.clone())))?;
+            let (from, to) = range(step, items.len())
+                .ok_or_else(|| cannot_index(step, &Val::Arr(items.clone())))?;
             let all = Rc::make_mut(&mut items);
             if rest.is_empty() {
                 all.drain(from..to);
@@ -95,14 +96,14 @@ pub(crate) fn delete(value: Val, path: &[Val]) -> Result<Val, String> {
             }
             Ok(Val::Arr(items))
         }
-        (_, value) => Err(unfit(step, &value)),
+        (_, value) => Err(cannot_index(step, &value)),
     }
 }
 
-/// Takes what is at all of these paths out, the last one first.
+/// Deletes the values at all of these paths, from the last to the first so that indices stay valid.
 ///
 /// # Errors
-/// As of [`delete`]; a path that is no array.
+/// An error of [`delete`], or a path that is not an array.
 pub(crate) fn delete_all(value: Val, paths: &Val) -> Result<Val, String> {
     let Val::Arr(paths) = paths else {
         return Err("Paths must be specified as an array".to_owned());
@@ -117,7 +118,8 @@ pub(crate) fn delete_all(value: Val, paths: &Val) -> Result<Val, String> {
     })
 }
 
-/// Returns the place that a number means in an array of this length; one below 0 counts from its end.
+/// Returns the position that an index means in an array of this length. A negative index counts from
+/// the end.
 fn index(number: &Num, length: usize) -> Option<usize> {
     let number = match number {
         Num::Int(_) | Num::BigInt(_) => number.as_isize()?,
@@ -132,7 +134,7 @@ fn index(number: &Num, length: usize) -> Option<usize> {
     }
 }
 
-/// Returns the bounds that an object of `start` and `end` means in an array of this length.
+/// Returns the range that an object with `start` and `end` means in an array of this length.
 fn range(step: &Val, length: usize) -> Option<(usize, usize)> {
     let Val::Obj(bounds) = step else { return None };
     let bound = |name: &'static str, default: usize| match bounds.get(&Val::utf8_str(name)) {
@@ -140,10 +142,11 @@ fn range(step: &Val, length: usize) -> Option<(usize, usize)> {
         Some(Val::Num(number)) => Some(index(number, length).unwrap_or(0).min(length)),
         Some(Val::Bool(_) | Val::BStr(_) | Val::TStr(_) | Val::Arr(_) | Val::Obj(_)) => None,
     };
-    let (from, to) = (bound("start", 0)?, bound("end", length)?);
+    let from = bound("start", 0)?;
+    let to = bound("end", length)?;
     Some((from, to.max(from)))
 }
 
-fn unfit(step: &Val, value: &Val) -> String {
+fn cannot_index(step: &Val, value: &Val) -> String {
     format!("Cannot index {} with {}", json(value, &COMPACT), json(step, &COMPACT))
 }

@@ -1,10 +1,10 @@
-//! Values as JSON that every reader takes, written as jq(1) writes it.
+//! Writes values as strict JSON, in the layout of jq(1).
 
 use std::fmt::Write;
 
 use jaq_json::{Num, Val};
 
-/// How JSON is written.
+/// Layout of the JSON.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Style {
     pub(crate) indent: Indent,
@@ -17,7 +17,7 @@ pub(crate) struct Style {
 /// Indentation of each level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Indent {
-    /// All in one line.
+    /// Everything in one line.
     None,
     Spaces(usize),
     Tab,
@@ -29,7 +29,7 @@ impl Default for Indent {
     }
 }
 
-/// Style of `tojson` and of texts within texts.
+/// Style of `tojson` and of values that a string includes.
 pub(crate) const COMPACT: Style = Style { indent: Indent::None, is_sorted: false, is_ascii: false };
 
 /// Writes a value as JSON.
@@ -47,7 +47,7 @@ fn write(text: &mut String, value: &Val, style: &Style, level: usize) {
         Val::TStr(bytes) | Val::BStr(bytes) => string(text, &String::from_utf8_lossy(bytes), style),
         Val::Arr(items) => {
             let write = |text: &mut String, item: &Val| write(text, item, style, level + 1);
-            list(text, items.iter(), ('[', ']'), (style, level), write);
+            list(text, items.iter(), ['[', ']'], style.indent, level, write);
         }
         Val::Obj(object) => {
             let mut entries: Vec<(&Val, &Val)> = object.iter().collect();
@@ -59,7 +59,7 @@ fn write(text: &mut String, value: &Val, style: &Style, level: usize) {
                 text.push_str(if style.indent == Indent::None { ":" } else { ": " });
                 write(text, value, style, level + 1);
             };
-            list(text, entries.into_iter(), ('{', '}'), (style, level), write);
+            list(text, entries.into_iter(), ['{', '}'], style.indent, level, write);
         }
     }
 }
@@ -68,8 +68,9 @@ fn write(text: &mut String, value: &Val, style: &Style, level: usize) {
 fn list<T>(
     text: &mut String,
     items: impl ExactSizeIterator<Item = T>,
-    (open, close): (char, char),
-    (style, level): (&Style, usize),
+    [open, close]: [char; 2],
+    indent: Indent,
+    level: usize,
     write: impl Fn(&mut String, T),
 ) {
     text.push(open);
@@ -78,16 +79,16 @@ fn list<T>(
         if number > 0 {
             text.push(',');
         }
-        line(text, style.indent, level + 1);
+        line(text, indent, level + 1);
         write(text, item);
     }
     if !is_empty {
-        line(text, style.indent, level);
+        line(text, indent, level);
     }
     text.push(close);
 }
 
-/// Begins a line, unless all is in one.
+/// Begins an indented line, unless everything is in one line.
 fn line(text: &mut String, indent: Indent, level: usize) {
     let (unit, count) = match indent {
         Indent::None => return,
@@ -100,8 +101,8 @@ fn line(text: &mut String, indent: Indent, level: usize) {
 
 fn string(text: &mut String, value: &str, style: &Style) {
     text.push('"');
-    for one in value.chars() {
-        match one {
+    for character in value.chars() {
+        match character {
             '"' => text.push_str("\\\""),
             '\\' => text.push_str("\\\\"),
             '\n' => text.push_str("\\n"),
@@ -109,34 +110,38 @@ fn string(text: &mut String, value: &str, style: &Style) {
             '\r' => text.push_str("\\r"),
             '\u{8}' => text.push_str("\\b"),
             '\u{c}' => text.push_str("\\f"),
-            '\0'..='\u{1f}' | '\u{7f}' => escape(text, one),
-            _ if style.is_ascii && !one.is_ascii() => escape(text, one),
-            _ => text.push(one),
+            '\0'..='\u{1f}' | '\u{7f}' => escape(text, character),
+            _ if style.is_ascii && !character.is_ascii() => escape(text, character),
+            _ => text.push(character),
         }
     }
     text.push('"');
 }
 
-/// Writes a character as `\u` with its UTF-16 units.
-fn escape(text: &mut String, one: char) {
-    for unit in one.encode_utf16(&mut [0; 2]) {
-        // Writing to a text cannot fail.
+/// Writes a character as `\u` escapes of its UTF-16 units.
+fn escape(text: &mut String, character: char) {
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        // Writing to a string cannot fail.
         if write!(text, "\\u{unit:04x}").is_err() {
             return;
         }
     }
 }
 
-/// Returns a text with its characters beyond ASCII escaped.
+/// Returns a string with its characters beyond ASCII escaped.
 pub(crate) fn ascii(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
-    for one in value.chars() {
-        if one.is_ascii() { text.push(one) } else { escape(&mut text, one) }
+    for character in value.chars() {
+        if character.is_ascii() {
+            text.push(character);
+        } else {
+            escape(&mut text, character);
+        }
     }
     text
 }
 
-/// Returns a value as `tostring` does: a text as it is, and else its JSON.
+/// Returns a value as `tostring` does: a string unchanged, any other value as JSON.
 pub(crate) fn plain(value: &Val) -> String {
     match value {
         Val::TStr(bytes) | Val::BStr(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -144,7 +149,7 @@ pub(crate) fn plain(value: &Val) -> String {
     }
 }
 
-/// Writes a number: whole ones without a point, and what is no number as null.
+/// Writes a number: integers without a point, NaN as null.
 fn number(number: &Num) -> String {
     let float = match number {
         Num::Int(whole) => return whole.to_string(),
@@ -161,7 +166,7 @@ fn number(number: &Num) -> String {
     float_text(float)
 }
 
-/// Writes the shortest digits that are read back as the same number, in the layout of jq(1).
+/// Writes the shortest digits that parse as the same number, in the layout of jq(1).
 fn float_text(float: f64) -> String {
     let exponential = format!("{float:e}");
     let (digits, exponent) = exponential.split_once('e').unwrap_or((&exponential, "0"));
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_escaped_as_json_has_it() {
+    fn strings_are_escaped_as_in_json() {
         let value = Val::utf8_str("a\"\\\n\u{1}\u{7f}é😀".to_owned());
         assert_eq!(json(&value, &COMPACT), "\"a\\\"\\\\\\n\\u0001\\u007fé😀\"");
         let style = Style { is_ascii: true, ..COMPACT };

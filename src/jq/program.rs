@@ -1,4 +1,4 @@
-//! A filter, compiled and run.
+//! Compiles filters and runs them.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -10,15 +10,15 @@ use jaq_core::{Compiler, Ctx, DataT, Error as Failure, Exn, Filter, Lut, Vars};
 use jaq_json::{Num, Val};
 use jaq_std::input::{self, HasInputs, RcIter};
 
-use crate::input::{Inputs, one};
+use crate::input::{Inputs, parse_one};
 use crate::paths;
 use crate::print::{COMPACT, json, plain};
 use crate::rewrite;
 
-/// Filters that the interpreter lacks.
+/// Definitions of the filters that the interpreter lacks.
 const COMPAT: &str = include_str!("compat.jq");
 
-/// Name of the filter among the definitions.
+/// Name under which the filter is added to the definitions.
 const NAME: &str = "the_program";
 
 /// A compiled filter.
@@ -27,20 +27,20 @@ pub(crate) struct Program(Filter<Kind>);
 /// How a run ended.
 pub(crate) enum Ended {
     Done,
-    /// A filter failed, as was said.
+    /// The filter failed; the error is printed.
     Failed,
-    /// Input could not be read, as was said.
+    /// Input could not be read; the error is printed.
     BadInput,
-    /// The filter asked for this exit code.
+    /// The filter called `halt` with this exit code.
     Halted(u8),
     /// Output could not be written.
     Unwritten(io::Error),
 }
 
-/// Types of the interpreter.
+/// Type parameters for the interpreter.
 struct Kind;
 
-/// What filters reach beside their input.
+/// Data that filters can access besides their input.
 struct Shared<'a> {
     lut: &'a Lut<Kind>,
     inputs: input::Inputs<'a, Val>,
@@ -67,13 +67,13 @@ impl Program {
     /// Compiles a filter with these global variables.
     ///
     /// # Errors
-    /// The mistakes in it.
+    /// Descriptions of the errors in the filter.
     pub(crate) fn compile(filter: &str, variables: &[(String, Val)]) -> Result<Self, Vec<String>> {
         let compat = jaq_core::load::parse(COMPAT, |parser| parser.defs()).unwrap_or_default();
-        let body = rewrite::filter(parsed(filter)?);
-        let own = parse::Def { name: NAME, args: Vec::new(), body };
+        let body = rewrite::filter(parse_filter(filter)?);
+        let program = parse::Def { name: NAME, args: Vec::new(), body };
         let defs = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
-        let defs = defs.chain(compat).map(shortened).chain([own]);
+        let defs = defs.chain(compat).map(shorten_lifetime).chain([program]);
         let arena = Arena::default();
         let modules = Loader::new(defs)
             .load(&arena, File { path: (), code: NAME })
@@ -89,7 +89,8 @@ impl Program {
         Ok(Self(filter))
     }
 
-    /// Runs the filter on each input. A filter that fails is told on standard error, and the next input is read.
+    /// Runs the filter on each input. Prints the error of an input for which the filter fails, and
+    /// continues with the next one.
     pub(crate) fn run(
         &self,
         variables: Vec<Val>,
@@ -97,18 +98,18 @@ impl Program {
         mut print: impl FnMut(Val) -> io::Result<()>,
     ) -> Ended {
         let Inputs { reading, values } = inputs;
-        let rest: RcIter<Box<dyn Iterator<Item = Result<Val, String>>>> = RcIter::new(values);
-        let shared = Shared { lut: &self.0.lut, inputs: &rest };
+        let remaining: RcIter<Box<dyn Iterator<Item = Result<Val, String>>>> = RcIter::new(values);
+        let shared = Shared { lut: &self.0.lut, inputs: &remaining };
         let context = Ctx::<Kind>::new(&shared, Vars::new(variables));
         let mut has_failed = false;
         let null = reading.is_null.then_some(Ok(Val::Null));
-        let mut next = null.into_iter().chain((&rest).take_while(|_| !reading.is_null));
+        let mut next = null.into_iter().chain((&remaining).take_while(|_| !reading.is_null));
         loop {
             let value = match next.next() {
                 None => break,
                 Some(Ok(value)) => value,
-                Some(Err(mistake)) => {
-                    eprintln!("jq: error (at <stdin>): {mistake}");
+                Some(Err(error)) => {
+                    eprintln!("jq: error (at <stdin>): {error}");
                     return Ended::BadInput;
                 }
             };
@@ -117,10 +118,10 @@ impl Program {
                 Ok(value) => print(value)
                     .map_err(Ended::Unwritten)
                     .map_or_else(ControlFlow::Break, ControlFlow::Continue),
-                Err(end) => ControlFlow::Break(stopped(end)),
+                Err(end) => ControlFlow::Break(report_exception(end)),
             });
             match ended {
-                // The last input decides, as in jq(1).
+                // The last input decides the exit code, as in jq(1).
                 ControlFlow::Continue(()) => has_failed = false,
                 ControlFlow::Break(Ended::Failed) => has_failed = true,
                 ControlFlow::Break(ended) => return ended,
@@ -130,8 +131,8 @@ impl Program {
     }
 }
 
-/// Tells an error of a filter, or takes the exit code that it asks for.
-fn stopped(end: Exn<'_, Val>) -> Ended {
+/// Prints the error of a filter, or returns the exit code with which it halted.
+fn report_exception(end: Exn<'_, Val>) -> Ended {
     let failure = match end.get_err() {
         Ok(failure) => failure,
         Err(end) => {
@@ -154,11 +155,13 @@ fn stopped(end: Exn<'_, Val>) -> Ended {
     Ended::Failed
 }
 
-/// Returns the filters that are not written in jq.
+/// Returns the filters that are implemented in Rust.
 fn funs() -> impl Iterator<Item = Fun<Kind>> {
-    let own: [Fun<Kind>; 7] = [
+    let additional: [Fun<Kind>; 7] = [
         run(("set_path", v(2), |mut cv| {
-            let (new, path) = (cv.0.pop_var(), cv.0.pop_var());
+            // Variables are popped from the last to the first.
+            let new = cv.0.pop_var();
+            let path = cv.0.pop_var();
             let set = match &path {
                 Val::Arr(path) => paths::set(cv.1, path, new),
                 Val::Null
@@ -171,16 +174,17 @@ fn funs() -> impl Iterator<Item = Fun<Kind>> {
             bome(set.map_err(Failure::str))
         })),
         run(("delete_paths", v(1), |mut cv| {
-            let all = cv.0.pop_var();
-            bome(paths::delete_all(cv.1, &all).map_err(Failure::str))
+            let deleted = cv.0.pop_var();
+            bome(paths::delete_all(cv.1, &deleted).map_err(Failure::str))
         })),
         run(("divided", v(2), |mut cv| {
-            let (right, left) = (cv.0.pop_var(), cv.0.pop_var());
-            bome((left / right).map(whole))
+            let right = cv.0.pop_var();
+            let left = cv.0.pop_var();
+            bome((left / right).map(float_to_integer))
         })),
         run(("text_of", v(0), |cv| bome(Ok(Val::utf8_str(plain(&cv.1)))))),
         run(("json_of", v(0), |cv| bome(Ok(Val::utf8_str(json(&cv.1, &COMPACT)))))),
-        run(("value_of", v(0), |cv| bome(read(&cv.1)))),
+        run(("value_of", v(0), |cv| bome(parse_value(&cv.1)))),
         run(("halt_text", v(1), |mut cv| {
             let code = cv.0.pop_var();
             let written = match &cv.1 {
@@ -199,11 +203,11 @@ fn funs() -> impl Iterator<Item = Fun<Kind>> {
     ];
     let to_fun = run::<Kind>;
     let inputs = input::funs::<Kind>().into_vec().into_iter().map(to_fun);
-    jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).chain(inputs).chain(own)
+    jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).chain(inputs).chain(additional)
 }
 
-/// Makes a whole number of one that has a point without need, so that it can be an index.
-fn whole(value: Val) -> Val {
+/// Converts a float without a fraction to an integer, which can be an index.
+fn float_to_integer(value: Val) -> Val {
     let text = match &value {
         Val::Num(Num::Float(float)) if float.fract() == 0.0 && float.abs() < 1e15 => {
             format!("{float}")
@@ -219,8 +223,8 @@ fn whole(value: Val) -> Val {
     text.parse().map_or(value, |number| Val::Num(Num::Int(number)))
 }
 
-/// Reads a text as one JSON document.
-fn read(value: &Val) -> Result<Val, Failure<Val>> {
+/// Parses a string as one JSON document.
+fn parse_value(value: &Val) -> Result<Val, Failure<Val>> {
     let text = match value {
         Val::TStr(text) => String::from_utf8_lossy(text),
         Val::Null | Val::Bool(_) | Val::Num(_) | Val::BStr(_) | Val::Arr(_) | Val::Obj(_) => {
@@ -230,21 +234,21 @@ fn read(value: &Val) -> Result<Val, Failure<Val>> {
             )));
         }
     };
-    one(&text).map_err(|error| Failure::str(format!("{error} (while parsing '{text}')")))
+    parse_one(&text).map_err(|error| Failure::str(format!("{error} (while parsing '{text}')")))
 }
 
-/// Lets a definition live as long as the filter.
-fn shortened<'s>(def: parse::Def<&'static str>) -> parse::Def<&'s str> {
+/// Shortens the lifetime of a definition to that of the filter.
+fn shorten_lifetime<'s>(def: parse::Def<&'static str>) -> parse::Def<&'s str> {
     def
 }
 
-/// Parses a filter.
-fn parsed(filter: &str) -> Result<parse::Term<&str>, Vec<String>> {
+/// Parses a filter; an empty one returns its input.
+fn parse_filter(filter: &str) -> Result<parse::Term<&str>, Vec<String>> {
     if filter.trim().is_empty() {
         return Ok(parse::Term::Id);
     }
     let all = |errors: Vec<(&str, &str)>| {
-        errors.into_iter().map(|(one, found)| syntax(one, found)).collect()
+        errors.into_iter().map(|(expected, found)| syntax_error(expected, found)).collect()
     };
     let tokens = lex::Lexer::new(filter).lex().map_err(|errors| {
         all(errors.into_iter().map(|(expected, found)| (expected.as_str(), found)).collect())
@@ -255,7 +259,7 @@ fn parsed(filter: &str) -> Result<parse::Term<&str>, Vec<String>> {
     })
 }
 
-fn syntax(expected: &str, found: &str) -> String {
+fn syntax_error(expected: &str, found: &str) -> String {
     let found: String = found.chars().take(20).collect();
     let found = if found.is_empty() { "the end".to_owned() } else { format!("`{found}`") };
     format!("syntax error: expected {expected}, found {found}")
@@ -266,21 +270,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_our_own_filters_are_filters() {
+    fn all_filters_of_compat_are_valid() {
         let defs = jaq_core::load::parse(COMPAT, |parser| parser.defs()).expect("definitions");
         assert!(defs.len() > 30, "{}", defs.len());
         assert!(Program::compile("update_paths(.a; 1) | assign_paths(.b; 2)", &[]).is_ok());
     }
 
     #[test]
-    fn mistakes_are_told_with_what_was_found() {
-        let told = |filter| Program::compile(filter, &[]).err().unwrap_or_default();
-        assert_eq!(told(".a | nosuch"), ["nosuch is not defined (filter)"]);
-        assert_eq!(told("$x"), ["$x is not defined (variable)"]);
+    fn errors_say_what_was_found() {
+        let errors_of = |filter| Program::compile(filter, &[]).err().unwrap_or_default();
+        assert_eq!(errors_of(".a | nosuch"), ["nosuch is not defined (filter)"]);
+        assert_eq!(errors_of("$x"), ["$x is not defined (variable)"]);
         assert!(
-            told(".[0")
+            errors_of(".[0")
                 .first()
-                .is_some_and(|one| one.starts_with("syntax error: expected closing bracket"))
+                .is_some_and(|error| error.starts_with("syntax error: expected closing bracket"))
         );
     }
 }

@@ -1,18 +1,18 @@
-//! Changes to a parsed filter where jq(1) and the interpreter differ: updates of what is not there yet, divisions
-//! without a rest, and values within texts.
+//! Rewrites a parsed filter where jq(1) and the interpreter differ: updates of missing values,
+//! divisions without a remainder, and values within strings.
 
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Def, Pattern, Term};
 use jaq_core::ops::Math;
 use jaq_core::path::{Part, Path};
 
-/// Variable of a value by which paths are updated.
+/// Variable that holds the right side of an update.
 const VALUE: &str = "$the_value_of_an_update";
 
-type Text<'s> = Term<&'s str>;
+type StrTerm<'s> = Term<&'s str>;
 
-/// Changes a filter and all within it.
-pub(crate) fn filter(term: Text<'_>) -> Text<'_> {
+/// Rewrites a filter and all filters within it.
+pub(crate) fn filter(term: StrTerm<'_>) -> StrTerm<'_> {
     match term {
         Term::BinOp(left, operator, right) => operation(filter(*left), operator, filter(*right)),
         Term::Str(format, parts) => text(format, parts),
@@ -46,15 +46,15 @@ pub(crate) fn filter(term: Text<'_>) -> Text<'_> {
 }
 
 #[expect(clippy::boxed_local, reason = "the tree is made of boxes")]
-fn boxed(term: Box<Text<'_>>) -> Box<Text<'_>> {
+fn boxed(term: Box<StrTerm<'_>>) -> Box<StrTerm<'_>> {
     Box::new(filter(*term))
 }
 
-fn def<'s>(Def { name, args, body }: Def<&'s str, Text<'s>>) -> Def<&'s str, Text<'s>> {
+fn def<'s>(Def { name, args, body }: Def<&'s str, StrTerm<'s>>) -> Def<&'s str, StrTerm<'s>> {
     Def { name, args, body: filter(body) }
 }
 
-fn part<'s>(part: Part<Text<'s>>) -> Part<Text<'s>> {
+fn part<'s>(part: Part<StrTerm<'s>>) -> Part<StrTerm<'s>> {
     match part {
         Part::Index(index) => Part::Index(filter(index)),
         Part::Range(from, to) => Part::Range(from.map(filter), to.map(filter)),
@@ -66,14 +66,15 @@ fn pattern(pattern: Pattern<&str>) -> Pattern<&str> {
         Pattern::Var(name) => Pattern::Var(name),
         Pattern::Arr(items) => Pattern::Arr(items.into_iter().map(self::pattern).collect()),
         Pattern::Obj(entries) => {
-            let entries = entries.into_iter().map(|(key, one)| (filter(key), self::pattern(one)));
+            let entries =
+                entries.into_iter().map(|(key, value)| (filter(key), self::pattern(value)));
             Pattern::Obj(entries.collect())
         }
     }
 }
 
-/// Gives a text with filters in it our own format, unless it has one.
-fn text<'s>(format: Option<&'s str>, parts: Vec<StrPart<&'s str, Text<'s>>>) -> Text<'s> {
+/// Gives a string that includes filters the format `@text` of `compat.jq`, unless it has a format.
+fn text<'s>(format: Option<&'s str>, parts: Vec<StrPart<&'s str, StrTerm<'s>>>) -> StrTerm<'s> {
     let has_filters = parts.iter().any(|part| matches!(part, StrPart::Term(_)));
     let parts = parts.into_iter().map(|part| match part {
         StrPart::Term(term) => StrPart::Term(filter(term)),
@@ -83,8 +84,12 @@ fn text<'s>(format: Option<&'s str>, parts: Vec<StrPart<&'s str, Text<'s>>>) -> 
     Term::Str(format, parts.collect())
 }
 
-/// Makes an operation of two filters that are changed already.
-fn operation<'s>(left: Text<'s>, operator: BinaryOp<&'s str>, right: Text<'s>) -> Text<'s> {
+/// Builds an operation from two filters that are already rewritten.
+fn operation<'s>(
+    left: StrTerm<'s>,
+    operator: BinaryOp<&'s str>,
+    right: StrTerm<'s>,
+) -> StrTerm<'s> {
     let value = || Box::new(Term::Var(VALUE));
     let update = |left, right, by| {
         let by = Term::Call("update_paths", vec![left, by]);
