@@ -1,17 +1,17 @@
-//! `from_base(FF, 16)`: digits that are no number of bc's, read here and written as one that is.
+//! Evaluates `from_base(FF, 16)`, whose digits bc cannot parse, to a decimal number.
 
 use num_bigint::BigUint;
 
 use super::CalcError;
 use super::rewrite::Token;
 
-/// The number that the arguments of `from_base` write, in brackets and in decimal.
+/// Returns the number that the arguments of `from_base` denote, in decimal and in brackets.
 ///
 /// # Errors
-/// When they are not digits and a base from 2 to 36.
+/// The arguments are not digits and a base from 2 to 36.
 pub(super) fn literal(arguments: &[Token<'_>]) -> Result<String, CalcError> {
     let takes = "from_base(digits, b) takes digits as they stand and a base from 2 to 36";
-    let invalid = |why: String| CalcError::Invalid(format!("{takes}: {why}"));
+    let invalid = |reason: String| CalcError::Invalid(format!("{takes}: {reason}"));
     let texts: Vec<&str> = arguments.iter().map(|token| token.text).collect();
     let [digits @ .., ",", base] = texts.as_slice() else {
         return Err(invalid("a comma and a base are missing".to_owned()));

@@ -1,58 +1,61 @@
-//! Many expressions in one call: those that cannot see each other share a bc, and so a cell.
+//! Evaluates many expressions in one call. Those that cannot affect each other share one bc, and so
+//! one cell.
 //!
-//! What a shared run does not settle, because of an error, of time or of digits, is evaluated
-//! again by halves and at last alone, as `calculate` would.
+//! If a shared run fails because of an error or its time, the group is halved and evaluated again.
+//! An expression without a result after that, or without enough digits, is evaluated alone as by
+//! `calculate`.
 
 use std::time::{Duration, Instant};
 
 use super::evaluate::{self, Evaluate, Text, value};
 use super::rewrite::{Expression, Shape};
-use super::{CalcError, Pair, Second, evaluated, first_scale, library, spelling};
+use super::{CalcError, Pair, Second, evaluate as evaluate_one, first_scale, library, spelling};
 use model::defaults::CALCULATOR_TIMEOUT;
 
-/// Most expressions of one call.
-pub const MOST_EXPRESSIONS: usize = 100;
+/// Maximum number of expressions in one call.
+pub const MAX_EXPRESSIONS: usize = 100;
 
-/// Time of each expression, unless another is asked for.
+/// Default time limit of each expression.
 pub const ENTRY_TIME: Duration = Duration::from_secs(5);
-/// Time of a run that several expressions share: one that does not end is soon alone.
+/// Time limit of a shared run; short, so that an expression that does not end is soon isolated.
 const SHARED_TIME: Duration = Duration::from_millis(1500);
-/// Time after which expressions that are left get [`SHARED_TIME`] each.
+/// Time after which each remaining expression gets only [`SHARED_TIME`].
 const WHOLE_TIME: Duration = Duration::from_secs(60);
 
 const TOOL: &str = "calculate_batch";
 
-/// A value and `Some(false)` if not every digit is sure, or why there is none.
+/// A value, with `Some(false)` if digits may be wrong, or the error.
 pub type BatchEntry = Result<(String, Option<bool>), CalcError>;
 
 /// An expression that may share its bc with others.
 struct Shared {
-    /// Its place in the call.
-    place: usize,
+    /// Position in the call.
+    index: usize,
     text: Text,
-    /// The scales at which it is evaluated; none for whole numbers.
+    /// The two scales of the evaluation; unset for integers.
     scales: Option<(u32, u32)>,
     second: Second,
 }
 
 impl Shared {
-    fn of(place: usize, text: &str, precision: u32) -> Option<Self> {
-        let text = spelling::understood(text).ok()?;
+    fn new(index: usize, text: &str, precision: u32) -> Option<Self> {
+        let text = spelling::to_bc(text).ok()?;
         let expression = Expression::new(&text);
         if expression.has_modulo_assignment() {
             return None;
         }
         let low = first_scale(precision);
-        let second = Second::of(&expression);
+        let second = Second::for_expression(&expression);
         let scales = match expression.shape() {
             Shape::Integer => None,
             Shape::Pure => Some((low, second.scale(low))),
             Shape::Stateful | Shape::Raw => return None,
         };
-        Some(Self { place, text: Text::of(&expression, precision), scales, second })
+        Some(Self { index, text: Text::new(&expression, precision), scales, second })
     }
 
-    /// The part of the program that evaluates it; it prints as many marks as [`Shared::read`] takes.
+    /// Returns the part of the program that evaluates the expression. It prints as many marks as
+    /// [`Shared::read`] consumes.
     fn program(&self) -> String {
         let evaluation = match self.scales {
             None => self.text.at(0),
@@ -61,7 +64,7 @@ impl Shared {
         format!("{evaluation}print \"@\"\n")
     }
 
-    /// The result, if what was printed settles it.
+    /// Returns the result if the output proves it.
     fn read<'a>(
         &self,
         printed: &mut impl Iterator<Item = &'a str>,
@@ -71,15 +74,16 @@ impl Shared {
         let Some((low, high)) = self.scales else {
             return next().map(|value| value.number.to_string());
         };
-        let (coarse, fine) = (Ok(next()), Ok(next()));
+        let coarse = Ok(next());
+        let fine = Ok(next());
         Pair { low, coarse, high, fine, second: self.second }.settled(evaluate::length(precision))
     }
 }
 
-/// The tool `calculate_batch`: each expression's own result or error, in the order given.
+/// Implements the tool `calculate_batch`: returns the result or error of each expression, in order.
 ///
 /// # Errors
-/// When nothing can be run at all: denied, cancelled, no bc.
+/// Refused, cancelled, or bc cannot be run.
 pub async fn calculate_batch(
     bc: &impl Evaluate,
     expressions: &[String],
@@ -90,17 +94,17 @@ pub async fn calculate_batch(
     let end = Instant::now() + WHOLE_TIME.max(2 * time);
     let mut entries: Vec<Option<BatchEntry>> = expressions.iter().map(|_| None).collect();
     let numbered = expressions.iter().enumerate();
-    let shared = numbered.filter_map(|(place, text)| Shared::of(place, text, precision)).collect();
-    // First come, first served: the halves of a group come before what follows it.
+    let shared = numbered.filter_map(|(index, text)| Shared::new(index, text, precision)).collect();
+    // A stack, so that the halves of a group are evaluated next, the first half first.
     let mut groups: Vec<Vec<Shared>> = vec![shared];
     while let Some(mut group) = groups.pop() {
         if group.len() < 2 {
             continue;
         }
-        match together(bc, &group, precision, time.min(SHARED_TIME)).await? {
+        match run_shared(bc, &group, precision, time.min(SHARED_TIME)).await? {
             Some(results) => {
-                for (place, result) in results {
-                    if let Some(entry) = entries.get_mut(place) {
+                for (index, result) in results {
+                    if let Some(entry) = entries.get_mut(index) {
                         *entry = Some(Ok((result, None)));
                     }
                 }
@@ -115,7 +119,7 @@ pub async fn calculate_batch(
     for (entry, text) in entries.into_iter().zip(expressions) {
         done.push(match entry {
             Some(entry) => entry,
-            None => alone(bc, text, precision, time.min(left(end).max(SHARED_TIME))).await?,
+            None => run_alone(bc, text, precision, time.min(left(end).max(SHARED_TIME))).await?,
         });
     }
     Ok(done)
@@ -125,8 +129,9 @@ fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-/// Evaluates a group in one bc; none when it has an error somewhere or does not end in `time`.
-async fn together(
+/// Evaluates a group in one bc. Returns `None` if one of its expressions fails or the run does not
+/// end in `time`.
+async fn run_shared(
     bc: &impl Evaluate,
     group: &[Shared],
     precision: u32,
@@ -143,18 +148,19 @@ async fn together(
         return Ok(None);
     }
     let mut printed = run.stdout.split('@');
-    let results = group.iter().map(|one| (one.place, one.read(&mut printed, precision)));
-    Ok(Some(results.filter_map(|(place, result)| Some((place, result?))).collect()))
+    let results = group.iter().map(|shared| (shared.index, shared.read(&mut printed, precision)));
+    Ok(Some(results.filter_map(|(index, result)| Some((index, result?))).collect()))
 }
 
-/// Evaluates one expression by itself; an error that is not its own is one of the whole call.
-async fn alone(
+/// Evaluates one expression alone. An error that is not caused by the expression ends the whole
+/// call.
+async fn run_alone(
     bc: &impl Evaluate,
     text: &str,
     precision: u32,
     time: Duration,
 ) -> Result<BatchEntry, CalcError> {
-    match evaluated(bc, TOOL, text, precision, time).await {
+    match evaluate_one(bc, TOOL, text, precision, time).await {
         Err(error @ (CalcError::Refused | CalcError::Cancelled | CalcError::Internal(_))) => {
             Err(error)
         }

@@ -1,8 +1,8 @@
-//! Values that were calculated before: an agent that asks twice waits once.
+//! Caches calculated values, so that a repeated calculation returns at once.
 //!
-//! One server has one policy and one set of profiles for as long as it runs, so that expression and
-//! precision are the whole key. Only values are kept, and only those that a second evaluation would
-//! give again: no errors, nothing that a limit cut short.
+//! The key is the expression and the precision, as a server has one policy and one set of profiles
+//! while it runs. Only values are cached that a second evaluation would return again: no errors,
+//! and no values that a limit left inexact.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -11,59 +11,59 @@ use super::Evaluated;
 use super::library;
 use super::rewrite::{Expression, Shape};
 
-/// Most values kept; the oldest goes first.
-const VALUES: usize = 1024;
-/// Longest value kept, in bytes: with its expression, a few megabytes at most in all.
-const VALUE_BYTES: usize = 2048;
+/// Maximum number of cached values; the oldest is removed first.
+const MAX_VALUES: usize = 1024;
+/// Maximum size of a cached value in bytes, so that the cache takes a few megabytes at most.
+const MAX_VALUE_BYTES: usize = 2048;
 
 type Key = (String, u32);
 
 /// The cache of one server.
 #[derive(Debug, Default)]
-pub struct Cache(Mutex<Kept>);
+pub struct Cache(Mutex<Values>);
 
 #[derive(Debug, Default)]
-struct Kept {
-    values: HashMap<Key, String>,
-    /// Keys in the order they came.
+struct Values {
+    by_key: HashMap<Key, String>,
+    /// Keys from the oldest to the newest.
     order: VecDeque<Key>,
 }
 
 impl Cache {
-    /// The value, if it is known.
+    /// Returns the value if it is cached.
     pub fn get(&self, expression: &str, precision: u32) -> Option<String> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.values.get(&(expression.to_owned(), precision)).cloned()
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.by_key.get(&(expression.to_owned(), precision)).cloned()
     }
 
-    /// Forgets every value.
+    /// Removes all values.
     pub fn clear(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Values::default();
     }
 
-    /// Keeps the value of a calculation that would give the same again.
+    /// Adds the value of a calculation if a second one would return the same.
     pub fn put(&self, done: &Evaluated) {
         if done.exact == Some(false)
-            || done.result.len() > VALUE_BYTES
+            || done.result.len() > MAX_VALUE_BYTES
             || !repeatable(&done.expression)
         {
             return;
         }
         let key = (done.expression.clone(), done.precision);
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.values.insert(key.clone(), done.result.clone()).is_none() {
-            kept.order.push_back(key);
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.by_key.insert(key.clone(), done.result.clone()).is_none() {
+            cached.order.push_back(key);
         }
-        if kept.order.len() > VALUES
-            && let Some(oldest) = kept.order.pop_front()
+        if cached.order.len() > MAX_VALUES
+            && let Some(oldest) = cached.order.pop_front()
         {
-            kept.values.remove(&oldest);
+            cached.by_key.remove(&oldest);
         }
     }
 }
 
-/// Whether an expression has nothing in it but numbers and functions of them: what else a bc of
-/// this host knows, random numbers perhaps, is evaluated each time.
+/// Returns true if an expression consists only of numbers and functions of them. Extensions of the
+/// host's bc, such as random numbers, are evaluated each time.
 fn repeatable(expression: &str) -> bool {
     library::resolved(expression)
         .is_ok_and(|text| matches!(Expression::new(&text).shape(), Shape::Pure | Shape::Integer))
@@ -74,8 +74,7 @@ mod tests {
     use super::*;
 
     fn done(expression: &str, precision: u32, exact: Option<bool>) -> Evaluated {
-        let (result, expression) = ("0.5".to_owned(), expression.to_owned());
-        Evaluated { result, expression, precision, exact }
+        Evaluated { result: "0.5".to_owned(), expression: expression.to_owned(), precision, exact }
     }
 
     #[test]
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_second_evaluation_might_not_give_again_is_not_kept() {
+    fn values_that_a_second_evaluation_may_not_return_are_not_cached() {
         let cache = Cache::default();
         cache.put(&done("1/2", 20, Some(false)));
         assert_eq!(cache.get("1/2", 20), None, "its digits are not sure");
@@ -97,19 +96,20 @@ mod tests {
             cache.put(&done(expression, 20, None));
             assert_eq!(cache.get(expression, 20), None, "{expression}");
         }
-        let long = Evaluated { result: "7".repeat(VALUE_BYTES + 1), ..done("2^9999", 20, None) };
+        let long =
+            Evaluated { result: "7".repeat(MAX_VALUE_BYTES + 1), ..done("2^9999", 20, None) };
         cache.put(&long);
         assert_eq!(cache.get("2^9999", 20), None, "it is too long");
     }
 
     #[test]
-    fn the_oldest_value_goes_when_there_are_too_many() {
+    fn the_oldest_value_is_removed_when_there_are_too_many() {
         let cache = Cache::default();
-        for number in 0..=VALUES {
+        for number in 0..=MAX_VALUES {
             cache.put(&done(&format!("{number}/2"), 20, None));
         }
         assert_eq!(cache.get("0/2", 20), None);
         assert_eq!(cache.get("1/2", 20), Some("0.5".to_owned()));
-        assert_eq!(cache.get(&format!("{VALUES}/2"), 20), Some("0.5".to_owned()));
+        assert_eq!(cache.get(&format!("{MAX_VALUES}/2"), 20), Some("0.5".to_owned()));
     }
 }

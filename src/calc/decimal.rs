@@ -1,4 +1,5 @@
-//! Decimal numbers as bc prints them: normal form, agreement of two, rounding half to even.
+//! Decimal numbers as bc prints them: parsing, comparison of two approximations, and rounding half
+//! to even.
 
 use std::cmp::Ordering;
 
@@ -15,7 +16,7 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Reads a number as bc prints it: `-.5`, `3`, `2.50`.
+    /// Parses a number as bc prints it: `-.5`, `3`, `2.50`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('-').unwrap_or(text);
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -29,60 +30,63 @@ impl Decimal {
         Some(Self { negative: text.starts_with('-') && !zero, whole, fraction })
     }
 
-    /// Decimal places it takes to write this number exactly.
+    /// Returns the decimal places that are needed to write this number exactly.
     pub(super) fn places(&self) -> usize {
         self.fraction.len()
     }
 
-    /// Whether the digits behind `places` begin with so many zeros or so many nines.
+    /// Returns true if the digits after the first `places` begin with `length` zeros or nines.
     pub(super) fn runs(&self, places: usize, length: usize) -> bool {
         let digits = self.fraction.bytes().chain(std::iter::repeat(b'0')).skip(places).take(length);
         let all = |wanted: u8| digits.clone().all(|digit| digit == wanted);
         all(b'0') || all(b'9')
     }
 
-    /// This number times 10^`places`, cut to an integer if there are more places.
+    /// Returns this number times 10^`places`, truncated to an integer.
     fn scaled(&self, places: usize) -> BigInt {
-        // Not by a width of `format!`, which takes 65,535 at most and panics beyond.
+        // A width of `format!` above 65,535 would panic.
         let fraction = self.fraction.chars().chain(std::iter::repeat('0')).take(places);
         let digits: String = self.whole.chars().chain(fraction).collect();
         let magnitude = BigInt::parse_bytes(digits.as_bytes(), 10).unwrap_or_default();
         if self.negative { -magnitude } else { magnitude }
     }
 
-    /// Digits before the point.
+    /// Returns the number of digits before the point.
     pub(super) fn whole_digits(&self) -> usize {
         self.whole.len()
     }
 
-    /// Digits before the point of the difference to another number; 0 where it is less than 1.
+    /// Returns the number of digits before the point of the difference to another number, 0 if the
+    /// difference is below 1.
     pub(super) fn digits_apart(&self, other: &Self) -> u32 {
         let common = self.places().max(other.places());
         let apart = (self.scaled(common) - other.scaled(common)).magnitude().to_string();
         u32::try_from(apart.len().saturating_sub(common)).unwrap_or(u32::MAX)
     }
 
-    /// This number to exactly `places` decimal places, half to even.
+    /// Returns this number rounded half to even to exactly `places` decimal places.
     pub(super) fn rounded(&self, places: usize) -> String {
         let extra = self.places().saturating_sub(places);
         fixed(&half_even(&self.scaled(places + extra), extra), places)
     }
 
-    /// This number rounded to `places` if the error that `coarser` shows (the
-    /// same value at a lower working scale) cannot change that rounding.
+    /// Returns this number rounded to `places` if its error cannot change the rounding. The error
+    /// is estimated from `coarser`, the same value at a lower working scale.
     pub(super) fn agreed(&self, coarser: &Self, places: usize) -> Option<String> {
         let common = self.places().max(coarser.places()).max(places + 1);
-        let (fine, coarse) = (self.scaled(common), coarser.scaled(common));
-        // Twice the difference: the finer value is the better one by far, so
-        // the true value is well within. One unit more: both are cut, not rounded.
+        let fine = self.scaled(common);
+        let coarse = coarser.scaled(common);
+        // The finer value is much better, so the true value is well within twice the difference.
+        // Both are truncated, which adds a unit.
         let error = BigInt::from((&fine - coarse).magnitude().clone()) * 2 + 1;
         let extra = common - places;
-        let (low, high) = (half_even(&(&fine - &error), extra), half_even(&(fine + error), extra));
+        let low = half_even(&(&fine - &error), extra);
+        let high = half_even(&(fine + error), extra);
         (low == high).then(|| fixed(&low, places))
     }
 }
 
-/// As people write it: `0.5` and not `.5`.
+/// Writes the number with a digit before the point: `0.5`, not `.5`.
 impl std::fmt::Display for Decimal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sign = if self.negative { "-" } else { "" };
@@ -92,12 +96,14 @@ impl std::fmt::Display for Decimal {
     }
 }
 
-/// `value` / 10^`digits`, rounded half to even.
+/// Returns `value` / 10^`digits`, rounded half to even.
 fn half_even(value: &BigInt, digits: usize) -> BigInt {
     let unit = BigInt::from(10).pow(u32::try_from(digits).unwrap_or(u32::MAX));
-    // Division of BigInt truncates; magnitudes make the sign a matter of the end.
-    let (sign, magnitude) = (value.sign(), BigInt::from(value.magnitude().clone()));
-    let (quotient, remainder) = (&magnitude / &unit, &magnitude % &unit);
+    // Division of BigInt truncates, so divide the magnitude and apply the sign afterwards.
+    let sign = value.sign();
+    let magnitude = BigInt::from(value.magnitude().clone());
+    let quotient = &magnitude / &unit;
+    let remainder = &magnitude % &unit;
     let twice: BigInt = remainder * 2;
     let up = match twice.cmp(&unit) {
         Ordering::Less => false,
@@ -108,7 +114,7 @@ fn half_even(value: &BigInt, digits: usize) -> BigInt {
     if sign == Sign::Minus { -rounded } else { rounded }
 }
 
-/// `value` / 10^`places` with exactly that many decimal places; no `-0`.
+/// Returns `value` / 10^`places` with exactly that many decimal places, without `-0`.
 fn fixed(value: &BigInt, places: usize) -> String {
     let digits = value.magnitude().to_string();
     let zeros = "0".repeat((places + 1).saturating_sub(digits.len()));
@@ -151,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_the_even_neighbour() {
+    fn ties_are_rounded_to_the_even_neighbour() {
         let cases = [
             ("0.5", 0, "0"),
             ("1.5", 0, "2"),

@@ -1,4 +1,4 @@
-//! Runs bc programs by what is given for that, and reads what they print.
+//! Builds bc programs, has the caller run them, and parses their output.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use super::decimal::Decimal;
 use super::library;
 use super::rewrite::{Arithmetic, Expression, Shape};
-use super::{CalcError, SPARE};
+use super::{CalcError, SPARE_PLACES};
 
-/// What bc left behind when it ended by itself.
+/// Output of a bc that ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BcRun {
     pub stdout: String,
     pub stderr: String,
-    /// Wall time it ran; waiting for a turn is not in it.
+    /// Wall time of the run, without the time in a queue.
     pub took: Duration,
 }
 
-/// Something that runs bc: `bc -l` with `program` on its stdin and numbers on one line.
+/// Runs `bc -l` with `program` on its stdin, set up to print each number on one line.
 pub trait Evaluate: Sync {
     /// Runs one program for at most `wall`.
     fn bc(
@@ -28,27 +28,28 @@ pub trait Evaluate: Sync {
     ) -> impl Future<Output = Result<BcRun, CalcError>> + Send;
 }
 
-/// One complaint of bc.
+/// An error or a warning of bc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) what: String,
-    /// Line of the caller's text, where bc tells one; it may be the one after.
+    /// Line of the caller's text, if bc reports one; the fault may be in the line before.
     line: Option<usize>,
     pub(super) syntax: bool,
-    /// As [`Value::wants`], where a zero in doubt may be why.
+    /// See [`Value::wants`]: a doubtful zero may be the cause of the fault.
     pub(super) wants: Option<u32>,
 }
 
 impl Fault {
-    /// Errors and warnings in what bc wrote to stderr; `skipped` lines of the
+    /// Parses errors and warnings in the stderr of bc; `skipped` lines of the
     /// program came before the caller's text.
-    pub(super) fn all(stderr: &str, skipped: usize) -> (Vec<Self>, Vec<Self>) {
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    pub(super) fn parse_all(stderr: &str, skipped: usize) -> (Vec<Self>, Vec<Self>) {
+        let mut errors = Vec::new();
+        let mut warnings = Vec::new();
         for complaint in stderr.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if let Some((place, what)) = complaint.split_once("): ")
                 && complaint.starts_with("Runtime ")
             {
-                let what = outside(place, what).unwrap_or_else(|| what.to_owned());
+                let what = domain_error(place, what).unwrap_or_else(|| what.to_owned());
                 let fault = Self { what, line: None, syntax: false, wants: None };
                 let warns = complaint.starts_with("Runtime warning");
                 if warns {
@@ -68,13 +69,14 @@ impl Fault {
     }
 }
 
-/// What is told where a function of the library divides by zero, because it has no value there.
-fn outside(place: &str, what: &str) -> Option<String> {
+/// Describes the division by zero with which a function of the library reports an argument outside
+/// its domain.
+fn domain_error(place: &str, what: &str) -> Option<String> {
     let (_, place) = place.split_once("func=")?;
     let (name, _) = place.split_once(',')?;
     let function = library::called(name).filter(|_| what == "Divide by zero")?;
     function.domain.map(|domain| match function.name {
-        // Also what bc's own l(x) comes to.
+        // Applies to bc's l(x) as well.
         "ln" => domain.to_owned(),
         _ => format!("{}: {domain}", function.form),
     })
@@ -95,63 +97,67 @@ impl From<Fault> for CalcError {
     }
 }
 
-/// Whether the digits at hand decide a value: those that were cut off may, where a function jumps.
+/// States if the digits of a value are certain. They are not if truncated digits may decide on
+/// which side of a jump a function is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sure {
     Yes,
     No,
 }
 
-/// A number that was printed.
+/// A printed number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) number: Decimal,
     pub(super) sure: Sure,
-    /// The scale at which a zero that counted on the way is one beyond doubt, and that leaves enough
-    /// digits of the largest and the smallest value on the way.
+    /// The scale that the program requests: one at which intermediate zeros are certain, and the
+    /// largest and the smallest intermediate value keep enough digits.
     pub(super) wants: Option<u32>,
 }
 
-/// The value at one working scale: nothing printed, a number, or an error that a higher scale may not have.
+/// The outcome at one working scale: nothing printed, a number, or an error that may not occur at a
+/// higher scale.
 pub(super) type Reading = Result<Option<Value>, Fault>;
 
 /// Evaluates one expression at several scales, within the time of one calculation.
 pub(super) struct Readings<'run, E> {
     bc: &'run E,
     tool: &'static str,
-    /// The functions that the text needs.
+    /// Definitions of the functions that the text uses.
     prelude: String,
     text: Text,
     shape: Shape,
-    /// Time of all evaluations.
+    /// Maximum time of all evaluations together.
     time: Duration,
+    /// Time that remains of it.
     left: Duration,
 }
 
-/// An expression as bc is given it.
+/// An expression in the form that is passed to bc.
 #[derive(Debug, Clone)]
 pub(super) struct Text {
     text: String,
     arithmetic: Arithmetic,
     decimals: usize,
-    /// Digits that a result needs besides those of the sizes of values on the way.
+    /// Digits that a result needs in addition to those for the size of intermediate values.
     digits: u32,
 }
 
 impl Text {
-    pub(super) fn of(expression: &Expression<'_>, precision: u32) -> Self {
-        let (arithmetic, decimals) = (expression.arithmetic(), expression.decimals());
-        let digits = precision.saturating_add(SPARE);
+    pub(super) fn new(expression: &Expression<'_>, precision: u32) -> Self {
+        let arithmetic = expression.arithmetic();
+        let decimals = expression.decimals();
+        let digits = precision.saturating_add(SPARE_PLACES);
         Self { text: expression.rewritten(arithmetic), arithmetic, decimals, digits }
     }
 
-    /// The program that evaluates it at a scale, and may ask for a higher one.
+    /// Returns the program that evaluates the text at a scale, and may request a higher one.
     pub(super) fn at(&self, scale: u32) -> String {
-        self.asking(scale, self.digits)
+        self.at_with_digits(scale, self.digits)
     }
 
-    /// As [`Text::at`]; with 0 `digits` the sizes of values ask for no higher scale.
-    fn asking(&self, scale: u32, digits: u32) -> String {
+    /// Like [`Text::at`]; with 0 `digits`, the size of values does not request a higher scale.
+    fn at_with_digits(&self, scale: u32, digits: u32) -> String {
         let Self { text, decimals, .. } = self;
         match self.arithmetic {
             Arithmetic::Fixed => format!("scale={scale}\n{text}\n"),
@@ -161,9 +167,10 @@ impl Text {
         }
     }
 
-    /// At two scales, with a mark between what they print that no expression can print.
+    /// Returns the program for two scales. It prints a mark between them that no expression can
+    /// print.
     pub(super) fn at_both(&self, low: u32, high: u32) -> String {
-        format!("{}print \"@\"\n{}", self.asking(low, 0), self.at(high))
+        format!("{}print \"@\"\n{}", self.at_with_digits(low, 0), self.at(high))
     }
 }
 
@@ -175,13 +182,14 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         precision: u32,
         left: Duration,
     ) -> Self {
-        let (text, shape) = (Text::of(expression, precision), expression.shape());
+        let text = Text::new(expression, precision);
+        let shape = expression.shape();
         Self { bc, tool, prelude: library::prelude(&text.text), text, shape, time: left, left }
     }
 
-    /// The last line printed at `scale`; a number in its normal form, in whatever base.
+    /// Returns the last line printed at `scale`, in normal form if it is a decimal number.
     pub(super) async fn printed(&mut self, scale: u32) -> Result<String, CalcError> {
-        // One evaluation as it is: there is no second one for doubts.
+        // Doubts are not marked, as there is no second evaluation to resolve them.
         let program = format!("{}cofferdam_raw=1\n{}", self.prelude, self.text.at(scale));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
@@ -199,7 +207,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         self.reading(&run.stdout, errors.into_iter().chain(warnings).next())
     }
 
-    /// Two scales, in one process where evaluations cannot see each other.
+    /// Evaluates at two scales, in one process if the evaluations cannot affect each other.
     pub(super) async fn pair(&mut self, low: u32, high: u32) -> Result<[Reading; 2], CalcError> {
         if self.shape != Shape::Pure {
             return Ok([self.one(low).await?, self.one(high).await?]);
@@ -214,8 +222,8 @@ impl<'run, E: Evaluate> Readings<'run, E> {
             };
             return Ok([self.reading(low, None)?, self.reading(high, None)?]);
         };
-        // bc does not say at which scale: of two complaints one is of each, a
-        // single one is of the scale that printed nothing.
+        // bc does not report the scale of a fault: two faults are one of each scale, a single one
+        // is of the scale that printed nothing.
         let (low, high) = run.stdout.split_once('@').unwrap_or_default();
         let high = match second {
             None if !last_line(&without_marks(high)).is_empty() => self.reading(high, None)?,
@@ -231,7 +239,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         let run = self.bc.bc(self.tool, program, self.left).await;
         match &run {
             Ok(run) => self.left = self.left.saturating_sub(run.took),
-            // What was left is used up: told as the time of the whole calculation.
+            // All remaining time was used: report the time of the whole calculation.
             Err(CalcError::Timeout(wall)) if *wall >= self.left => {
                 return Err(CalcError::Timeout(self.time));
             }
@@ -241,7 +249,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     }
 
     fn faults(&self, stderr: &str) -> (Vec<Fault>, Vec<Fault>) {
-        let (mut errors, warnings) = Fault::all(stderr, 0);
+        let (mut errors, warnings) = Fault::parse_all(stderr, 0);
         // Lines of the rewritten program mean nothing to the caller.
         errors.iter_mut().for_each(|error| error.line = None);
         (errors, warnings)
@@ -262,18 +270,18 @@ impl<'run, E: Evaluate> Readings<'run, E> {
 }
 
 fn without_marks(printed: &str) -> String {
-    // The library marks a doubtful value by `~`, and asks for a scale by a number between two `?`.
+    // The library marks a doubtful value by `~`, and requests a scale by a number between two `?`.
     printed.split('?').step_by(2).collect::<String>().replace('~', "")
 }
 
-/// The last number in what was printed, with the doubts of all of it.
+/// Returns the last printed number, with the doubts that were marked anywhere in the output.
 pub(super) fn value(printed: &str) -> Option<Value> {
     let number = Decimal::parse(last_line(&without_marks(printed)))?;
     let sure = if printed.contains('~') { Sure::No } else { Sure::Yes };
     Some(Value { number, sure, wants: wants(printed) })
 }
 
-/// As [`Value::wants`].
+/// Returns the highest scale that the output requests, see [`Value::wants`].
 fn wants(printed: &str) -> Option<u32> {
     printed.split('?').skip(1).step_by(2).filter_map(|scale| scale.parse().ok()).max()
 }
@@ -282,7 +290,7 @@ pub(super) fn last_line(printed: &str) -> &str {
     printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// A count of places as a length; scales are far below any width of `usize`.
+/// Converts a number of places to a length; scales fit into every width of `usize`.
 pub(super) fn length(places: u32) -> usize {
     usize::try_from(places).unwrap_or(usize::MAX)
 }

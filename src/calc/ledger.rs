@@ -1,19 +1,19 @@
-//! What one session has calculated: counts of all of it, and the last of it in full.
+//! Records the calculations of a session: counts of all, and the latest in detail.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Calculations that are remembered; the oldest goes first.
+/// Maximum number of calculations that are recorded in detail; the oldest is removed first.
 pub const REMEMBERED: usize = 200;
-/// Characters of an expression and of a result that are remembered.
-const CHARACTERS: usize = 300;
+/// Maximum number of characters of an expression and of a result that are recorded.
+const MAX_CHARACTERS: usize = 300;
 
-/// One calculation, as it is told back.
+/// A recorded calculation, as it is returned to the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LedgerEntry {
-    /// Counted from 1 in the session.
+    /// Number within the session, from 1.
     pub number: u64,
     pub tool: &'static str,
     pub expression: String,
@@ -25,7 +25,7 @@ pub struct LedgerEntry {
     pub error: Option<String>,
 }
 
-/// Counts of calculations; an expression of a batch is one.
+/// Counts of calculations; each expression of a batch is counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     pub calculations: u64,
@@ -45,7 +45,7 @@ impl Counts {
     }
 }
 
-/// The session's counts, in all and by tool.
+/// Counts of the session, in total and by tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Statistics {
     #[serde(flatten)]
@@ -61,7 +61,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Notes a calculation; `took` is its share of the call's time.
+    /// Records a calculation; `took` is its share of the call's time.
     pub fn note(
         &mut self,
         tool: &'static str,
@@ -89,15 +89,15 @@ impl Ledger {
         &self.statistics
     }
 
-    /// The last calculations, the newest first.
+    /// Returns the latest calculations, the newest first.
     pub fn latest(&self, limit: usize) -> Vec<LedgerEntry> {
         self.entries.iter().rev().take(limit).cloned().collect()
     }
 }
 
-/// The first characters, and a mark if there are more.
+/// Returns the first characters, with `…` if there are more.
 fn beginning(text: &str) -> String {
-    match text.char_indices().nth(CHARACTERS) {
+    match text.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
         None => text.to_owned(),
     }

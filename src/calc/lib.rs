@@ -1,8 +1,9 @@
-//! The calculator: bc, run where its caller has it run, with results that are exact or correctly rounded.
+//! The calculator: evaluates expressions with bc, which the caller runs, and returns results that
+//! are exact or correctly rounded.
 //!
-//! `calculate` evaluates at two working scales and doubles until both round to
-//! the same result. Its result is the last value that the expression prints;
-//! `calculate_advanced` is bc as it is, with all lines.
+//! `calculate` evaluates at two working scales and raises them until both round to the same result,
+//! which is the last value that the expression prints. `calculate_advanced` runs a bc script
+//! unchanged and returns all lines.
 
 #![deny(unreachable_pub)]
 
@@ -31,7 +32,7 @@ use decimal::Decimal;
 use evaluate::{Fault, Reading, Readings, Sure, Value};
 use rewrite::{Expression, Shape};
 
-pub use batch::{BatchEntry, ENTRY_TIME, MOST_EXPRESSIONS, calculate_batch};
+pub use batch::{BatchEntry, ENTRY_TIME, MAX_EXPRESSIONS, calculate_batch};
 pub use cache::Cache;
 pub use evaluate::{BcRun, Evaluate};
 pub use validate::EXPRESSION_CHARACTERS;
@@ -39,23 +40,24 @@ pub use validate::EXPRESSION_CHARACTERS;
 use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::LimitKind;
 
-/// Decimal places of a result unless asked otherwise.
+/// Default number of decimal places of a result.
 pub const PRECISION: u32 = 20;
-/// Most decimal places that can be asked for.
+/// Maximum number of decimal places of a result.
 pub const MAX_PRECISION: u32 = 100;
 
-/// Places by which the lowest working scale exceeds the asked precision.
-const GUARD: u32 = 20;
-/// Of them, those that remain when a result has been written: more digits before the point take a higher scale.
-const SPARE: u32 = 6;
-/// An exact value leaves at least this many places of its working scale unused.
-const UNUSED: usize = 5;
-/// Most evaluations beyond the first two.
-const MOST_FURTHER: u32 = 5;
-/// Most characters that an error of a script tells of its output.
-const PRINTED_CHARACTERS: usize = 4000;
-/// Highest working scale that is tried.
-const HIGHEST: u32 = 8000;
+/// Places by which the lowest working scale exceeds the requested precision.
+const GUARD_PLACES: u32 = 20;
+/// Guard places that must remain beyond the result: more digits before the point need a higher
+/// scale.
+const SPARE_PLACES: u32 = 6;
+/// Number of places of its working scale that an exact value leaves unused at least.
+const MIN_UNUSED_PLACES: usize = 5;
+/// Maximum number of rounds after the first two evaluations.
+const MAX_FURTHER_ROUNDS: u32 = 5;
+/// Maximum number of characters of a script's output that its error includes.
+const MAX_PRINTED_CHARACTERS: usize = 4000;
+/// Maximum working scale that is tried.
+const MAX_SCALE: u32 = 8000;
 
 /// Result of `calculate`; field names are the seed's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -82,7 +84,7 @@ pub struct CalculatedAdvanced {
     pub warnings: Vec<String>,
 }
 
-/// Why a calculation has no result. The texts are the seed's.
+/// The reason why a calculation has no result. The texts are part of the interface.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CalcError {
     #[error("Invalid expression: {0}")]
@@ -97,22 +99,22 @@ pub enum CalcError {
     Internal(String),
     #[error("the calculation was cancelled")]
     Cancelled,
-    /// Who runs bc knows why.
+    /// The caller, which runs bc, knows the reason.
     #[error("the calculation was refused")]
     Refused,
 }
 
 impl CalcError {
-    /// Returns the message, with a hint where the message has none and there is a way out.
+    /// Returns the message, with a hint if one is known and the message does not include one.
     pub fn with_hint(&self) -> String {
         let message = self.to_string();
-        match self.way_out() {
+        match self.hint() {
             Some(hint) if !message.contains("\nhint: ") => format!("{message}\nhint: {hint}"),
             Some(_) | None => message,
         }
     }
 
-    fn way_out(&self) -> Option<&'static str> {
+    fn hint(&self) -> Option<&'static str> {
         let message = match self {
             Self::Bc(message) => message.as_str(),
             Self::Timeout(_) | Self::Limit(_) => {
@@ -122,7 +124,7 @@ impl CalcError {
                 return None;
             }
         };
-        let ways_out = [
+        let hints = [
             (
                 "syntax error",
                 "a product is written with `*`, a power with `^`, an argument in brackets",
@@ -138,7 +140,7 @@ impl CalcError {
             ("non-zero scale in exponent", "`^` cuts its exponent in scripts: write pow(x, y)"),
             ("not a number", "print numbers, or use calculate_advanced, which takes all output"),
         ];
-        let known = ways_out.into_iter().rfind(|(part, _)| message.contains(part));
+        let known = hints.into_iter().rfind(|(part, _)| message.contains(part));
         Some(
             known.map_or("calculate_functions says where a function has a value", |(_, hint)| hint),
         )
@@ -148,46 +150,51 @@ impl CalcError {
 /// Evaluates `expression` and rounds it to `precision` decimal places ([`MAX_PRECISION`] at most).
 ///
 /// # Errors
-/// When the expression is not taken, bc reports an error, or a limit ends it.
+/// An invalid expression, an error of bc, or a limit that was reached.
 pub async fn calculate(
     bc: &impl Evaluate,
     expression: String,
     precision: u32,
 ) -> Result<Evaluated, CalcError> {
     let (result, exact) =
-        evaluated(bc, "calculate", &expression, precision, CALCULATOR_TIMEOUT).await?;
+        evaluate(bc, "calculate", &expression, precision, CALCULATOR_TIMEOUT).await?;
     Ok(Evaluated { result, expression, precision, exact })
 }
 
-/// The value of one expression, and `Some(false)` if not every digit is sure, in at most `time`.
-async fn evaluated(
+/// Returns the value of one expression, and `Some(false)` if digits may be wrong, in at most
+/// `time`.
+async fn evaluate(
     bc: &impl Evaluate,
     tool: &'static str,
     text: &str,
     precision: u32,
     time: Duration,
 ) -> Result<(String, Option<bool>), CalcError> {
-    let text = spelling::understood(text)?;
+    let text = spelling::to_bc(text)?;
     let expression = Expression::new(&text);
     if expression.has_modulo_assignment() {
-        let way_out = "write `a = a % b`, or use calculate_advanced";
-        return Err(CalcError::Invalid(format!("`%=` is not taken here: {way_out}")));
+        let hint = "write `a = a % b`, or use calculate_advanced";
+        return Err(CalcError::Invalid(format!("`%=` is not taken here: {hint}")));
     }
     let mut readings = Readings::new(bc, tool, &expression, precision, time);
     Ok(match expression.shape() {
         Shape::Raw => (readings.printed(precision).await?, None),
         Shape::Integer => (readings.printed(0).await?, None),
-        Shape::Stateful => agreed(&mut readings, precision, Second::Double).await?,
-        Shape::Pure => agreed(&mut readings, precision, Second::of(&expression)).await?,
+        Shape::Stateful => evaluate_until_agreed(&mut readings, precision, Second::Double).await?,
+        Shape::Pure => {
+            evaluate_until_agreed(&mut readings, precision, Second::for_expression(&expression))
+                .await?
+        }
     })
 }
 
-/// Returns a note on a result that has fewer decimals than the expression asked for by setting `scale`.
+/// Returns a note on a result that has fewer decimals than the expression asked for by setting
+/// `scale`.
 ///
 /// The working scale is chosen by the precision, so the value of a `scale` above it has no effect.
 #[must_use]
 pub fn scale_note(expression: &str, result: &str, precision: u32) -> Option<String> {
-    let text = spelling::understood(expression).ok()?;
+    let text = spelling::to_bc(expression).ok()?;
     let decimals = result.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     let cut = decimals >= evaluate::length(precision);
     if !cut || !Expression::new(&text).sets_scale_above(precision) {
@@ -202,15 +209,15 @@ pub fn scale_note(expression: &str, result: &str, precision: u32) -> Option<Stri
 /// The second working scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Second {
-    /// Twice the first.
+    /// Twice the first one.
     Double,
-    /// A little above the first.
+    /// A little above the first one.
     Near,
 }
 
 impl Second {
-    fn of(expression: &Expression<'_>) -> Self {
-        if near::serves(expression) { Self::Near } else { Self::Double }
+    fn for_expression(expression: &Expression<'_>) -> Self {
+        if near::suffices_for(expression) { Self::Near } else { Self::Double }
     }
 
     fn scale(self, first: u32) -> u32 {
@@ -222,10 +229,10 @@ impl Second {
 }
 
 fn first_scale(precision: u32) -> u32 {
-    precision + GUARD
+    precision + GUARD_PLACES
 }
 
-/// Two evaluations, with their scales.
+/// Two evaluations of an expression, with their scales.
 struct Pair {
     low: u32,
     coarse: Reading,
@@ -235,10 +242,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// The result, if the two settle it.
+    /// Returns the result if the two evaluations prove it.
     fn settled(&self, places: usize) -> Option<String> {
         let (Ok(Some(coarse)), Ok(Some(fine))) = (&self.coarse, &self.fine) else { return None };
-        if fine.sure == Sure::No || self.wanted().is_some() || self.needed(fine, places) > self.low
+        if fine.sure == Sure::No
+            || self.requested_scale().is_some()
+            || self.needed_scale(fine, places) > self.low
         {
             return None;
         }
@@ -248,14 +257,14 @@ impl Pair {
         }
     }
 
-    /// The scale that has as many digits as the result.
-    fn needed(&self, fine: &Value, places: usize) -> u32 {
+    /// Returns the scale that has as many digits as the result.
+    fn needed_scale(&self, fine: &Value, places: usize) -> u32 {
         let digits = fine.number.whole_digits().saturating_add(places);
-        u32::try_from(digits).unwrap_or(u32::MAX).saturating_add(SPARE)
+        u32::try_from(digits).unwrap_or(u32::MAX).saturating_add(SPARE_PLACES)
     }
 
-    /// The scale that the finer evaluation asks for, if it is a higher one.
-    fn wanted(&self) -> Option<u32> {
+    /// Returns the scale that the finer evaluation requests, if it is above its own.
+    fn requested_scale(&self) -> Option<u32> {
         let wants = match &self.fine {
             Ok(value) => value.as_ref().and_then(|value| value.wants),
             Err(fault) => fault.wants,
@@ -263,23 +272,24 @@ impl Pair {
         wants.filter(|wants| *wants > self.high)
     }
 
-    /// The best that is known.
+    /// Returns the best known result, although it is not proved.
     fn best(&self, places: usize) -> Result<String, CalcError> {
         let fine = match &self.fine {
             Ok(Some(fine)) => &fine.number,
             Ok(None) => return Ok(String::new()),
             Err(fault) => return Err(fault.clone().into()),
         };
-        // Cutting leaves a tie just below itself; these places are noise either way.
-        let without_noise = fine.rounded(evaluate::length(self.low).saturating_sub(UNUSED));
+        // Truncation leaves a tie just below itself, and these last places are noise anyway.
+        let without_noise =
+            fine.rounded(evaluate::length(self.low).saturating_sub(MIN_UNUSED_PLACES));
         let best = Decimal::parse(&without_noise).map(|best| best.rounded(places));
         Ok(best.unwrap_or(without_noise))
     }
 
-    /// The scales at which to go on: those of the last evaluations show how much is lost.
-    fn next(&self, precision: u32) -> (u32, u32) {
-        let double = above(self.high);
-        if let Some(wants) = self.wanted() {
+    /// Returns the next two scales, from the digits that the last evaluations have lost.
+    fn next_scales(&self, precision: u32) -> (u32, u32) {
+        let double = far_above(self.high);
+        if let Some(wants) = self.requested_scale() {
             return (self.high, wants.max(double));
         }
         if let (Ok(Some(coarse)), Ok(Some(fine))) = (&self.coarse, &self.fine) {
@@ -287,27 +297,27 @@ impl Pair {
                 0 => 0,
                 digits => first_scale(precision) + self.low.saturating_add(digits),
             };
-            let needed = lost.max(self.needed(fine, evaluate::length(precision)));
+            let needed = lost.max(self.needed_scale(fine, evaluate::length(precision)));
             if needed > self.high {
-                return (needed, above(needed));
+                return (needed, far_above(needed));
             }
         }
         (self.high, double)
     }
 }
 
-/// Scale from which functions take long.
-const DEEP: u32 = 300;
+/// Scale from which functions are slow.
+const SLOW_SCALE: u32 = 300;
 
-/// A scale far above another.
-fn above(scale: u32) -> u32 {
-    // Where functions take long, a quarter is many digits.
-    if scale < DEEP { 2 * scale } else { scale.saturating_add(scale / 4) }
+/// Returns a scale far above another.
+fn far_above(scale: u32) -> u32 {
+    // Where functions are slow, a quarter is enough additional digits.
+    if scale < SLOW_SCALE { 2 * scale } else { scale.saturating_add(scale / 4) }
 }
 
-/// Evaluates at two scales, and at higher ones until two agree. The second value is
-/// `Some(false)` if they never did.
-async fn agreed<E: Evaluate>(
+/// Evaluates at two scales, and then at higher ones until two evaluations agree. The second value
+/// is `Some(false)` if they never do.
+async fn evaluate_until_agreed<E: Evaluate>(
     readings: &mut Readings<'_, E>,
     precision: u32,
     second: Second,
@@ -317,18 +327,19 @@ async fn agreed<E: Evaluate>(
     let high = second.scale(low);
     let [coarse, fine] = readings.pair(low, high).await?;
     let mut pair = Pair { low, coarse, high, fine, second };
-    for _ in 0..MOST_FURTHER {
+    for _ in 0..MAX_FURTHER_ROUNDS {
         match &pair.fine {
             Ok(None) => return Ok((String::new(), None)),
-            // An error at a low scale, such as a divisor cut to zero, may not be one at a higher.
-            Err(fault) if pair.wanted().is_none() => return Err(fault.clone().into()),
+            // An error that requests a higher scale, such as a divisor truncated to zero, may not
+            // occur there.
+            Err(fault) if pair.requested_scale().is_none() => return Err(fault.clone().into()),
             Ok(Some(_)) | Err(_) => {}
         }
         if let Some(result) = pair.settled(places) {
             return Ok((result, None));
         }
-        let (low, high) = pair.next(precision);
-        if high > HIGHEST {
+        let (low, high) = pair.next_scales(precision);
+        if high > MAX_SCALE {
             break;
         }
         let further = if low == pair.high {
@@ -340,11 +351,13 @@ async fn agreed<E: Evaluate>(
             Ok([coarse, fine]) => {
                 pair = Pair { low, coarse, high, fine, second: Second::Double };
             }
-            // An error in doubt is not the answer of an expression that took too long.
-            Err(late @ (CalcError::Timeout(_) | CalcError::Limit(_))) => match pair.wanted() {
-                Some(_) if pair.fine.is_err() => return Err(late),
-                Some(_) | None => break,
-            },
+            // An unproved error of bc is not a result, so the limit is reported instead.
+            Err(limit @ (CalcError::Timeout(_) | CalcError::Limit(_))) => {
+                match pair.requested_scale() {
+                    Some(_) if pair.fine.is_err() => return Err(limit),
+                    Some(_) | None => break,
+                }
+            }
             Err(error) => return Err(error),
         }
     }
@@ -354,20 +367,20 @@ async fn agreed<E: Evaluate>(
     }
 }
 
-/// The result, if two values settle it, the first at the scale `low`, the second at one far above.
+/// Returns the result if two values prove it: `coarse` at the scale `low`, `fine` at one far above.
 fn settle(coarse: &Decimal, fine: &Decimal, low: u32, places: usize) -> Option<String> {
-    let unused = evaluate::length(low).saturating_sub(UNUSED);
+    let unused = evaluate::length(low).saturating_sub(MIN_UNUSED_PLACES);
     if coarse != fine || fine.places() > unused {
         return fine.agreed(coarse, places);
     }
-    let whole = fine.places() <= places;
-    Some(if whole { fine.to_string() } else { fine.rounded(places) })
+    let is_exact = fine.places() <= places;
+    Some(if is_exact { fine.to_string() } else { fine.rounded(places) })
 }
 
 /// Runs a bc script from a clean start, with `precision` as its first `scale`.
 ///
 /// # Errors
-/// When the script is not taken, bc reports an error, or a limit ends it.
+/// An invalid script, an error of bc, or a limit that was reached.
 pub async fn calculate_advanced(
     bc: &impl Evaluate,
     text: &str,
@@ -375,16 +388,16 @@ pub async fn calculate_advanced(
 ) -> Result<CalculatedAdvanced, CalcError> {
     validate::script(text)?;
     let script = library::resolved(&text.replace('\r', ""))?;
-    // As bc has it, which is by the digits at hand.
-    let before = format!("{}cofferdam_raw=1;scale={precision}\n", library::prelude(&script));
+    // Functions use the script's own scale, as in bc.
+    let preamble = format!("{}cofferdam_raw=1;scale={precision}\n", library::prelude(&script));
     let run =
-        bc.bc("calculate_advanced", format!("{before}{script}\n"), CALCULATOR_TIMEOUT).await?;
-    let (errors, warnings) = Fault::all(&run.stderr, before.lines().count());
+        bc.bc("calculate_advanced", format!("{preamble}{script}\n"), CALCULATOR_TIMEOUT).await?;
+    let (errors, warnings) = Fault::parse_all(&run.stderr, preamble.lines().count());
     if let Some(error) = errors.into_iter().next() {
         let printed = run.stdout.trim_end();
         return Err(match printed.is_empty() {
             true => error.into(),
-            false => CalcError::Bc(format!("{error}\nit printed:\n{}", shown(printed))),
+            false => CalcError::Bc(format!("{error}\nit printed:\n{}", first_printed(printed))),
         });
     }
     Ok(CalculatedAdvanced {
@@ -395,15 +408,15 @@ pub async fn calculate_advanced(
     })
 }
 
-/// The beginning of what a script printed before it failed.
-fn shown(printed: &str) -> String {
-    match printed.char_indices().nth(PRINTED_CHARACTERS) {
+/// Returns the beginning of what a script printed before it failed.
+fn first_printed(printed: &str) -> String {
+    match printed.char_indices().nth(MAX_PRINTED_CHARACTERS) {
         Some((end, _)) => format!("{}...", printed.get(..end).unwrap_or(printed)),
         None => printed.to_owned(),
     }
 }
 
-/// The first 100 characters, and a mark if there are more.
+/// Returns the first 100 characters, with `...` if there are more.
 fn beginning(script: &str) -> String {
     match script.char_indices().nth(100) {
         Some((end, _)) => format!("{}...", script.get(..end).unwrap_or(script)),

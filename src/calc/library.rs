@@ -1,8 +1,9 @@
-//! The calculator's own functions: read from `library.bc`, and put before what calls them.
+//! The calculator's function library: parses `library.bc`, and adds the definitions that an
+//! expression needs to its program.
 //!
-//! Callers write `sin(x)`, bc is given `cofferdam_sin(x)`: a name that a caller defines anew means
-//! what the caller says, and no function here depends on it. Lists become arrays, by a function
-//! made for their length.
+//! Callers write `sin(x)`, which becomes `cofferdam_sin(x)` for bc. Thus callers may redefine a
+//! name without affecting the library. Lists of arguments become arrays by a function that is
+//! generated for their length.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -10,29 +11,29 @@ use std::sync::LazyLock;
 use super::CalcError;
 use super::rewrite::{Expression, Kind, Token};
 
-/// What every name of ours begins with in bc.
+/// Prefix of the names of the library in bc.
 const PREFIX: &str = "cofferdam_";
-/// What the name of a function begins with that keeps the digits of small values.
+/// Prefix of the names of functions that keep the digits of small values.
 const RELATIVE: &str = "cofferdam_relative_";
-/// Most values in one list: bc passes each as an argument.
-const MOST_VALUES: usize = 1000;
+/// Maximum length of a list: bc passes each value as an argument.
+const MAX_LIST_VALUES: usize = 1000;
 
-/// What a function gives.
+/// Type of a function's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gives {
     Number,
-    /// A whole number where it is given whole numbers.
+    /// An integer if the arguments are integers.
     Whole,
-    /// Text that it prints by itself.
+    /// Text that the function prints itself.
     Text,
 }
 
-/// How many values a function takes.
+/// Number of arguments of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arity {
-    /// So many; some at the end may be left out and are 0.
+    /// A fixed number; optional ones at the end are 0 if omitted.
     Values { least: usize, most: usize },
-    /// As many as there are.
+    /// Any number.
     List { least: usize },
 }
 
@@ -40,40 +41,41 @@ pub enum Arity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     pub name: &'static str,
-    /// `logb(x, b)`.
+    /// The call as documented: `logb(x, b)`.
     pub form: &'static str,
     pub about: &'static str,
-    /// Where it has no value.
+    /// Arguments for which it has no value.
     pub domain: Option<&'static str>,
     pub section: &'static str,
     pub gives: Gives,
     pub takes: Arity,
 }
 
-/// One definition of the file.
+/// A definition in `library.bc`.
 #[derive(Debug)]
 struct Definition {
     name: &'static str,
-    /// As bc gets it.
+    /// Text that is passed to bc.
     text: String,
-    /// Names of the library that it calls.
+    /// Names of the library's functions that it calls.
     calls: Vec<&'static str>,
-    /// Count of its parameters.
+    /// Number of its parameters.
     parameters: usize,
-    /// None for one that only others here call.
+    /// Unset for a helper that only the library calls.
     offered: Option<Function>,
 }
 
 static LIBRARY: LazyLock<Vec<Definition>> = LazyLock::new(|| read(include_str!("library.bc")));
 
-/// Every function that callers can use, in the order of the file.
+/// Returns every function that callers can use, in the order of the file.
 pub fn functions() -> impl Iterator<Item = &'static Function> {
     LIBRARY.iter().filter_map(|definition| definition.offered.as_ref()).chain([&FROM_BASE])
 }
 
-/// All of them as a text for an agent: a line each, under the headings of the file.
+/// Describes all functions for an agent: a line each, under the headings of the file.
 pub fn described() -> String {
-    let (mut text, mut section) = (String::new(), "");
+    let mut text = String::new();
+    let mut section = "";
     for function in functions() {
         if function.section != section {
             section = function.section;
@@ -88,7 +90,7 @@ pub fn described() -> String {
     text.trim_start().to_owned()
 }
 
-/// The one function that is not bc's work: its digits are no number there.
+/// The only function that is not evaluated by bc, which cannot parse its digits.
 const FROM_BASE: Function = Function {
     name: "from_base",
     form: "from_base(digits, b)",
@@ -99,12 +101,15 @@ const FROM_BASE: Function = Function {
     takes: Arity::Values { least: 2, most: 2 },
 };
 
-/// Reads the file. What it cannot read it leaves out, which a test would see.
+/// Parses the file. Skips invalid definitions; a test checks that there are none.
 fn read(file: &'static str) -> Vec<Definition> {
     let names: Vec<&'static str> = file.lines().filter_map(defined).collect();
     let mut definitions = Vec::new();
-    let (mut section, mut described, mut domain) = ("", None, None);
-    let (mut name, mut body) = (None, String::new());
+    let mut section = "";
+    let mut described = None;
+    let mut domain = None;
+    let mut name = None;
+    let mut body = String::new();
     let mut lines = file.lines().peekable();
     while let Some(line) = lines.next() {
         if let Some(title) = line.strip_prefix("## ") {
@@ -120,7 +125,8 @@ fn read(file: &'static str) -> Vec<Definition> {
             let ends = lines.peek().is_none_or(|next| next.starts_with('#') || next.is_empty());
             if let (Some(named), true) = (name, ends) {
                 let (text, calls) = prefixed(&body, &names);
-                let (described, domain) = (described.take(), domain.take());
+                let described = described.take();
+                let domain = domain.take();
                 let offered =
                     described.and_then(|described| function(named, described, domain, section));
                 let parameters = parameters(&text);
@@ -133,20 +139,20 @@ fn read(file: &'static str) -> Vec<Definition> {
     definitions
 }
 
-/// The count of parameters of a definition.
+/// Returns the number of parameters of a definition.
 fn parameters(definition: &str) -> usize {
     let between = definition.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
     between.map_or(0, |(names, _)| names.split(',').filter(|name| !name.is_empty()).count())
 }
 
-/// The name that a line defines.
+/// Returns the name that a line defines.
 fn defined(line: &'static str) -> Option<&'static str> {
     let rest = line.strip_prefix("define ")?;
     let rest = rest.strip_prefix("void ").unwrap_or(rest);
     rest.split_once('(').map(|(name, _)| name)
 }
 
-/// Reads `name(parameters)  what it gives [kind]`.
+/// Parses `name(parameters)  description [kind]`.
 fn function(
     name: &'static str,
     described: &'static str,
@@ -171,14 +177,15 @@ fn function(
     Some(Function { name, form, about, domain, section, gives, takes })
 }
 
-/// A definition with the library's names as bc knows them, and which of them it calls.
+/// Returns a definition with the library's names prefixed for bc, and the names that it calls.
 fn prefixed(body: &str, names: &[&'static str]) -> (String, Vec<&'static str>) {
     let expression = Expression::new(body);
     let tokens = expression.tokens();
-    let (mut edits, mut calls) = (Vec::new(), Vec::new());
-    for (place, token) in tokens.iter().enumerate() {
+    let mut edits = Vec::new();
+    let mut calls = Vec::new();
+    for (index, token) in tokens.iter().enumerate() {
         let known = names.iter().find(|name| **name == token.text);
-        let called = tokens.get(place + 1).is_some_and(|next| next.text == "(");
+        let called = tokens.get(index + 1).is_some_and(|next| next.text == "(");
         if let (Some(name), true) = (known, called) {
             edits.push((token.at, token.at, PREFIX.to_owned()));
             calls.push(*name);
@@ -187,9 +194,10 @@ fn prefixed(body: &str, names: &[&'static str]) -> (String, Vec<&'static str>) {
     (edited(body, edits), calls)
 }
 
-/// The text with these spans replaced; they are in order of their beginning.
+/// Returns the text with these spans replaced, which are sorted by their beginning.
 fn edited(text: &str, edits: Vec<(usize, usize, String)>) -> String {
-    let (mut out, mut done) = (String::with_capacity(text.len()), 0);
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
     for (from, to, with) in edits {
         out.push_str(text.get(done..from).unwrap_or_default());
         out.push_str(&with);
@@ -199,7 +207,7 @@ fn edited(text: &str, edits: Vec<(usize, usize, String)>) -> String {
     out
 }
 
-/// A name as bc knows it: of which definition, and for how many values if it takes a list.
+/// Splits a name in bc into the name of the definition and, for a list, the number of values.
 fn known(name: &str) -> Option<(&'static Definition, Option<usize>)> {
     let name = name.strip_prefix(PREFIX)?;
     let find = |name: &str| LIBRARY.iter().find(|definition| definition.name == name);
@@ -210,19 +218,19 @@ fn known(name: &str) -> Option<(&'static Definition, Option<usize>)> {
     Some((find(name)?, Some(count.parse().ok()?)))
 }
 
-/// The function behind a name as bc knows it.
+/// Returns the function with this name in bc.
 pub(super) fn called(name: &str) -> Option<&'static Function> {
     let name = name.replacen(RELATIVE, PREFIX, 1);
     known(&name).and_then(|(definition, _)| definition.offered.as_ref())
 }
 
-/// What a function of the library gives; none for every other name.
+/// Returns the type of the result of a function of the library, `None` for any other name.
 pub(super) fn gives(name: &str) -> Option<Gives> {
     called(name).map(|function| function.gives)
 }
 
-/// The name of a function that keeps the digits of small values; none for one that needs no help:
-/// powers see to it themselves, and whole numbers are never small.
+/// Returns the name of a variant of a function that keeps the digits of small values. `None` if
+/// there is no need for one: powers keep the digits themselves, and integers are never small.
 pub(super) fn relative(name: &str) -> Option<String> {
     let function = called(name).filter(|function| function.gives == Gives::Number)?;
     let alone = function.takes == (Arity::Values { least: 0, most: 0 });
@@ -230,7 +238,7 @@ pub(super) fn relative(name: &str) -> Option<String> {
     (!sees_to_it).then(|| name.replacen(PREFIX, RELATIVE, 1))
 }
 
-/// The definitions that a text in bc's names needs, with those that they need.
+/// Returns the definitions that a bc text needs, including their dependencies.
 pub(super) fn prelude(text: &str) -> String {
     let (mut needed, mut lists, mut relatives) =
         (BTreeSet::from(["begin"]), BTreeSet::new(), BTreeSet::new());
@@ -266,14 +274,15 @@ pub(super) fn prelude(text: &str) -> String {
     prelude
 }
 
-/// A function that evaluates another once more, with as many places as its arguments have digits,
-/// where little or nothing is left of its value.
+/// Defines a function that evaluates another one again if few or no digits are left of its value,
+/// with as many places as its arguments have digits.
 fn with_digits(name: &str, count: usize) -> String {
-    let parameters: Vec<String> = (0..count).map(|place| format!("x{place}")).collect();
+    let parameters: Vec<String> = (0..count).map(|index| format!("x{index}")).collect();
     let depth: String = parameters.iter().map(|x| format!("+{PREFIX}depth({x})")).collect();
     let sizes: String = parameters.iter().map(|x| format!("+{PREFIX}measure({x})")).collect();
     let exact: String = parameters.iter().map(|x| format!("&&scale({x})<s")).collect();
-    let (parameters, relative) = (parameters.join(","), name.replacen(PREFIX, RELATIVE, 1));
+    let parameters = parameters.join(",");
+    let relative = name.replacen(PREFIX, RELATIVE, 1);
     format!(
         "define {relative}({parameters}){{auto s,r\ns=0{sizes}\nr={name}({parameters})\n\
          if(r>{PREFIX}g||-r>{PREFIX}g)s={PREFIX}measure(r)\n\
@@ -282,37 +291,37 @@ fn with_digits(name: &str, count: usize) -> String {
     )
 }
 
-/// A function that takes so many values and passes them on as an array.
+/// Defines a function that takes this number of values and passes them on as an array.
 fn with_list(name: &str, count: usize) -> String {
-    let parameters: Vec<String> = (0..count).map(|place| format!("x{place}")).collect();
-    let assigned: String = (0..count).map(|place| format!("v[{place}]=x{place}\n")).collect();
+    let parameters: Vec<String> = (0..count).map(|index| format!("x{index}")).collect();
+    let assigned: String = (0..count).map(|index| format!("v[{index}]=x{index}\n")).collect();
     let parameters = parameters.join(",");
     format!(
         "define {PREFIX}{name}_{count}({parameters}){{auto v[]\n{assigned}return({PREFIX}{name}(v[],{count}))}}\n"
     )
 }
 
-/// A caller's text with the library's functions and constants as bc knows them.
+/// Replaces the library's functions and constants in a caller's text by their names in bc.
 ///
 /// # Errors
-/// When a function is given too few or too many values, or a name is taken.
+/// A call with too few or too many arguments, or a reserved name.
 pub(super) fn resolved(text: &str) -> Result<String, CalcError> {
     let expression = Expression::new(text);
     let tokens = expression.tokens();
-    let own = Own::of(tokens);
+    let defined = Defined::new(tokens);
     let mut edits = Vec::new();
     let mut skip_to = 0;
-    for (place, token) in tokens.iter().enumerate() {
-        if token.kind != Kind::Name || place < skip_to {
+    for (index, token) in tokens.iter().enumerate() {
+        if token.kind != Kind::Name || index < skip_to {
             continue;
         }
         if token.text.starts_with(PREFIX) {
-            let why = format!("names that begin with `{PREFIX}` are taken");
-            return Err(CalcError::Invalid(why));
+            let reason = format!("names that begin with `{PREFIX}` are taken");
+            return Err(CalcError::Invalid(reason));
         }
-        let next = tokens.get(place + 1).map(|next| next.text);
+        let next = tokens.get(index + 1).map(|next| next.text);
         if next != Some("(") {
-            if next != Some("[") && !own.has(token.text) {
+            if next != Some("[") && !defined.has(token.text) {
                 let constant = constant(token.text);
                 edits.extend(
                     constant.map(|name| (token.at, token.end(), format!("{PREFIX}{name}()"))),
@@ -320,13 +329,13 @@ pub(super) fn resolved(text: &str) -> Result<String, CalcError> {
             }
             continue;
         }
-        if own.defines(token.text) {
+        if defined.defines(token.text) {
             continue;
         }
-        let arguments = Arguments::after(tokens, place + 1);
+        let arguments = Arguments::after(tokens, index + 1);
         if token.text == FROM_BASE.name {
             let value =
-                super::bases::literal(tokens.get(place + 2..arguments.close).unwrap_or_default())?;
+                super::bases::literal(tokens.get(index + 2..arguments.close).unwrap_or_default())?;
             let end = tokens.get(arguments.close).map_or(text.len(), Token::end);
             edits.push((token.at, end, value));
             skip_to = arguments.close;
@@ -338,22 +347,22 @@ pub(super) fn resolved(text: &str) -> Result<String, CalcError> {
             let close = tokens.get(arguments.close).map_or(text.len(), |close| close.at);
             edits.extend((missing > 0).then(|| (close, close, ",0".repeat(missing))));
         } else if token.text == "log" {
-            let why = "`log` may mean several: write ln(x), log10(x), log2(x) or logb(x, b)";
-            return Err(CalcError::Invalid(why.to_owned()));
+            let reason = "`log` may mean several: write ln(x), log10(x), log2(x) or logb(x, b)";
+            return Err(CalcError::Invalid(reason.to_owned()));
         }
     }
     edits.sort_by_key(|(from, to, _)| (*from, *to));
     Ok(edited(text, edits))
 }
 
-/// The constants that may be written without brackets.
+/// Constants, which are written without brackets.
 pub(super) const CONSTANTS: [&str; 4] = ["pi", "e", "tau", "phi"];
 
 pub(super) fn is_constant(name: &str) -> bool {
     CONSTANTS.contains(&name)
 }
 
-/// A constant's function.
+/// Returns the function of a constant.
 fn constant(name: &str) -> Option<&'static str> {
     match name {
         "pi" => Some("pi"),
@@ -364,7 +373,8 @@ fn constant(name: &str) -> Option<&'static str> {
     }
 }
 
-/// How bc is to call a function with these arguments, and how many of them are left out.
+/// Returns the name under which bc calls a function with this number of arguments, and the number
+/// of omitted ones.
 fn call(function: &Function, arguments: &Arguments) -> Result<(String, usize), CalcError> {
     let given = arguments.count;
     let name = function.name;
@@ -374,7 +384,9 @@ fn call(function: &Function, arguments: &Arguments) -> Result<(String, usize), C
     };
     match function.takes {
         Arity::List { least } if given < least => wrong(format!("{least} values or more")),
-        Arity::List { .. } if given > MOST_VALUES => wrong(format!("at most {MOST_VALUES} values")),
+        Arity::List { .. } if given > MAX_LIST_VALUES => {
+            wrong(format!("at most {MAX_LIST_VALUES} values"))
+        }
         Arity::List { .. } => Ok((format!("{PREFIX}{name}_{given}"), 0)),
         Arity::Values { least, most } if given < least || given > most => {
             let count =
@@ -385,23 +397,24 @@ fn call(function: &Function, arguments: &Arguments) -> Result<(String, usize), C
     }
 }
 
-/// The arguments of one call.
+/// The arguments of a call.
 pub(super) struct Arguments {
     count: usize,
-    /// The place of the bracket that closes them.
+    /// Index of the closing bracket.
     pub(super) close: usize,
 }
 
 impl Arguments {
     pub(super) fn after(tokens: &[Token<'_>], open: usize) -> Self {
-        let (mut depth, mut commas) = (0_usize, 0);
-        for (place, token) in tokens.iter().enumerate().skip(open) {
+        let mut depth = 0_usize;
+        let mut commas = 0;
+        for (index, token) in tokens.iter().enumerate().skip(open) {
             match token.text {
                 "(" | "[" => depth += 1,
-                // Without the bracket that opens them, there are no arguments.
+                // Without an opening bracket there are no arguments.
                 ")" | "]" if depth <= 1 => {
-                    let count = if place == open + 1 { 0 } else { commas + 1 };
-                    return Self { count, close: place };
+                    let count = if index == open + 1 { 0 } else { commas + 1 };
+                    return Self { count, close: index };
                 }
                 ")" | "]" => depth -= 1,
                 "," if depth == 1 => commas += 1,
@@ -412,37 +425,38 @@ impl Arguments {
     }
 }
 
-/// The functions that a text defines.
+/// Returns the functions that a text defines.
 pub(super) fn defined_in<'text>(tokens: &[Token<'text>]) -> BTreeSet<&'text str> {
-    Own::of(tokens).functions
+    Defined::new(tokens).functions
 }
 
-/// Names that a text gives a meaning of its own.
-pub(super) struct Own<'text> {
+/// Names that a text defines or assigns.
+pub(super) struct Defined<'text> {
     functions: BTreeSet<&'text str>,
     variables: BTreeSet<&'text str>,
 }
 
-impl<'text> Own<'text> {
-    pub(super) fn of(tokens: &[Token<'text>]) -> Self {
-        let (mut functions, mut variables) = (BTreeSet::new(), BTreeSet::new());
-        let text = |place: usize| tokens.get(place).map(|token| token.text);
-        for (place, token) in tokens.iter().enumerate() {
+impl<'text> Defined<'text> {
+    pub(super) fn new(tokens: &[Token<'text>]) -> Self {
+        let mut functions = BTreeSet::new();
+        let mut variables = BTreeSet::new();
+        let text = |index: usize| tokens.get(index).map(|token| token.text);
+        for (index, token) in tokens.iter().enumerate() {
             let assigns = ["=", "+=", "-=", "*=", "/=", "%=", "^=", "++", "--"];
-            let counted = place.checked_sub(1).and_then(text);
-            if text(place + 1).is_some_and(|next| assigns.contains(&next))
+            let counted = index.checked_sub(1).and_then(text);
+            if text(index + 1).is_some_and(|next| assigns.contains(&next))
                 || counted.is_some_and(|before| matches!(before, "++" | "--"))
             {
                 variables.insert(token.text);
             }
-            if token.kind == Kind::Name && text(place + 1) == Some("[") {
-                let close = Arguments::after(tokens, place + 1).close;
+            if token.kind == Kind::Name && text(index + 1) == Some("[") {
+                let close = Arguments::after(tokens, index + 1).close;
                 let next = text(close + 1).is_some_and(|next| assigns.contains(&next));
                 if next || counted.is_some_and(|before| matches!(before, "++" | "--")) {
                     variables.insert(token.text);
                 }
             }
-            let from = place + 1;
+            let from = index + 1;
             if token.text == "define" {
                 let name = from + usize::from(text(from) == Some("void"));
                 functions.extend(text(name));
@@ -457,7 +471,7 @@ impl<'text> Own<'text> {
         Self { functions, variables }
     }
 
-    /// The variables and arrays.
+    /// Returns the variables and arrays.
     pub(super) fn variables(&self) -> impl Iterator<Item = &'text str> {
         self.variables.iter().copied()
     }

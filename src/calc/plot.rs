@@ -1,4 +1,4 @@
-//! A function drawn with characters: one bc computes a value for each column.
+//! Plots a function with characters: a single bc computes the value of each column.
 
 mod draw;
 
@@ -10,16 +10,16 @@ use model::defaults::CALCULATOR_TIMEOUT;
 
 pub use draw::Drawn;
 
-/// Columns and rows of a plot: the least, the usual and the most.
+/// Minimum, default and maximum number of columns of a plot.
 pub const WIDTH: (u16, u16, u16) = (20, 72, 200);
-/// See [`WIDTH`].
+/// Minimum, default and maximum number of rows of a plot.
 pub const HEIGHT: (u16, u16, u16) = (5, 20, 60);
 
 const TOOL: &str = "calculate_plot";
-/// Places that values are computed with: more than any drawing shows.
+/// Scale at which values are computed: more places than any plot shows.
 const SCALE: u32 = 30;
 
-/// What is to be drawn.
+/// Arguments of a plot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plot {
     pub expression: String,
@@ -31,14 +31,14 @@ pub struct Plot {
     pub height: u16,
 }
 
-/// The tool `calculate_plot`.
+/// Implements the tool `calculate_plot`.
 ///
 /// # Errors
-/// When the expression is not taken, it has no value anywhere in the range, or a limit ends it.
+/// An invalid expression, one without a value anywhere in the range, or a limit that was reached.
 pub async fn calculate_plot(bc: &impl Evaluate, plot: &Plot) -> Result<Drawn, CalcError> {
     let program = program(plot)?;
     let run = bc.bc(TOOL, program, CALCULATOR_TIMEOUT).await?;
-    let (errors, warnings) = Fault::all(&run.stderr, 0);
+    let (errors, warnings) = Fault::parse_all(&run.stderr, 0);
     if let Some(fault) = errors.iter().find(|fault| fault.syntax) {
         return Err(CalcError::Bc(fault.what.clone()));
     }
@@ -62,7 +62,7 @@ fn without_value(faults: &[Fault], what: &str) -> CalcError {
     }
 }
 
-/// A printed value as a float; none for no value, and for one that is beyond floats.
+/// Parses a printed value; `None` without a value, or for one outside the range of floats.
 fn number(printed: &str) -> Option<f64> {
     let value = value(printed)?.number.to_string().parse::<f64>().ok()?;
     value.is_finite().then_some(value)
@@ -72,7 +72,9 @@ fn program(plot: &Plot) -> Result<String, CalcError> {
     let variable = variable(&plot.variable)?;
     let [function, from, to] =
         [&plot.expression, &plot.from, &plot.to].map(|text| plain(text, variable));
-    let (function, from, to) = (function?, from?, to?);
+    let function = function?;
+    let from = from?;
+    let to = to?;
     let mut program = format!(
         "define cofferdam_at({variable}){{return({function})}}\ncofferdam_begin({SCALE},{SCALE},0)\n\
          ({from})\nprint \"@\"\n({to})\nprint \"@\"\n\
@@ -100,13 +102,13 @@ fn variable(name: &str) -> Result<&str, CalcError> {
     Err(CalcError::Invalid(format!("`{shown}` cannot be the variable: it is a name such as x")))
 }
 
-/// An expression without state, as bc gets it.
+/// Returns an expression without state in the form that is passed to bc.
 fn plain(text: &str, variable: &str) -> Result<String, CalcError> {
-    // The variable is the caller's own name, even if it is `e`.
-    let own = format!("{variable}=0\n");
-    let resolved = spelling::understood(&format!("{own}{text}"))?;
-    let expression = Expression::new(resolved.strip_prefix(&own).unwrap_or(&resolved));
-    let odd = expression.tokens().iter().find(|token| match token.kind {
+    // Assigning the variable first makes it the caller's, even if it is named `e`.
+    let assignment = format!("{variable}=0\n");
+    let resolved = spelling::to_bc(&format!("{assignment}{text}"))?;
+    let expression = Expression::new(resolved.strip_prefix(&assignment).unwrap_or(&resolved));
+    let disallowed = expression.tokens().iter().find(|token| match token.kind {
         Kind::Break => true,
         Kind::Number => token.text == ".",
         Kind::Name => {
@@ -119,10 +121,10 @@ fn plain(text: &str, variable: &str) -> Result<String, CalcError> {
             assigns.contains(&token.text)
         }
     });
-    match odd {
+    match disallowed {
         Some(_) => {
-            let why = format!("a plot takes one expression in {variable}, without assignments");
-            Err(CalcError::Invalid(why))
+            let reason = format!("a plot takes one expression in {variable}, without assignments");
+            Err(CalcError::Invalid(reason))
         }
         None => Ok(expression.rewritten(Arithmetic::Floating)),
     }

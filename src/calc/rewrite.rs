@@ -1,40 +1,41 @@
-//! Turns an expression of `calculate` into bc that means what mathematics means by it.
+//! Rewrites an expression of `calculate` so that bc evaluates it with its mathematical meaning.
 //!
 //! bc's `%` depends on the working scale (`7%3` is 0.00…01 at scale 20), its
-//! `^` warns and cuts at an exponent such as `4/2`, and its `l(0)` is a large
+//! `^` warns about and truncates an exponent such as `4/2`, and its `l(0)` is a large
 //! number. Operands of the first two are passed to functions of the library
-//! instead; the text of everything else stays as it is.
+//! instead; all other text remains unchanged.
 
 use std::borrow::Cow;
 
 use super::library::{self, Gives};
 
-/// Functions without a side effect whose value does not depend on the scale's value.
+/// Functions of bc without side effects whose value does not depend on `scale`.
 const PURE_FUNCTIONS: &[&str] = &["s", "c", "a", "l", "e", "j", "sqrt"];
-/// Words of the language that are followed by an expression, not by a call's arguments.
+/// Keywords, which are followed by an expression and not by arguments.
 pub(super) const KEYWORDS: &[&str] =
     &["if", "while", "for", "return", "print", "else", "define", "auto"];
 
-/// How an expression may be evaluated more than once.
+/// Kind of an expression, which decides how it may be evaluated repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Integers only: every working scale gives the same, exact value.
+    /// Only integers: every working scale returns the same exact value.
     Integer,
-    /// No state: evaluations in one process do not see each other.
+    /// No state: evaluations in one process do not affect each other.
     Pure,
-    /// Assigns, defines or jumps: each evaluation wants a fresh process.
+    /// Assigns, defines or jumps: each evaluation needs a new process.
     Stateful,
-    /// Asks about the scale or prints in another base: only one evaluation, at the asked scale, means anything.
+    /// Reads the scale or prints in another base: only one evaluation at the requested scale is
+    /// meaningful.
     Raw,
 }
 
 /// How products, quotients, powers and comparisons are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Arithmetic {
-    /// As bc does, with as many decimals as the scale.
+    /// Fixed point as in bc, with as many decimals as the scale.
     #[default]
     Fixed,
-    /// With as many digits as the scale, wherever the first of them is.
+    /// Floating point, with as many significant digits as the scale.
     Floating,
 }
 
@@ -50,7 +51,7 @@ pub(super) enum Kind {
 pub(super) struct Token<'text> {
     pub(super) kind: Kind,
     pub(super) text: &'text str,
-    /// The byte of the text at which it begins.
+    /// Byte offset in the text.
     pub(super) at: usize,
 }
 
@@ -60,13 +61,14 @@ impl Token<'_> {
     }
 }
 
-/// An expression in tokens, without comments and blanks.
+/// The tokens of an expression, without comments and blanks.
 #[derive(Debug)]
 pub(super) struct Expression<'text>(Vec<Token<'text>>);
 
 impl<'text> Expression<'text> {
     pub(super) fn new(mut text: &'text str) -> Self {
-        let (mut tokens, mut at) = (Vec::new(), 0);
+        let mut tokens = Vec::new();
+        let mut at = 0;
         while let Some(first) = text.bytes().next() {
             let run = |keep: fn(&u8) -> bool| text.bytes().take_while(keep).count();
             let (kind, length) = match first {
@@ -77,7 +79,7 @@ impl<'text> Expression<'text> {
                 b'a'..=b'z' | b'_' => {
                     (Some(Kind::Name), run(|b| matches!(b, b'0'..=b'9' | b'a'..=b'z' | b'_')))
                 }
-                // In scripts only.
+                // Strings occur only in scripts.
                 b'#' => (None, text.find('\n').unwrap_or(text.len())),
                 b'"' => {
                     let string = text.get(1..).and_then(|rest| rest.find('"'));
@@ -104,12 +106,12 @@ impl<'text> Expression<'text> {
         self.0.iter().filter(|token| token.kind == Kind::Name).map(|token| token.text)
     }
 
-    /// Whether one of these operators is in it.
+    /// Returns true if the expression has one of these operators.
     fn has(&self, operators: &[&str]) -> bool {
         self.0.iter().any(|token| token.kind == Kind::Operator && operators.contains(&token.text))
     }
 
-    /// `%=`, which has no mathematical form here.
+    /// Returns true if the expression has `%=`, which cannot be rewritten.
     pub(super) fn has_modulo_assignment(&self) -> bool {
         self.has(&["%="])
     }
@@ -123,7 +125,7 @@ impl<'text> Expression<'text> {
         let only_functions = self
             .names()
             .all(|name| PURE_FUNCTIONS.contains(&name) || library::gives(name).is_some());
-        // A lone `.` is bc's word for the last value.
+        // A single `.` is the last value in bc.
         let last = self.0.iter().any(|token| token.kind == Kind::Number && token.text == ".");
         if assigns || last || !only_functions {
             return Shape::Stateful;
@@ -148,33 +150,34 @@ impl<'text> Expression<'text> {
         })
     }
 
-    /// Returns true if it sets `scale` to more than `precision`, or to what is not a plain number.
+    /// Returns true if the expression sets `scale` above `precision`, or to more than a plain
+    /// number.
     pub(super) fn sets_scale_above(&self, precision: u32) -> bool {
         let sets = ["=", "+=", "*=", "^=", "++"];
         let within = |value: Option<&Token<'_>>| {
             value.and_then(|value| value.text.parse().ok()).is_some_and(|it: u32| it <= precision)
         };
-        let is_scale = |place: usize| self.0.get(place).is_some_and(|it| it.text == "scale");
-        // One that prints `scale` or in another base is evaluated as it stands.
+        let is_scale = |index: usize| self.0.get(index).is_some_and(|it| it.text == "scale");
+        // An expression that prints `scale` or in another base is evaluated unchanged.
         self.shape() != Shape::Raw
-            && self.0.iter().enumerate().any(|(place, token)| {
-                let target = place.checked_sub(1).is_some_and(is_scale);
-                let counted = token.text == "++" && is_scale(place + 1);
+            && self.0.iter().enumerate().any(|(index, token)| {
+                let target = index.checked_sub(1).is_some_and(is_scale);
+                let counted = token.text == "++" && is_scale(index + 1);
                 let assigned = target && sets.contains(&token.text);
-                let alone = self.0.get(place + 2).is_none_or(|it| it.kind == Kind::Break);
-                let known = token.text == "=" && alone && within(self.0.get(place + 1));
+                let alone = self.0.get(index + 2).is_none_or(|it| it.kind == Kind::Break);
+                let known = token.text == "=" && alone && within(self.0.get(index + 1));
                 counted || (assigned && !known)
             })
     }
 
     /// Returns the expression as bc text that calls functions of the library.
     pub(super) fn rewritten(&self, arithmetic: Arithmetic) -> String {
-        let own = library::defined_in(&self.0);
+        let defined = library::defined_in(&self.0);
         let mut writer = Writer { arithmetic, ..Writer::default() };
-        for (place, token) in self.0.iter().enumerate() {
-            let before = place.checked_sub(1).and_then(|place| self.0.get(place));
-            let called = self.0.get(place + 1).is_some_and(|next| next.text == "(");
-            if called && token.kind == Kind::Name && !own.contains(&token.text) {
+        for (index, token) in self.0.iter().enumerate() {
+            let before = index.checked_sub(1).and_then(|index| self.0.get(index));
+            let called = self.0.get(index + 1).is_some_and(|next| next.text == "(");
+            if called && token.kind == Kind::Name && !defined.contains(&token.text) {
                 let name = in_library(token.text, arithmetic);
                 writer.name(name, token, before);
             } else {
@@ -184,7 +187,7 @@ impl<'text> Expression<'text> {
         writer.finish()
     }
 
-    /// How the expression, of whatever shape, is computed.
+    /// Returns the arithmetic for the expression.
     pub(super) fn arithmetic(&self) -> Arithmetic {
         let sets_scale = self.names().any(|name| name == "scale");
         match self.shape() {
@@ -194,7 +197,7 @@ impl<'text> Expression<'text> {
         }
     }
 
-    /// The most decimals that a number in it has.
+    /// Returns the maximum number of decimals of the numbers in the expression.
     pub(super) fn decimals(&self) -> usize {
         let numbers = self.0.iter().filter(|token| token.kind == Kind::Number);
         let decimals = numbers.filter_map(|token| token.text.split_once('.'));
@@ -202,7 +205,7 @@ impl<'text> Expression<'text> {
     }
 }
 
-/// The function that a call means: the library's where bc's own loses digits of small values.
+/// Returns the function for a call: that of the library if bc's loses digits of small values.
 fn in_library(name: &str, arithmetic: Arithmetic) -> Cow<'_, str> {
     match (name, arithmetic) {
         ("l", Arithmetic::Fixed) => "cofferdam_ln".into(),
@@ -226,35 +229,35 @@ fn operator_length(text: &str) -> usize {
     text.chars().next().map_or(1, char::len_utf8)
 }
 
-/// Writes tokens and makes calls of operators, as their operands are completed.
+/// Writes tokens, and turns operators into calls when their operands are complete.
 #[derive(Default)]
 struct Writer<'text> {
     arithmetic: Arithmetic,
     out: Vec<Cow<'text, str>>,
     level: Level,
-    /// The levels around the current one, one for each open bracket.
+    /// The enclosing levels, one for each open bracket.
     around: Vec<Level>,
 }
 
-/// One bracket level: where its current operands begin and what is still to be closed.
+/// A bracket level: where its current operands begin, and the calls to close.
 #[derive(Default)]
 struct Level {
     comparison: usize,
     product: usize,
-    /// Where the operand of a power begins, with its sign.
+    /// Beginning of the operand of a power, including its sign.
     factor: usize,
     /// Calls that end with the current power.
     powers: usize,
-    /// Whether a call ends with the current factor.
+    /// True if a call ends with the current factor.
     multiplies: bool,
-    /// Calls that end with the current sum: those of `*=` and its like.
+    /// Calls that end with the current sum: those of `*=` and similar operators.
     assignments: usize,
     /// The comparison with 0 that ends the current comparison.
     compares: Option<&'static str>,
 }
 
 impl<'text> Writer<'text> {
-    /// Writes the name of a function in the place of `token`.
+    /// Writes the name of a function instead of `token`.
     fn name(&mut self, name: Cow<'text, str>, token: &Token<'text>, before: Option<&Token<'text>>) {
         self.write(token, before);
         if let Some(last) = self.out.last_mut() {
@@ -268,7 +271,7 @@ impl<'text> Writer<'text> {
         match token.text {
             "(" | "[" | "{" => {
                 // A bracket after an operand continues it: a call or an element.
-                // After a keyword or `)` it begins anew, as in `if (a) (b)`.
+                // After a keyword or `)` it begins a new expression, as in `if (a) (b)`.
                 if !before.is_some_and(|token| token.kind == Kind::Name && !is_keyword(token)) {
                     self.begin_statement_if(operand_before);
                 }
@@ -294,7 +297,8 @@ impl<'text> Writer<'text> {
                 self.level.powers += 1;
             }
             "++" | "--" => {
-                // bc cannot count up a value in brackets: this begins a statement, as in `if (a) ++b`.
+                // bc cannot increment a value in brackets: this begins a statement, as in
+                // `if (a) ++b`.
                 self.begin_statement_if(before.is_some_and(|token| token.text == ")"));
                 self.push(token.text);
             }
@@ -319,7 +323,7 @@ impl<'text> Writer<'text> {
         }
     }
 
-    /// Writes an operator as a call; false for one that stays as it is.
+    /// Writes an operator as a call. Returns false for an operator that remains unchanged.
     fn floating(&mut self, operator: &'text str) -> bool {
         match operator {
             "*" => self.multiply("cofferdam_times("),
@@ -343,7 +347,7 @@ impl<'text> Writer<'text> {
         self.out.push(text.into());
     }
 
-    /// Makes the product so far the first argument of a call.
+    /// Turns the current product into the first argument of a call.
     fn multiply(&mut self, call: &'static str) {
         self.end_product();
         self.out.insert(self.level.product, call.into());
@@ -352,7 +356,7 @@ impl<'text> Writer<'text> {
         self.level.factor = self.out.len();
     }
 
-    /// Writes `x=call(x,` for `x*=`, unless evaluating `x` twice does something twice.
+    /// Writes `x=call(x,` for `x*=`, unless evaluating `x` has a side effect.
     fn assign(&mut self, operator: &'text str, call: &'static str) {
         let assigned = self.out.get(self.level.factor..).unwrap_or_default().to_vec();
         let acts =
@@ -407,7 +411,7 @@ impl<'text> Writer<'text> {
         (self.level.product, self.level.factor) = (self.out.len(), self.out.len());
     }
 
-    /// Begins a new expression here, if told so.
+    /// Begins a new expression here if the condition is true.
     fn begin_statement_if(&mut self, begins: bool) {
         if begins {
             self.end_comparison();
@@ -417,14 +421,14 @@ impl<'text> Writer<'text> {
 
     fn finish(mut self) -> String {
         self.end_comparison();
-        // Blanks everywhere: words stay words, and `- -1` does not become `--1`.
+        // Separate all tokens by blanks: otherwise `- -1` would become `--1`, and words would join.
         self.out.join(" ")
     }
 }
 
 impl Level {
-    fn at(place: usize) -> Self {
-        Self { comparison: place, product: place, factor: place, ..Self::default() }
+    fn at(index: usize) -> Self {
+        Self { comparison: index, product: index, factor: index, ..Self::default() }
     }
 }
 

@@ -1,54 +1,56 @@
-//! What is written otherwise in bc than elsewhere: `6.02E23` is taken, and what bc would take for something else is not.
+//! Translates notations that bc does not have, such as `6.02E23`, and refuses those that bc would
+//! silently misread.
 //!
-//! bc reads `1E5` as 195, `PI` as 99, `5!` not at all, and every name that nobody assigned as 0. Scripts of
-//! `calculate_advanced` are bc as it is, and nothing here is for them.
+//! bc reads `1E5` as 195, `PI` as 99, `5!` not at all, and every unassigned name as 0. Scripts of
+//! `calculate_advanced` are passed to bc unchanged.
 
-use super::library::{self, Arguments, Own};
+use super::library::{self, Arguments, Defined};
 use super::rewrite::{Expression, KEYWORDS, Kind, Token};
 use super::{CalcError, validate};
 use model::nearest::nearest;
 
-/// Greatest exponent of a number as `1E300`; its digits are written out.
-const MOST_EXPONENT: usize = 2000;
-/// Words of bc that are neither variables nor followed by a bracket.
+/// Maximum exponent of a number such as `1E300`, whose digits are written out.
+const MAX_EXPONENT: usize = 2000;
+/// Words of bc that are neither variables nor functions.
 const WORDS: [&str; 10] =
     ["scale", "ibase", "obase", "last", "quit", "halt", "break", "continue", "void", "limits"];
 
-/// Returns an expression with the library's functions as bc knows them and numbers as bc reads them.
+/// Translates an expression to bc: its numbers, and the names of the library's functions.
 ///
 /// # Errors
-/// When it is not taken, with the part that is wrong and how to write it.
-pub(super) fn understood(text: &str) -> Result<String, CalcError> {
+/// The part of the expression that is invalid, and how to write it.
+pub(super) fn to_bc(text: &str) -> Result<String, CalcError> {
     validate::expression(text)?;
-    let text = spelled(&text.replace("\r\n", "\n").replace('\r', "\n"))?;
+    let text = write_out_numbers(&text.replace("\r\n", "\n").replace('\r', "\n"))?;
     check_names(&Expression::new(&text))?;
     library::resolved(&text)
 }
 
-fn invalid(part: &str, why: &str, hint: &str) -> CalcError {
-    CalcError::Invalid(format!("`{part}` {why}\nhint: {hint}"))
+fn invalid(part: &str, reason: &str, hint: &str) -> CalcError {
+    CalcError::Invalid(format!("`{part}` {reason}\nhint: {hint}"))
 }
 
-/// The text with its numbers written out.
-fn spelled(text: &str) -> Result<String, CalcError> {
+/// Returns the text with its numbers written out.
+fn write_out_numbers(text: &str) -> Result<String, CalcError> {
     let expression = Expression::new(text);
     let tokens = expression.tokens();
     if tokens.iter().any(|token| token.text == "ibase") {
         return Ok(text.to_owned());
     }
-    let (mut out, mut done) = (String::with_capacity(text.len()), 0);
-    for (place, token) in tokens.iter().enumerate().filter(|(_, token)| token.text != "\n") {
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    for (index, token) in tokens.iter().enumerate().filter(|(_, token)| token.text != "\n") {
         if token.at < done {
             continue;
         }
         if token.text == "from_base" {
-            // Its digits are no number of bc's.
-            let close = tokens.get(Arguments::after(tokens, place + 1).close);
+            // bc cannot parse the digits; copy them unchanged.
+            let close = tokens.get(Arguments::after(tokens, index + 1).close);
             let end = close.map_or(text.len(), Token::end);
             out.push_str(text.get(done..end).unwrap_or_default());
             done = end;
         } else if token.text == "!" {
-            check_factorial(tokens, place)?;
+            check_factorial(tokens, index)?;
         } else if token.kind == Kind::Number {
             let rest = text.get(token.at..).unwrap_or_default();
             if let Some((number, length)) = scientific(rest)? {
@@ -64,13 +66,14 @@ fn spelled(text: &str) -> Result<String, CalcError> {
     Ok(out)
 }
 
-/// Letters, digits and points at the beginning of a text.
+/// Returns the letters, digits and points at the beginning of a text.
 fn word(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '_');
     text.get(..end.unwrap_or(text.len())).unwrap_or(text)
 }
 
-/// The number that `1.5e-3` at the beginning of a text writes, and the length of that; none for any other.
+/// Writes out a number such as `1.5e-3` at the beginning of a text. Returns it with the length of
+/// the original, or `None` if the text begins otherwise.
 fn scientific(text: &str) -> Result<Option<(String, usize)>, CalcError> {
     let word = word(text);
     let Some((mantissa, digits)) = word.split_once(['e', 'E']) else { return Ok(None) };
@@ -87,9 +90,9 @@ fn scientific(text: &str) -> Result<Option<(String, usize)>, CalcError> {
     if digits.is_empty() || !is_number(digits) || !is_number(whole) || !is_number(fraction) {
         return Ok(None);
     }
-    let exponent = digits.parse::<usize>().ok().filter(|exponent| *exponent <= MOST_EXPONENT);
+    let exponent = digits.parse::<usize>().ok().filter(|exponent| *exponent <= MAX_EXPONENT);
     let Some(exponent) = exponent else {
-        let hint = format!("exponents of numbers go to {MOST_EXPONENT}; write 10^n for more");
+        let hint = format!("exponents of numbers go to {MAX_EXPONENT}; write 10^n for more");
         return Err(invalid(text.get(..length).unwrap_or(word), "is out of range", &hint));
     };
     let zeros = "0".repeat(exponent);
@@ -105,7 +108,7 @@ fn scientific(text: &str) -> Result<Option<(String, usize)>, CalcError> {
     Ok(Some((number.trim_end_matches('.').to_owned(), length)))
 }
 
-/// Checks a word that begins as a number.
+/// Checks a word that begins with a digit, a point or a capital letter.
 fn check_number(word: &str) -> Result<(), CalcError> {
     let small = word.to_ascii_lowercase();
     for (prefix, base) in [("0x", 16), ("0b", 2), ("0o", 8)] {
@@ -128,7 +131,7 @@ fn check_number(word: &str) -> Result<(), CalcError> {
     }
     let digits = word.trim_end_matches(|c: char| c.is_ascii_lowercase() || c == '_');
     let (number, name) = match word.find(|c: char| c.is_ascii_lowercase() || c == '_') {
-        Some(place) => word.split_at(place),
+        Some(index) => word.split_at(index),
         None => (digits, ""),
     };
     if !name.is_empty() {
@@ -138,16 +141,16 @@ fn check_number(word: &str) -> Result<(), CalcError> {
     Ok(())
 }
 
-/// Checks the `!` at a place: bc's is a "not" before a value.
-fn check_factorial(tokens: &[Token<'_>], place: usize) -> Result<(), CalcError> {
-    let before = place.checked_sub(1).and_then(|place| tokens.get(place));
+/// Checks the `!` at an index: in bc it is a "not" before a value.
+fn check_factorial(tokens: &[Token<'_>], index: usize) -> Result<(), CalcError> {
+    let before = index.checked_sub(1).and_then(|index| tokens.get(index));
     let Some(before) = before else { return Ok(()) };
     let value = match before.kind {
         Kind::Number => true,
         Kind::Name => !KEYWORDS.contains(&before.text),
-        // `if (a) !b` is another matter.
+        // `if (a) !b` is not a factorial.
         Kind::Operator => {
-            let after = tokens.get(place + 1).map(|token| token.text);
+            let after = tokens.get(index + 1).map(|token| token.text);
             let ends = after.is_none_or(|text| "+-*/%^<>=),;\n".contains(text));
             matches!(before.text, ")" | "]") && ends
         }
@@ -160,26 +163,26 @@ fn check_factorial(tokens: &[Token<'_>], place: usize) -> Result<(), CalcError> 
     Err(invalid(&format!("{}!", before.text), "is not bc", &format!("write fact({factor})")))
 }
 
-/// Checks that every name that is read is assigned, defined or known.
+/// Checks that every name in the expression is assigned, defined or known.
 fn check_names(expression: &Expression<'_>) -> Result<(), CalcError> {
     let tokens = expression.tokens();
-    let own = Own::of(tokens);
-    for (place, token) in tokens.iter().enumerate() {
+    let defined = Defined::new(tokens);
+    for (index, token) in tokens.iter().enumerate() {
         let name = token.text;
-        let called = tokens.get(place + 1).is_some_and(|next| next.text == "(");
+        let called = tokens.get(index + 1).is_some_and(|next| next.text == "(");
         let known = called
-            || own.has(name)
-            || own.defines(name)
+            || defined.has(name)
+            || defined.defines(name)
             || KEYWORDS.contains(&name)
             || WORDS.contains(&name)
             || library::is_constant(name)
-            // Refused with words of its own.
+            // Refused elsewhere, with a specific error.
             || name.starts_with("cofferdam_");
-        if token.kind != Kind::Name || known || in_from_base(tokens, place) {
+        if token.kind != Kind::Name || known || in_from_base(tokens, index) {
             continue;
         }
-        let candidates = own.variables().chain(library::CONSTANTS);
-        // Every other letter is one slip away from a letter.
+        let candidates = defined.variables().chain(library::CONSTANTS);
+        // A single letter is one typo away from every other one.
         let meant = if name.len() > 1 { nearest(name, candidates) } else { None };
         let hint = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
@@ -193,19 +196,19 @@ fn check_names(expression: &Expression<'_>) -> Result<(), CalcError> {
     Ok(())
 }
 
-/// Returns whether a token is among the digits of `from_base`.
-fn in_from_base(tokens: &[Token<'_>], place: usize) -> bool {
-    let before = tokens.get(..place).unwrap_or_default();
+/// Returns true if a token is among the arguments of `from_base`.
+fn in_from_base(tokens: &[Token<'_>], index: usize) -> bool {
+    let before = tokens.get(..index).unwrap_or_default();
     let open = before.iter().rposition(|token| token.text == "from_base");
-    open.is_some_and(|open| Arguments::after(tokens, open + 1).close > place)
+    open.is_some_and(|open| Arguments::after(tokens, open + 1).close > index)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> String {
-        spelled(text)
+    fn translated(text: &str) -> String {
+        write_out_numbers(text)
             .and_then(|text| check_names(&Expression::new(&text)).map(|()| text))
             .unwrap_or_else(|error| error.to_string().replace("Invalid expression: ", ""))
     }
@@ -226,12 +229,12 @@ mod tests {
             ("from_base(1E5, 16)+from_base(zz, 36)", "from_base(1E5, 16)+from_base(zz, 36)"),
         ];
         for (text, expected) in cases {
-            assert_eq!(told(text), expected, "{text}");
+            assert_eq!(translated(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_bc_would_take_for_something_else_is_named_with_the_way_to_write_it() {
+    fn misread_notations_are_refused_with_a_hint() {
         let cases = [
             ("PI*2", "`PI` is not a number in base 10\nhint: names are in small letters: pi"),
             ("Sin(1)", "`Sin` is not a number in base 10\nhint: names are in small letters: sin"),
@@ -259,7 +262,7 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            assert_eq!(told(text), expected, "{text}");
+            assert_eq!(translated(text), expected, "{text}");
         }
         for text in [
             "if(x=1)!x",
@@ -273,7 +276,7 @@ mod tests {
             "for(i=0;i<3;i++){if(i==1)break;}",
             "2*pi*tau*phi*e",
         ] {
-            assert_eq!(told(text), text);
+            assert_eq!(translated(text), text);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The calculator against the host's bc, spawned directly.
+//! Tests the calculator with the host's bc, which is spawned directly.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -14,7 +14,7 @@ mod differential;
 mod functions;
 mod plot;
 
-/// bc without a cell.
+/// Runs bc without a cell.
 struct Direct;
 
 impl Evaluate for Direct {
@@ -42,8 +42,10 @@ impl Evaluate for Direct {
             drop(stdin);
             child.wait_with_output().await
         };
-        // Never the full time, which a test would wait for; but enough for a loaded machine.
-        let (started, patience) = (Instant::now(), wall.min(Duration::from_secs(10)));
+        // Below the full time, which a failing test would wait for, but enough for a loaded
+        // machine.
+        let started = Instant::now();
+        let patience = wall.min(Duration::from_secs(10));
         let output = match tokio::time::timeout(patience, whole).await {
             Err(_) => return Err(CalcError::Timeout(wall)),
             Ok(output) => output.map_err(internal)?,
@@ -384,7 +386,8 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
         async move { calculate_advanced(&Direct, &script, precision.unwrap_or(PRECISION)).await }
     };
     let plain = |result: &str, script: &str, precision| {
-        let (result, script) = (result.to_owned(), script.to_owned());
+        let result = result.to_owned();
+        let script = script.to_owned();
         Ok(CalculatedAdvanced { result, script, precision, warnings: Vec::new() })
     };
     let script = "scale=5\npi=4*a(1)\npi*2";
@@ -412,7 +415,7 @@ fn results_have_the_seeds_fields() {
     assert_eq!(serde_json::to_value(told).ok(), Some(json));
 }
 
-/// bc that always takes this long, in the telling of it.
+/// A bc that reports this time for every run.
 struct Slow(Duration);
 
 impl Evaluate for Slow {
@@ -440,10 +443,10 @@ async fn all_evaluations_together_have_the_time_of_one_calculation() {
         }
     };
     let timeout = Err("Calculation timeout after 30s".to_owned());
-    // At the first two scales it is the logarithm of 0, which it may not be.
+    // At the first two scales it seems to be the logarithm of 0.
     assert_eq!(run(20, "l(sqrt(10^500+1)-10^250)").await, timeout);
     assert_eq!(run(14, "a=5; a/2").await, Ok(("2".to_owned(), None)), "two evaluations fit");
     assert_eq!(run(16, "a=5; a/2").await, timeout, "two evaluations do not fit");
-    // The first two are in one run and do not settle a tie; the next has no time left.
+    // The first two scales share a run and do not resolve a tie; no time is left for the next.
     assert_eq!(run(16, "1/3*4.5").await, Ok(("2".to_owned(), Some(false))));
 }

@@ -1,16 +1,16 @@
-//! What the calculator takes: early, clear errors for what bc has no use for.
+//! Validates expressions and scripts, to report errors early and clearly.
 //!
-//! None of this is the boundary: bc runs in a cell that cannot execute, fork
-//! or reach a file. A validated text can still not end, which the limits settle.
+//! This is not a security boundary: bc runs in a cell that cannot execute, fork or open a file. A
+//! valid text may still run for ever; the limits end it.
 
 use super::CalcError;
 use super::rewrite::Expression;
 
-/// Longest expression or script in characters.
+/// Maximum length of an expression or a script in characters.
 pub const EXPRESSION_CHARACTERS: usize = 10_000;
 
 const SYMBOLS: &str = "+-*/^().,;=<>!&|%{}[]_";
-/// Each pattern with what it would be elsewhere; bc itself has none of them.
+/// Patterns with their effect in other programs; bc itself does not have them.
 const DANGEROUS: &[(&str, &str)] = &[
     ("system(", "starts a program"),
     ("exec(", "starts a program"),
@@ -28,7 +28,8 @@ pub(super) fn expression(text: &str) -> Result<(), CalcError> {
     check(text, Language::Expression)
 }
 
-/// Checks the script of `calculate_advanced`: also strings, `#` and free text in comments.
+/// Checks the script of `calculate_advanced`, which may also have strings, `#` comments and free
+/// text in comments.
 ///
 /// # Errors
 /// [`CalcError::Invalid`], which says what is wrong and where.
@@ -42,8 +43,8 @@ enum Language {
     Script,
 }
 
-fn invalid(why: impl Into<String>) -> CalcError {
-    CalcError::Invalid(why.into())
+fn invalid(reason: impl Into<String>) -> CalcError {
+    CalcError::Invalid(reason.into())
 }
 
 fn check(text: &str, language: Language) -> Result<(), CalcError> {
@@ -56,7 +57,7 @@ fn check(text: &str, language: Language) -> Result<(), CalcError> {
             "it has {length} characters; at most {EXPRESSION_CHARACTERS} are taken"
         )));
     }
-    let code = code_of(text, language)?;
+    let code = blank_comments(text, language)?;
     check_patterns(&code)?;
     for (place, character) in code.chars().enumerate() {
         let allowed = character.is_ascii_alphanumeric()
@@ -73,8 +74,9 @@ fn check(text: &str, language: Language) -> Result<(), CalcError> {
     check_brackets(&code)
 }
 
-/// The text with comments and strings blanked, so that nothing in them is taken for code.
-fn code_of(text: &str, language: Language) -> Result<String, CalcError> {
+/// Returns the text with comments and strings blanked, so that their content is not checked as
+/// code.
+fn blank_comments(text: &str, language: Language) -> Result<String, CalcError> {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -267,7 +269,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "\\PC{0,80}|[()\\[\\]{}/*\"#\n a-c<>`$é]{0,60}") {
-            // What is taken as an expression is taken as a script as well.
+            // A valid expression is also a valid script.
             prop_assert!(expression(&text).is_err() || script(&text).is_ok());
         }
     }

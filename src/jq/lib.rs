@@ -102,7 +102,8 @@ fn run(options: Options) -> u8 {
     }
 }
 
-/// Returns the exit code for a failed write, and prints the error unless the reader closed the pipe.
+/// Returns the exit code for a failed write, and prints the error unless the reader closed the
+/// pipe.
 fn write_failed(error: &io::Error) -> u8 {
     if error.kind() != ErrorKind::BrokenPipe {
         eprintln!("jq: error: writing output failed: {error}");

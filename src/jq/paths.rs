@@ -118,8 +118,8 @@ pub(crate) fn delete_all(value: Val, paths: &Val) -> Result<Val, String> {
     })
 }
 
-/// Returns the position that an index means in an array of this length. A negative index counts from
-/// the end.
+/// Returns the position that an index means in an array of this length. A negative index counts
+/// from the end.
 fn index(number: &Num, length: usize) -> Option<usize> {
     let number = match number {
         Num::Int(_) | Num::BigInt(_) => number.as_isize()?,

@@ -1,8 +1,8 @@
-//! Values to characters: the range that is shown, axes, labels.
+//! Draws values as characters: chooses the displayed range, and adds axes and labels.
 
 use super::Plot;
 
-/// A drawing, and what of the function is not in it.
+/// A drawing, with counts of the values that are not in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawn {
     /// Lines of ASCII.
@@ -10,20 +10,21 @@ pub struct Drawn {
     /// The ends of the range, as numbers.
     pub from: f64,
     pub to: f64,
-    /// The least and the greatest value that was computed, drawn or not.
+    /// The minimum and maximum computed value, drawn or not.
     pub lowest: f64,
     pub highest: f64,
     /// Columns without a value: singularities, places where the function is not defined.
     pub gaps: usize,
-    /// Columns whose value is beyond the rows that are shown.
+    /// Columns whose value is outside the displayed range.
     pub beyond: usize,
 }
 
-/// Draws the values of the columns; none if there is no value at all.
+/// Draws the values of the columns. Returns `None` if there is no value at all.
 pub(super) fn drawn(plot: &Plot, from: f64, to: f64, values: &[Option<f64>]) -> Option<Drawn> {
     let mut sorted: Vec<f64> = values.iter().flatten().copied().collect();
     sorted.sort_by(f64::total_cmp);
-    let (lowest, highest) = (*sorted.first()?, *sorted.last()?);
+    let lowest = *sorted.first()?;
+    let highest = *sorted.last()?;
     let (bottom, top) = shown(&sorted, lowest, highest);
     let rows = Rows { bottom, top, last: plot.height.saturating_sub(1) };
     let points: Vec<Option<u16>> =
@@ -61,14 +62,16 @@ pub(super) fn drawn(plot: &Plot, from: f64, to: f64, values: &[Option<f64>]) -> 
     text.push_str(&below(plot, margin, from, to));
     let finite = values.iter().flatten().count();
     let inside = points.iter().flatten().count();
-    let (gaps, beyond) = (values.len() - finite, finite - inside);
+    let gaps = values.len() - finite;
+    let beyond = finite - inside;
     Some(Drawn { plot: text, from, to, lowest, highest, gaps, beyond })
 }
 
-/// The line of the horizontal axis and its labels.
+/// Returns the line of the horizontal axis and its labels.
 fn below(plot: &Plot, margin: usize, from: f64, to: f64) -> String {
     let width = usize::from(plot.width);
-    let (left, right) = (short(from), short(to));
+    let left = short(from);
+    let right = short(to);
     let between = width.saturating_sub(left.len() + right.len());
     let empty = "";
     let variable = &plot.variable;
@@ -77,8 +80,8 @@ fn below(plot: &Plot, margin: usize, from: f64, to: f64) -> String {
     )
 }
 
-/// The values between which is drawn. A few that are far from all others, as near a singularity,
-/// would flatten the rest.
+/// Returns the displayed range. It excludes a few values far from all others, as near a
+/// singularity, which would flatten the rest.
 fn shown(sorted: &[f64], lowest: f64, highest: f64) -> (f64, f64) {
     let outside = sorted.len() / 20;
     let low = sorted.get(outside).copied().unwrap_or(lowest);
@@ -90,12 +93,12 @@ fn shown(sorted: &[f64], lowest: f64, highest: f64) -> (f64, f64) {
     if top > bottom {
         return (bottom, top);
     }
-    // A constant: it stands in the middle.
+    // Draw a constant in the middle.
     let around = if top == 0.0 { 1.0 } else { top.abs() / 2.0 };
     (bottom - around, top + around)
 }
 
-/// The rows of a drawing, the top one first.
+/// The rows of a drawing, from top to bottom.
 struct Rows {
     bottom: f64,
     top: f64,
@@ -110,12 +113,12 @@ impl Rows {
     }
 }
 
-/// The nearest whole number, for places in a drawing.
-fn nearest(place: f64) -> u16 {
-    (0..u16::MAX).find(|whole| f64::from(*whole) + 0.5 > place).unwrap_or(u16::MAX)
+/// Rounds to the nearest whole number, for positions in a drawing.
+fn nearest(position: f64) -> u16 {
+    (0..u16::MAX).find(|whole| f64::from(*whole) + 0.5 > position).unwrap_or(u16::MAX)
 }
 
-/// A number of at most five digits or so.
+/// Formats a number with about five digits at most.
 fn short(value: f64) -> String {
     let size = value.abs();
     if size != 0.0 && !(1e-3..1e6).contains(&size) {

@@ -45,7 +45,7 @@ proptest! {
         prop_assert_eq!(told.ok(), Some(Ok((expected, None))));
     }
 
-    /// sqrt(n^2+2k)-n is k/n, but for k^2/2n^3, which is below every place that is told.
+    /// sqrt(n^2+2k)-n is k/n, except for k^2/2n^3, which is below every returned place.
     #[test]
     fn what_was_cut_off_counts_beside_exact_numbers_of_its_size(
         e in 30u32..220, k in 1i64..10, m in 1i64..10, form in 0usize..4, steps in 1u32..6,
@@ -88,7 +88,7 @@ fn told_now(
 type Apply = fn(i128, i128) -> Option<i128>;
 type Operator = (&'static str, Apply);
 
-/// An expression with its value; none if it divides by zero.
+/// Generates an expression with its value; `None` if it divides by zero.
 type Valued = (String, Option<i128>);
 
 fn chain(part: BoxedStrategy<Valued>, operators: [Operator; 2]) -> BoxedStrategy<Valued> {

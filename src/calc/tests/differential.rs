@@ -1,4 +1,5 @@
-//! The calculator against a floating-point library: generated expressions, some thousands, at up to 100 places.
+//! The calculator against a floating-point library: generated expressions, some thousands, at up to
+//! 100 places.
 //!
 //! An expression is built together with its value, at 3,000 bits. Its result must be that value,
 //! correctly rounded; where the value does not exist, there must be an error.
@@ -98,7 +99,7 @@ impl Maker {
         Valued { text, value }
     }
 
-    /// An expression at most so deep; none if its value is out of bounds.
+    /// Generates an expression up to this depth; `None` if its value is out of bounds.
     fn expression(&mut self, depth: u32) -> Option<Valued> {
         let made = match self.dice.below(if depth == 0 { 1 } else { 8 }) {
             0 => self.number(),
@@ -128,8 +129,8 @@ impl Maker {
         Some(Valued { text: format!("{name}({})", inner.text), value })
     }
 
-    /// Whether a value is so near to where functions end (0, 1, -1) that the digits that bc cuts
-    /// off decide on which side it is; README says that they may.
+    /// Returns true if a value is so near to an end of a domain (0, 1, -1) that the digits that bc
+    /// cuts off decide on which side it is, which README mentions.
     fn is_at_an_edge(&self, value: &BigFloat) -> bool {
         let one = BigFloat::from_word(1, BITS);
         let near = |distance: BigFloat| distance.exponent().is_some_and(|exponent| exponent < -35);
@@ -170,7 +171,7 @@ impl Maker {
         Some(Valued { text: format!("({}{operator}({}))", left.text, right.text), value })
     }
 
-    /// Whether the result is the value, rounded to so many places.
+    /// Returns true if the result is the value rounded to this number of places.
     fn is_rounded(&mut self, result: &str, value: &BigFloat, precision: u32) -> bool {
         let cc = &mut self.consts;
         let mut read = |text: &str| BigFloat::parse(text, Radix::Dec, BITS, NEAREST, cc);
@@ -234,11 +235,11 @@ async fn generated_expressions_have_the_value_of_another_arithmetic_4() {
     compare(4).await;
 }
 
-/// As `near` has it, of an expression as callers write it.
+/// Returns true if `near` suffices for an expression in the notation of callers.
 fn serves(text: &str) -> bool {
     let text = library::resolved(text).unwrap_or_default();
     let expression = Expression::new(&text);
-    expression.shape() == Shape::Pure && near::serves(&expression)
+    expression.shape() == Shape::Pure && near::suffices_for(&expression)
 }
 
 #[tokio::test]
@@ -273,7 +274,7 @@ async fn values_at_two_scales_near_each_other_are_those_of_another_arithmetic() 
     }
 }
 
-/// What could be lost between two scales, or be exact at one of them.
+/// Expressions whose digits may be lost between two scales, or be exact at one of them.
 const TREACHEROUS: &[&str] = &[
     "e(1)+10^-60",
     "e(1)*10^-60*10^60",
@@ -310,13 +311,13 @@ async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
     for text in TREACHEROUS {
         let text = library::resolved(text).unwrap_or_default();
         let expression = Expression::new(&text);
-        if !near::serves(&expression) {
+        if !near::suffices_for(&expression) {
             continue;
         }
         for precision in [0, 5, 20, 50] {
             let mut readings = Readings::new(&Direct, "calculate", &expression, precision, time);
-            let near = agreed(&mut readings, precision, Second::Near).await;
-            let twice = agreed(&mut readings, precision, Second::Double).await;
+            let near = evaluate_until_agreed(&mut readings, precision, Second::Near).await;
+            let twice = evaluate_until_agreed(&mut readings, precision, Second::Double).await;
             settled += 1;
             // Nines to the end are the same value as 1 with or without its zeros.
             let value = |told: Result<(String, Option<bool>), CalcError>| {

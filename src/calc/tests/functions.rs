@@ -1,4 +1,5 @@
-//! Every function of the library against digits that another program computed (mpmath), and against its domain.
+//! Every function of the library against digits that another program computed (mpmath), and against
+//! its domain.
 
 use super::*;
 
@@ -82,7 +83,7 @@ const EXACT: &[(&str, &str)] = &[
 
 async fn batch(expressions: &[&str], precision: u32) -> Vec<(String, Result<String, String>)> {
     let mut told = Vec::new();
-    for some in expressions.chunks(MOST_EXPRESSIONS) {
+    for some in expressions.chunks(MAX_EXPRESSIONS) {
         let some: Vec<String> = some.iter().map(|text| (*text).to_owned()).collect();
         let done = calculate_batch(&Direct, &some, precision, Some(CALCULATOR_TIMEOUT)).await;
         let done = done.unwrap_or_else(|error| panic!("{error}"));
@@ -201,7 +202,7 @@ async fn names_that_the_caller_gives_a_meaning_have_that_meaning() {
         ("e=2; e^3", 5, "8"),
         ("define fact(n) { return (n+1) }\nfact(3)", 5, "4"),
         ("define f(e) { return (e*2) }\nf(3)", 5, "6"),
-        // What is defined anew is not what other functions use.
+        // Other functions do not use a redefined one.
         ("define pow(x,y) { return (7) }\ncompound(100, 0.1, 2)", 5, "121"),
         ("2*pi", 5, "6.28319"),
         ("e^2", 5, "7.38906"),

@@ -18,7 +18,7 @@ use crate::server::calculator::within;
 use crate::tool_entry::{CallResult, InForce};
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
-use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
+use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MAX_EXPRESSIONS};
 use service::Backend;
 use service::request::Precision;
 
@@ -38,15 +38,15 @@ impl Arguments for CalculateBatchArguments {
     const FIELDS: &'static [&'static str] = &["expressions", "precision", "timeout"];
 }
 
-/// 1 to [`MOST_EXPRESSIONS`] expressions.
+/// 1 to [`MAX_EXPRESSIONS`] expressions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expressions(pub Vec<String>);
 
 impl<'de> Deserialize<'de> for Expressions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expressions = Vec::<String>::deserialize(deserializer)?;
-        if expressions.is_empty() || expressions.len() > MOST_EXPRESSIONS {
-            let expected = format!("1 to {MOST_EXPRESSIONS} expressions");
+        if expressions.is_empty() || expressions.len() > MAX_EXPRESSIONS {
+            let expected = format!("1 to {MAX_EXPRESSIONS} expressions");
             return Err(de::Error::invalid_length(expressions.len(), &expected.as_str()));
         }
         Ok(Self(expressions))
@@ -166,7 +166,7 @@ impl Arguments for CalculateFunctionsArguments {
 impl BuiltIn for CalculateBatchArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = format!(
-            "Evaluate up to {MOST_EXPRESSIONS} expressions, each as calculate would: each has its own \
+            "Evaluate up to {MAX_EXPRESSIONS} expressions, each as calculate would: each has its own \
              result or error, in the order given, and none sees another's variables. Each has a time of \
              its own, {} s unless told.",
             ENTRY_TIME.as_secs()
@@ -175,7 +175,7 @@ impl BuiltIn for CalculateBatchArguments {
             "type": "object",
             "properties": {
                 "expressions": {
-                    "type": "array", "minItems": 1, "maxItems": MOST_EXPRESSIONS,
+                    "type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS,
                     "items": { "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS },
                     "description": "Mathematical expressions to evaluate"
                 },
