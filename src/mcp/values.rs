@@ -3,7 +3,7 @@
 /// Maximum values of JSON in one message.
 pub const MAX_VALUES: usize = 100_000;
 /// Memory in bytes that each value takes once it is parsed, in addition to its text.
-pub const VALUE_BYTES: usize = 96;
+const VALUE_BYTES: usize = 96;
 
 /// Counts the values in a JSON text before it is parsed. The text may come in pieces. A text that is not JSON is
 /// refused by the parser later.
