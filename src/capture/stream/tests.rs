@@ -177,14 +177,14 @@ async fn flood_output_after_the_end_of_the_command_is_kept_separately() -> io::R
 
 #[tokio::test]
 async fn a_closed_stream_counts_what_it_holds_and_an_open_one_all_that_it_may() -> io::Result<()> {
-    let Made { mut writer, stream, ear } = made(None)?;
+    let TestStream { mut writer, stream, follower } = test_stream(None)?;
     writer.write_all(&pattern(800))?;
     stream.readable().await;
-    stream.look(&ear);
-    let most = u64::try_from(KEPT_BYTES + LATE_BYTES).map_err(io::Error::other)?;
-    assert_eq!((stream.kept_bytes(), stream.max_bytes()), (800, most));
+    stream.look(&follower);
+    let max = u64::try_from(KEPT_BYTES + MAX_LATE_BYTES).map_err(io::Error::other)?;
+    assert_eq!((stream.kept_bytes(), stream.max_bytes()), (800, max));
     drop(writer);
-    stream.to_the_end(&ear).await;
+    stream.to_the_end(&follower).await;
     assert_eq!((stream.kept_bytes(), stream.max_bytes()), (800, 800));
     Ok(())
 }

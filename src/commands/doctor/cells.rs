@@ -7,7 +7,7 @@ use crate::commands::error::CliError;
 use crate::commands::{start, wiring};
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
-use model::job::{JobMode, Place, ProfileName, SessionId, Within, Workspace};
+use model::job::{JobMode, ProfileName, SessionId, StartDirectory, Within, Workspace};
 use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
@@ -146,7 +146,7 @@ pub(super) fn run(socket: OwnedFd, trials: Vec<Trial>) -> Result<CellTrials, Cli
 async fn run_one(link: &Link, grant: Grant, kind: TrialKind) -> (ProbeResult, Option<Receipt>) {
     let within = Within {
         session: SessionId(1),
-        place: Place::Stay,
+        directory: StartDirectory::Stay,
         mode: JobMode::Foreground,
         shell: ShellKind::Bash,
     };
