@@ -349,16 +349,16 @@ fn registers(bytes: &[u8]) {
         i32::from_le_bytes(value.to_le_bytes().first_chunk().copied().unwrap_or_default())
     };
     assert_eq!(int(first), low(first));
-    let wanted = SocketArguments::of(&arguments);
+    let wanted = SocketArguments::from_registers(&arguments);
     assert_eq!((wanted.socket, wanted.address, wanted.length), (low(first), second, low(third)));
     assert!(epoll::watched_files(bytes) <= bytes.split(|byte| *byte == b'\n').count());
 }
 
 fn name(name: &[u8], directory: &[u8]) {
     assert!(names::may_be_same(name, name));
-    let kind = NameClass::of(name);
+    let kind = NameClass::classify(name);
     let same = |other: &[u8]| {
-        let other_kind = NameClass::of(other);
+        let other_kind = NameClass::classify(other);
         let head = |kind| matches!(kind, NameClass::Head { .. });
         // In another spelling it is the same to the host, or more is guarded.
         assert!(
@@ -372,7 +372,7 @@ fn name(name: &[u8], directory: &[u8]) {
         same(&[name, b". "].concat());
         same(&[name, b"::$DATA"].concat());
     }
-    let depth = Depth::of(directory);
+    let depth = Depth::of_path(directory);
     let places = match depth {
         Depth::Without => &[DirectoryClass::WorkTree, DirectoryClass::Headed][..],
         Depth::Top => &[DirectoryClass::Repository],
@@ -389,7 +389,7 @@ fn name(name: &[u8], directory: &[u8]) {
     for path in
         ["/w", "/w/.git", "/w/.git/x", "/w/.git/refs/heads", "/w/.git/logs", "/w/.git/refs/remotes"]
     {
-        let other = Depth::of(path.as_bytes());
+        let other = Depth::of_path(path.as_bytes());
         let there = names::renames((depth, name), (other, name));
         assert_eq!(there, names::renames((other, name), (depth, name)));
     }

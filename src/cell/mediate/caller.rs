@@ -1,4 +1,4 @@
-//! The thread that waits for init to answer its call.
+//! The thread that waits while init answers its call.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,14 +11,14 @@ use super::paths::TargetThread;
 use sys::notify::{self, Notification};
 use sys::{Result, process};
 
-/// State of the umasks of a cell: all processes inherit the supervisor's, until one calls umask(2).
+/// State of the umasks in a cell: all processes inherit the supervisor's, until one calls umask(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Umasks {
     Inherited,
     Various,
 }
 
-/// A call that is being served.
+/// A call that init serves.
 pub struct TargetCall<'c> {
     pub target: TargetThread<'c>,
     pub listener: BorrowedFd<'c>,
@@ -27,7 +27,8 @@ pub struct TargetCall<'c> {
 }
 
 impl TargetCall<'_> {
-    /// Confirms that the caller still waits. Called after each lookup by pid: only then was it the caller's.
+    /// Checks that the caller still waits. Called after each lookup by pid: until then the pid may
+    /// have been reused.
     pub(crate) fn still_waits(&self) -> Result<()> {
         if notify::is_waiting(self.listener, self.notification) {
             Ok(())
@@ -36,8 +37,8 @@ impl TargetCall<'_> {
         }
     }
 
-    /// Sets init's umask to the caller's, so that the kernel applies it, or ignores it where a directory has
-    /// a default ACL (acl(5)).
+    /// Sets init's umask to the caller's. The kernel then applies it as for the caller, and ignores
+    /// it in a directory with a default ACL (acl(5)).
     pub(crate) fn lend_umask(&self) -> Result<()> {
         match self.umasks {
             Umasks::Inherited => {}
@@ -48,8 +49,8 @@ impl TargetCall<'_> {
         Ok(())
     }
 
-    /// Enforces the caller's RLIMIT_FSIZE on a file that grows, as the kernel does: beyond the limit the
-    /// thread gets SIGXFSZ, and the call EFBIG.
+    /// Enforces the caller's RLIMIT_FSIZE on a file that is extended, as the kernel does: beyond
+    /// the limit the thread gets SIGXFSZ, and the call returns EFBIG.
     pub(crate) fn may_grow_to(&self, length: i64) -> Result<()> {
         let limit = process::limit_of(self.target.pid, Resource::RLIMIT_FSIZE)?;
         if u64::try_from(length).is_ok_and(|length| length <= limit) {

@@ -1,7 +1,8 @@
-//! The table of mediated calls: for each, the cells whose filters notify init, and the handler.
+//! The table of mediated calls: the handler of each call, and the cells whose filters notify init
+//! of it.
 //!
-//! Two calls are absent: openat2 gives ENOSYS, as on a kernel without it, and O_TMPFILE makes a file that has
-//! no name until linkat(2).
+//! Two ways to make a file are missing: openat2 returns ENOSYS, as on a kernel without it, and a
+//! file of O_TMPFILE has no name until linkat(2).
 
 use std::collections::BTreeMap;
 
@@ -16,14 +17,15 @@ use model::profile::calls::number;
 use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
 
-/// Answers a call from what its registers hold.
+/// Answers a call, given its registers.
 type Handler = for<'g, 'c> fn(
     &Handlers<'g>,
     &TargetCall<'c>,
     &[u64; 6],
 ) -> std::result::Result<Response, CallError>;
 
-/// A row of the table: a call, the group that says in which cells it is mediated, and its handler.
+/// A row of the table: a call, its group, which decides in which cells it is mediated, and its
+/// handler.
 #[derive(Debug)]
 pub struct Row {
     pub call: &'static str,
@@ -31,23 +33,24 @@ pub struct Row {
     pub handler: Handler,
 }
 
-/// Reason for which a call is mediated, which decides in which cells it is.
+/// Reason why a call is mediated, which decides in which cells that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallGroup {
-    /// It makes a name, or opens a file to write: cells with a guarded grant.
+    /// Makes a name, or opens a file for writing: in cells with a guarded grant.
     Names,
-    /// It names a socket: cells with sockets and a guarded grant.
+    /// Binds a socket to a name: in cells with sockets and a guarded grant.
     Bind,
-    /// It reaches a socket by its name: cells with sockets and a directory of the host.
+    /// Connects to a socket by name: in cells with sockets and a directory of the host.
     Connect,
-    /// It makes an instance of epoll, of which a cell has a few.
+    /// Makes an epoll instance, whose number per cell is limited.
     Epoll,
-    /// It watches a file, which must be the cell's own or granted.
+    /// Watches a file, which must be private to the cell or granted.
     Inotify,
 }
 
 impl CallGroup {
-    /// Returns the system calls that init needs to answer, besides those that every init needs.
+    /// Returns the system calls that init needs to answer calls of this group, in addition to those
+    /// of every init.
     #[must_use]
     pub fn calls(self) -> &'static [Sysno] {
         match self {
@@ -60,10 +63,10 @@ impl CallGroup {
     }
 }
 
-/// The system calls by which init makes names.
+/// The system calls that init needs to make names.
 const MAKING: [Sysno; 18] = [
     Sysno::process_vm_readv,
-    // Which mount a directory is on.
+    // Returns the mount of a directory.
     Sysno::statx,
     Sysno::openat2,
     Sysno::openat,
@@ -76,12 +79,12 @@ const MAKING: [Sysno; 18] = [
     Sysno::mknodat,
     Sysno::symlinkat,
     Sysno::linkat,
-    // The C library's renameat2 makes this of one without flags.
+    // renameat2(2) without flags, as the C library calls it.
     Sysno::renameat,
     Sysno::renameat2,
-    // A file that is renamed by a second name.
+    // Removes the temporary second name of a renamed file.
     Sysno::unlinkat,
-    // A caller's limit on the size of files, and its signal.
+    // Read the caller's file size limit, and signal the caller.
     Sysno::prlimit64,
     Sysno::tgkill,
 ];
@@ -90,7 +93,8 @@ const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
     Row { call, group, handler }
 }
 
-/// Every mediated call. The kernel takes an `int` from the low half of its register, and so do the handlers.
+/// Every mediated call. The kernel reads an `int` from the low half of its register, and so do the
+/// handlers.
 pub static TABLE: [Row; 21] = [
     row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
         handlers.open(caller, here(a), int(b), low(c))
@@ -139,10 +143,10 @@ pub static TABLE: [Row; 21] = [
     }),
     row("umask", CallGroup::Names, |handlers, _, _| Ok(handlers.umask_differs())),
     row("bind", CallGroup::Bind, |handlers, caller, arguments| {
-        sockets::bound(handlers, caller, SocketArguments::of(arguments))
+        sockets::bound(handlers, caller, SocketArguments::from_registers(arguments))
     }),
     row("connect", CallGroup::Connect, |handlers, caller, arguments| {
-        sockets::connected(caller, &handlers.name_guard, SocketArguments::of(arguments))
+        sockets::connected(caller, &handlers.name_guard, SocketArguments::from_registers(arguments))
     }),
     row("epoll_create", CallGroup::Epoll, |handlers, _, &[size, ..]| {
         epoll::create_sized(handlers, int(size))
@@ -155,7 +159,7 @@ pub static TABLE: [Row; 21] = [
     }),
 ];
 
-/// A mediated call of a cell: its number, its row, and the conditions of the profile on its arguments.
+/// A mediated call of a cell: its number, its row, and the profile's conditions on its arguments.
 #[derive(Debug, Clone)]
 pub struct MediatedCall {
     pub number: u32,
@@ -164,25 +168,26 @@ pub struct MediatedCall {
 }
 
 const O_CREAT: u32 = libc::O_CREAT.cast_unsigned();
-/// O_TRUNC is among them: it empties even a file that is opened for reading.
+/// Includes O_TRUNC, which empties even a file that is opened for reading.
 const O_WRITE: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
 const O_TMPFILE: u32 = libc::O_TMPFILE.cast_unsigned();
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 
-/// Takes the calls of a group out of `verdicts`, so that the filter notifies the listener of each. An open that
-/// neither makes a file nor writes stays.
+/// Removes the calls of a group from `verdicts`, so that the filter notifies the listener of each.
+/// An open that neither makes a file nor writes to one keeps a verdict.
 ///
 /// # Errors
-/// ENOTSUP: a verdict on one of them that mediation does not support.
+/// ENOTSUP: mediation does not support one of these verdicts.
 pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<Vec<MediatedCall>> {
     let mut taken = Vec::new();
     for row in TABLE.iter().filter(|row| row.group == group) {
         let Some(number) = number(row.call) else { continue };
         let verdict = match verdicts.get(&number) {
             Some(verdict @ (Verdict::Allow | Verdict::AllowIf(_))) => verdict.clone(),
-            // The profile refuses it.
+            // Refused by the profile.
             Some(Verdict::Errno(_)) | None => continue,
-            // No profile has one of these today; a new one must not pass unnoticed.
+            // No profile has these verdicts today; refuse them so that a new profile cannot bypass
+            // mediation.
             Some(Verdict::AllowOrProbe(..) | Verdict::Answered) => return Err(Errno::ENOTSUP),
         };
         verdicts.remove(&number);
@@ -199,21 +204,21 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
     Ok(taken)
 }
 
-/// Refuses the calls of a group, for cells whose init cannot answer them.
+/// Refuses the calls of a group, in cells whose init cannot answer them.
 pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) {
     for row in TABLE.iter().filter(|row| row.group == group) {
         number(row.call).and_then(|number| verdicts.remove(&number));
     }
 }
 
-/// Adds a condition to the verdict: the flags neither make a file nor write to one. O_TMPFILE makes no name,
-/// and O_PATH opens nothing.
+/// Adds a condition to the verdict: the flags must neither make a file nor write to one. O_TMPFILE
+/// makes no name, and O_PATH opens no file.
 fn unless_it_writes(verdict: &Verdict, flags: u8) -> Verdict {
-    let with = |bits: u32| Test::low(flags, Op::MaskedEq(u64::from(bits)), bits);
+    let has = |bits: u32| Test::low(flags, Op::MaskedEq(u64::from(bits)), bits);
     let harmless = [
         vec![Test::none_of(flags, O_CREAT | O_WRITE)],
-        vec![Test::none_of(flags, O_CREAT), with(O_TMPFILE)],
-        vec![with(O_PATH)],
+        vec![Test::none_of(flags, O_CREAT), has(O_TMPFILE)],
+        vec![has(O_PATH)],
     ];
     let alternatives = match verdict {
         Verdict::AllowIf(alternatives) => alternatives.clone(),
@@ -227,19 +232,19 @@ fn unless_it_writes(verdict: &Verdict, flags: u8) -> Verdict {
     Verdict::AllowIf(all.collect())
 }
 
-/// A path argument: the descriptor to start from, and the address of the text.
+/// A path argument: the descriptor of the directory to start from, and the address of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathArgument {
     pub from: i32,
     pub text: u64,
 }
 
-/// Returns a path argument that starts at the current directory.
+/// Returns a path argument relative to the current directory.
 fn here(text: u64) -> PathArgument {
     PathArgument { from: libc::AT_FDCWD, text }
 }
 
-/// Returns a path argument that starts at a descriptor.
+/// Returns a path argument relative to a descriptor.
 fn at(from: u64, text: u64) -> PathArgument {
     PathArgument { from: int(from), text }
 }
@@ -251,7 +256,7 @@ pub fn int(value: u64) -> i32 {
 }
 
 fn low(value: u64) -> u32 {
-    u32::try_from(value & 0xffff_ffff).unwrap_or_default()
+    u32::try_from(value & 0xffff_ffff).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -259,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_reads_goes_through_and_what_makes_or_writes_is_asked_about() {
+    fn opens_for_reading_are_allowed_and_all_others_are_mediated() {
         let numbers = TABLE.iter().filter_map(|row| number(row.call));
         let mut verdicts: BTreeMap<u32, Verdict> =
             numbers.map(|number| (number, Verdict::Allow)).collect();
@@ -274,9 +279,9 @@ mod tests {
         assert!(!allows(libc::O_CREAT) && !allows(libc::O_RDWR) && !allows(libc::O_WRONLY));
         assert!(!allows(libc::O_DIRECTORY | libc::O_WRONLY) && !allows(libc::O_ACCMODE));
         assert!(!allows(libc::O_RDONLY | libc::O_TRUNC));
-        let asked: Vec<u32> = taken.iter().map(|watched| watched.number).collect();
+        let mediated: Vec<u32> = taken.iter().map(|call| call.number).collect();
         let only_opens = |number: &u32| !verdicts.contains_key(number);
-        assert_eq!(asked.iter().filter(|number| only_opens(number)).count(), asked.len() - 2);
+        assert_eq!(mediated.iter().filter(|number| only_opens(number)).count(), mediated.len() - 2);
     }
 
     #[test]
@@ -294,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_in_one_row_and_every_row_is_a_call_of_some_architecture() {
+    fn every_row_has_a_different_call_that_exists_on_some_architecture() {
         for row in &TABLE {
             assert_eq!(TABLE.iter().filter(|other| other.call == row.call).count(), 1);
             #[cfg(target_arch = "x86_64")]

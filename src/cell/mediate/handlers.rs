@@ -1,4 +1,5 @@
-//! Handlers of the calls that make, rename and open names, and the state that all handlers of a cell share.
+//! Handlers of the calls that make, rename and open names, and the state that all handlers of a
+//! cell share.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use super::guard::NameGuard;
 use super::names::{self, Renames};
 use super::open::{finished, hand_over, later, opened};
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
-use super::pending::{MADE, PendingCalls, Retry, blocked, unblocked};
+use super::pending::{NAME_FLAGS, PendingCalls, Retry, blocked, unblocked};
 use super::rename::rename_file;
 use sys::Result;
 use sys::lookup::{self, Follow};
@@ -25,29 +26,29 @@ use sys::notify::{self, Notification};
 /// Result of one notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
-    /// Answered as the kernel would have done.
+    /// Answered with the result that the kernel would have returned.
     Answered,
-    /// Refused: the name, or the owner of the socket, is guarded.
+    /// Refused by the guard: because of the name, or of the socket's owner.
     Guarded,
-    /// No row of the table applies, and nothing has been answered.
+    /// No row of the table applies, and no answer was sent.
     NotMediated,
 }
 
-/// How init answers a call that succeeded, or one that cannot be answered yet.
+/// How init answers a call that succeeded or must wait.
 pub enum Response {
     /// The call returns 0.
     Done,
-    /// The call returns this descriptor, installed in the caller with the flags that it asked for.
+    /// The call returns this descriptor, installed in the caller with the requested flags.
     Descriptor(OwnedFd, i32),
-    /// The call returns this number, as a connection or a watch does.
+    /// The call returns this number, as for a connection or a watch.
     Value(i64),
-    /// The call waits for another process and is tried again.
+    /// The call must wait for another process and is tried again later.
     Later(Retry),
-    /// The kernel executes the call with its own registers (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
+    /// The kernel executes the call with its original registers (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
     Continue,
 }
 
-/// Why a call failed: refused by the name guard (EPERM, counted), or as the kernel answered.
+/// Why a call failed: refused by the name guard (EPERM, counted), or with an errno of the kernel.
 pub enum CallError {
     Guarded,
     Errno(Errno),
@@ -70,22 +71,23 @@ pub struct Handlers<'a> {
 }
 
 impl<'a> Handlers<'a> {
-    /// Allocates the state in a box, out of line: 27 KiB on the stack would touch pages in every init,
-    /// and most cells mediate nothing.
+    /// Allocates the state on the heap, in a separate function: 27 KiB on the stack would touch
+    /// pages in every init, and most cells mediate no call.
     #[inline(never)]
     pub fn new(mediation: &'a Mediation, proc: OwnedFd) -> Result<Box<Self>> {
         let name_guard = NameGuard::new(mediation, proc)?;
-        // Paths of init's own descriptors are relative to this procfs.
+        // Paths of init's descriptors are relative to this procfs.
         fchdir(&name_guard.proc)?;
         let umasks = Cell::new(Umasks::Inherited);
-        let (instances, pending_calls) = (Instances::default(), PendingCalls::default());
+        let instances = Instances::default();
+        let pending_calls = PendingCalls::default();
         Ok(Box::new(Self { mediation, name_guard, umasks, instances, pending_calls }))
     }
 
     /// Serves a call and answers it, unless the table has no row for it.
     ///
     /// # Errors
-    /// The listener does not take the answer.
+    /// The listener rejects the answer.
     pub fn serve(&mut self, listener: impl AsFd, call: Notification) -> Result<Served> {
         let listener = listener.as_fd();
         let Some(mediated) = self.mediation.find(call) else { return Ok(Served::NotMediated) };
@@ -101,7 +103,7 @@ impl<'a> Handlers<'a> {
                 hand_over(listener, call, &file, flags)?;
             }
             Ok(Response::Later(pending)) => {
-                // Without a free place the caller gets the errno of a call that does not wait.
+                // If too many calls wait already, the caller gets the errno of a non-blocking call.
                 if let Err(errno) = self.pending_calls.park(call, pending) {
                     notify::refuse(listener, call, errno)?;
                 }
@@ -115,7 +117,7 @@ impl<'a> Handlers<'a> {
         Ok(Served::Answered)
     }
 
-    /// Tries again what waits for the other end of a FIFO or of a connection.
+    /// Retries the calls that wait for the other end of a FIFO or of a connection.
     pub(crate) fn retry(&mut self, listener: impl AsFd, is_woken: bool) -> Result<()> {
         self.pending_calls.retry(&self.name_guard.proc, listener.as_fd(), is_woken)
     }
@@ -127,7 +129,7 @@ impl<'a> Handlers<'a> {
         path: PathArgument,
         mode: u32,
     ) -> std::result::Result<Response, CallError> {
-        let spot = self.free(caller, path, NameGuard::is_guarded_directory)?;
+        let spot = self.new_name(caller, path, NameGuard::is_guarded_directory)?;
         caller.lend_umask()?;
         caller.still_waits()?;
         mkdirat(&spot.parent, spot.last()?, Mode::from_bits_truncate(mode))?;
@@ -142,10 +144,11 @@ impl<'a> Handlers<'a> {
         mode: u32,
         device: u64,
     ) -> std::result::Result<Response, CallError> {
-        let spot = self.free(caller, path, NameGuard::is_guarded)?;
+        let spot = self.new_name(caller, path, NameGuard::is_guarded)?;
         caller.lend_umask()?;
         caller.still_waits()?;
-        let (kind, mode) = (SFlag::from_bits_truncate(mode), Mode::from_bits_truncate(mode));
+        let kind = SFlag::from_bits_truncate(mode);
+        let mode = Mode::from_bits_truncate(mode);
         mknodat(&spot.parent, spot.last()?, kind, mode, device)?;
         Ok(Response::Done)
     }
@@ -158,9 +161,11 @@ impl<'a> Handlers<'a> {
         path: PathArgument,
     ) -> std::result::Result<Response, CallError> {
         let content = caller.target.text(content)?;
-        let spot = self.free(caller, path, NameGuard::is_guarded)?;
-        let leads = names::leads_to_caches(content.bytes());
-        if self.name_guard.is_holder(&spot)? || leads && !self.name_guard.is_free(&spot.parent)? {
+        let spot = self.new_name(caller, path, NameGuard::is_guarded)?;
+        let enters_cache = names::leads_to_caches(content.bytes());
+        if self.name_guard.is_holder(&spot)?
+            || enters_cache && !self.name_guard.is_free(&spot.parent)?
+        {
             return Err(CallError::Guarded);
         }
         caller.still_waits()?;
@@ -168,15 +173,15 @@ impl<'a> Handlers<'a> {
         Ok(Response::Done)
     }
 
-    /// Serves umask(2), which the kernel executes: from now on init looks each caller's umask up. Recorded
-    /// before the call continues.
+    /// Serves umask(2). Records that umasks differ, so that init reads each caller's from now on,
+    /// and then lets the kernel execute the call.
     pub(crate) fn umask_differs(&self) -> Response {
         self.umasks.set(Umasks::Various);
         Response::Continue
     }
 
-    /// Returns the place of a new name, if the name may be made.
-    fn free(
+    /// Resolves the path of a new name, and checks that the name may be made.
+    fn new_name(
         &self,
         caller: &TargetCall<'_>,
         path: PathArgument,
@@ -185,7 +190,7 @@ impl<'a> Handlers<'a> {
         let spot = caller.target.spot(path)?;
         if is_guarded(&self.name_guard, &spot)? {
             // An existing name gives EEXIST, as without the guard.
-            return match look(&spot)? {
+            return match kind_of(&spot)? {
                 Some(_) => Err(CallError::Errno(Errno::EEXIST)),
                 None => Err(CallError::Guarded),
             };
@@ -201,8 +206,8 @@ impl<'a> Handlers<'a> {
         flags: i32,
         mode: u32,
     ) -> std::result::Result<Response, CallError> {
-        // The kernel itself says whether these flags exclude each other: kernels differ. It does so before
-        // it looks at the path.
+        // Whether these flags exclude each other depends on the kernel version, so the kernel is
+        // asked. It checks the flags before the path.
         if flags & libc::O_DIRECTORY != 0
             && let Err(Errno::EINVAL) = lookup::open(AT_FDCWD, c"", flags, mode, Follow::Nothing)
         {
@@ -219,7 +224,7 @@ impl<'a> Handlers<'a> {
             FoundFile::Descriptor(number) => return self.reopen(caller, number, flags),
         };
         if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
-            return match look(&spot)? {
+            return match kind_of(&spot)? {
                 None if creates => Err(CallError::Guarded),
                 None => Err(CallError::Errno(Errno::ENOENT)),
                 Some(_) if exclusive => Err(CallError::Errno(Errno::EEXIST)),
@@ -234,7 +239,8 @@ impl<'a> Handlers<'a> {
         opened(&self.name_guard, &spot, flags, mode)
     }
 
-    /// Opens an existing file at a guarded name; for writing only if the host does not obey that file.
+    /// Opens an existing file with a guarded name; for writing only if the host does not obey the
+    /// file.
     fn open_kept(
         &self,
         caller: &TargetCall<'_>,
@@ -244,14 +250,14 @@ impl<'a> Handlers<'a> {
         caller.still_waits()?;
         let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
         if writes && self.name_guard.keeps(spot)? {
-            // The errno of a read-only mount comes first.
+            // The errno of a read-only mount takes precedence.
             opened(&self.name_guard, spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
             return Err(CallError::Guarded);
         }
         opened(&self.name_guard, spot, flags, 0)
     }
 
-    /// Opens the file of one of the caller's descriptors again.
+    /// Reopens the file behind one of the caller's descriptors.
     fn reopen(
         &self,
         caller: &TargetCall<'_>,
@@ -259,7 +265,7 @@ impl<'a> Handlers<'a> {
         flags: i32,
     ) -> std::result::Result<Response, CallError> {
         caller.still_waits()?;
-        let wanted = OFlag::from_bits_retain(unblocked(flags & !MADE));
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS));
         let held = caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
         if fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
             return Err(CallError::Errno(Errno::EISDIR));
@@ -268,7 +274,7 @@ impl<'a> Handlers<'a> {
         if writes && self.name_guard.keeps_file(&held)? {
             return Err(CallError::Guarded);
         }
-        // Through the held file that was checked: the caller may have changed the descriptor since.
+        // Opens the file that was checked: the caller may have replaced its descriptor since.
         match self.name_guard.open_held(&held, wanted) {
             Ok(file) => finished(file, flags),
             Err(errno) if blocked(errno, flags) => later(&self.name_guard, held, flags, errno),
@@ -290,20 +296,20 @@ impl<'a> Handlers<'a> {
             return Err(CallError::Errno(Errno::EINVAL));
         }
         let target = &caller.target;
-        let found = if flags & EMPTY != 0 && target.text(old.text)?.bytes().is_empty() {
+        let source = if flags & EMPTY != 0 && target.text(old.text)?.bytes().is_empty() {
             FoundFile::Descriptor(u32::try_from(old.from).map_err(|_| Errno::ENOENT)?)
         } else if flags & FOLLOW != 0 {
             target.find(old, LastLink::Follow)?
         } else {
             FoundFile::Spot(target.spot(old)?)
         };
-        let to = self.free(caller, new, NameGuard::is_guarded)?;
-        // What gets a second name may be a link.
+        let to = self.new_name(caller, new, NameGuard::is_guarded)?;
+        // The file that gets a second name may be a symbolic link.
         if self.name_guard.is_holder(&to)? {
             return Err(CallError::Guarded);
         }
         caller.still_waits()?;
-        match found {
+        match source {
             // A second name would make the file writable.
             FoundFile::Spot(spot) if self.name_guard.keeps(&spot)? => {
                 return Err(CallError::Guarded);
@@ -317,12 +323,13 @@ impl<'a> Handlers<'a> {
                 if self.name_guard.keeps_file(&held)? {
                     return Err(CallError::Guarded);
                 }
-                // The held file that was checked: the caller may have changed the descriptor since.
+                // Links the file that was checked: the caller may have replaced its descriptor
+                // since.
                 let mut buffer = [0; 64];
-                let own = self.name_guard.own();
-                let entry = own.entry(&mut buffer, format_args!("fd/{}", held.as_raw_fd()))?;
+                let init = self.name_guard.init_thread();
+                let entry = init.entry(&mut buffer, format_args!("fd/{}", held.as_raw_fd()))?;
                 let follow = AtFlags::AT_SYMLINK_FOLLOW;
-                linkat(own.proc, entry, &to.parent, to.last()?, follow)?;
+                linkat(init.proc, entry, &to.parent, to.last()?, follow)?;
             }
         }
         Ok(Response::Done)
@@ -336,7 +343,8 @@ impl<'a> Handlers<'a> {
         new: PathArgument,
         flags: u32,
     ) -> std::result::Result<Response, CallError> {
-        let (from, to) = (caller.target.spot(old)?, caller.target.spot(new)?);
+        let from = caller.target.spot(old)?;
+        let to = caller.target.spot(new)?;
         let flags = RenameFlags::from_bits_retain(flags);
         let swaps = flags.contains(RenameFlags::RENAME_EXCHANGE);
         if self.name_guard.is_guarded(&to)? || (swaps && self.name_guard.is_guarded(&from)?) {
@@ -361,7 +369,7 @@ impl<'a> Handlers<'a> {
             Renames::Files | Renames::Regular if flags.is_empty() => {
                 rename_file(&from, &to, renames)?;
             }
-            // EXDEV makes mv(1) copy, name by name, as between filesystems.
+            // EXDEV makes mv(1) copy each file by name, as between filesystems.
             Renames::Files | Renames::Regular | Renames::Nothing => {
                 return Err(CallError::Errno(Errno::EXDEV));
             }
@@ -397,7 +405,7 @@ impl<'a> Handlers<'a> {
         }
         let write = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = self.name_guard.open_held(&held, write)?;
-        // The open above gives the errno of a read-only mount first.
+        // The open above returns the errno of a read-only mount first.
         if self.name_guard.keeps_file(&held)? {
             return Err(CallError::Guarded);
         }
@@ -409,10 +417,10 @@ impl<'a> Handlers<'a> {
     }
 }
 
-/// Returns the kind of the file at a spot, or none if the name is free.
-pub fn look(spot: &Spot) -> Result<Option<SFlag>> {
+/// Returns the kind of the file at a spot; `None` if the name does not exist.
+pub fn kind_of(spot: &Spot) -> Result<Option<SFlag>> {
     match fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Ok(found) => Ok(Some(SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT))),
+        Ok(status) => Ok(Some(SFlag::from_bits_truncate(status.st_mode & libc::S_IFMT))),
         Err(Errno::ENOENT) => Ok(None),
         Err(errno) => Err(errno),
     }

@@ -1,7 +1,7 @@
-//! Watches of inotify(7): on a cell's own filesystems and in its grants, nowhere else.
+//! Limits inotify(7) watches to a cell's private filesystems and its grants.
 //!
-//! Other files that a cell shares with the host are the host's own inodes, or those of all cells of a template:
-//! a watch there would show which files others read, write and execute.
+//! Other files of a cell are inodes of the host, or are shared by all cells of a template: a watch
+//! would reveal which files other processes read, write and execute.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -17,7 +17,7 @@ use super::paths::{FoundFile, LastLink};
 use sys::lookup::{self, Follow};
 use sys::{Result, process, watch};
 
-/// The system calls by which init adds watches, besides those it always needs.
+/// The system calls by which init adds watches, in addition to those of every init.
 pub const CALLS: [Sysno; 10] = [
     Sysno::process_vm_readv,
     Sysno::pidfd_open,
@@ -31,7 +31,7 @@ pub const CALLS: [Sysno; 10] = [
     Sysno::inotify_add_watch,
 ];
 
-/// Serves inotify_add_watch(2), on the inode that was checked.
+/// Serves inotify_add_watch(2), and watches the inode that was checked.
 pub fn add_watch(
     handlers: &Handlers<'_>,
     caller: &TargetCall<'_>,
@@ -47,7 +47,7 @@ pub fn add_watch(
     let held = match target.find(path, links)? {
         FoundFile::Spot(spot) => {
             let hold = libc::O_PATH | libc::O_CLOEXEC;
-            // A path that ends in a slash or a dot leads to a directory, or nowhere.
+            // A path that ends in a slash or a dot names a directory, or nothing.
             let (more, follow) = match spot.is_no_file() {
                 true => (0, Follow::Texts),
                 false => (libc::O_NOFOLLOW, Follow::Nothing),
@@ -63,14 +63,16 @@ pub fn add_watch(
         return Err(CallError::Guarded);
     }
     let mut entry = [0; 64];
-    // From the procfs, which is the current directory.
-    let entry =
-        handlers.name_guard.own().entry(&mut entry, format_args!("fd/{}", held.as_raw_fd()))?;
+    // Relative to the procfs, which is the current directory.
+    let entry = handlers
+        .name_guard
+        .init_thread()
+        .entry(&mut entry, format_args!("fd/{}", held.as_raw_fd()))?;
     let watch = watch::add(&instance, entry, mask & !libc::IN_DONT_FOLLOW)?;
     Ok(Response::Value(i64::from(watch)))
 }
 
-/// Returns true if the file is the cell's own or granted.
+/// Returns true if the file is private to the cell or granted.
 fn may_watch(handlers: &Handlers<'_>, held: &OwnedFd) -> Result<bool> {
     if handlers.name_guard.is_own(held)? {
         return Ok(true);
@@ -80,7 +82,7 @@ fn may_watch(handlers: &Handlers<'_>, held: &OwnedFd) -> Result<bool> {
     Ok(handlers.mediation.granted.iter().any(|granted| lies_in(path, granted)))
 }
 
-/// Returns true if an absolute path is another one, or lies beneath it.
+/// Returns true if an absolute path equals another one or lies below it.
 #[must_use]
 pub fn lies_in(path: &[u8], granted: &[u8]) -> bool {
     let mut here = names::parts(path);
@@ -92,7 +94,7 @@ mod tests {
     use super::lies_in;
 
     #[test]
-    fn only_what_is_granted_and_what_is_beneath_lies_in_a_grant() {
+    fn only_a_grant_and_paths_below_it_lie_in_the_grant() {
         for inside in ["/workspace", "/workspace/a/b", "/workspace/x (deleted)"] {
             assert!(lies_in(inside.as_bytes(), b"/workspace"), "{inside}");
         }

@@ -1,4 +1,4 @@
-//! The one reader of a cell's notifications: finds the answer to each, and counts refusals.
+//! The only reader of a cell's notifications: answers each of them, and counts refusals.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -17,38 +17,40 @@ use model::profile::{calls, floor};
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
-/// The memory of a cell, for the calls whose answer depends on it.
+/// The cell's memory, which some answers depend on.
 pub(crate) trait Memory {
-    /// Returns the bytes that the cell may use.
+    /// Returns the cell's memory limit in bytes.
     fn limit(&self) -> u64;
 
-    /// Grants `length` bytes of shared memory to a thread of the cell. Returns false if there is no room.
+    /// Grants `length` bytes of shared memory to a thread of the cell. Returns false if the limit
+    /// would be exceeded.
     fn grant_shared(&mut self, thread: i32, length: u64) -> Result<bool>;
 }
 
 /// The reader of one cell's notifications.
 #[derive(Debug)]
 pub(crate) struct Mediator<'a> {
-    /// Listener of the payload's filter, until no process is left under it.
+    /// Listener of the payload's filter, as long as processes run under it.
     listener: Option<OwnedFd>,
     mediation: Option<&'a Mediation>,
-    /// A procfs that is mounted nowhere, until the handlers have it.
+    /// A procfs outside of every mount tree, until the handlers take it.
     procfs: Option<OwnedFd>,
     /// Made before the first mediated call, or with it.
     handlers: Option<Box<Handlers<'a>>>,
-    /// Number of sysinfo(2), if the profile has init answer it.
+    /// Number of sysinfo(2), if init answers it for this profile.
     sysinfo: Option<u32>,
-    /// Number of mmap(2), of which the filter asks only for shared memory without a file and for huge pages.
+    /// Number of mmap(2). The filter notifies only of shared memory without a file, and of huge
+    /// pages.
     shared_memory: Option<u32>,
     clocks: Clocks,
-    /// Calls whose paths are recorded for `profile learn`, and which the kernel then executes.
+    /// Calls whose paths are recorded for `profile learn` before the kernel executes them.
     recorded: &'a [PathCall],
     recorder: Option<Recorder<'a>>,
     refusals: Refusals,
 }
 
 impl<'a> Mediator<'a> {
-    /// Prepares to answer. The handlers are made now if the cell has a directory of the host.
+    /// Prepares to answer. Makes the handlers now if the cell has a directory of the host.
     ///
     /// # Errors
     /// The handlers cannot be made.
@@ -77,11 +79,11 @@ impl<'a> Mediator<'a> {
             interrupt::prepare()?;
             mediator.make_handlers(mediation)?;
         }
-        // Without a procfs the payload's probe shows it.
+        // A missing procfs is detected by the payload's probe.
         Ok(mediator)
     }
 
-    /// Takes the listener of the payload's filter; none if its side was closed.
+    /// Sets the listener of the payload's filter; `None` if the payload closed its end.
     pub(crate) fn attach(&mut self, listener: Option<OwnedFd>) {
         self.listener = listener;
         if let (Some(listener), Some(_)) = (&self.listener, &self.handlers) {
@@ -97,12 +99,12 @@ impl<'a> Mediator<'a> {
     /// Reads one notification and answers it.
     ///
     /// # Errors
-    /// The listener does not take the answer.
+    /// The listener rejects the answer.
     pub(crate) fn serve(&mut self, events: PollFlags, memory: &mut impl Memory) -> Result<()> {
         if events.is_empty() {
             return Ok(());
         }
-        // Not kept on a hangup: the payload and all its children have ended.
+        // Dropped on a hangup: the payload and all its descendants have ended.
         let Some(listener) = self.listener.take() else { return Ok(()) };
         if !events.contains(PollFlags::POLLIN) {
             return Ok(());
@@ -114,7 +116,8 @@ impl<'a> Mediator<'a> {
         Ok(())
     }
 
-    /// Answers a call: by init's own account, by the kernel once it is recorded, by its handler, or with EPERM.
+    /// Answers a call: by init's account of memory, by the kernel after recording, by its handler,
+    /// or with EPERM.
     fn answer(
         &mut self,
         listener: BorrowedFd<'_>,
@@ -126,9 +129,10 @@ impl<'a> Mediator<'a> {
         }
         if Some(call.number) == self.shared_memory {
             let [_, length, _, flags, ..] = call.arguments;
-            // No account has huge pages. A host that has none answers ENOMEM too.
+            // No account covers huge pages. A host without them returns ENOMEM too.
             let is_huge = flags & u64::from(libc::MAP_HUGETLB.cast_unsigned()) != 0;
-            // The kernel executes the call that was checked: it has no pointer, and its registers do not change.
+            // The kernel executes the call that was checked: it has no pointers, and its registers
+            // cannot change.
             return match !is_huge && memory.grant_shared(call.pid, length)? {
                 true => notify::proceed(listener, call),
                 false => notify::refuse(listener, call, Errno::ENOMEM),
@@ -158,7 +162,7 @@ impl<'a> Mediator<'a> {
             return Ok(Served::NotMediated);
         };
         if self.handlers.is_none() {
-            // If the handlers cannot be made, the call is refused; the cell goes on.
+            // If the handlers cannot be made, only this call fails; the cell continues.
             if let Err(errno) = self.make_handlers(mediation) {
                 notify::refuse(listener, call, errno)?;
                 return Ok(Served::Answered);
@@ -171,10 +175,10 @@ impl<'a> Mediator<'a> {
         }
     }
 
-    /// Tries pending calls again; `is_woken`, where a descriptor of theirs is ready.
+    /// Retries pending calls. `is_woken`: one of their descriptors is ready.
     ///
     /// # Errors
-    /// The listener does not take an answer.
+    /// The listener rejects an answer.
     pub(crate) fn retry(&mut self, is_woken: bool) -> Result<()> {
         match (&self.listener, &mut self.handlers) {
             (Some(listener), Some(handlers)) => handlers.retry(listener, is_woken),
@@ -182,12 +186,12 @@ impl<'a> Mediator<'a> {
         }
     }
 
-    /// Returns the descriptors that become writable when a pending call is to be tried again.
+    /// Returns the descriptors that become writable when a pending call should be retried.
     pub(crate) fn waited(&self) -> Vec<BorrowedFd<'_>> {
         self.handlers.as_ref().map_or_else(Vec::new, |handlers| handlers.pending_calls.waited())
     }
 
-    /// Returns the longest time until pending calls must be tried again whatever their descriptors.
+    /// Returns the maximum time until pending calls must be retried even if no descriptor is ready.
     pub(crate) fn pending_timeout(&self) -> Option<Duration> {
         self.handlers.as_ref().and_then(|handlers| handlers.pending_calls.timeout())
     }
@@ -197,7 +201,7 @@ impl<'a> Mediator<'a> {
         &self.refusals
     }
 
-    /// Counts refused calls anew.
+    /// Resets the counts of refused calls.
     pub(crate) fn forget_refusals(&mut self) {
         self.refusals = Refusals::default();
     }
@@ -205,7 +209,7 @@ impl<'a> Mediator<'a> {
     fn make_handlers(&mut self, mediation: &'a Mediation) -> Result<()> {
         let proc = match self.procfs.take() {
             Some(proc) => proc,
-            // A cell with a directory of the host has one of its own, which is mounted nowhere.
+            // A cell with a directory of the host needs a procfs that its programs cannot reach.
             None if mediation.has_directory() => return Err(Errno::EPERM),
             None => {
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;

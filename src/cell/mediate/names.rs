@@ -1,6 +1,7 @@
-//! The guarded names: those that programs of the host run or obey by themselves, and the places where they do.
+//! The guarded names: those that programs of the host run or obey by themselves, and the
+//! directories where they do.
 
-/// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
+/// Names that editors, shells, agents and version control run or obey in any directory, each with
 /// the reason why it is guarded.
 pub const OBEYED: [(&str, &str); 47] = [
     (".envrc", "direnv runs it as a shell script, once allowed"),
@@ -51,25 +52,25 @@ pub const OBEYED: [(&str, &str); 47] = [
     (".pi", "pi loads its extensions"),
     (".repo", "repo runs the program in it"),
 ];
-/// Directories in which agents run hooks, and much else is daily work: [`HOOKS`] in them is guarded, and they come
-/// into being as directories and by their own name alone.
+/// Directories in which agents run hooks, but which are otherwise used in daily work: only
+/// [`HOOKS`] in them is guarded. They can only be made as directories, and by their exact name.
 pub const HOLDERS: [&str; 2] = [".github", ".clinerules"];
 pub const HOOKS: &str = "hooks";
-/// How the names begin that init gives to a file for a moment: no cell may make one. Git passes over a
-/// reference that begins with a dot. The clerk, a program of the cell, begins its own with `.cofferdam-`.
-pub const OWN: &str = ".cofferdam.";
-/// The directory of the workspaces' caches, in the user's: no link in a guarded grant may have it in its text. Any name
-/// may be made in a cache, and a program of the host that followed such a link would obey what is there.
+/// Prefix of the temporary names that init makes; no cell may make one. Git ignores references that
+/// begin with a dot. The clerk, a program of the cell, uses the prefix `.cofferdam-`.
+pub const INIT_PREFIX: &str = ".cofferdam.";
+/// The user's directory of workspace caches: no link in a guarded grant may have it in its text.
+/// Any name may be made in a cache, and a program of the host that followed such a link would obey
+/// it.
 pub const CACHES: &str = "cofferdam-caches";
-/// A repository's own directory, or the file that stands for it.
+/// The directory of a repository, or the file that points to it.
 pub const GIT: &str = ".git";
-/// The file that makes a directory a repository to git, together with `objects` and `refs`, which many
-/// directories have (git's is_git_directory). Without it the other parts mean nothing.
+/// The file that makes a directory a repository to git, together with `objects` and `refs`, which
+/// many directories have (git's is_git_directory). Without it the other parts have no effect.
 pub const HEAD: &str = "HEAD";
-/// Parts of a repository that git runs or obeys.
-/// `commondir`, which a linked worktree's has, names where git finds its hooks and its `config`.
-/// The locks become what they are named after: git writes a new configuration there, and renames.
-/// Lazygit runs the commands that its own file names.
+/// Parts of a repository that git runs or obeys. `commondir`, in a linked worktree, names where git
+/// finds its hooks and its `config`. Git writes a new configuration to a lock file and renames it,
+/// so that the locks are guarded too. Lazygit runs the commands of `lazygit.yml`.
 pub const GIT_PARTS: [&str; 7] = [
     HOOKS,
     "config",
@@ -81,45 +82,49 @@ pub const GIT_PARTS: [&str; 7] = [
 ];
 pub const COMMONDIR: &str = "commondir";
 pub(crate) const OBJECTS: &str = "objects";
-/// Chooses, in a repository's `info`, which of the configured programs sees a file. Git makes no other
-/// file of this name in a repository, and a directory that has one could become `info`.
+/// Chooses, in a repository's `info`, which of the configured programs processes a file. Git makes
+/// no other file of this name in a repository, and a directory that contains one could be renamed
+/// to `info`.
 pub const ATTRIBUTES: &str = "attributes";
-/// Names, in a repository's `objects/info`, further directories of the host that git reads objects from. Git makes no
-/// other file of this name either.
+/// Names, in a repository's `objects/info`, more directories of the host from which git reads
+/// objects. Git makes no other file of this name in a repository.
 pub(crate) const ALTERNATES: &str = "alternates";
 
-/// Directories of a repository with remotes in older forms, a file each: git fetches from and pushes to what a file
-/// names, as to a configured remote (gitrepository-layout(5)). Among references they are names like any others.
+/// Directories of a repository with remotes in an older format, one file each: git fetches from and
+/// pushes to the URL in the file, as with a configured remote (gitrepository-layout(5)). Among
+/// references these are ordinary names.
 pub const OLD_REMOTES: [&str; 2] = ["remotes", "branches"];
-/// The directory of [`ATTRIBUTES`] in a repository. As a link it would have git find others.
+/// The directory of [`ATTRIBUTES`] in a repository. If it were a link, git would find other
+/// attributes.
 pub const INFO: &str = "info";
 
-/// Returns true if a filesystem may take `name` for `word`, also in doubt.
+/// Returns true if a filesystem might treat `name` and `word` as the same name.
 #[must_use]
 pub fn may_be(name: &[u8], word: &str) -> bool {
     may_be_same(name, word.as_bytes())
 }
 
-/// Most letters of a name that [`NameClass::of`] compares: more than the longest word above has.
-const MOST_LETTERS: usize = 24;
+/// Maximum number of letters that [`NameClass::classify`] compares: more than the longest word
+/// above has.
+const MAX_LETTERS: usize = 24;
 
-/// A name that was folded once, for a comparison with many words.
+/// A name that is folded once, for comparisons with many words.
 struct Letters {
-    bytes: [u8; MOST_LETTERS],
-    /// Number of letters; none if there are more than any word has.
+    bytes: [u8; MAX_LETTERS],
+    /// Number of letters; `None` if there are more than any word has.
     length: Option<usize>,
 }
 
 impl Letters {
-    fn of(name: &[u8]) -> Self {
-        let mut bytes = [0; MOST_LETTERS];
+    fn fold(name: &[u8]) -> Self {
+        let mut bytes = [0; MAX_LETTERS];
         let mut letters = folded(name);
         let mut length = 0;
         for (slot, letter) in bytes.iter_mut().zip(&mut letters) {
             *slot = letter;
             length += 1;
         }
-        let is_whole = length < MOST_LETTERS;
+        let is_whole = length < MAX_LETTERS;
         Self { bytes, length: is_whole.then_some(length) }
     }
 
@@ -129,18 +134,19 @@ impl Letters {
     }
 }
 
-/// Returns true if a filesystem may take two names for one: letters in either case, parts that Windows'
-/// filesystems leave out (trailing dots and blanks, `:` and the rest), letters that Unicode's folding drops or
-/// turns into ASCII, and the short name that VFAT gives to `word`.
+/// Returns true if a filesystem might treat two names as the same. Covers upper and lower case,
+/// parts that Windows' filesystems ignore (trailing dots and blanks, `:` and the rest), letters
+/// that Unicode's case folding drops or maps to ASCII, and the short name that VFAT gives to
+/// `word`.
 #[must_use]
 pub fn may_be_same(name: &[u8], word: &[u8]) -> bool {
     folded(name).eq(folded(word)) || may_be_short(name, word)
 }
 
-/// Folds a name to lower case ASCII; letters that do not fold to ASCII are left out.
+/// Folds a name to lower case ASCII, and skips letters that have no ASCII form.
 fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     let stem = name.split(|byte| *byte == b':').next().unwrap_or_default();
-    let mut rest = stem.trim_suffix_of(b". ");
+    let mut rest = stem.trim_end_bytes(b". ");
     let mut more: &[u8] = b"";
     std::iter::from_fn(move || {
         loop {
@@ -148,8 +154,8 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
                 more = after;
                 return Some(*byte);
             }
-            // All that folds to ASCII letters (CaseFolding.txt, C and F): the long s, the Kelvin
-            // sign, the sharp s and the ligatures.
+            // All characters that fold to ASCII letters (CaseFolding.txt, C and F): the long s, the
+            // Kelvin sign, the sharp s and the ligatures.
             let step: (&[u8], &[u8]) = match rest {
                 [0xc5, 0xbf, after @ ..] => (b"s", after),
                 [0xe2, 0x84, 0xaa, after @ ..] => (b"k", after),
@@ -172,11 +178,11 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Returns true if a name has the shape of a short name for `word`, as `GIT~1` for `.git` (vfat): first
-/// letters, perhaps a hash of four digits, a tilde and a number.
+/// Returns true if a name has the form of VFAT's short name for `word`, such as `GIT~1` for `.git`:
+/// first letters, perhaps a hash of four digits, a tilde and a number.
 fn may_be_short(name: &[u8], word: &[u8]) -> bool {
     let letters = word.iter().skip_while(|byte| **byte == b'.').take_while(|byte| **byte != b'.');
-    // Most names end here, before they are looked through.
+    // A fast exit for most names.
     let first = name.iter().zip(letters.clone()).take(2);
     if first.filter(|(a, b)| a.eq_ignore_ascii_case(b)).count() < 2 {
         return false;
@@ -199,40 +205,41 @@ pub fn is_obeyed(name: &[u8]) -> bool {
     OBEYED.iter().any(|(word, _)| may_be(name, word))
 }
 
-/// Returns true if a directory, by its path, is one of [`HOLDERS`] and a name in it [`HOOKS`].
+/// Returns true if the directory at this path is one of [`HOLDERS`] and `name` is [`HOOKS`].
 #[must_use]
 pub(crate) fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
     let holder = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     may_be(name, HOOKS) && HOLDERS.iter().any(|word| may_be(holder, word))
 }
 
-/// Returns true if a path has a part that the host obeys wherever it lies, or hooks of an agent.
+/// Returns true if a part of a path is obeyed in any directory, or is a hooks directory of an
+/// agent.
 #[must_use]
 pub fn has_obeyed(path: &[u8]) -> bool {
-    let mut before: &[u8] = b"";
+    let mut parent: &[u8] = b"";
     parts(path).any(|part| {
-        let is_guarded = is_obeyed(part) || is_hooks(before, part);
-        before = part;
+        let is_guarded = is_obeyed(part) || is_hooks(parent, part);
+        parent = part;
         is_guarded
     })
 }
 
-/// Returns true if a name may be one of those that the operator guards.
+/// Returns true if a name matches one that the operator guards.
 #[must_use]
 pub fn is_one_of(words: &[Vec<u8>], name: &[u8]) -> bool {
     words.iter().any(|word| may_be_same(name, word))
 }
 
-/// Returns true for most names that are no word above, by their first letter. A short name needs a tilde, and a
-/// name that does not begin with an ASCII letter or digit is left to the folding.
+/// Returns true for most unguarded names, judging by the first letter. Short names have a tilde,
+/// and names that do not begin with an ASCII letter or digit must be folded first.
 fn is_plain(name: &[u8]) -> bool {
-    const FIRST_OF_PARTS: [u8; 8] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l'];
+    const FIRST_LETTERS: [u8; 8] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l'];
     name.first().is_some_and(|first| {
-        first.is_ascii_alphanumeric() && !FIRST_OF_PARTS.contains(&first.to_ascii_lowercase())
+        first.is_ascii_alphanumeric() && !FIRST_LETTERS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')
 }
 
-/// Returns true if the text of a link may lead the host into a cache.
+/// Returns true if a link with this text may lead the host into a cache.
 #[must_use]
 pub(crate) fn leads_to_caches(text: &[u8]) -> bool {
     parts(text).any(|part| may_be(part, CACHES))
@@ -243,12 +250,12 @@ pub fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
-trait TrimSuffix {
-    fn trim_suffix_of(&self, set: &[u8]) -> &[u8];
+trait TrimEnd {
+    fn trim_end_bytes(&self, set: &[u8]) -> &[u8];
 }
 
-impl TrimSuffix for [u8] {
-    fn trim_suffix_of(&self, set: &[u8]) -> &[u8] {
+impl TrimEnd for [u8] {
+    fn trim_end_bytes(&self, set: &[u8]) -> &[u8] {
         let mut rest = self;
         while let [before @ .., last] = rest
             && set.contains(last)
@@ -259,18 +266,19 @@ impl TrimSuffix for [u8] {
     }
 }
 
-/// Class of a name for the guard.
+/// The guard's classification of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameClass {
     /// Not guarded.
     Plain,
-    /// Obeyed wherever it lies.
+    /// Obeyed in any directory.
     Obeyed,
-    /// [`HEAD`], in this spelling or in other letters, which matters on a filesystem that ignores case.
+    /// [`HEAD`]: in this spelling, or in another one that a case-insensitive filesystem treats as
+    /// the same.
     Head {
         exact: bool,
     },
-    /// Obeyed within a repository.
+    /// Obeyed inside a repository.
     Part,
     Commondir,
     Objects,
@@ -280,20 +288,20 @@ pub enum NameClass {
     Holder,
     /// One of [`OLD_REMOTES`].
     OldRemotes,
-    /// [`INFO`], which may be a directory and nothing else.
+    /// [`INFO`], which may only be a directory.
     Info,
 }
 
 impl NameClass {
     #[must_use]
-    pub fn of(name: &[u8]) -> Self {
+    pub fn classify(name: &[u8]) -> Self {
         if is_plain(name) {
             return Self::Plain;
         }
-        let letters = Letters::of(name);
+        let letters = Letters::fold(name);
         let is = |word: &str| letters.may_be(word) || may_be_short(name, word.as_bytes());
-        let is_own = || folded(name).take(OWN.len()).eq(OWN.bytes());
-        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) || is_own() {
+        let is_init_name = || folded(name).take(INIT_PREFIX.len()).eq(INIT_PREFIX.bytes());
+        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) || is_init_name() {
             Self::Obeyed
         } else if is(HEAD) {
             Self::Head { exact: name == HEAD.as_bytes() }
@@ -317,42 +325,44 @@ impl NameClass {
     }
 }
 
-/// Class of the directory that a name is made in.
+/// The guard's classification of the directory that contains a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DirectoryClass {
-    /// Outside of every repository's own directory.
+    /// Outside of every repository's directory.
     WorkTree,
-    /// The same, with a `HEAD` in it: a bare repository, or what could become one.
+    /// The same, but with a `HEAD` in it: a bare repository, or a directory that could become one.
     Headed,
-    /// The top of a repository's own directory.
+    /// The top of a repository's directory.
     Repository,
-    /// Git's files of branches and tags: these may have the name of a part of a repository, but not `HEAD`.
+    /// Git's files of branches and tags: these may have the name of a repository part, but not
+    /// `HEAD`.
     Branches,
-    /// Places of a `HEAD` of git, of a remote or among the logs.
+    /// Directories in which git makes a `HEAD`, for a remote or in the logs.
     Remotes,
     /// Elsewhere among references and their logs.
     References,
-    /// Elsewhere below a repository's own directory.
+    /// Elsewhere below a repository's directory.
     Inside,
 }
 
 impl DirectoryClass {
-    /// Returns true if a name of this kind must not be made in it.
+    /// Returns true if a name of this class must not be made in the directory.
     ///
-    /// Among references this depends on the path alone and not on the files there: two cells, or a cell and
-    /// the host, could each make one part of a repository between the other's check and act.
+    /// Among references the answer depends only on the path and not on existing files: two cells,
+    /// or a cell and the host, could otherwise each make one part of a repository between the
+    /// other's check and its call.
     #[must_use]
     pub fn refuses(self, kind: NameClass) -> bool {
         match (kind, self) {
             (NameClass::Plain | NameClass::Holder, _) => false,
             (NameClass::Obeyed, _) => true,
-            (NameClass::Attributes, place) => matches!(place, Self::Repository | Self::Inside),
-            (NameClass::OldRemotes | NameClass::Info, place) => {
-                matches!(place, Self::Headed | Self::Repository | Self::Inside)
+            (NameClass::Attributes, _) => matches!(self, Self::Repository | Self::Inside),
+            (NameClass::OldRemotes | NameClass::Info, _) => {
+                matches!(self, Self::Headed | Self::Repository | Self::Inside)
             }
             (NameClass::Part, Self::Branches | Self::WorkTree) => false,
             (NameClass::Head { .. }, Self::Remotes | Self::Repository) => false,
-            // No reference is a repository without one of these.
+            // References cannot become a repository without one of these.
             (
                 NameClass::Objects | NameClass::Commondir,
                 Self::Branches | Self::Remotes | Self::References,
@@ -375,21 +385,22 @@ impl DirectoryClass {
     }
 }
 
-/// Position of a directory relative to the first `.git` in its path, which decides its [`DirectoryClass`].
+/// Position of a directory relative to the first `.git` in its path, which decides its
+/// [`DirectoryClass`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// There is none.
+    /// The path has no `.git`.
     Without,
-    /// It ends with it.
+    /// The path ends with the first `.git`.
     Top,
     Inside,
-    /// `refs` itself, and `logs/refs`.
+    /// `refs`, and `logs/refs`.
     Refs,
-    /// `logs` itself.
+    /// `logs`.
     Logs,
-    /// `refs/heads`, `refs/tags` and all below, and the same among the logs.
+    /// `refs/heads`, `refs/tags` and everything below, and the same in the logs.
     Branches,
-    /// `refs/remotes` and all below, and the same among the logs.
+    /// `refs/remotes` and everything below, and the same in the logs.
     Remotes,
     /// Elsewhere below `refs` or `logs`.
     References,
@@ -397,11 +408,11 @@ pub enum Depth {
 
 impl Depth {
     #[must_use]
-    pub fn of(path: &[u8]) -> Self {
+    pub fn of_path(path: &[u8]) -> Self {
         parts(path).fold(Self::Without, Self::below)
     }
 
-    /// Returns the depth of a directory of this name in a directory of this depth.
+    /// Returns the depth of the subdirectory `name`.
     #[must_use]
     pub fn below(self, name: &[u8]) -> Self {
         match self {
@@ -411,7 +422,7 @@ impl Depth {
             Self::Top | Self::Inside if may_be(name, "logs") => Self::Logs,
             Self::Top | Self::Inside => Self::Inside,
             Self::Logs if may_be(name, "refs") => Self::Refs,
-            // In another spelling it may be the same directory: it gets the rights of neither.
+            // Another spelling may name the same directory, so that it gets the rights of neither.
             Self::Refs if matches!(name, b"heads" | b"tags") => Self::Branches,
             Self::Refs if name == b"remotes" => Self::Remotes,
             Self::Refs | Self::Logs | Self::References => Self::References,
@@ -420,7 +431,7 @@ impl Depth {
         }
     }
 
-    /// Returns true if references and their logs are here.
+    /// Returns true if references or their logs are stored here.
     fn is_of_references(self) -> bool {
         match self {
             Self::Refs | Self::Logs | Self::Branches | Self::Remotes | Self::References => true,
@@ -429,26 +440,30 @@ impl Depth {
     }
 }
 
-/// Kinds of files that may be renamed from one place to another.
+/// Kinds of files that may be renamed from one directory to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renames {
-    /// Any file: all names below it stay in places of the same kind.
+    /// Any file: the names inside it stay in directories of the same class.
     Anything,
-    /// Files other than directories: git moves logs so.
+    /// Files other than directories; git moves logs this way.
     Files,
-    /// Regular files alone.
+    /// Only regular files.
     Regular,
     Nothing,
 }
 
-/// Decides which files may be renamed from one directory and name to another. A remote's directory may hold a
-/// `HEAD` and one of branches a `config`, and elsewhere the two would be half a repository.
+/// Decides which files may be renamed from one directory and name to another. A remote's directory
+/// may contain a `HEAD`, and one of branches a `config`: elsewhere these would be parts of a
+/// repository.
 #[must_use]
-pub fn renames((from, name): (Depth, &[u8]), (to, new): (Depth, &[u8])) -> Renames {
+pub fn renames(source: (Depth, &[u8]), target: (Depth, &[u8])) -> Renames {
+    let (from, name) = source;
+    let (to, new) = target;
     if from == Depth::Without && to == Depth::Without {
         return Renames::Anything;
     }
-    let (before, after) = (from.below(name), to.below(new));
+    let before = from.below(name);
+    let after = to.below(new);
     if before == after && from != Depth::Without && to != Depth::Without {
         Renames::Anything
     } else if from.is_of_references() && to.is_of_references() {

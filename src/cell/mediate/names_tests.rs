@@ -1,35 +1,35 @@
-//! Claims about the names that are guarded, and where.
+//! Tests of which names are guarded, and in which directories.
 
 use super::*;
 
 #[test]
-fn a_name_is_known_however_a_filesystem_may_spell_it() {
+fn a_guarded_name_is_recognised_in_every_spelling_of_a_filesystem() {
     let spellings =
         [".git", ".GIT", ".Git", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".g\u{200c}it"];
     for name in spellings {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Obeyed, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
-    assert_eq!(NameClass::of(".v\u{17f}code".as_bytes()), NameClass::Obeyed);
+    assert_eq!(NameClass::classify(".v\u{17f}code".as_bytes()), NameClass::Obeyed);
     for name in ["hoo\u{212a}s", "con\u{fb01}g", "config.lock", "CONFIG~1.WOR"] {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Part, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Part, "{name}");
     }
     for name in ["git~1", "GIT~2", "GI3F2A~1", "VSCODE~1", "mcp~1.jso"] {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Obeyed, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
     for name in ["git~", "git~x", "g~1", "digit~1", ".envrc.~1~", "gist~1"] {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Plain, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Plain, "{name}");
     }
     let named = "\u{e4}.h\u{fc}sky".as_bytes();
     assert!(may_be_same(named, named) && !may_be_same(b".husk", named));
     for name in ["git", ".gitignore", ".envrc.example", "envrc", "..git", ""] {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Plain, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Plain, "{name}");
     }
 }
 
 #[test]
 fn hooks_of_agents_are_guarded_in_their_directories_and_nowhere_else() {
     for name in [".github", ".GitHub", ".clinerules", "GITHUB~1"] {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Holder, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Holder, "{name}");
     }
     for (path, is_guarded) in [
         ("/workspace/.github/hooks", true),
@@ -44,7 +44,7 @@ fn hooks_of_agents_are_guarded_in_their_directories_and_nowhere_else() {
 }
 
 #[test]
-fn a_name_of_any_length_is_folded_whole_and_once() {
+fn a_name_of_any_length_is_folded_completely() {
     let nothing = "\u{200c}".repeat(60);
     for (name, kind) in [
         (format!(".g{nothing}it"), NameClass::Obeyed),
@@ -53,32 +53,36 @@ fn a_name_of_any_length_is_folded_whole_and_once() {
         (format!("config.worktree.lock{nothing}more"), NameClass::Plain),
         (format!(".git{}", "t".repeat(200)), NameClass::Plain),
     ] {
-        assert_eq!(NameClass::of(name.as_bytes()), kind, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), kind, "{name}");
     }
     for name in [".cofferdam.1-2", ".CofferDam.x"] {
-        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Obeyed, "{name}");
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
-    assert_eq!(NameClass::of(b".cofferdam"), NameClass::Plain);
-    assert_eq!(NameClass::of(b".cofferdam-0123456789abcdef"), NameClass::Plain, "of the clerk");
+    assert_eq!(NameClass::classify(b".cofferdam"), NameClass::Plain);
+    assert_eq!(
+        NameClass::classify(b".cofferdam-0123456789abcdef"),
+        NameClass::Plain,
+        "used by the clerk"
+    );
     let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain(OLD_REMOTES);
     let words = words.chain([OBJECTS, ATTRIBUTES, ALTERNATES, INFO]).chain(HOLDERS);
-    assert!(words.map(str::len).all(|length| length < MOST_LETTERS));
+    assert!(words.map(str::len).all(|length| length < MAX_LETTERS));
 }
 
 #[test]
-fn what_makes_a_repository_is_told_from_what_lies_in_one() {
-    assert_eq!(NameClass::of(b"HEAD"), NameClass::Head { exact: true });
-    assert_eq!(NameClass::of(b"head"), NameClass::Head { exact: false });
-    assert_eq!(NameClass::of(b"HEAD.lock"), NameClass::Plain);
-    assert_eq!(NameClass::of(b"FETCH_HEAD"), NameClass::Plain);
-    assert_eq!(NameClass::of(b"config"), NameClass::Part);
-    assert_eq!(NameClass::of(b"config.worktree"), NameClass::Part);
-    assert_eq!(NameClass::of(b"commondir"), NameClass::Commondir);
-    assert_eq!(NameClass::of(b"objects"), NameClass::Objects);
+fn files_that_make_a_repository_are_distinguished_from_its_other_parts() {
+    assert_eq!(NameClass::classify(b"HEAD"), NameClass::Head { exact: true });
+    assert_eq!(NameClass::classify(b"head"), NameClass::Head { exact: false });
+    assert_eq!(NameClass::classify(b"HEAD.lock"), NameClass::Plain);
+    assert_eq!(NameClass::classify(b"FETCH_HEAD"), NameClass::Plain);
+    assert_eq!(NameClass::classify(b"config"), NameClass::Part);
+    assert_eq!(NameClass::classify(b"config.worktree"), NameClass::Part);
+    assert_eq!(NameClass::classify(b"commondir"), NameClass::Commondir);
+    assert_eq!(NameClass::classify(b"objects"), NameClass::Objects);
 }
 
 #[test]
-fn a_look_at_the_first_letter_passes_no_word_over() {
+fn the_check_of_the_first_letter_misses_no_guarded_word() {
     let words = OBEYED
         .iter()
         .map(|(word, _)| *word)
@@ -88,7 +92,7 @@ fn a_look_at_the_first_letter_passes_no_word_over() {
         .chain([GIT, HEAD, OBJECTS, ATTRIBUTES, ALTERNATES, INFO]);
     for word in words {
         assert!(!is_plain(word.as_bytes()), "{word}");
-        assert_ne!(NameClass::of(word.to_uppercase().as_bytes()), NameClass::Plain, "{word}");
+        assert_ne!(NameClass::classify(word.to_uppercase().as_bytes()), NameClass::Plain, "{word}");
     }
     assert!(
         is_plain(b"src")
@@ -99,7 +103,7 @@ fn a_look_at_the_first_letter_passes_no_word_over() {
 }
 
 #[test]
-fn the_path_of_a_directory_tells_how_deep_in_a_repository_it_is() {
+fn the_path_of_a_directory_gives_its_depth_in_a_repository() {
     let depths = [
         ("/workspace", Depth::Without),
         ("/workspace/git/refs", Depth::Without),
@@ -117,35 +121,37 @@ fn the_path_of_a_directory_tells_how_deep_in_a_repository_it_is() {
         ("/workspace/.git/objects/pack", Depth::Inside),
     ];
     for (path, depth) in depths {
-        assert_eq!(Depth::of(path.as_bytes()), depth, "{path}");
+        assert_eq!(Depth::of_path(path.as_bytes()), depth, "{path}");
     }
 }
 
 #[test]
-fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() {
-    // Settings need a HEAD beside them, and objects: in each place one of the three is refused,
-    // but at the top of a repository that is there, whose settings are.
-    let beside = [DirectoryClass::Branches, DirectoryClass::Remotes, DirectoryClass::References];
-    for place in [DirectoryClass::WorkTree, DirectoryClass::Headed, DirectoryClass::Inside]
+fn no_directory_can_become_a_repository_with_settings() {
+    // A repository with settings needs a HEAD, settings and objects: each directory refuses one of
+    // the three, except for the top of an existing repository, which has settings already.
+    let references =
+        [DirectoryClass::Branches, DirectoryClass::Remotes, DirectoryClass::References];
+    for directory in [DirectoryClass::WorkTree, DirectoryClass::Headed, DirectoryClass::Inside]
         .into_iter()
-        .chain(beside)
+        .chain(references)
     {
-        let refuses = |kind| place.refuses(kind);
+        let refuses = |kind| directory.refuses(kind);
         let whole = [NameClass::Head { exact: true }, NameClass::Part, NameClass::Objects];
-        assert!(whole.into_iter().any(refuses), "{place:?}");
+        assert!(whole.into_iter().any(refuses), "{directory:?}");
         let linked = [NameClass::Head { exact: true }, NameClass::Commondir];
-        assert!(linked.into_iter().any(refuses), "{place:?}");
-        assert!(refuses(NameClass::Obeyed), "{place:?}");
+        assert!(linked.into_iter().any(refuses), "{directory:?}");
+        assert!(refuses(NameClass::Obeyed), "{directory:?}");
     }
-    // Among references two of the three are, and a HEAD and settings never meet.
-    for place in beside {
+    // Among references two of the three are refused, so that a HEAD and settings never meet.
+    for directory in references {
         assert!(
-            place.refuses(NameClass::Objects) && place.refuses(NameClass::Commondir),
-            "{place:?}"
+            directory.refuses(NameClass::Objects) && directory.refuses(NameClass::Commondir),
+            "{directory:?}"
         );
         assert!(
-            place.refuses(NameClass::Part) || place.refuses(NameClass::Head { exact: true }),
-            "{place:?}"
+            directory.refuses(NameClass::Part)
+                || directory.refuses(NameClass::Head { exact: true }),
+            "{directory:?}"
         );
     }
     assert!(DirectoryClass::Repository.refuses(NameClass::Part));
@@ -154,25 +160,27 @@ fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() 
 }
 
 #[test]
-fn remotes_in_older_forms_are_made_nowhere_in_a_repository_but_among_references() {
+fn remotes_in_older_formats_are_refused_in_a_repository_except_among_references() {
     for name in ["remotes", "Branches", "info", "INFO"] {
-        let kind = NameClass::of(name.as_bytes());
-        for place in [DirectoryClass::Headed, DirectoryClass::Repository, DirectoryClass::Inside] {
-            assert!(place.refuses(kind), "{name} {place:?}");
+        let kind = NameClass::classify(name.as_bytes());
+        for directory in
+            [DirectoryClass::Headed, DirectoryClass::Repository, DirectoryClass::Inside]
+        {
+            assert!(directory.refuses(kind), "{name} {directory:?}");
         }
-        for place in [
+        for directory in [
             DirectoryClass::WorkTree,
             DirectoryClass::Branches,
             DirectoryClass::Remotes,
             DirectoryClass::References,
         ] {
-            assert!(!place.refuses(kind), "{name} {place:?}");
+            assert!(!directory.refuses(kind), "{name} {directory:?}");
         }
     }
 }
 
 #[test]
-fn no_rename_makes_a_directory_of_references_something_else() {
+fn no_rename_turns_a_directory_of_references_into_another_kind() {
     use Depth::{Branches, Inside, Logs, Refs, Remotes, Top, Without};
     let moved = |from: (Depth, &str), to: (Depth, &str)| {
         renames((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()))
@@ -188,7 +196,7 @@ fn no_rename_makes_a_directory_of_references_something_else() {
     for (from, to) in anything {
         assert_eq!(moved(from, to), Renames::Anything, "{from:?} to {to:?}");
     }
-    // As `git branch -m` and `git remote rename` move a log.
+    // `git branch -m` and `git remote rename` move a log this way.
     let files = [
         ((Branches, "topic"), (Refs, ".tmp-renamed-log")),
         ((Refs, ".tmp-renamed-log"), (Remotes, "main")),

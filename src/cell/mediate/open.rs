@@ -1,4 +1,4 @@
-//! Opening a file for a caller and handing it over, without ever waiting.
+//! Opens a file for a caller and hands it over, without blocking init.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -9,19 +9,19 @@ use nix::sys::stat::fstat;
 use super::guard::NameGuard;
 use super::handlers::{CallError, Response};
 use super::paths::Spot;
-use super::pending::{MADE, Retry, blocked, unblocked};
+use super::pending::{NAME_FLAGS, Retry, blocked, unblocked};
 use sys::Result;
 use sys::lookup::{self, Follow};
 use sys::notify::{self, Notification};
 
-/// Opens a spot, without ever waiting for the other end of a FIFO.
+/// Opens a spot without waiting for the other end of a FIFO.
 pub(crate) fn opened(
     name_guard: &NameGuard<'_>,
     spot: &Spot,
     flags: i32,
     mode: u32,
 ) -> std::result::Result<Response, CallError> {
-    // A path that ends in a slash or a dot leads to a directory, or nowhere.
+    // A path that ends in a slash or a dot names a directory, or nothing.
     let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
     match lookup::open(&spot.parent, spot.last()?, unblocked(flags), mode, follow) {
         Ok(file) => finished(file, flags),
@@ -34,7 +34,7 @@ pub(crate) fn opened(
     }
 }
 
-/// Decides how a call is tried again after an open of the held file gave `errno`.
+/// Decides how to retry a call after opening the held file failed with `errno`.
 pub(crate) fn later(
     name_guard: &NameGuard<'_>,
     held: OwnedFd,
@@ -44,7 +44,7 @@ pub(crate) fn later(
     if errno == Errno::EWOULDBLOCK {
         return Ok(Response::Later(Retry::Open { held, flags }));
     }
-    // A socket, which cannot be opened at all, gives the same errno as a FIFO without a reader.
+    // A socket, which open(2) cannot open, gives the same errno as a FIFO without a reader.
     if fstat(&held)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
         return Err(errno.into());
     }
@@ -56,24 +56,25 @@ pub(crate) fn later(
 
 /// Opens the writing end of a FIFO that has no reader.
 ///
-/// Without a reader only O_RDWR does not wait (fifo(7)), and it counts as a reader as long as it is open. A
-/// writer outside the cell that waits too, in open(2) or by another init, takes it for one.
+/// Without a reader only O_RDWR does not block (fifo(7)), but it counts as a reader while it is
+/// open. Another writer that waits outside the cell, in open(2) or through another init, may
+/// mistake it for one.
 ///
 /// # Errors
-/// The caller may not read it.
+/// The caller may not read the FIFO.
 fn writer(name_guard: &NameGuard<'_>, held: &OwnedFd, flags: i32) -> Result<OwnedFd> {
     let both = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let _reader = name_guard.open_held(held, both)?;
-    name_guard.open_held(held, OFlag::from_bits_retain(unblocked(flags & !MADE)))
+    name_guard.open_held(held, OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS)))
 }
 
-/// Answers with a file that was opened without waiting.
+/// Answers with a file that was opened with O_NONBLOCK.
 pub(crate) fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Response, CallError> {
     settle(&file, flags)?;
     Ok(Response::Descriptor(file, flags))
 }
 
-/// Clears O_NONBLOCK, which kept init from waiting, unless the caller asked for it.
+/// Clears O_NONBLOCK, which only kept init from blocking, unless the caller requested it.
 pub(crate) fn settle(file: &OwnedFd, flags: i32) -> Result<()> {
     if flags & libc::O_NONBLOCK != 0 {
         return Ok(());

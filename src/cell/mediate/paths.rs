@@ -1,7 +1,7 @@
 //! Resolves the paths of mediated calls as the kernel would for the caller.
 //!
-//! The text is copied once and never read again in the caller's memory. Directories are held by descriptor, and
-//! calls act on one name in them that is no symbolic link.
+//! The text is copied once and never read again from the caller's memory. Directories are held by
+//! descriptor, and each call acts on one name in a held directory that is not a symbolic link.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -16,24 +16,26 @@ use super::calls::PathArgument;
 use sys::lookup::{self, Follow};
 use sys::{Result, remote};
 
-/// Most bytes of a path with its NUL that the kernel takes.
-const PATH: usize = 4096;
-/// Symbolic links that one lookup follows (path_resolution(7)).
-const LINKS: usize = 40;
+/// Maximum length of a path including its NUL, as in the kernel.
+const MAX_PATH_BYTES: usize = 4096;
+/// Maximum number of symbolic links that one lookup follows (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
-/// A path or a name, ended by NUL.
+/// A NUL-terminated path or name.
 #[derive(Clone)]
 pub struct Text {
-    bytes: [u8; PATH],
+    bytes: [u8; MAX_PATH_BYTES],
     length: usize,
 }
 
 impl Text {
+    /// Copies a path or name.
+    ///
     /// # Errors
-    /// ENAMETOOLONG: there is no room for it and a NUL.
+    /// ENAMETOOLONG: the path and its NUL do not fit.
     pub fn new(bytes: &[u8]) -> Result<Self> {
-        let mut text = Self { bytes: [0; PATH], length: bytes.len() };
-        let room = text.bytes.get_mut(..bytes.len()).filter(|room| room.len() < PATH);
+        let mut text = Self { bytes: [0; MAX_PATH_BYTES], length: bytes.len() };
+        let room = text.bytes.get_mut(..bytes.len()).filter(|room| room.len() < MAX_PATH_BYTES);
         room.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(bytes);
         Ok(text)
     }
@@ -47,22 +49,22 @@ impl Text {
     }
 }
 
-/// Place of a name: the held directory, and the last part of the path with the slashes after it.
+/// Location of a name: the held directory, and the last part of the path with its trailing slashes.
 pub struct Spot {
     pub parent: OwnedFd,
     last: Text,
 }
 
 impl Spot {
-    /// Resolves an absolute path of ours.
+    /// Resolves an absolute path chosen by init.
     pub fn at(path: &[u8]) -> Result<Self> {
         spot_from(None, path, Follow::Texts)
     }
 
-    /// Resolves a path that the kernel gave to a held file, which has no link.
+    /// Resolves a path that the kernel reported for a held file, which contains no link.
     ///
     /// # Errors
-    /// ELOOP, ENOENT, ENOTDIR: a directory on the way was changed since.
+    /// ELOOP, ENOENT, ENOTDIR: a directory in the path was changed since.
     pub(crate) fn as_named(path: &[u8]) -> Result<Self> {
         spot_from(None, path, Follow::Nothing)
     }
@@ -72,23 +74,23 @@ impl Spot {
     /// # Errors
     /// ENAMETOOLONG: cannot happen for a part of a path that was resolved.
     pub fn last(&self) -> Result<&CStr> {
-        // The root has no last part: it is its own directory.
+        // The root has no last part and is addressed as ".".
         if self.last.bytes().is_empty() { Ok(c".") } else { self.last.as_c() }
     }
 
-    /// Returns the name, without slashes.
+    /// Returns the name without trailing slashes.
     pub fn name(&self) -> &[u8] {
         trimmed(self.last.bytes())
     }
 
-    /// Drops the slashes after the name.
+    /// Removes the trailing slashes.
     pub(crate) fn without_slashes(self) -> Result<Self> {
         let last = Text::new(self.name())?;
         Ok(Self { parent: self.parent, last })
     }
 
-    /// Returns true if the path ends in a part that no call can make a file of: nothing, `.`, `..`, or a
-    /// slash.
+    /// Returns true if the path ends in a part that cannot name a file: an empty part, `.`, `..`,
+    /// or a slash.
     pub(crate) fn is_no_file(&self) -> bool {
         self.name().len() != self.last.length || matches!(self.name(), b"" | b"." | b"..")
     }
@@ -99,11 +101,11 @@ fn trimmed(part: &[u8]) -> &[u8] {
     part.get(..end).unwrap_or_default()
 }
 
-/// File that a path leads to, with links at its end followed or not.
+/// The file that a path leads to.
 #[expect(clippy::large_enum_variant, reason = "lives for one call, and init does not allocate")]
 pub enum FoundFile {
     Spot(Spot),
-    /// One of the caller's own descriptors, named by a path in /proc.
+    /// A descriptor of the caller, named by a path in /proc.
     Descriptor(u32),
 }
 
@@ -114,7 +116,7 @@ pub enum LastLink {
     Stay,
 }
 
-/// The thread that waits, and the procfs of its pid namespace.
+/// The waiting thread, and the procfs of its pid namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct TargetThread<'a> {
     pub proc: BorrowedFd<'a>,
@@ -124,25 +126,25 @@ pub struct TargetThread<'a> {
 const HOLD: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
 impl TargetThread<'_> {
-    /// Copies a NUL-terminated text out of the caller's memory.
+    /// Copies a NUL-terminated text from the caller's memory.
     pub fn text(&self, address: u64) -> Result<Text> {
-        let mut bytes = [0; PATH];
+        let mut bytes = [0; MAX_PATH_BYTES];
         let read = remote::read(self.pid, address, &mut bytes)?;
         let got = bytes.get(..read).unwrap_or_default();
         match got.iter().position(|byte| *byte == 0) {
             Some(length) => Ok(Text { bytes, length }),
-            None if read == PATH => Err(Errno::ENAMETOOLONG),
+            None if read == MAX_PATH_BYTES => Err(Errno::ENAMETOOLONG),
             None => Err(Errno::EFAULT),
         }
     }
 
     /// Opens an entry of the caller's directory in /proc.
-    fn own(&self, what: std::fmt::Arguments<'_>, flags: OFlag) -> Result<OwnedFd> {
+    fn open_entry(&self, what: std::fmt::Arguments<'_>, flags: OFlag) -> Result<OwnedFd> {
         let mut buffer = [0; 64];
         openat(self.proc, self.entry(&mut buffer, what)?, flags, Mode::empty())
     }
 
-    /// Writes the path of such an entry, relative to the procfs.
+    /// Writes the path of an entry of the caller's directory, relative to the procfs.
     pub fn entry<'b>(
         &self,
         buffer: &'b mut [u8; 64],
@@ -155,13 +157,13 @@ impl TargetThread<'_> {
 
     /// Opens the file of one of the caller's descriptors.
     pub fn descriptor(&self, number: u32, flags: OFlag) -> Result<OwnedFd> {
-        self.own(format_args!("fd/{number}"), flags)
+        self.open_entry(format_args!("fd/{number}"), flags)
     }
 
-    /// Opens the directory that a relative path starts at.
+    /// Opens the directory that a relative path starts from.
     fn start(&self, from: i32) -> Result<OwnedFd> {
         if from == libc::AT_FDCWD {
-            return self.own(format_args!("cwd"), HOLD);
+            return self.open_entry(format_args!("cwd"), HOLD);
         }
         let number = u32::try_from(from).map_err(|_| Errno::EBADF)?;
         let held = self.descriptor(number, HOLD);
@@ -170,11 +172,11 @@ impl TargetThread<'_> {
 
     /// Reads umask and process id from `/proc/<pid>/status`.
     pub fn status(&self) -> Result<Status> {
-        let file = self.own(format_args!("status"), OFlag::O_RDONLY | OFlag::O_CLOEXEC)?;
+        let file = self.open_entry(format_args!("status"), OFlag::O_RDONLY | OFlag::O_CLOEXEC)?;
         let mut buffer = [0; 512];
         let length = nix::unistd::read(file, &mut buffer)?;
         let text = buffer.get(..length).unwrap_or_default();
-        // The name comes before both, with its line feeds escaped (proc_pid_status(5)).
+        // The name precedes both fields, with its line feeds escaped (proc_pid_status(5)).
         let field = |name: &[u8]| {
             let mut lines = text.split(|byte| *byte == b'\n');
             let value = lines.find_map(|line| line.strip_prefix(name))?;
@@ -185,13 +187,13 @@ impl TargetThread<'_> {
         umask.zip(process).map(|(umask, process)| Status { umask, process }).ok_or(Errno::EPERM)
     }
 
-    /// Resolves a path to the place of its name; a link at its end is not followed.
+    /// Resolves a path to the spot of its last part, without following a link there.
     pub(crate) fn spot(&self, named: PathArgument) -> Result<Spot> {
-        self.spot_of(named.from, &self.text(named.text)?)
+        self.spot_of_text(named.from, &self.text(named.text)?)
     }
 
-    /// Resolves a path that was copied already.
-    pub(crate) fn spot_of(&self, from: i32, text: &Text) -> Result<Spot> {
+    /// Resolves a path that has already been copied.
+    pub(crate) fn spot_of_text(&self, from: i32, text: &Text) -> Result<Spot> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }
@@ -202,7 +204,7 @@ impl TargetThread<'_> {
         spot_from(start, text.bytes(), Follow::Texts)
     }
 
-    /// Opens the directory that a path starts at, if it is relative the caller's current directory.
+    /// Opens the directory that a path starts from: the root, or the caller's current directory.
     pub fn start_of(&self, path: &[u8]) -> Result<OwnedFd> {
         match path.first() {
             Some(b'/') => openat(AT_FDCWD, c"/", HOLD, Mode::empty()),
@@ -210,17 +212,17 @@ impl TargetThread<'_> {
         }
     }
 
-    /// Resolves a path to the file it leads to. `links` says if a link at its end is followed.
+    /// Resolves a path to its file. `links` selects whether a link at its end is followed.
     ///
     /// # Errors
-    /// EACCES: the path leads into a procfs, where `self` would be init. Only the caller's own descriptors
-    /// can be reached there.
+    /// EACCES: the path leads into a procfs, where `self` would mean init. Only the caller's
+    /// descriptors can be reached there.
     pub fn find(&self, named: PathArgument, links: LastLink) -> Result<FoundFile> {
-        self.led(named.from, self.text(named.text)?, links)
+        self.find_text(named.from, self.text(named.text)?, links)
     }
 
-    /// Resolves a path that was copied already.
-    pub fn led(&self, from: i32, mut text: Text, links: LastLink) -> Result<FoundFile> {
+    /// Resolves a path that has already been copied.
+    pub fn find_text(&self, from: i32, mut text: Text, links: LastLink) -> Result<FoundFile> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }
@@ -228,7 +230,7 @@ impl TargetThread<'_> {
             Some(b'/') => None,
             Some(_) | None => Some(self.start(from)?),
         };
-        for _ in 0..LINKS {
+        for _ in 0..MAX_LINKS {
             let spot = spot_from(start, text.bytes(), Follow::Texts)?;
             if is_procfs(&spot.parent)? {
                 return self.own_descriptor(text.bytes()).map(FoundFile::Descriptor);
@@ -236,10 +238,10 @@ impl TargetThread<'_> {
             if spot.is_no_file() || links == LastLink::Stay {
                 return Ok(FoundFile::Spot(spot));
             }
-            let mut buffer = [0; PATH];
+            let mut buffer = [0; MAX_PATH_BYTES];
             text = match lookup::read_link(&spot.parent, spot.last()?, &mut buffer) {
                 Ok(content) => Text::new(content)?,
-                // No link, or no file: the call itself returns any other errno.
+                // Not a link, or missing: the call itself returns the right errno.
                 Err(_) => return Ok(FoundFile::Spot(spot)),
             };
             start = (text.bytes().first() != Some(&b'/')).then_some(spot.parent);
@@ -247,19 +249,20 @@ impl TargetThread<'_> {
         Err(Errno::ELOOP)
     }
 
-    /// Returns the number in a path of one of the caller's own descriptors, such as `/dev/fd/63`.
+    /// Parses a path of one of the caller's descriptors, such as `/dev/fd/63`.
     fn own_descriptor(&self, path: &[u8]) -> Result<u32> {
         let (process, number) = descriptor_of(path)?;
-        let is_own = process
+        let is_callers = process
             .is_none_or(|process| self.status().is_ok_and(|status| status.process == process));
-        if is_own { number } else { Err(Errno::EACCES) }
+        if is_callers { number } else { Err(Errno::EACCES) }
     }
 }
 
-/// Returns process and number of a path of a descriptor in /proc; no process for the caller's own.
+/// Parses the path of a descriptor in /proc: returns the process, or `None` for the caller, and the
+/// number.
 ///
 /// # Errors
-/// EACCES: the path is of another entry.
+/// EACCES: the path is that of another entry.
 pub fn descriptor_of(path: &[u8]) -> Result<(Option<i32>, Result<u32>)> {
     let path = std::str::from_utf8(path).map_err(|_| Errno::EACCES)?;
     let (directory, number) = path.rsplit_once('/').ok_or(Errno::EACCES)?;
@@ -273,11 +276,11 @@ pub fn descriptor_of(path: &[u8]) -> Result<(Option<i32>, Result<u32>)> {
     Ok((process, number.parse().map_err(|_| Errno::ENOENT)))
 }
 
-/// Fields of a thread's status that calls depend on.
+/// Fields of a thread's status that mediated calls depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     pub umask: u32,
-    /// Its thread group, the result of its getpid(2).
+    /// The thread group, which getpid(2) returns.
     pub process: i32,
 }
 
@@ -293,13 +296,14 @@ fn spot_from(start: Option<OwnedFd>, path: &[u8], follow: Follow) -> Result<Spot
     Ok(Spot { parent, last })
 }
 
-/// Splits a path into its directory and its last part with the slashes after it.
+/// Splits a path into its directory and its last part with the trailing slashes.
 #[must_use]
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = trimmed(path).len();
     let before = path.get(..end).unwrap_or_default();
     let cut = before.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-    // A path of slashes alone is the root: it has no name.
+    // A path of slashes only is the root, which has no name.
+    // Both positions lie within the path, so that the split succeeds.
     path.split_at_checked(if end == 0 { path.len() } else { cut }).unwrap_or_default()
 }
 

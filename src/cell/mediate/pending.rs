@@ -1,10 +1,11 @@
-//! Pending calls: callers that wait for the other end of a FIFO or of a connection. Init itself never waits.
+//! Pending calls: callers that wait for the other end of a FIFO or of a connection, while init
+//! itself never blocks.
 //!
-//! A writer that waits in open(2) counts as a writer already (fifo(7)): a new reader finds it, and gets no
-//! end of file before the writer has been served. So init holds the end that such a caller will get, and
-//! hands it over once there is a reader. A reader that leaves between two rounds is not noticed if it read nothing, or
-//! only what a writer sent that had the FIFO open before: the caller then waits on, while the kernel would have let it
-//! continue and get EPIPE.
+//! A writer that waits in open(2) already counts as a writer (fifo(7)): a new reader sees it, and
+//! gets no end of file before the writer was served. So init holds the end that such a caller will
+//! get, and hands it over once there is a reader. Init misses a reader that leaves between two
+//! rounds if it read nothing, or only data of a writer that had opened the FIFO before. The caller
+//! then keeps waiting, while the kernel would have let it continue and get EPIPE.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -19,38 +20,40 @@ use super::sockets::Connecting;
 use sys::Result;
 use sys::notify::{self, Notification};
 
-/// Most calls that may wait for a file or a socket of the cell; a caller beyond that gets an errno.
-const MOST: usize = 128;
-/// Most that may wait for a connection to a network, which take as long as the network does.
-const CONNECTIONS: usize = 512;
-/// Time between two rounds, of calls that no descriptor tells of.
-const AGAIN: Duration = Duration::from_millis(3);
-/// Time between two looks if callers of connections are still there.
-const SWEEP: Duration = Duration::from_millis(250);
+/// Maximum number of calls that wait for a file or a socket of the cell; further callers get an
+/// errno.
+const MAX_LOCAL: usize = 128;
+/// Maximum number of calls that wait for a network connection, which take as long as the network
+/// does.
+const MAX_CONNECTIONS: usize = 512;
+/// Time between two rounds for calls without a descriptor to poll.
+const ROUND_INTERVAL: Duration = Duration::from_millis(3);
+/// Time between two checks whether the callers of connections still wait.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Longest time of one round: a caller that makes init wait costs it one millisecond.
-const ROUND: Duration = Duration::from_millis(4);
+/// Maximum time of one round: a caller that makes init wait costs a millisecond.
+const MAX_ROUND: Duration = Duration::from_millis(4);
 
-/// How a pending call is tried again.
+/// How to retry a pending call.
 #[derive(Debug)]
 pub enum Retry {
-    /// Open a held file: one with a lease of another process, or a FIFO without a reader that the caller may
-    /// not read itself.
+    /// Open a held file: one on which another process has a lease, or a FIFO without a reader that
+    /// the caller may not read itself.
     Open { held: OwnedFd, flags: i32 },
-    /// Hand over this writing end of a FIFO once a reader has it open.
+    /// Hand over this writing end of a FIFO once a reader has opened it.
     FifoWriter { end: OwnedFd, flags: i32, is_read: bool },
-    /// Connect: the backlog of the listening socket is full, or the network takes its time.
+    /// Connect: the backlog of the listening socket is full, or the network has not answered.
     Connection(Connecting),
 }
 
-/// A call that waits, and how it is tried again.
+/// A waiting call, and how to retry it.
 #[derive(Debug)]
 struct PendingCall {
     call: Notification,
     retry: Retry,
-    /// Time before which its descriptor is not looked at: a program can have one that is always ready.
+    /// Not polled before this time: a program may have a descriptor that is always ready.
     rests: Instant,
-    /// True once its descriptor was ready.
+    /// True once the descriptor was ready.
     is_ready: bool,
 }
 
@@ -58,9 +61,9 @@ struct PendingCall {
 #[derive(Debug)]
 pub struct PendingCalls {
     calls: Vec<PendingCall>,
-    /// Time of the next round: a program that makes many calls does not cause one for each.
+    /// Time of the next round. Many calls together wait for one round.
     next: Instant,
-    /// Time of the next look if callers are still there.
+    /// Time of the next check whether callers still wait.
     sweep: Instant,
 }
 
@@ -72,15 +75,15 @@ impl Default for PendingCalls {
 }
 
 impl PendingCalls {
-    /// Keeps a call for later rounds.
+    /// Stores a call for later rounds.
     ///
     /// # Errors
-    /// No place is free: the errno that a caller gets who does not wait.
+    /// Too many calls wait: the errno that a non-blocking caller gets.
     pub(crate) fn park(&mut self, call: Notification, retry: Retry) -> Result<()> {
         let is_waited = retry.waited().is_some();
-        let most = if is_waited { CONNECTIONS } else { MOST };
+        let max = if is_waited { MAX_CONNECTIONS } else { MAX_LOCAL };
         let like = self.calls.iter().filter(|parked| parked.retry.waited().is_some() == is_waited);
-        match (like.count() < most, &retry) {
+        match (like.count() < max, &retry) {
             (true, _) => {
                 let rests = Instant::now();
                 self.calls.push(PendingCall { call, retry, rests, is_ready: false });
@@ -91,17 +94,21 @@ impl PendingCalls {
         Ok(())
     }
 
-    /// Returns the descriptors that become writable when a call is to be tried again.
+    /// Returns the descriptors that become writable when a call should be retried.
     pub(crate) fn waited(&self) -> Vec<BorrowedFd<'_>> {
         if self.calls.is_empty() {
             return Vec::new();
         }
         let now = Instant::now();
         let resting = |parked: &&PendingCall| parked.rests > now;
-        self.calls.iter().filter(|it| !resting(it)).filter_map(|it| it.retry.waited()).collect()
+        self.calls
+            .iter()
+            .filter(|parked| !resting(parked))
+            .filter_map(|parked| parked.retry.waited())
+            .collect()
     }
 
-    /// Returns the longest time until [`Self::retry`] has something to do that no descriptor tells of.
+    /// Returns the maximum time until [`Self::retry`] must run even if no descriptor is ready.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let due = self.calls.iter().map(|parked| match &parked.retry {
@@ -115,9 +122,9 @@ impl PendingCalls {
         due.min().map(|due| due.saturating_duration_since(now))
     }
 
-    /// Tries each call again whose turn it is, and removes those that were answered or whose caller has ended. A call
-    /// that exceeded its time was answered with EINTR and removed, so the others get their turn in the next round.
-    /// `is_woken`: one of the descriptors of [`Self::waited`] is ready.
+    /// Retries every call that is due, and removes those that were answered or whose caller has
+    /// ended. A call that exceeds its time is answered with EINTR and removed; the others are then
+    /// served in the next round. `is_woken`: one of the descriptors of [`Self::waited`] is ready.
     pub(crate) fn retry(
         &mut self,
         proc: &OwnedFd,
@@ -128,20 +135,22 @@ impl PendingCalls {
         if self.calls.is_empty() || !(is_woken || self.timeout() == Some(Duration::ZERO)) {
             return Ok(());
         }
-        let (round, sweep) = (now >= self.next, now >= self.sweep);
+        let round = now >= self.next;
+        let sweep = now >= self.sweep;
         if round {
-            self.next = now + AGAIN;
-            // Look for all readers first: a reader may leave as soon as the first writer is served.
+            self.next = now + ROUND_INTERVAL;
+            // Check for all readers first: a reader may leave as soon as the first writer is
+            // served.
             self.notice_readers();
         }
         if sweep {
-            self.sweep = now + SWEEP;
+            self.sweep = now + SWEEP_INTERVAL;
         }
         if is_woken {
             self.look_for_ready(now);
         }
-        let mut place = 0;
-        while let Some(parked) = self.calls.get_mut(place) {
+        let mut index = 0;
+        while let Some(parked) = self.calls.get_mut(index) {
             let is_due = match parked.retry.waited() {
                 Some(_) => sweep || parked.is_ready || parked.retry.is_late(now),
                 None => round,
@@ -150,44 +159,47 @@ impl PendingCalls {
                 || notify::is_waiting(listener, parked.call)
                     && !parked.is_answered(proc.as_fd(), listener, now)?;
             if stays {
-                place += 1;
+                index += 1;
             } else {
-                self.calls.swap_remove(place);
+                self.calls.swap_remove(index);
             }
-            if now.elapsed() > ROUND {
+            if now.elapsed() > MAX_ROUND {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Records which FIFOs of waiting writers have a reader now. Call it before any caller gets a file: with the first
-    /// line that is written the reader may leave.
+    /// Records which FIFOs of waiting writers have a reader now. Must be called before any caller
+    /// gets a file: a reader may leave after the first line that is written.
     pub(crate) fn notice_readers(&mut self) {
-        // Look again after each find: writers looked at before a reader came have missed it.
+        // Check again after each new reader: writers that were checked before it came have missed
+        // it.
         while self.look_for_readers() {}
     }
 
-    /// Looks at each FIFO whose writer waits. Returns true if one has a reader that had none before.
+    /// Checks each FIFO with a waiting writer. Returns true if one has a new reader.
     fn look_for_readers(&mut self) -> bool {
-        let found = self.calls.iter_mut().map(PendingCall::finds_reader);
-        found.fold(false, |any, is_new| any | is_new)
+        let is_new = self.calls.iter_mut().map(PendingCall::check_reader);
+        is_new.fold(false, |any, is_new| any | is_new)
     }
 
     /// Marks the calls whose descriptor is ready.
     fn look_for_ready(&mut self, now: Instant) {
         let mut waited = Vec::new();
-        for (place, parked) in self.calls.iter().enumerate().filter(|(_, it)| it.rests <= now) {
+        for (index, parked) in
+            self.calls.iter().enumerate().filter(|(_, parked)| parked.rests <= now)
+        {
             let fd = parked.retry.waited();
-            waited.extend(fd.map(|fd| (place, PollFd::new(fd, PollFlags::POLLOUT))));
+            waited.extend(fd.map(|fd| (index, PollFd::new(fd, PollFlags::POLLOUT))));
         }
-        let (places, mut events): (Vec<_>, Vec<_>) = waited.into_iter().unzip();
-        // If poll(2) fails, the next turn asks again.
-        let asked = poll(&mut events, PollTimeout::ZERO).is_ok();
-        let ready = events.iter().map(|event| asked && event.any().unwrap_or(true));
-        let ready: Vec<_> = places.into_iter().zip(ready).collect();
-        for (place, is_ready) in ready {
-            if let Some(parked) = self.calls.get_mut(place) {
+        let (indices, mut events): (Vec<_>, Vec<_>) = waited.into_iter().unzip();
+        // If poll(2) fails, the next turn polls again.
+        let polled = poll(&mut events, PollTimeout::ZERO).is_ok();
+        let ready = events.iter().map(|event| polled && event.any().unwrap_or(true));
+        let ready: Vec<_> = indices.into_iter().zip(ready).collect();
+        for (index, is_ready) in ready {
+            if let Some(parked) = self.calls.get_mut(index) {
                 parked.is_ready = is_ready;
             }
         }
@@ -195,7 +207,8 @@ impl PendingCalls {
 }
 
 impl Retry {
-    /// Returns the descriptor that becomes writable when it is to be tried again, where there is one.
+    /// Returns the descriptor that becomes writable when the call should be retried, if there is
+    /// one.
     fn waited(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Connection(connecting) => connecting.waited(),
@@ -203,27 +216,29 @@ impl Retry {
         }
     }
 
-    /// Returns true if the caller does not wait any longer (SO_SNDTIMEO).
+    /// Returns true if the caller's time limit has passed (SO_SNDTIMEO).
     fn is_late(&self, now: Instant) -> bool {
         match self {
-            Self::Connection(connecting) => connecting.deadline.is_some_and(|it| it <= now),
+            Self::Connection(connecting) => {
+                connecting.deadline.is_some_and(|deadline| deadline <= now)
+            }
             Self::Open { .. } | Self::FifoWriter { .. } => false,
         }
     }
 }
 
 impl PendingCall {
-    /// Records that the FIFO has a reader; once true, it stays true for this call. Returns true if it is new.
-    fn finds_reader(&mut self) -> bool {
+    /// Records that the FIFO has a reader; this stays recorded. Returns true if the reader is new.
+    fn check_reader(&mut self) -> bool {
         let Retry::FifoWriter { end, is_read: is_read @ false, .. } = &mut self.retry else {
             return false;
         };
         let mut events = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
-        // If poll(2) fails, the next round asks again.
-        let asked = poll(&mut events, PollTimeout::ZERO);
+        // If poll(2) fails, the next round polls again.
+        let polled = poll(&mut events, PollTimeout::ZERO);
         let [event] = events;
         let met = event.revents().unwrap_or(PollFlags::POLLERR);
-        *is_read = asked.is_ok() && !met.contains(PollFlags::POLLERR);
+        *is_read = polled.is_ok() && !met.contains(PollFlags::POLLERR);
         *is_read
     }
 
@@ -245,15 +260,16 @@ impl PendingCall {
             }
             Retry::Connection(connecting) => {
                 let is_late = self.retry.is_late(now);
-                // In a sweep it was only asked whether its caller is there.
+                // A sweep only checks that the caller still waits.
                 if connecting.waited().is_some() && !self.is_ready && !is_late {
                     return Ok(false);
                 }
-                (self.is_ready, self.rests) = (false, now + AGAIN);
-                match connecting.tried() {
+                self.is_ready = false;
+                self.rests = now + ROUND_INTERVAL;
+                match connecting.try_connect() {
                     Ok(true) => notify::succeed(listener, self.call)?,
                     Ok(false) if is_late => {
-                        notify::refuse(listener, self.call, connecting.late())?;
+                        notify::refuse(listener, self.call, connecting.late_errno())?;
                     }
                     Ok(false) => return Ok(false),
                     Err(errno) => notify::refuse(listener, self.call, errno)?,
@@ -261,11 +277,11 @@ impl PendingCall {
                 return Ok(true);
             }
         };
-        let own = TargetThread { proc, pid: 1 };
-        let wanted = OFlag::from_bits_retain(unblocked(flags & !MADE));
+        let init = TargetThread { proc, pid: 1 };
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS));
         let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
-        match own.descriptor(number, wanted) {
-            // The error of one file must not end the cell.
+        match init.descriptor(number, wanted) {
+            // An error of one file must not end the cell.
             Ok(file) => match settle(&file, flags) {
                 Ok(()) => hand_over(listener, self.call, &file, flags)?,
                 Err(errno) => notify::refuse(listener, self.call, errno)?,
@@ -277,15 +293,15 @@ impl PendingCall {
     }
 }
 
-/// Flags of open(2) about the name, which do not apply to a file that is held already.
-pub const MADE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+/// Flags of open(2) that concern the name, and do not apply when a held file is reopened.
+pub const NAME_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
 
-/// Returns the flags of an open that never waits and takes no controlling terminal.
+/// Returns the flags of an open that never blocks and takes no controlling terminal.
 pub(crate) fn unblocked(flags: i32) -> i32 {
     flags | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC
 }
 
-/// Returns true if the caller would have waited where init got `errno`, because init never waits.
+/// Returns true if the caller's own open would have blocked, given that init's got `errno`.
 pub fn blocked(errno: Errno, flags: i32) -> bool {
     flags & libc::O_NONBLOCK == 0 && matches!(errno, Errno::ENXIO | Errno::EWOULDBLOCK)
 }

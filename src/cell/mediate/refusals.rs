@@ -1,9 +1,9 @@
-//! Counts of refused calls, by their numbers.
+//! Counts refused calls by their number.
 
 use crate::report;
 use model::outcome::DENIALS_COUNTED;
 
-/// Number of system calls that are counted one by one; higher numbers count as the last.
+/// Numbers that are counted separately; all higher numbers count as the last.
 const NUMBERS: usize = 512;
 
 /// Refusals since the last report, by the number of the call.
@@ -30,7 +30,7 @@ impl Refusals {
         add(&mut self.by_name_guard, number);
     }
 
-    /// Iterates over the counts above zero, each with the number of its call as a report has it.
+    /// Iterates over the counts above zero, each with the call number as in a report.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&u32, u16)> {
         let by_filter = self.by_filter.iter().zip(0_u16..);
         let by_name_guard = self.by_name_guard.iter().zip(report::GUARDED..);
@@ -38,7 +38,8 @@ impl Refusals {
     }
 }
 
-/// Adds one to a call's count, which has a bound of its own: a flood of one call must not hide another.
+/// Adds one to a call's count. Each count has a separate limit, so that a flood of one call cannot
+/// hide another.
 fn add(counts: &mut [u32; NUMBERS], number: u32) {
     let number = usize::try_from(number).unwrap_or(NUMBERS);
     if let Some(count) = counts.get_mut(number.min(NUMBERS - 1)) {

@@ -1,4 +1,4 @@
-//! A rename that can move no directory.
+//! Renames a file in such a way that no directory can be renamed by accident.
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, renameat};
@@ -6,38 +6,41 @@ use nix::sys::stat::fstatat;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::names::{OWN, Renames};
+use super::names::{INIT_PREFIX, Renames};
 use super::paths::{Spot, Text};
 use sys::Result;
 
-/// Other inits that may have the same name at the same time, at most.
-const TRIES: i64 = 16;
+/// Maximum number of attempts: other inits may choose the same name at the same time.
+const MAX_ATTEMPTS: i64 = 16;
 
-/// Renames what is no directory, or with [`Renames::Regular`] a regular file alone, and cannot be made one between a look and the act: a directory has no second name.
+/// Renames a file that is not a directory; with [`Renames::Regular`], only a regular file. The file
+/// cannot be replaced by a directory between the check and the rename, because it is renamed
+/// through a second name, which directories cannot have.
 ///
-/// The second name is one that no cell may make, beside the first; what is at the new name is replaced in one step, and
-/// kept where anything fails before.
+/// No cell may make the second name, which is in the same directory as the first. The file at the
+/// new name is replaced in one step, and kept if an earlier step fails.
 pub(crate) fn rename_file(from: &Spot, to: &Spot, kinds: Renames) -> Result<()> {
     let is_one_file = || -> Result<bool> {
-        let (one, other) = (status(from)?, status(to)?);
+        let one = status(from)?;
+        let other = status(to)?;
         Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
     };
     match is_one_file() {
-        // Two names of one file stay, as for rename(2).
+        // Two names of one file both stay, as with rename(2).
         Ok(true) => return Ok(()),
         Ok(false) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(errno),
     }
     let second = second_name(from)?;
-    // Looked at by a name that no cell can give to another file.
+    // Checked under a name that no cell can give to another file.
     let kind = fstatat(&from.parent, second.as_c()?, AtFlags::AT_SYMLINK_NOFOLLOW)
-        .map(|found| found.st_mode & libc::S_IFMT);
+        .map(|status| status.st_mode & libc::S_IFMT);
     if kinds == Renames::Regular && kind != Ok(libc::S_IFREG) {
         unlinkat(&from.parent, second.as_c()?, UnlinkatFlags::NoRemoveDir)?;
         return Err(Errno::EXDEV);
     }
     let renamed = renameat(&from.parent, second.as_c()?, &to.parent, to.last()?);
-    // Still there where it failed, and where the file got the new name meanwhile.
+    // The second name remains if the rename failed, or if the file got the new name meanwhile.
     let removed = unlinkat(&from.parent, second.as_c()?, UnlinkatFlags::NoRemoveDir);
     renamed?;
     match removed {
@@ -51,15 +54,15 @@ fn status(spot: &Spot) -> Result<libc::stat> {
     fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW)
 }
 
-/// Gives a file a second name beside its first.
+/// Gives a file a second name in the same directory.
 ///
 /// # Errors
-/// EXDEV: a directory, or a filesystem without links.
+/// EXDEV: a directory, or a filesystem without hard links.
 fn second_name(from: &Spot) -> Result<Text> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
-    for turn in 0..TRIES {
+    for turn in 0..MAX_ATTEMPTS {
         let number = now.tv_nsec().saturating_add(turn);
-        let name = Text::new(format!("{OWN}{}-{number}", now.tv_sec()).as_bytes())?;
+        let name = Text::new(format!("{INIT_PREFIX}{}-{number}", now.tv_sec()).as_bytes())?;
         match linkat(&from.parent, from.last()?, &from.parent, name.as_c()?, AtFlags::empty()) {
             Ok(()) => return Ok(name),
             Err(Errno::EPERM) => return Err(Errno::EXDEV),
@@ -95,9 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_is_there_at_every_moment() -> Outcome {
-        let place = tempfile::tempdir()?;
-        let (from, to) = (place.path().join("from"), place.path().join("to"));
+    fn a_replaced_name_exists_at_every_moment() -> Outcome {
+        let directory = tempfile::tempdir()?;
+        let from = directory.path().join("from");
+        let to = directory.path().join("to");
         fs::write(&to, "old")?;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| -> Outcome {
@@ -117,14 +121,14 @@ mod tests {
             Ok(())
         })?;
         assert_eq!(fs::read_to_string(&to)?, "2999");
-        assert_eq!(names(place.path())?, ["to"]);
+        assert_eq!(names(directory.path())?, ["to"]);
         Ok(())
     }
 
     #[test]
-    fn what_cannot_be_replaced_is_kept_and_nothing_is_left() -> Outcome {
-        let place = tempfile::tempdir()?;
-        let path = |name: &str| place.path().join(name);
+    fn a_file_that_cannot_be_replaced_is_kept_without_leftovers() -> Outcome {
+        let directory = tempfile::tempdir()?;
+        let path = |name: &str| directory.path().join(name);
         fs::write(path("file"), "kept")?;
         fs::hard_link(path("file"), path("same"))?;
         fs::create_dir(path("directory"))?;
@@ -133,15 +137,15 @@ mod tests {
         assert_eq!(rename(&path("directory"), &path("new")), Err(Errno::EXDEV));
         assert_eq!(rename(&path("none"), &path("file")), Err(Errno::ENOENT));
         assert_eq!(rename(&path("file"), &path("same")), Ok(()));
-        assert_eq!(names(place.path())?, ["directory", "file", "same"]);
+        assert_eq!(names(directory.path())?, ["directory", "file", "same"]);
         assert_eq!(fs::read_to_string(path("same"))?, "kept");
         Ok(())
     }
 
     #[test]
-    fn a_link_is_renamed_and_not_what_it_leads_to() -> Outcome {
-        let place = tempfile::tempdir()?;
-        let path = |name: &str| place.path().join(name);
+    fn a_link_is_renamed_and_not_its_target() -> Outcome {
+        let directory = tempfile::tempdir()?;
+        let path = |name: &str| directory.path().join(name);
         std::os::unix::fs::symlink("nowhere", path("link"))?;
         assert_eq!(rename(&path("link"), &path("new")), Ok(()));
         assert_eq!(fs::read_link(path("new"))?, Path::new("nowhere"));

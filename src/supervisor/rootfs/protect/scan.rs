@@ -206,7 +206,7 @@ impl Scan {
             for (name, kind) in self.entries(&directory) {
                 let here = directory.below(&name);
                 let bytes = name.as_os_str().as_bytes();
-                match (names::NameClass::of(bytes), kind) {
+                match (names::NameClass::classify(bytes), kind) {
                     _ if names::is_one_of(&self.trees.also(directory.tree), bytes) => {
                         self.obeyed(&here, kind);
                     }
@@ -253,7 +253,7 @@ impl Scan {
         let also = self.trees.also(directory.tree);
         self.listed(directory, |name, kind| {
             matches!(kind, Kind::Directory | Kind::Link)
-                || names::NameClass::of(name) != names::NameClass::Plain
+                || names::NameClass::classify(name) != names::NameClass::Plain
                 || names::is_one_of(&also, name)
         })
     }
@@ -268,7 +268,8 @@ impl Scan {
         directory: &Place,
         matters: impl Fn(&[u8], Kind) -> bool,
     ) -> Vec<(PathBuf, Kind)> {
-        let (trees, budget) = (&self.trees, &mut self.budget);
+        let trees = &self.trees;
+        let budget = &mut self.budget;
         let mut entries = Vec::new();
         // An empty one takes time as well.
         if !budget.spend(1) {
@@ -353,7 +354,8 @@ impl Scan {
     /// it is in a granted directory.
     pub(crate) fn link(&mut self, place: &Place) -> Option<(Place, Kind)> {
         let host = self.trees.host(place);
-        let (from, name) = (host.parent()?, host.file_name()?);
+        let from = host.parent()?;
+        let name = host.file_name()?;
         match self.lead(place, from, Path::new(name)) {
             End::At(to, kind) => {
                 if self.is_whole(&to, place) {
