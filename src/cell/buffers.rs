@@ -1,8 +1,8 @@
-//! How much a TCP connection of a cell may hold, where no control group counts it.
+//! Limits the memory of a cell's TCP sockets where no control group accounts for it.
 //!
-//! What all sockets of TCP hold has a bound for the whole machine alone (`tcp_mem`), which one cell could use
-//! up. So each network namespace gets bounds of its own for one socket, and init's watch charges
-//! the sockets that there are.
+//! The kernel limits the memory of all TCP sockets only for the whole machine (`tcp_mem`), and one
+//! cell could use that up. So each network namespace gets limits for a single socket, and init's
+//! memory watch charges every open socket.
 
 use std::os::fd::AsFd;
 
@@ -16,22 +16,25 @@ use model::profile::{Family, Profile};
 use model::receipt::MemoryHold;
 use sys::Result;
 
-/// Bytes that a socket may hold at least, at first and at most (tcp(7)). Most is what the kernel gives other sockets
-/// when nobody changed that: enough for some of loopback's large segments.
+/// Minimum, default and maximum buffer size of a socket, in bytes (tcp(7)). The maximum is the
+/// kernel's default for other sockets (`net.core.rmem_max`): enough for some of loopback's large
+/// segments.
 const BOUNDS: [(&str, &[u8]); 2] = [
     ("sys/net/ipv4/tcp_rmem", b"4096 131072 212992"),
     ("sys/net/ipv4/tcp_wmem", b"4096 16384 212992"),
 ];
 
-/// Returns whether cells of `profile` can have connections that nothing counts.
+/// Returns true if cells of `profile` can open connections whose memory no control group counts.
 pub(crate) fn are_unheld(profile: &Profile, memory: MemoryHold) -> bool {
-    let speaks_tcp = [Family::Inet, Family::Inet6].iter().any(|it| profile.families.contains(it));
+    let speaks_tcp =
+        [Family::Inet, Family::Inet6].iter().any(|family| profile.families.contains(family));
     memory == MemoryHold::BestEffort && profile.egress.class.has_loopback() && speaks_tcp
 }
 
-/// Bounds the sockets of the caller's network namespace by the procfs `proc`. Needs CAP_NET_ADMIN in it.
+/// Limits the sockets of the caller's network namespace through the procfs `proc`. Needs
+/// CAP_NET_ADMIN there.
 ///
-/// In a container whose /proc is read-only this cannot be: connections may hold what the host allows then.
+/// In a container whose /proc is read-only this fails silently: the host's limits then apply.
 ///
 /// # Errors
 /// The errno of open(2) or write(2).

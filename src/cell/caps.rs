@@ -1,4 +1,4 @@
-//! Capabilities: none in any of the five sets, and no way back to one.
+//! Drops capabilities from all five sets, and prevents a process from regaining any.
 
 use ::caps::{CapSet, Capability};
 use nix::errno::Errno;
@@ -64,8 +64,8 @@ pub fn drop_bounding(kept: &[Capability]) -> Result<()> {
     for capability in ALL.into_iter().filter(|capability| !kept.contains(capability)) {
         match ::caps::drop(None, CapSet::Bounding, capability) {
             Ok(()) => {}
-            // EINVAL: this kernel does not have the capability. A remaining one is found when the
-            // cell is measured.
+            // EINVAL: this kernel does not have the capability. Measuring the cell finds any that
+            // remains.
             Err(_) if Errno::last() == Errno::EINVAL => {}
             Err(_) => return Err(Errno::last()),
         }
@@ -82,7 +82,7 @@ pub fn clear_current() -> Result<()> {
     Ok(())
 }
 
-/// Keeps `kept` in the permitted and effective sets, and nothing anywhere else.
+/// Keeps `kept` in the permitted and effective sets, and empties the other three.
 pub fn keep_only(kept: &[Capability]) -> Result<()> {
     drop_bounding(kept)?;
     let kept: ::caps::CapsHashSet = kept.iter().copied().collect();

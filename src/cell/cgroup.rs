@@ -1,4 +1,4 @@
-//! Control groups: memory and processes of a whole cell, held by the kernel.
+//! Control groups: the kernel limits the memory and the number of processes of a whole cell.
 //!
 //! Version 2 if a subtree is delegated to us, version 1 if root finds its controllers mounted (cgroups(7)).
 //! Without either, memory is best-effort and every reply says so.
@@ -19,10 +19,10 @@ use model::job::Limits;
 use model::receipt::MemoryHold;
 use sys::Result;
 
-/// A cell's share where all want the processors; 100 is what any other group has.
+/// Weight of a cell when processes compete for the CPU; other groups have 100.
 const CPU_WEIGHT: &str = "50";
 
-/// The directories below which a supervisor makes one for each cell.
+/// Where a supervisor makes the group of each cell.
 #[derive(Debug)]
 pub enum Parent {
     V2 {
@@ -37,7 +37,7 @@ pub enum Parent {
     None,
 }
 
-/// Shares of the processors: set per cell by groups, or not under our control.
+/// Control of the `cpu` controller: if it is ours, a cell can get a share of the processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessorShares {
     Shared,
@@ -59,7 +59,7 @@ impl Parent {
         }
     }
 
-    /// Makes the control group of one cell, with its limits set and nobody in it.
+    /// Makes the control group of one cell, with its limits set and no process in it.
     pub fn make(&self, name: u64, limits: &Limits) -> Result<Option<ControlGroup>> {
         let name = format!("cell-{name}");
         let (memory, pids, version) = match self {
@@ -91,7 +91,7 @@ enum Version {
     Two(ProcessorShares),
 }
 
-/// Microseconds over which a share of the processors is counted, the kernel's own default.
+/// Microseconds over which a share of the processors is counted, the kernel's directory_fd default.
 const PERIOD: u64 = 100_000;
 
 /// The control group of one cell; removed on drop, when its processes are gone.
@@ -101,9 +101,9 @@ pub struct ControlGroup {
     /// Version 1 has a tree for each controller.
     pids: Option<Directory>,
     version: Version,
-    /// Read when a call ends, and so opened before there is one.
+    /// Opened early, as it is read while a client waits for the end of a call.
     events: OwnedFd,
-    /// Absent where this kernel does not count it.
+    /// Absent if this kernel does not count it.
     peak: Option<OwnedFd>,
 }
 
@@ -113,18 +113,19 @@ impl ControlGroup {
         let memory = limits.memory.to_string();
         let processes = process_room(limits).to_string();
         match self.version {
-            Version::Two(of) => {
+            Version::Two(shares) => {
                 self.memory.write("memory.max", &memory)?;
                 optional(self.memory.write("memory.swap.max", "0"))?;
                 // One process over the limit ends the cell, init included.
                 self.memory.write("memory.oom.group", "1")?;
                 self.memory.write("pids.max", &processes)?;
-                self.share_processors(of, limits)
+                self.share_processors(shares, limits)
             }
             Version::One => {
                 self.memory.write("memory.limit_in_bytes", &memory)?;
-                // TCP has an account of its own, and none at all for those who join before it has a limit. The file
-                // is absent where the kernel is told to count no sockets (`cgroup.memory=nosocket`).
+                // TCP memory has a separate account, which only counts processes that join after
+                // its limit is set. The file is absent if the kernel counts no sockets
+                // (`cgroup.memory=nosocket`).
                 optional(self.memory.write("memory.kmem.tcp.limit_in_bytes", &memory))?;
                 // Memory and swap together; the file is absent where swap is not accounted.
                 optional(self.memory.write("memory.memsw.limit_in_bytes", &memory))?;
@@ -136,11 +137,11 @@ impl ControlGroup {
         }
     }
 
-    fn share_processors(&self, of: ProcessorShares, limits: &Limits) -> Result<()> {
-        match (of, limits.processors) {
-            // The controller is not delegated: nice(2) does what it can there.
+    fn share_processors(&self, shares: ProcessorShares, limits: &Limits) -> Result<()> {
+        match (shares, limits.processors) {
+            // The controller is not delegated: nice(2) is the only means left.
             (ProcessorShares::NotOurs, None) => Ok(()),
-            // Profiles that want a share are not used where there is none to be had.
+            // Profiles that ask for a share are refused earlier on such a machine.
             (ProcessorShares::NotOurs, Some(_)) => Err(Errno::ENODEV),
             (ProcessorShares::Shared, share) => {
                 self.memory.write("cpu.weight", CPU_WEIGHT)?;
@@ -152,8 +153,9 @@ impl ControlGroup {
         }
     }
 
-    /// Kills every process of the group at once, forks under way included, where the kernel has that
-    /// (5.14, version 2). Killing the cell's init kills them as well, one after another.
+    /// Kills every process of the group at once, including forks in progress, if the kernel can
+    /// (5.14, version 2). Otherwise does nothing: killing the cell's init kills them one after
+    /// another.
     pub fn kill(&self) -> Result<()> {
         match self.version {
             Version::One => Ok(()),
@@ -161,17 +163,17 @@ impl ControlGroup {
         }
     }
 
-    /// Returns the group that a cell of version 2 is cloned into. Moving it there afterwards would stop
-    /// every fork on the machine for a moment.
+    /// Returns the group that a cell of version 2 is cloned into. Moving a process there afterwards
+    /// would block every fork on the machine for a moment.
     pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         match self.version {
-            Version::Two(_) => Some(self.memory.own.as_fd()),
+            Version::Two(_) => Some(self.memory.directory_fd.as_fd()),
             Version::One => None,
         }
     }
 
-    /// Moves the calling thread in, where version 1 cannot clone into a group. By itself and by
-    /// thread (`tasks`, 0): that needs no lock over all processes, which costs 10 ms.
+    /// Moves the calling thread into the group, where version 1 cannot clone into one. The thread
+    /// moves itself (`tasks`, 0): that needs no lock over all processes, which would cost 10 ms.
     pub fn join(&self) -> Result<()> {
         match &self.pids {
             None => Ok(()),
@@ -182,8 +184,8 @@ impl ControlGroup {
         }
     }
 
-    /// Returns a descriptor that becomes readable when the kernel runs out of the cell's memory. Version 2
-    /// needs none: there the whole cell is killed, and its end tells.
+    /// Returns a descriptor that becomes readable when the cell runs out of memory. Version 2 needs
+    /// no such event: there the kernel kills the whole cell.
     pub fn out_of_memory_event(&self) -> Result<Option<EventFd>> {
         if matches!(self.version, Version::Two(_)) {
             return Ok(None);
@@ -205,7 +207,8 @@ impl ControlGroup {
         })
     }
 
-    /// Returns how the kernel takes pages of files away from the cell; `None` where it does not count that.
+    /// Returns how much file cache the kernel reclaims from the cell; `None` if it does not count
+    /// that.
     pub fn reclaim(&self) -> Option<Reclaim> {
         let stat = self.memory_file("memory.stat")?;
         let used = match self.version {
@@ -220,25 +223,25 @@ impl ControlGroup {
         read(&self.memory.open(name, OFlag::O_RDONLY).ok()?).ok()
     }
 
-    /// Returns the most memory the cell had, in bytes; `None` where this kernel does not count it.
+    /// Returns the peak memory of the cell in bytes; `None` if this kernel does not count it.
     pub fn peak(&self) -> Option<u64> {
         read(self.peak.as_ref()?).ok()?.trim().parse().ok()
     }
 }
 
-/// Longest control file that is read; `memory.stat` of version 2 has some 2,000 bytes.
+/// Maximum bytes read of a control file; `memory.stat` of version 2 has some 2,000.
 const FILE_BYTES: usize = 8192;
 
-/// Counts of a group about its memory and pages of files, since it began (memory.stat and others).
+/// Memory and page cache counters of a group since it was made (memory.stat and others).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reclaim {
-    /// Bytes that the group has in all.
+    /// Bytes that the group uses in total.
     pub used: u64,
-    /// Bytes of files that it has in memory now.
+    /// Bytes of page cache that the group has now.
     pub file_bytes: u64,
-    /// Pages that were taken away and read again shortly after.
+    /// Pages that were reclaimed and read again shortly after.
     pub read_again: u64,
-    /// Times that a process waited for a mapped page to be read.
+    /// How often a process waited for a mapped page to be read.
     pub waits: u64,
 }
 
@@ -246,30 +249,31 @@ impl Reclaim {
     fn parse(text: &str) -> Option<Self> {
         let count = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-            lines.find(|(own, _)| *own == name)?.1.parse::<u64>().ok()
+            lines.find(|(key, _)| *key == name)?.1.parse::<u64>().ok()
         };
-        // Version 1 and older kernels count all pages that are read again as one.
+        // Version 1 and older kernels have one count for all pages that are read again.
         let read_again =
             count("workingset_refault_file").or_else(|| count("workingset_refault"))?;
         let file_bytes = count("active_file")?.saturating_add(count("inactive_file")?);
         Some(Self { file_bytes, read_again, waits: count("pgmajfault")?, ..Self::default() })
     }
 
-    /// Returns the pages of files that it has now, of 4 KiB each.
+    /// Returns the size of the page cache in pages of 4 KiB.
     pub fn file_pages(&self) -> u64 {
         self.file_bytes / 4096
     }
 }
 
-/// Reads a control file from its beginning, as it is now.
+/// Reads the current contents of a control file.
 fn read(file: &OwnedFd) -> Result<String> {
     let mut buffer = [0; FILE_BYTES];
     let length = pread(file, &mut buffer, 0)?;
+    // pread(2) returns no more than the buffer's length.
     let bytes = buffer.get(..length).unwrap_or_default();
     String::from_utf8(bytes.to_vec()).map_err(|_| Errno::EILSEQ)
 }
 
-/// Accepts the absence of a file that some kernels do not have.
+/// Treats the absence of a file that some kernels lack as success.
 fn optional(result: Result<()>) -> Result<()> {
     match result {
         Err(Errno::ENOENT) => Ok(()),
@@ -287,24 +291,25 @@ fn raw(fd: BorrowedFd<'_>) -> i32 {
 struct Directory {
     parent: OwnedFd,
     name: String,
-    own: OwnedFd,
+    directory_fd: OwnedFd,
 }
 
 impl Directory {
     fn make(parent: BorrowedFd<'_>, name: &str) -> Result<Self> {
         match mkdirat(parent, name, Mode::from_bits_truncate(0o755)) {
-            // Left by an instance that was killed: its processes are gone, so it can be used.
+            // Left by an instance that was killed: its processes have ended, so the group can be
+            // reused.
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno),
         }
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        let own = openat(parent, name, flags, Mode::empty())?;
+        let directory_fd = openat(parent, name, flags, Mode::empty())?;
         let parent = parent.try_clone_to_owned().map_err(|error| super::errno_of(&error))?;
-        Ok(Self { parent, name: name.to_owned(), own })
+        Ok(Self { parent, name: name.to_owned(), directory_fd })
     }
 
     fn open(&self, file: &str, flags: OFlag) -> Result<OwnedFd> {
-        openat(&self.own, file, flags | OFlag::O_CLOEXEC, Mode::empty())
+        openat(&self.directory_fd, file, flags | OFlag::O_CLOEXEC, Mode::empty())
     }
 
     fn write(&self, file: &str, text: &str) -> Result<()> {
@@ -315,8 +320,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // EBUSY: a process is still ending. The next instance with this number clears it, and
-        // an empty group costs nothing but its name.
+        // EBUSY: a process is still ending. The next instance reuses the group, and an empty group
+        // costs nothing.
         if let Err(errno) = unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir) {
             tracing::debug!(%errno, name = self.name, "a control group could not be removed");
         }
@@ -329,14 +334,14 @@ mod tests {
 
     #[test]
     fn counts_of_pages_are_read_from_both_versions() {
-        let told =
+        let expected =
             Some(Reclaim { file_bytes: 12288, read_again: 5, waits: 7, ..Reclaim::default() });
         let two = "anon 1\nfile 2\ninactive_file 4096\nactive_file 8192\nworkingset_refault_anon 9\n\
             workingset_refault_file 5\npgmajfault 7\n";
         let one = "cache 1\nworkingset_refault 5\npgmajfault 7\ninactive_file 4096\nactive_file 8192\n\
             total_pgmajfault 70\n";
-        assert_eq!(Reclaim::parse(two), told);
-        assert_eq!(Reclaim::parse(one), told);
+        assert_eq!(Reclaim::parse(two), expected);
+        assert_eq!(Reclaim::parse(one), expected);
         assert_eq!(Reclaim::parse("pgmajfault 7\n"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Processes on their way out, as procfs shows them.
+//! Detects processes that are exiting or have been killed, through procfs.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,21 +10,21 @@ use nix::sys::stat::Mode;
 use super::measure::{Fields, read_lossy};
 use sys::Result;
 
-/// Returns whether every thread of the process at this path of a procfs is on its way out, or is sent there: the kernel
-/// keeps no signal for a process that ends by itself.
+/// Returns true if every thread of the process at this procfs path is exiting or has a SIGKILL
+/// pending. Both are checked, as a process that exits by itself has no pending signal.
 ///
 /// # Errors
-/// The process cannot be looked at.
+/// The process cannot be read.
 pub fn is_dying(proc: &OwnedFd, process: &str) -> Result<bool> {
     for task in numbers(proc, &format!("{process}/task"))? {
         let path = format!("{process}/task/{task}");
-        let looked = read_lossy(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
+        let is_task_dying = read_lossy(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
             if is_exiting(&stat) {
                 return Ok(true);
             }
             has_kill(Fields::read(proc.as_fd(), &format!("{path}/status"))?.get("SigPnd"))
         });
-        match looked {
+        match is_task_dying {
             Ok(true) | Err(Errno::ENOENT | Errno::ESRCH) => {}
             Ok(false) => return Ok(false),
             Err(errno) => return Err(errno),
@@ -33,16 +33,17 @@ pub fn is_dying(proc: &OwnedFd, process: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns whether SIGKILL is in a set of signals as proc_pid_status(5) writes it.
+/// Returns true if a signal set contains SIGKILL. The set is hexadecimal, as in proc_pid_status(5).
 ///
 /// # Errors
-/// EPROTO: it is no such set.
+/// EPROTO: the text is not such a set.
 pub fn has_kill(set: &str) -> Result<bool> {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     u64::from_str_radix(set, 16).map(|set| set & KILL != 0).map_err(|_| Errno::EPROTO)
 }
 
-/// Returns whether a thread runs no code of its program any more, by the flags in its line (proc_pid_stat(5)).
+/// Returns true if a thread has begun to exit, according to the flags in its `stat` line
+/// (proc_pid_stat(5)).
 fn is_exiting(stat: &str) -> bool {
     /// PF_EXITING of the kernel's sched.h.
     const EXITING: u64 = 4;
@@ -50,7 +51,7 @@ fn is_exiting(stat: &str) -> bool {
     flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & EXITING != 0)
 }
 
-/// Returns the entries of a directory of procfs that are numbers; none where it is gone.
+/// Returns the numeric entries of a procfs directory; an empty list if the directory is gone.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_of_a_thread_is_read() {
+    fn exiting_and_killed_threads_are_recognised() {
         let stat = |flags: &str| format!("7 (a) b) (c) D 2 7 7 0 -1 {flags} 109 0 0");
         assert!(is_exiting(&stat("4194308")) && !is_exiting(&stat("4194304")) && !is_exiting(""));
         assert_eq!(has_kill("0000000000000100"), Ok(true));

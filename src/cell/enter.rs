@@ -27,9 +27,9 @@ pub struct CellSpec<'a> {
     pub slot: Slot,
     /// Descriptors that give other cells' programs their input, which ends when all copies are closed.
     pub inputs: &'a [BorrowedFd<'a>],
-    /// Its private directory on the host, in the tier that has no mounts of its own.
+    /// The cell's private directory on the host, in the tier without mounts.
     pub private: Option<&'a store::Private>,
-    /// Processes that the kernel counts together with the cell's.
+    /// Processes that RLIMIT_NPROC counts together with the cell's.
     pub others: u64,
     /// The cell's control group, if it has one.
     pub group: Option<&'a cgroup::ControlGroup>,
@@ -79,8 +79,9 @@ fn confine(
     }
 }
 
-/// Runs the process between init and payload. The payload shares its memory until it execs, and this process
-/// frees it then, which the exec would have to do otherwise. The payload is init's child.
+/// Runs the process between init and payload. The payload shares this process's memory until it
+/// execs. This process then frees that memory, which would delay the exec otherwise. The payload is
+/// init's child.
 fn shelter(entry: &CellSpec<'_>, prepared: &Prepared, scratch: &mut payload::Scratch) -> ! {
     let payload::Scratch { stack, room } = scratch;
     let reported =
@@ -96,21 +97,21 @@ fn shelter(entry: &CellSpec<'_>, prepared: &Prepared, scratch: &mut payload::Scr
 
 /// Runs the payload, from its first step to the exec. Returns the step that failed, after reporting it.
 fn become_payload(entry: &CellSpec<'_>, prepared: &Prepared, room: &mut payload::JobRoom) {
-    let told = match finish_payload(entry, prepared) {
-        Ok(held) => payload::run(entry, held, room),
+    let reported = match finish_payload(entry, prepared) {
+        Ok(payload) => payload::run(entry, payload, room),
         Err(failed) => report::send(entry.job, &FromPayload::from(failed), &[]),
     };
-    process::exit_now(i32::from(told.is_err()));
+    process::exit_now(i32::from(reported.is_err()));
 }
 
 /// Results of the shared steps, for init and payload.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// The payload's own layer.
+    /// The payload's Landlock layer.
     pub ruleset: landlock::PreparedRules,
     /// A procfs of this cell, if init watches memory or mediates calls.
     pub procfs: Option<OwnedFd>,
-    /// Links of its `/proc` that programs find as long as init holds them.
+    /// Links in `/proc` that programs can resolve only while init holds them.
     pub links: Option<proc::SelfLinks>,
     /// The Landlock domain that identifies the cell's processes, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
@@ -135,12 +136,12 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // After the last change of ids, which resets both.
     process::set_death_signal(Signal::SIGKILL).at(Step::DieWithParent)?;
     process::set_dumpable(Dumpable::Yes).at(Step::DieWithParent)?;
-    // getppid() is 0 in a new pid namespace: only the link tells whether the supervisor died
+    // getppid() is 0 in a new pid namespace: only the link shows whether the supervisor died
     // before the signal was set.
     if !process::is_open(control).at(Step::DieWithParent)? {
         return Err(StepFailed { step: Step::DieWithParent, errno: Errno::EPIPE });
     }
-    // Before the mounts cover it, and before Landlock, which allows it by a rule of its own.
+    // Before the mounts cover it, and before Landlock, which allows it by a separate rule.
     let procfs = init::procfs(design, shared).at(Step::Proc)?;
     // After ids; before Landlock, which forbids mount(2). Needs CAP_SYS_RESOURCE in this user
     // namespace, and a procfs that has all its entries yet.
@@ -249,7 +250,7 @@ fn finish_payload(
     process::give_way(limits::NICE).at(Step::Limits)?;
     // The layer that init is not in: no tracing of init, no signal to it.
     prepared.ruleset.restrict().at(Step::Landlock)?;
-    // Last: the filter forbids all of the above. Its listener goes to init. Our copy is closed, or a
+    // Last: the filter forbids all of the above. Its listener is sent to init. Our copy is closed, or a
     // notified call of ours would wait for an answer from ourselves.
     let listener = bpf::load_with_listener(&design.filter).at(Step::Seccomp)?;
     socket::send(entry.handoff.1, b"l", &[listener.as_fd()]).at(Step::Listener)?;

@@ -1,4 +1,5 @@
-//! Descriptors: nothing of the supervisor's reaches a cell, nothing of the cell's set-up its program.
+//! Closes descriptors: those of the supervisor before a cell starts, those of the set-up before its
+//! program does.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -6,14 +7,14 @@ use nix::errno::Errno;
 
 use sys::{Result, process};
 
-/// Most descriptors that [`keep_only`] can keep.
-pub const MOST: usize = 10;
+/// Maximum number of descriptors that [`keep_only`] can keep.
+pub const MAX_KEPT: usize = 10;
 
 /// Closes every descriptor but 0, 1, 2 and `kept`.
 ///
-/// The kept ones stay where they are; the gaps between them are closed with close_range(2).
+/// The kept descriptors keep their numbers; close_range(2) closes the gaps between them.
 pub fn keep_only<'a>(kept: impl Iterator<Item = BorrowedFd<'a>>) -> Result<()> {
-    let mut numbers = [u32::MAX; MOST];
+    let mut numbers = [u32::MAX; MAX_KEPT];
     for (slot, fd) in kept.enumerate() {
         let number = u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         *numbers.get_mut(slot).ok_or(Errno::EINVAL)? = number;
@@ -32,7 +33,7 @@ pub fn keep_only<'a>(kept: impl Iterator<Item = BorrowedFd<'a>>) -> Result<()> {
     process::close_range(first, u32::MAX)
 }
 
-/// Closes one descriptor that this process inherited and that the code holds only borrowed.
+/// Closes an inherited descriptor that the caller holds only as a borrow.
 pub fn close(fd: BorrowedFd<'_>) -> Result<()> {
     let number = u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF)?;
     process::close_range(number, number)

@@ -1,4 +1,4 @@
-//! Ids: the maps of a cell's user namespace, and becoming `agent` in it.
+//! The id maps of a cell's user namespace, and the change of ids to `agent`.
 
 use std::os::fd::AsFd;
 
@@ -11,23 +11,23 @@ use super::ProcKind;
 use super::mounts::Slot;
 use sys::Result;
 
-/// uid and gid of `agent`, the user of every cell.
+/// uid and gid of `agent`, the user in every cell.
 pub const AGENT: u32 = 1000;
 
-/// Permission to drop supplementary groups: only if a privileged process wrote the maps.
+/// Fate of supplementary groups: they can be dropped only if a privileged process wrote the maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supplementary {
-    /// `setgroups` is denied: those of the operator stay, and the receipt lists them.
+    /// `setgroups` is denied: the operator's groups remain, and the receipt lists them.
     Kept,
     Dropped,
 }
 
-/// The ids that cells of one design have on the host, as the supervisor's map has them.
+/// Host ids of the cells of one design, as ids of the supervisor's user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellIds {
-    /// The operator's own, 0 in the map.
+    /// The operator's id, 0 in the supervisor's map.
     Operator,
-    /// One for each slot, which no other cell and no user has.
+    /// One id per slot, which no other cell and no user has.
     BySlot,
 }
 
@@ -43,8 +43,8 @@ impl CellIds {
         }
     }
 
-    /// Returns whether supplementary groups go. A directory that was granted is the operator's as much by a
-    /// group as by the uid: cells with that uid keep the groups.
+    /// Returns what happens to supplementary groups. The operator may own a granted directory
+    /// through a group instead of the uid, so cells with the operator's uid keep the groups.
     pub fn supplementary(self) -> Supplementary {
         match self {
             Self::Operator => Supplementary::Kept,
@@ -53,7 +53,7 @@ impl CellIds {
     }
 }
 
-/// Returns the id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
+/// Returns the id of the cell in `slot` in the supervisor's map; 0 is the supervisor's id.
 pub fn cell_id(slot: Slot) -> Option<u32> {
     u32::from(slot.number()).checked_add(1)
 }
@@ -63,15 +63,15 @@ pub fn cell_id(slot: Slot) -> Option<u32> {
 pub struct HostIds(pub Vec<(u32, u32, u32)>);
 
 impl HostIds {
-    /// Returns the host's id; `None` for one that the namespace has no name for.
-    pub fn of(&self, id: u32) -> Option<u32> {
+    /// Translates an id to the host's; `None` if the namespace does not map it.
+    pub fn host_id(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|(inside, host, length)| {
             let offset = id.checked_sub(*inside)?;
             (offset < *length).then(|| host.checked_add(offset))?
         })
     }
 
-    /// Returns true where the namespace has a name for this id of the host.
+    /// Returns true if the namespace maps this id of the host.
     pub fn names(&self, wanted: u32) -> bool {
         let within = |(_, host, length): &(u32, u32, u32)| {
             wanted.checked_sub(*host).is_some_and(|offset| offset < *length)
@@ -90,52 +90,55 @@ pub fn write_map(process: impl AsFd, file: &str, map: &str) -> Result<()> {
     if written == map.len() { Ok(()) } else { Err(Errno::EIO) }
 }
 
-/// Takes on uid and gid `agent` and drops supplementary groups where that is possible.
+/// Changes uid and gid to those of `agent`, and drops supplementary groups if possible.
 ///
-/// Groups first: after the uid is changed there would be no right to.
+/// Groups first: changing the uid gives up the right to drop them.
 pub(crate) fn become_agent(supplementary: Supplementary) -> Result<()> {
     become_id(AGENT, supplementary)
 }
 
-/// Takes on `id` as uid and gid, real, effective and saved.
+/// Sets the real, effective and saved uid and gid to `id`.
 pub fn become_id(id: u32, supplementary: Supplementary) -> Result<()> {
     if supplementary == Supplementary::Dropped {
         setgroups(&[])?;
     }
-    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    let uid = Uid::from_raw(id);
+    let gid = Gid::from_raw(id);
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)
 }
 
-/// Takes on `real` as real uid, which the kernel counts by, and stays 0 in all else: what is the
-/// operator's opens to this process as before.
+/// Sets the real uid, which the kernel uses for its counts, and keeps 0 as effective and saved uid,
+/// so that this process can still open the operator's files.
 pub fn become_real(real: u32) -> Result<()> {
-    let (uid, root, group) = (Uid::from_raw(real), Uid::from_raw(0), Gid::from_raw(0));
+    let uid = Uid::from_raw(real);
+    let root = Uid::from_raw(0);
+    let group = Gid::from_raw(0);
     setresgid(group, group, group)?;
     setresuid(uid, root, root)
 }
 
-/// Counts that the kernel keeps per host user, and of which a cell can have its own: the cells of a server must
-/// not use up that user's share, 128 instances of inotify(7) by default.
-const COUNTED: [(&str, &[u8]); 3] = [
+/// Resources that the kernel counts per host user, with limits for a single cell: the cells of a
+/// server must not use up that user's share, by default 128 inotify(7) instances.
+const USER_LIMITS: [(&str, &[u8]); 3] = [
     ("sys/user/max_user_namespaces", b"0"),
     ("sys/user/max_inotify_instances", b"4"),
     ("sys/user/max_inotify_watches", b"8192"),
 ];
 
-/// Sets limits of the caller's own user namespace (user_namespaces(7)) by the procfs `proc`: no user namespace in it, and
-/// few instances of inotify.
+/// Limits resources of the caller's user namespace (user_namespaces(7)) through the procfs `proc`:
+/// no nested user namespace, and few inotify instances.
 ///
-/// In a container whose /proc is read-only this cannot be; the filter forbids the calls all the
-/// same, and the payload's probe shows it.
+/// In a container whose /proc is read-only this fails silently. The filter refuses the calls in any
+/// case, and the payload's probe checks it.
 pub(crate) fn forbid_nested(proc: impl AsFd, kind: ProcKind) -> Result<()> {
-    for (path, most) in COUNTED {
+    for (path, limit) in USER_LIMITS {
         let opened = openat(&proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
         match (opened, kind) {
-            (Ok(fd), ProcKind::Own | ProcKind::Outer) => write(&fd, most).map(drop)?,
+            (Ok(fd), ProcKind::Own | ProcKind::Outer) => write(&fd, limit).map(drop)?,
             (Err(Errno::EROFS), ProcKind::Outer) => {}
             // A kernel without inotify.
-            (Err(Errno::ENOENT), _) if most != b"0" => {}
+            (Err(Errno::ENOENT), _) if limit != b"0" => {}
             (Err(errno), ProcKind::Own | ProcKind::Outer) => return Err(errno),
         }
     }

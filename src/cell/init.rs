@@ -1,9 +1,10 @@
-//! Pid 1 of a cell: reaps, answers for refused calls, watches memory and open files, reports, ends the cell.
+//! Pid 1 of a cell: reaps children, answers mediated calls, watches memory and open files, sends
+//! reports and ends the cell.
 //!
-//! It never execs. Its end is the cell's end: the kernel kills every other process of
-//! the pid namespace with it (pid_namespaces(7)).
+//! Init never execs. When it exits, the kernel kills every other process of the pid namespace
+//! (pid_namespaces(7)).
 
-mod beside;
+mod background;
 mod changes;
 mod end;
 mod input;
@@ -34,26 +35,27 @@ use sys::process::{self, Dumpable, Reaped};
 use sys::socket::{self, PacketWait};
 use sys::{Result, mount};
 
-use beside::Followed;
+use background::BackgroundJobs;
 use open_files::{Bounds, OpenFiles};
 use watch::Watch;
 
-/// Children that are reaped in one turn, at most.
-const REAPED: usize = 64;
+/// Maximum number of children that are reaped in one turn.
+const MAX_REAPED: usize = 64;
 
-/// Resources of init once its set-up is done.
+/// Resources that the set-up of init leaves to its loop.
 #[derive(Debug)]
 pub struct InitResources {
     pub procfs: Option<OwnedFd>,
-    /// Held and not used: programs find them while they are.
+    /// Kept open only because the links resolve no longer than that.
     pub links: Option<proc::SelfLinks>,
-    /// The Landlock domain that identifies its processes, in the tier without pid namespaces.
+    /// The Landlock domain that identifies the cell's processes, in the tier without pid
+    /// namespaces.
     pub domain: Option<Domain>,
 }
 
-/// Makes a procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for mediated
-/// calls. Calls other than those about names and sockets need it only if the cell has no `/proc`. Returns none
-/// if neither is on, or if a container forbids a procfs.
+/// Mounts a procfs of this cell's pid namespace outside of every mount tree, for the memory watch
+/// and for mediated calls. Calls other than those about names and sockets need it only if the cell
+/// has no `/proc`. Returns `None` if nothing needs it, or if a container forbids a new procfs.
 pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
     let mediates = design.mediation.as_ref().is_some_and(|mediation| {
         mediation.has_directory() || design.profile.proc == ProcView::None
@@ -69,7 +71,7 @@ pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Returns true if init has to sum up the cell's memory, because no cgroup bounds it.
+/// Returns true if init must add up the cell's memory, because no control group limits it.
 fn watches(shared: &Shared) -> bool {
     match shared.memory {
         MemoryHold::BestEffort => true,
@@ -77,14 +79,15 @@ fn watches(shared: &Shared) -> bool {
     }
 }
 
-/// Returns the bounds of open files that init has to watch: none where the limits of the cell's processes hold its share.
-/// A procfs of a container shows others as well, and nothing to tell them apart by.
+/// Returns the bounds for the watch over open files; `None` if the limits of single processes
+/// already keep the cell below its share. A container's procfs shows processes of other cells too,
+/// and cannot be used.
 fn open_file_bounds(design: &Design, shared: &Shared) -> Option<Bounds> {
     let Profile { limits, exec, .. } = &design.profile;
     let each = u64::from(limits::open_files(limits, exec));
     let most = limits::process_count(limits).saturating_mul(each);
     let share = shared.open_files;
-    // Without a user namespace the processes of a cell are not bounded by themselves.
+    // Without a user namespace RLIMIT_NPROC does not count the cell's processes separately.
     let can_exceed = most > share || shared.domain.is_some();
     match shared.proc_kind {
         ProcKind::Own => can_exceed.then_some(Bounds { share, each }),
@@ -92,7 +95,7 @@ fn open_file_bounds(design: &Design, shared: &Shared) -> Option<Bounds> {
     }
 }
 
-/// Makes the watch over open files, if there is something to watch.
+/// Makes the watch over open files, if the cell needs one.
 fn watch_open_files(
     entry: &CellSpec<'_>,
     procfs: Option<&OwnedFd>,
@@ -104,7 +107,7 @@ fn watch_open_files(
     Ok(Some(OpenFiles::new(bounds, proc, domain)))
 }
 
-/// Everything the loop changes.
+/// State of the event loop.
 struct Init<'a> {
     control: BorrowedFd<'a>,
     payload: Pid,
@@ -112,29 +115,29 @@ struct Init<'a> {
     children: SignalFd,
     mediator: Mediator<'a>,
     watch: Option<Watch>,
-    /// The watch over open files, where the cell's limits leave room for more than its share.
+    /// Present if the limits of single processes allow more open files than the cell's share.
     open_files: Option<OpenFiles>,
-    /// The inputs that the supervisor asks about.
-    inputs: Vec<input::Asked>,
-    /// The directory of the payload in a procfs, if the supervisor has sent it.
+    /// Inputs for which the supervisor waits until a process reads them.
+    inputs: Vec<input::InputQuery>,
+    /// The payload's directory in a procfs, if the supervisor has sent it.
     shell_directory: Option<OwnedFd>,
-    /// The jobs beside the shell.
-    jobs: Followed,
-    /// More children may have ended than were reaped in one turn.
+    /// Background jobs of the session's shell.
+    jobs: BackgroundJobs,
+    /// True if more children may have ended than one turn reaps.
     has_unreaped: bool,
-    /// Bytes of memory that the cell may use: the profile's, then the job's.
+    /// Memory limit of the cell in bytes: the profile's at first, then the job's.
     memory: u64,
-    /// The workspace, if replies report the files that changed in it.
+    /// The workspace scanner, if replies list changed files.
     files: Option<Files>,
-    /// Init's end of the socket by which it lets the payload continue.
-    beside: BorrowedFd<'a>,
-    /// Summed over every process reaped.
+    /// Init's end of its socket pair with the payload, which waits there for the first scan.
+    handoff: BorrowedFd<'a>,
+    /// Sum over all reaped processes.
     user_us: u64,
     system_us: u64,
     max_rss: u64,
 }
 
-/// The cell's memory as init accounts for it.
+/// The memory limit and watch that answers to mediated calls depend on.
 struct Account<'w> {
     limit: u64,
     watch: Option<&'w mut Watch>,
@@ -146,7 +149,7 @@ impl Memory for Account<'_> {
     }
 
     fn grant_shared(&mut self, thread: i32, length: u64) -> Result<bool> {
-        // The filter asks only in cells that have a watch.
+        // The filter sends these calls to init only in cells that have a watch.
         self.watch.as_mut().map_or(Ok(false), |watch| watch.grants(thread, length))
     }
 }
@@ -156,8 +159,8 @@ enum Turn {
     Again,
     /// Report this and end the cell.
     End(Reaped, Cause),
-    /// The supervisor is gone: end the cell without a report.
-    Alone,
+    /// The supervisor has closed its socket, or demands the end: end the cell without a report.
+    SupervisorGone,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -166,7 +169,7 @@ enum Cause {
     OverLimit(OverLimit),
 }
 
-/// Serves the cell until its payload has ended; returns when the end is reported.
+/// Runs the event loop until the payload has ended and its end is reported.
 pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -189,15 +192,15 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         children,
         memory: entry.design.profile.limits.memory,
         files: None,
-        beside: entry.handoff.0,
+        handoff: entry.handoff.0,
         mediator,
         inputs: Vec::new(),
         shell_directory: None,
-        jobs: Followed::default(),
+        jobs: BackgroundJobs::default(),
         has_unreaped: false,
         watch: watched.map(|proc| {
             let profile = &entry.design.profile;
-            // In the host's network namespace sockets are not the cell's alone.
+            // In the host's network namespace, sockets of other processes would be counted too.
             let has_sockets = domain.is_none() && !profile.families.is_empty();
             let socket = has_sockets.then_some(entry.shared.socket_bytes);
             Watch::new(proc, profile.limits.memory, domain, socket)
@@ -207,7 +210,7 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         system_us: 0,
         max_rss: 0,
     };
-    // The payload sends its listener before any call that needs an answer, or closes its end.
+    // The payload sends its listener before its first call that needs an answer, or closes its end.
     init.meet(entry)?;
     init.rehearse()?;
     loop {
@@ -215,11 +218,11 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
             Turn::Again => {}
             Turn::End(reaped, cause) => {
                 init.end_others()?;
-                init.last_look(cause)?;
+                init.final_scan(cause)?;
                 init.report(reaped, cause)?;
                 return init.end_domain();
             }
-            Turn::Alone => return init.end_domain(),
+            Turn::SupervisorGone => return init.end_domain(),
         }
     }
 }
@@ -229,8 +232,8 @@ impl Init<'_> {
     fn meet(&mut self, entry: &CellSpec<'_>) -> Result<()> {
         let CellSpec { handoff, job, .. } = *entry;
         let (ours, theirs) = handoff;
-        // With these copies closed, the end of the payload's side shows here, and to the supervisor,
-        // which takes it for the exec.
+        // Once these copies are closed, the closing of the payload's end is visible here and to the
+        // supervisor, which interprets it as the exec.
         super::fds::close(theirs)?;
         super::fds::close(job)?;
         self.payload = payload_pid(ours)?;
@@ -240,76 +243,77 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Waits for one round of events and serves it.
+    /// Waits for events and handles one round of them.
     fn turn(&mut self) -> Result<Turn> {
         let timeout = self.timeout();
-        // A negative descriptor is ignored by poll(2); nix has no such value, so the control
-        // socket stands in, asked for nothing.
+        // poll(2) ignores negative descriptors, but nix cannot express one: the control socket,
+        // polled for no events, takes the listener's place.
         let listener = self.mediator.listener().unwrap_or(self.control);
-        let own = [self.control, self.children.as_fd(), listener];
-        let mut events: Vec<_> = own.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
+        let always = [self.control, self.children.as_fd(), listener];
+        let mut events: Vec<_> = always.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
         let waited = self.mediator.waited();
         events.extend(waited.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
         match poll(&mut events, timeout) {
             Err(Errno::EINTR) => return Ok(Turn::Again),
             result => result?,
         };
-        let mut happened =
+        let mut received =
             events.into_iter().map(|event| event.revents().unwrap_or(PollFlags::empty()));
         let [control, children, notified] =
-            std::array::from_fn(|_| happened.next().unwrap_or(PollFlags::empty()));
-        let is_woken = happened.any(|events| !events.is_empty());
+            std::array::from_fn(|_| received.next().unwrap_or(PollFlags::empty()));
+        let is_woken = received.any(|events| !events.is_empty());
         let mut account = Account { limit: self.memory, watch: self.watch.as_mut() };
         self.mediator.serve(notified, &mut account)?;
         self.mediator.retry(is_woken)?;
         if !control.is_empty()
-            && let Turn::Alone = self.obey()?
+            && let Turn::SupervisorGone = self.obey()?
         {
-            return Ok(Turn::Alone);
+            return Ok(Turn::SupervisorGone);
         }
         if (!children.is_empty() || self.has_unreaped)
             && let Some(reaped) = self.reap()?
         {
             return Ok(Turn::End(reaped, Cause::Program));
         }
-        self.look_further()?;
+        self.continue_scan()?;
         let now = Instant::now();
         self.look_at_inputs(now)?;
         match self.look_at_memory(now)? {
             Turn::Again => self.look_at_open_files(now),
-            end @ (Turn::End(..) | Turn::Alone) => Ok(end),
+            end @ (Turn::End(..) | Turn::SupervisorGone) => Ok(end),
         }
     }
 
-    /// Returns the longest time that poll(2) may wait.
+    /// Returns the maximum time for poll(2) to wait.
     fn timeout(&self) -> PollTimeout {
         if self.has_unreaped || self.files.as_ref().is_some_and(Files::is_under_way) {
             return PollTimeout::ZERO;
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
-        let inputs = self.inputs.iter().map(input::Asked::timeout);
+        let inputs = self.inputs.iter().map(input::InputQuery::timeout);
         let again = self.mediator.pending_timeout().map_or(PollTimeout::NONE, |time| {
-            // Rounded up: a shorter wait would come too early, and turn for nothing.
+            // Rounded up: a wait that ends too early would cause a turn without work.
             let time = time.saturating_add(Duration::from_micros(999));
             PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO)
         });
-        // No timeout is -1, which would count as less.
+        // No timeout is -1, which would win the minimum.
         let open_files = self.open_files.as_ref().map_or(PollTimeout::NONE, OpenFiles::timeout);
         let some = [watch, again, open_files].into_iter().filter(|one| *one != PollTimeout::NONE);
         some.chain(inputs).min().unwrap_or(PollTimeout::NONE)
     }
 
+    /// Executes one order of the supervisor.
     fn obey(&mut self) -> Result<Turn> {
         let mut buffer = [0; 512];
         let mut received = socket::receive(self.control, &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
-            return Ok(Turn::Alone);
+            return Ok(Turn::SupervisorGone);
         }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match report::decode::<ToInit>(bytes)? {
             ToInit::Seal => {
                 process::set_dumpable(Dumpable::No)?;
-                // Denials of the probes are not the job's.
+                // Denials of the probes do not belong to the job.
                 self.mediator.forget_refusals();
                 report::send(self.control, &FromInit::Sealed, &[])?;
             }
@@ -319,9 +323,9 @@ impl Init<'_> {
                     watch.start(memory);
                 }
             }
-            // ESRCH: the payload has ended and its report is next.
+            // ESRCH: the payload has ended, and its report comes next.
             ToInit::Terminate => sent(kill(Pid::from_raw(-1), Signal::SIGTERM))?,
-            ToInit::End => return Ok(Turn::Alone),
+            ToInit::End => return Ok(Turn::SupervisorGone),
             ToInit::Interrupt { since } => self.interrupt(since)?,
             ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
             ToInit::Look(first) => {
@@ -339,26 +343,27 @@ impl Init<'_> {
                 self.shell_directory = received.fds.first_mut().and_then(Option::take);
             }
             ToInit::Follow { pid, input } => self.follow(pid, input)?,
-            ToInit::SignalJob { signal, pid } => self.signal_beside(signal, pid)?,
-            ToInit::AskInput { number, input } => self.asked(number, input)?,
+            ToInit::SignalJob { signal, pid } => self.signal_background_job(signal, pid)?,
+            ToInit::AskInput { number, input } => self.query_input(number, input)?,
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
         Ok(Turn::Again)
     }
 
-    /// Reaps children that have ended; the payload's end is the cell's. Those beyond the first [`REAPED`] wait for the next
-    /// turn: programs that make and leave processes all the time must not keep init from orders and from the memory.
+    /// Reaps children that have ended; the payload's end is the end of the cell. At most
+    /// [`MAX_REAPED`] per turn: a flood of short-lived processes must not keep init from its orders
+    /// and from watching memory.
     fn reap(&mut self) -> Result<Option<Reaped>> {
         while self.children.read_signal()?.is_some() {}
         self.has_unreaped = true;
-        for _ in 0..REAPED {
+        for _ in 0..MAX_REAPED {
             match process::reap() {
                 Ok(Some(reaped)) => {
                     self.add(&reaped);
                     if reaped.pid == self.payload.as_raw() {
                         return Ok(Some(reaped));
                     }
-                    self.job_reaped(reaped);
+                    self.record_reaped(reaped);
                 }
                 Ok(None) | Err(Errno::ECHILD) => {
                     self.has_unreaped = false;
@@ -367,7 +372,7 @@ impl Init<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-        self.jobs_over()?;
+        self.report_ended_jobs()?;
         Ok(None)
     }
 }
@@ -382,7 +387,7 @@ fn payload_pid(handoff: BorrowedFd<'_>) -> Result<Pid> {
     }
 }
 
-/// Ignores ESRCH: every process that the signal was meant for has ended.
+/// Ignores ESRCH: the processes that the signal was meant for have all ended.
 fn sent(result: Result<()>) -> Result<()> {
     match result {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),

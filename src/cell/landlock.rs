@@ -1,6 +1,7 @@
-//! Landlock: which files a cell may open and how, from inside the kernel (landlock(7)).
+//! Landlock: restricts which files a cell may open, and how, inside the kernel (landlock(7)).
 //!
-//! Mounts decide what is there; this decides again, on another mechanism, what may be done with it.
+//! Mounts decide which files are visible. This layer restricts their use a second time, by an
+//! independent mechanism.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,30 +28,30 @@ pub enum Use {
     List,
     /// Read, list, execute.
     Read,
-    /// Read and write a device that is there already.
+    /// Read and write an existing device.
     Device,
-    /// Read a device that is there already.
+    /// Read an existing device.
     ReadDevice,
-    /// Everything but making devices.
+    /// Everything except making devices.
     Write,
 }
 
-/// The rules of every cell of one key.
+/// The rules for the cells of one key.
 #[derive(Debug, Clone)]
 pub struct LandlockPlan {
     pub abi: u32,
-    /// Paths as the cell has them.
+    /// Paths inside the cell.
     pub rules: Vec<(CString, Use)>,
-    /// Links that paths of rules may lead through.
+    /// Symbolic links that the paths of rules may pass through.
     pub links: Follow,
     pub network: NetworkClass,
 }
 
-/// Returns the rules of a cell: what the template has of the host is readable, what is the cell's own or
-/// granted for writing is writable, devices are devices. All else may only be listed.
+/// Returns the rules of a cell: host files of the template are readable, private and granted
+/// writable files are writable, devices are usable as devices. Everything else can only be listed.
 ///
 /// # Errors
-/// A path with a NUL in it.
+/// EINVAL: a path contains a NUL.
 pub fn rules(
     profile: &Profile,
     memory: MemoryHold,
@@ -58,12 +59,12 @@ pub fn rules(
 ) -> Result<Vec<(CString, Use)>> {
     let mut rules = vec![(c"/".to_owned(), Use::List), (c"/etc".to_owned(), Use::Read)];
     for path in inside.readable {
-        let what = if path.starts_with("/dev") { device(path, memory) } else { Use::Read };
-        rules.push((super::c_path(path)?, what));
+        let access = if path.starts_with("/dev") { device(path, memory) } else { Use::Read };
+        rules.push((super::c_path(path)?, access));
     }
     for path in inside.granted {
-        let what = if inside.writable.contains(path) { Use::Write } else { Use::Read };
-        rules.push((super::c_path(path)?, what));
+        let access = if inside.writable.contains(path) { Use::Write } else { Use::Read };
+        rules.push((super::c_path(path)?, access));
     }
     if profile.terminal.is_some() {
         rules.push((super::c_path(Path::new(TERMINALS))?, Use::Device));
@@ -75,10 +76,10 @@ pub fn rules(
     Ok(rules)
 }
 
-/// Returns what may be done with a device that cells have.
+/// Returns the access to a device that cells have.
 ///
-/// A program that has `/dev/zero` open for writing can map it shared, which makes memory that is in no account
-/// once it is let go of (`init::watch` counts mappings without a file).
+/// A program that opens `/dev/zero` for writing can map it shared, which makes memory that no
+/// account counts after it is unmapped (`init::watch` counts mappings without a file).
 #[must_use]
 pub fn device(path: &Path, memory: MemoryHold) -> Use {
     match memory {
@@ -90,21 +91,21 @@ pub fn device(path: &Path, memory: MemoryHold) -> Use {
 /// Contents of a cell's root, as paths of the cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Inside<'a> {
-    /// Of the host, by the profile.
+    /// Paths of the host, by the profile.
     pub readable: &'a [PathBuf],
-    /// Of the host, by the operator's grant, and what of it may be written to.
+    /// Paths of the host, by the operator's grant, and the writable ones among them.
     pub granted: &'a [PathBuf],
     pub writable: &'a [PathBuf],
-    /// The cell's own.
+    /// Private paths of the cell.
     pub private: &'a [CString],
 }
 
-/// Returns the Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).
+/// Returns the Landlock ABI of this kernel; 0 without Landlock (landlock_create_ruleset(2)).
 pub fn kernel_abi() -> u32 {
     sys::process::landlock_abi()
 }
 
-/// Returns the newest ABI of the `landlock` crate that this kernel has.
+/// Returns the newest ABI of the `landlock` crate that this kernel supports.
 fn known(abi: u32) -> ABI {
     match abi {
         0 => ABI::Unsupported,
@@ -114,21 +115,21 @@ fn known(abi: u32) -> ABI {
         4 => ABI::V4,
         5 => ABI::V5,
         6 => ABI::V6,
-        // 7 and later add logging and socket rights, none of which this ruleset uses.
+        // 7 and later add logging and socket rights, which this ruleset does not use.
         _ => ABI::V7,
     }
 }
 
-fn rights(what: Use, abi: ABI, kind: Kind) -> BitFlags<AccessFs> {
+fn rights(access: Use, abi: ABI, kind: Kind) -> BitFlags<AccessFs> {
     let all = AccessFs::from_all(abi);
-    let wanted = match what {
+    let wanted = match access {
         Use::List => AccessFs::ReadDir.into(),
         Use::Read => AccessFs::from_read(abi),
         Use::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
         Use::ReadDevice => AccessFs::ReadFile | AccessFs::IoctlDev,
         Use::Write => all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
     };
-    // The kernel takes no right on a file that only a directory can have.
+    // The kernel rejects directory rights on a file.
     let possible = match kind {
         Kind::Directory => all,
         Kind::File => AccessFs::from_file(abi),
@@ -142,10 +143,11 @@ enum Kind {
     File,
 }
 
-/// Returns a ruleset that handles everything this kernel can, with no rule in it: it denies all of it.
+/// Returns a ruleset without rules that handles every right this kernel knows, and so denies all of
+/// them.
 ///
-/// TCP is handled where the cell has no network at all. With a loopback of its own the
-/// namespace is the bound, as Landlock cannot say "any port".
+/// TCP is handled only if the cell has no network. With a loopback, the network namespace is the
+/// limit, as Landlock cannot express "any port".
 fn empty(abi: ABI, network: NetworkClass) -> Result<RulesetCreated> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -171,52 +173,53 @@ fn empty(abi: ABI, network: NetworkClass) -> Result<RulesetCreated> {
     ruleset.create().map_err(|error| errno_behind(&error))
 }
 
-/// Returns the errno of the system call behind an error of the crate: that of the I/O error at the end of its
-/// sources. EINVAL where no call failed, as for a right that the asked ABI does not have.
+/// Returns the errno of the failed system call behind an error of the crate: that of the I/O error
+/// at the end of its sources. EINVAL if no call failed, as for a right that the requested ABI
+/// lacks.
 fn errno_behind(error: &(dyn std::error::Error + 'static)) -> Errno {
     let sources = std::iter::successors(Some(error), |error| error.source());
     let io = sources.filter_map(|error| error.downcast_ref::<std::io::Error>()).last();
     io.map_or(Errno::EINVAL, super::errno_of)
 }
 
-/// Opens a path only to name it in a rule.
-fn name(path: &CStr, links: Follow) -> Result<OwnedFd> {
+/// Opens a path only to use it in a rule.
+fn open_for_rule(path: &CStr, links: Follow) -> Result<OwnedFd> {
     lookup::open(AT_FDCWD, path, libc::O_PATH | libc::O_CLOEXEC, 0, links)
 }
 
 fn allow(
     ruleset: RulesetCreated,
     fd: BorrowedFd<'_>,
-    what: Use,
+    access: Use,
     abi: ABI,
 ) -> Result<RulesetCreated> {
     let mode = nix::sys::stat::fstat(fd)?.st_mode;
     let kind = if mode & libc::S_IFMT == libc::S_IFDIR { Kind::Directory } else { Kind::File };
     ruleset
-        .add_rule(PathBeneath::new(fd, rights(what, abi, kind)))
+        .add_rule(PathBeneath::new(fd, rights(access, abi, kind)))
         .map_err(|error| errno_behind(&error))
 }
 
-/// A ruleset ready to be enforced; init enforces it once, the payload once more, which makes the
-/// payload's domain one layer deeper: it cannot trace init nor reach its memory.
+/// A ruleset that can be enforced. Init enforces it once, and the payload once more: its domain is
+/// then one layer deeper, so that it can neither trace init nor access its memory.
 #[derive(Debug)]
 pub struct PreparedRules(RulesetCreated);
 
-/// Builds the ruleset of `plan`, with what `more` holds beside it. Needs the cell's mounts to be
-/// there; does not restrict anything yet.
+/// Builds the ruleset of `plan` and adds the rules in `more`. The cell's mounts must exist already.
+/// Restricts nothing yet.
 pub fn build(plan: &LandlockPlan, more: &[(BorrowedFd<'_>, Use)]) -> Result<PreparedRules> {
     let abi = known(plan.abi);
     let mut ruleset = empty(abi, plan.network)?.no_new_privs(false);
-    for (path, what) in &plan.rules {
-        ruleset = allow(ruleset, name(path, plan.links)?.as_fd(), *what, abi)?;
+    for (path, access) in &plan.rules {
+        ruleset = allow(ruleset, open_for_rule(path, plan.links)?.as_fd(), *access, abi)?;
     }
-    for (directory, what) in more {
-        ruleset = allow(ruleset, *directory, *what, abi)?;
+    for (directory, access) in more {
+        ruleset = allow(ruleset, *directory, *access, abi)?;
     }
     Ok(PreparedRules(ruleset))
 }
 
-/// Returns a ruleset that holds signals, and nothing else.
+/// Returns a ruleset that confines signals, and restricts nothing else.
 ///
 /// # Errors
 /// ENOTSUP below ABI 6.
@@ -232,22 +235,24 @@ pub fn signals(abi: u32) -> Result<PreparedRules> {
     Ok(PreparedRules(ruleset.no_new_privs(false)))
 }
 
-/// Returns a ruleset without any rule, for a process that needs no file; or with one, for files in `held`.
-pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
+/// Returns a ruleset without rules, for a process that needs no file; or with one rule, for files
+/// in `directory`.
+pub fn only(abi: u32, directory: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
     let abi = known(abi);
     let ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
-    let Some(directory) = held else { return Ok(PreparedRules(ruleset)) };
-    // Truncate takes back a line that a full disk cut short (from ABI 3 on it is a right).
+    let Some(directory) = directory else { return Ok(PreparedRules(ruleset)) };
+    // Truncate: needed to remove an incomplete line after a full disk (a right from ABI 3 on).
     let wanted = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
     let wanted = wanted | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let rule = PathBeneath::new(directory, wanted & AccessFs::from_all(abi));
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
-/// Returns a ruleset for a process that lists, moves and removes what is beneath `directory`, and reads no file.
+/// Returns a ruleset for a process that lists, moves and removes files beneath `directory`,
+/// but cannot read them.
 ///
 /// # Errors
-/// ENOTSUP below ABI 2, which holds moves to one directory.
+/// ENOTSUP below ABI 2, which cannot move files between directories.
 pub fn removes(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
     let abi = known(abi);
     if abi < ABI::V2 {
@@ -260,7 +265,7 @@ pub fn removes(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
-/// Returns a ruleset for a process that reads files and folders beneath `directory`, and needs nothing else.
+/// Returns a ruleset for a process that reads files and lists directories beneath `directory`.
 pub fn reads(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
     let abi = known(abi);
     let ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
@@ -268,8 +273,8 @@ pub fn reads(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
-/// Returns a ruleset for a process that needs no file and listens nowhere: from ABI 4 on it connects by TCP to
-/// `ports` alone, or to any where there is no list.
+/// Returns a ruleset for a process that needs no file and accepts no connection. From ABI 4 on it
+/// can connect by TCP only to `ports`, or to any port if there is no list.
 pub fn network_client(abi: u32, ports: Option<&[u16]>) -> Result<PreparedRules> {
     let abi = known(abi);
     let mut ruleset = Ruleset::default()
@@ -296,11 +301,12 @@ pub fn network_client(abi: u32, ports: Option<&[u16]>) -> Result<PreparedRules> 
 }
 
 impl PreparedRules {
-    /// Enforces the ruleset on the calling thread. no_new_privs must be set already.
+    /// Enforces the ruleset on the calling thread, which must have set no_new_privs.
     pub fn restrict(&self) -> Result<()> {
         let copy = self.0.try_clone().map_err(|error| super::errno_of(&error))?;
         let status = copy.restrict_self().map_err(|error| errno_behind(&error))?;
-        // HardRequirement says so already; a ruleset enforced in part must never pass.
+        // HardRequirement implies this; checked again because a partly enforced ruleset must never
+        // pass.
         if status.ruleset == RulesetStatus::FullyEnforced { Ok(()) } else { Err(Errno::ENOTSUP) }
     }
 }
@@ -311,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// An error of the crate's form: an enum around the failed call, in an enum around that.
+    /// An error shaped like the crate's: an enum around the failed call, inside another enum.
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
     struct Outer(#[source] Inner);
@@ -337,7 +343,7 @@ mod tests {
     fn a_rule_that_the_kernel_refuses_has_its_errno() -> std::io::Result<()> {
         let file = tempfile::tempfile()?;
         let ruleset = empty(ABI::V1, NetworkClass::Loopback).map_err(std::io::Error::from)?;
-        // A right of directories on a file.
+        // A directory right on a file.
         let refused = ruleset.add_rule(PathBeneath::new(&file, AccessFs::MakeDir));
         assert_eq!(refused.err().map(|error| errno_behind(&error)), Some(Errno::EINVAL));
         Ok(())

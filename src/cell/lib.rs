@@ -1,12 +1,13 @@
-//! The cell: what one call runs in, and the processes that make it.
+//! The cell that one call runs in, and the processes that set it up.
 //!
-//! Read `enter` first: it holds the steps in the order they must come. Each layer
-//! has a file; `bare` has the tier without namespaces: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `mediate`.
-//! `init` is pid 1 of the cell, `payload` the process that becomes the program,
-//! `measure` looks at both from outside. `report` is what they tell the supervisor.
+//! Read `enter` first: it has the steps in the order in which they must come. Each layer has a
+//! file: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`,
+//! `mediate`; `bare` has the tier without namespaces. `init` is pid 1 of the cell, `payload` the
+//! process that becomes the program, and `measure` checks both from outside. `report` defines their
+//! messages to the supervisor.
 //!
-//! *Invariant:* between clone and exec there are only system calls. Everything with a
-//! length is in the [`Design`] or [`Shared`] before the clone.
+//! *Invariant:* between clone and exec there are only system calls. Everything of variable length
+//! is in the [`Design`] or [`Shared`] before the clone.
 
 #![deny(unreachable_pub)]
 
@@ -57,68 +58,68 @@ pub struct Design {
     pub profile: Profile,
     pub workspace: Workspace,
     pub ground: Ground,
-    /// A directory that cells cannot reach, with the canary; of the template, with facts and grants by
-    /// slot, where there is one.
+    /// A directory that cells cannot reach, with the canary in it. If there is a template, this is
+    /// its directory, with the facts and the grants by slot.
     pub hidden: OwnedFd,
-    /// The cells' `/dev`: an empty input is opened there.
+    /// The cells' `/dev`, where an empty input is opened.
     pub devices: OwnedFd,
-    /// Calls that init mediates: they guard names that the host obeys in granted directories, unless the
-    /// operator lifted that, and sockets of the host; none if no call is mediated.
+    /// Calls that init mediates: they guard names that the host obeys in granted directories,
+    /// unless the operator disabled that, and sockets of the host. `None` if no call is mediated.
     pub mediation: Option<mediate::Mediation>,
-    /// Granted directories the cell may write to, as it sees them.
+    /// Granted directories that the cell may write to, as paths inside the cell.
     pub writable: Vec<PathBuf>,
     /// Parts of the grants that are not guarded in full, each with the reason.
     pub notes: Vec<String>,
-    /// Whose ids its cells have on the host.
+    /// Host ids of the cells.
     pub ids: ids::CellIds,
     pub landlock: landlock::LandlockPlan,
-    /// The way to the gateway, in cells with egress.
+    /// The link to the gateway, in cells with egress.
     pub network: Option<network::NetworkPlan>,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
-    /// Calls that init lets go on and records; none but for `profile learn`.
+    /// Calls that init records and then lets the kernel execute; empty except for `profile learn`.
     pub recorded: Vec<record::PathCall>,
-    /// Numbers of the calls that it lets through, which the supervisor's must let through too.
+    /// Numbers of the calls that the filter allows. The supervisor's filter must allow them too.
     pub allowed: Vec<u32>,
 }
 
 /// The filesystem that cells of a key run on.
 #[derive(Debug)]
 pub enum Ground {
-    /// A root and namespaces of their own.
+    /// A separate root and namespaces.
     Root(Root),
-    /// The host's own tree, in the tier `landlock+seccomp`.
+    /// The host's tree, in the tier `landlock+seccomp`.
     Bare(bare::BareGround),
 }
 
 /// Source of the monotonic and boot clocks of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clocks {
-    /// The host's, which show its uptime.
+    /// The host's clocks, which show its uptime.
     Host,
-    /// Of the supervisor's time namespace.
+    /// The clocks of the supervisor's time namespace.
     Own,
 }
 
 /// The root that cells of a key inherit.
 #[derive(Debug)]
 pub struct Root {
-    /// The mount namespace that they are copied from.
+    /// The mount namespace that the cells' are copied from.
     pub template: OwnedFd,
-    /// Files that show a cell's size as the machine's.
+    /// Files that show the size of a cell as that of the machine.
     pub sizes: Rc<size::Sizes>,
-    /// Directories of the host in it that are overlays.
+    /// Directories of the host that are shown as overlays.
     pub overlays: Rc<sealed::Overlays>,
     pub mounts: mounts::MountPlan,
-    /// The devpts at `/dev/pts`, in cells that have one.
+    /// The devpts at `/dev/pts`, if the cells have one.
     pub terminals: Option<Rc<OwnedFd>>,
 }
 
 impl Design {
-    /// Returns the root of its cells.
+    /// Returns the root of the cells.
     ///
     /// # Errors
-    /// EOPNOTSUPP in the tier that has none.
+    /// EOPNOTSUPP in the tier without a root.
     pub fn root(&self) -> Result<&Root, Errno> {
         match &self.ground {
             Ground::Root(root) => Ok(root),
@@ -131,7 +132,7 @@ impl Design {
         self.mediation.as_ref().is_some_and(|mediation| mediation.probe.is_some())
     }
 
-    /// Returns the cell's workspace in words.
+    /// Describes the cell's workspace for people.
     pub fn workspace_name(&self) -> String {
         let name = match (self.profile.workspace, self.workspace) {
             (false, _) => "none",
@@ -157,32 +158,33 @@ pub struct Shared {
     pub init_filter: Vec<Instruction>,
     pub landlock_abi: u32,
     pub memory: MemoryHold,
-    /// Bytes that a socket may hold at first, of what it sends or what it receives.
+    /// Minimum memory of a socket in bytes: the default size of its send or receive buffer.
     pub socket_bytes: u64,
     /// Open files that a cell may have: its share of the machine's.
     pub open_files: u64,
-    /// A procfs directory, and whose it is.
+    /// A procfs, and its kind.
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
     pub clocks: Clocks,
-    /// Taker of the memory of a process that crashes.
+    /// Consumer of the memory of a crashing process.
     pub cores: CoreHandler,
     /// The Landlock domain that confines signals of this supervisor, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
-    /// File in which inits record the paths that commands name; none except for `profile learn`.
+    /// File in which inits record the paths that commands name; `None` except for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
 }
 
-/// Procfs that the supervisor reads.
+/// The procfs that the supervisor reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcKind {
-    /// One of its own pid namespace.
+    /// One of the supervisor's pid namespace.
     Own,
-    /// The outer one: a container masks parts of its /proc, and the kernel then refuses a new one.
+    /// The outer one: a container masks parts of its /proc, and the kernel then refuses to mount a
+    /// new one.
     Outer,
 }
 
-/// A step of set-up, named in errors and replies.
+/// A setup step, named in errors and replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     Link,
@@ -213,7 +215,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns the step in words for people.
+    /// Describes the step for error messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Link => "talking to the supervisor",
@@ -276,7 +278,7 @@ pub fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// Returns a path of ours as the kernel takes it. Paths with a NUL were refused at load.
+/// Converts a path to a C string. Paths with a NUL were refused at load.
 pub fn c_path(path: &std::path::Path) -> Result<CString, Errno> {
     use std::os::unix::ffi::OsStrExt;
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)

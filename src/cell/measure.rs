@@ -1,7 +1,7 @@
-//! Looking at a cell from outside, before it gets a job: what cannot be seen is not there.
+//! Measures a cell from outside before it gets a job: only properties that can be observed count.
 //!
-//! All of it comes from `/proc/<pid>` of the payload-to-be, as the kernel tells it to the
-//! supervisor. A value that is not what the floor demands refuses the cell.
+//! All values come from `/proc/<pid>` of the future program, as the kernel shows it to the
+//! supervisor. A value that differs from what the floor demands refuses the cell.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -24,24 +24,26 @@ use model::receipt::{Measured, Probed};
 
 /// Namespaces that must not be the operator's.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
-/// The one that some kernels do not have.
+/// A namespace that some kernels do not have.
 const TIME: &str = "time";
 
-/// Namespaces, ids and groups of the operator's side, recorded by `main` before any was entered.
+/// Namespaces, ids and groups on the operator's side, recorded by `main` before any namespace was
+/// entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
-    /// Inodes of its namespaces, in the order of [`NAMESPACES`]: `net:[4026531840]`.
+    /// Inodes of the operator's namespaces, in the order of [`NAMESPACES`], for example
+    /// `net:[4026531840]`.
     pub namespaces: Vec<String>,
-    /// That of its time namespace, where the kernel has such.
+    /// Inode of the time namespace, if the kernel has these.
     pub time: Option<String>,
     /// Host ids of the uids and gids that the supervisor sees.
     pub uids: HostIds,
     pub gids: HostIds,
-    /// Its supplementary groups, as host ids.
+    /// Supplementary groups as host ids.
     pub supplementary_groups: Vec<u32>,
 }
 
-/// Why a cell was refused: what was seen, and what belongs there.
+/// Reason for refusing a cell: the observed and the expected value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnfitCell(pub String);
@@ -59,7 +61,7 @@ pub(super) fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), U
 /// Measures the process whose procfs directory is `process`.
 ///
 /// # Errors
-/// The first value that is not what the floor demands.
+/// The first value that differs from what the floor demands.
 pub fn payload(
     process: impl AsFd,
     design: &Design,
@@ -77,7 +79,7 @@ pub fn payload(
     demand(no_new_privs, || "no_new_privs is not set".to_owned())?;
     demand(status.get("Seccomp") == "2", || "no system call filter is loaded".to_owned())?;
     let seccomp_filters: u32 = status.get("Seccomp_filters").parse().unwrap_or(0);
-    // The supervisor's and the profile's; kernels before 5.9 do not count them.
+    // The supervisor's and the profile's filter; kernels before 5.9 do not count them.
     demand(seccomp_filters >= 2, || format!("{seccomp_filters} filters where 2 belong"))?;
     let host_uid = one_id(status.get("Uid"), &operator.uids)?;
     let host_gid = one_id(status.get("Gid"), &operator.gids)?;
@@ -105,22 +107,22 @@ pub fn payload(
     })
 }
 
-/// Returns the interfaces of the cell's network namespace (proc_pid_net(5)), which must have its link to the gateway and
-/// nothing of the host.
+/// Returns the interfaces of the cell's network namespace (proc_pid_net(5)). It must have the link
+/// to the gateway, and no interface of the host.
 fn interfaces(process: impl AsFd) -> Result<Vec<String>, UnfitCell> {
     let table = read_all(&process, "net/dev")?;
-    let found = interface_names(&table);
-    let is_there = |name: &&str| found.iter().any(|one| one == name);
-    demand(LINK.iter().all(is_there), || format!("interfaces {found:?} where {LINK:?} belong"))?;
-    let other = found.iter().find(|name| !LINK.contains(&name.as_str()) && !is_fallback(name));
+    let names = interface_names(&table);
+    let is_present = |name: &&str| names.iter().any(|one| one == name);
+    demand(LINK.iter().all(is_present), || format!("interfaces {names:?} where {LINK:?} belong"))?;
+    let other = names.iter().find(|name| !LINK.contains(&name.as_str()) && !is_fallback(name));
     demand(other.is_none(), || format!("an interface {other:?} that is not the cell's"))?;
-    Ok(found)
+    Ok(names)
 }
 
-/// Loopback, the cell's end of its link, and the end that the gateway reads.
+/// Loopback, the cell's end of the link, and the end that the gateway reads.
 const LINK: [&str; 3] = ["lo", "eth0", "out"];
-/// Tunnels that some modules make in each new namespace (net.core.fb_tunnels_only_for_init_net); they are down, and no
-/// program of a cell can bring them up.
+/// Tunnels that some modules make in each new namespace (net.core.fb_tunnels_only_for_init_net).
+/// They are down, and no program of a cell can bring them up.
 const FALLBACKS: [&str; 10] = [
     "tunl0",
     "gre0",
@@ -138,36 +140,37 @@ fn is_fallback(name: &str) -> bool {
     FALLBACKS.contains(&name)
 }
 
-/// Reads the names of a table of interfaces: two lines of heads, then `name: numbers`.
+/// Parses the names in a table of interfaces: two header lines, then `name: numbers`.
 fn interface_names(table: &str) -> Vec<String> {
     let named = table.lines().skip(2).filter_map(|line| line.split_once(':'));
     named.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
-/// Returns the host id behind the four equal ids of a `Uid:` or `Gid:` line: the supervisor sees ids through
-/// its own map.
+/// Translates the four equal ids of a `Uid:` or `Gid:` line to the host's. The supervisor sees ids
+/// through its user namespace.
 fn one_id(line: &str, known: &HostIds) -> Result<u32, UnfitCell> {
     let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
     match ids.as_slice() {
         [real, effective, saved, filesystem]
             if real == effective && effective == saved && saved == filesystem =>
         {
-            known.of(*real).ok_or_else(|| UnfitCell("an id outside the map".to_owned()))
+            known.host_id(*real).ok_or_else(|| UnfitCell("an id outside the map".to_owned()))
         }
         _ => Err(UnfitCell(format!("ids differ: {line}"))),
     }
 }
 
-/// Returns the host ids of a `Groups:` line, but for the primary group.
+/// Returns the host ids of a `Groups:` line, without the primary group.
 ///
-/// A group that the supervisor's map has no name for shows as the overflow id, each as the same. Those
-/// are the operator's that the map lacks, if there are as many: where an ordinary user wrote the map,
-/// setgroups(2) is denied for good, and the list can only be the one that was inherited.
+/// A group that the supervisor's map lacks is shown as the overflow id, and cannot be identified.
+/// If there are as many of these as groups of the operator that the map lacks, they must be the
+/// same groups: an ordinary user wrote the map, setgroups(2) is denied for good, and the list can
+/// only be the inherited one.
 pub(super) fn groups(line: &str, primary: u32, operator: &Operator) -> Result<Vec<u32>, UnfitCell> {
     let shown: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
-    let known = shown.iter().filter_map(|id| operator.gids.of(*id));
-    let mut found: Vec<u32> = known.filter(|id| *id != primary).collect();
-    let unnamed = shown.iter().filter(|id| operator.gids.of(**id).is_none()).count();
+    let known = shown.iter().filter_map(|id| operator.gids.host_id(*id));
+    let mut host_ids: Vec<u32> = known.filter(|id| *id != primary).collect();
+    let unnamed = shown.iter().filter(|id| operator.gids.host_id(**id).is_none()).count();
     if unnamed > 0 {
         let named = |id: &&u32| !operator.gids.names(**id);
         let inherited: Vec<u32> =
@@ -175,31 +178,31 @@ pub(super) fn groups(line: &str, primary: u32, operator: &Operator) -> Result<Ve
         demand(inherited.len() == unnamed, || {
             format!("{unnamed} unknown supplementary groups where {} belong", inherited.len())
         })?;
-        found.extend(inherited);
+        host_ids.extend(inherited);
     }
-    found.sort_unstable();
-    Ok(found)
+    host_ids.sort_unstable();
+    Ok(host_ids)
 }
 
 fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, UnfitCell> {
-    let mut own = Vec::new();
-    for (name, theirs) in NAMESPACES.iter().zip(&operator.namespaces) {
+    let mut names = Vec::new();
+    for (name, operators) in NAMESPACES.iter().zip(&operator.namespaces) {
         let inode = readlinkat(&process, format!("ns/{name}").as_str())?;
-        demand(inode.to_str() != Some(theirs), || {
+        demand(inode.to_str() != Some(operators), || {
             format!("the {name} namespace is the operator's")
         })?;
-        own.push((*name).to_owned());
+        names.push((*name).to_owned());
     }
-    demand(own.len() == NAMESPACES.len(), || "the operator's namespaces are unknown".to_owned())?;
-    own.extend(own_time(process, operator)?);
-    Ok(own)
+    demand(names.len() == NAMESPACES.len(), || "the operator's namespaces are unknown".to_owned())?;
+    names.extend(own_time(process, operator)?);
+    Ok(names)
 }
 
-/// Returns the name of the time namespace, where it is not the operator's.
+/// Returns the name of the time namespace, unless it is the operator's.
 fn own_time(process: impl AsFd, operator: &Operator) -> Result<Option<String>, UnfitCell> {
-    let Some(theirs) = &operator.time else { return Ok(None) };
+    let Some(operators) = &operator.time else { return Ok(None) };
     let inode = readlinkat(&process, format!("ns/{TIME}").as_str())?;
-    Ok((inode.to_str() != Some(theirs)).then(|| TIME.to_owned()))
+    Ok((inode.to_str() != Some(operators)).then(|| TIME.to_owned()))
 }
 
 impl Operator {
@@ -211,19 +214,19 @@ impl Operator {
     }
 }
 
-/// Returns true for a mount point that a cell may write to, each its own.
-fn is_own(point: &[u8], design: &Design) -> bool {
+/// Returns true for a mount point of the cell that is meant to be writable.
+fn is_writable_mount(point: &[u8], design: &Design) -> bool {
     matches!(point, b"/tmp" | b"/dev/shm" | b"/workspace")
         || design.writable.iter().any(|path| {
-            // Below a granted directory lie the mounts that guard parts of it.
+            // Mounts that guard parts of a granted directory lie below it.
             let path = escaped(path);
             let rest = point.strip_prefix(path.as_slice());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
         })
 }
 
-/// Escapes a path as mountinfo does (proc_pid_mountinfo(5)): blanks and backslashes in octal. All other bytes stay: a
-/// name need not be UTF-8.
+/// Escapes a path as mountinfo does (proc_pid_mountinfo(5)): blanks and backslashes in octal. Other
+/// bytes are unchanged, as a name need not be UTF-8.
 fn escaped(path: &Path) -> Vec<u8> {
     let bytes = path.as_os_str().as_bytes().iter();
     bytes
@@ -258,34 +261,34 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
         };
         let has = |option: &[u8]| options.split(|byte| *byte == b',').any(|word| word == option);
         demand(has(b"nosuid"), "nosuid")?;
-        // The five devices are bound one by one; nothing can be made beside them.
+        // The five devices are bound one by one; no other can be created in their place.
         let devices = point.starts_with(b"/dev/") || point == HIDDEN_TERMINALS.as_bytes();
         demand(has(b"nodev") || devices, "nodev")?;
-        // Its own procfs is writable by right; what could be harmed there it does not show.
+        // The cell's procfs may be writable: entries that could do harm are hidden.
         covered |= point == b"/tmp";
         let hidden = point.starts_with(HIDDEN.as_bytes());
         let terminals = point == TERMINALS.as_bytes() && design.profile.terminal.is_some();
-        let writable = is_own(point, design) || point == b"/proc" || hidden || terminals;
+        let writable = is_writable_mount(point, design) || point == b"/proc" || hidden || terminals;
         demand(has(b"ro") || writable, "read-only")?;
         count += 1;
     }
-    // The hidden store lies under /tmp: it is out of reach because something is mounted there.
+    // The hidden store lies under /tmp, and a mount on /tmp makes it unreachable.
     demand(covered, || "/tmp is not the cell's own".to_owned())?;
     let shows_less = design.profile.proc == ProcView::None || proc.is_limited;
     demand(shows_less, || "/proc shows more than processes".to_owned())?;
     Ok(count)
 }
 
-/// The mount at `/proc`: of those that stand one upon the other there, the upmost.
+/// The topmost mount at `/proc`.
 #[derive(Default)]
 struct Proc<'a> {
     id: &'a [u8],
-    /// True if it shows nothing but processes.
+    /// True if it shows only processes.
     is_limited: bool,
 }
 
 impl<'a> Proc<'a> {
-    /// Adds the next mount that stands there, with the options of its filesystem.
+    /// Adds the next mount at `/proc`, with the options of its filesystem.
     fn add(&mut self, id: &'a [u8], parent: &[u8], options: &[u8]) {
         if self.id.is_empty() || self.id == parent {
             let mut options = options.split(|byte| *byte == b',');
@@ -297,28 +300,28 @@ impl<'a> Proc<'a> {
 
 fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], UnfitCell> {
     let (processes, files, file_size) = hard_limits(process, design)?;
-    let most = process_count(&design.profile.limits);
-    // Lower where the operator's own limit is.
-    demand(processes <= most, || format!("Max processes is above {most}"))?;
+    let max = process_count(&design.profile.limits);
+    // Lower if the operator's limit is lower.
+    demand(processes <= max, || format!("Max processes is above {max}"))?;
     Ok([processes, files, file_size])
 }
 
-/// Returns the hard limits on processes, open files and file size, of which the last two are as they should be.
+/// Returns the hard limits on processes, open files and file size, after checking the last two.
 pub(super) fn hard_limits(
     process: impl AsFd,
     design: &Design,
 ) -> Result<(u64, u64, u64), UnfitCell> {
     let table = read_all(&process, "limits")?;
-    // Columns are at fixed places: name, soft limit, hard limit, unit (proc_pid_limits(5)).
+    // Columns are at fixed positions: name, soft limit, hard limit, unit (proc_pid_limits(5)).
     let hard = |name: &str| {
         table
             .lines()
             .find_map(|line| line.strip_prefix(name))
             .and_then(|rest| rest.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
     };
-    let within = |name: &str, most: u64| {
-        let seen = hard(name).filter(|seen| *seen <= most);
-        seen.ok_or_else(|| UnfitCell(format!("{name} is above {most}")))
+    let within = |name: &str, max: u64| {
+        let seen = hard(name).filter(|seen| *seen <= max);
+        seen.ok_or_else(|| UnfitCell(format!("{name} is above {max}")))
     };
     let limits = &design.profile.limits;
     let files = u64::from(open_files(limits, &design.profile.exec));
@@ -327,14 +330,14 @@ pub(super) fn hard_limits(
     Ok((processes, within("Max open files", files)?, within("Max file size", limits.file_size)?))
 }
 
-/// Demands that a crash of the process starts no program of the host, by its limit of core files.
+/// Checks that a crash of the process starts no program of the host, by its core file limit.
 fn core_limits(process: impl AsFd, table: &str) -> Result<(), UnfitCell> {
     let line = table.lines().find_map(|line| line.strip_prefix("Max core file size"));
     let words = line.unwrap_or_default().split_ascii_whitespace().take(2);
     let seen: Vec<&str> = words.collect();
     let [soft, hard] =
         [seen.first(), seen.get(1)].map(|word| word.and_then(|word| word.parse().ok()));
-    // The pattern may have changed since the supervisor began.
+    // The pattern may have changed since the supervisor started.
     let may_have = |(soft, hard)| {
         (soft, hard) == (core_dumps::LIMIT, core_dumps::LIMIT)
             || handler_of(process).may_have(soft, hard)
@@ -344,7 +347,7 @@ fn core_limits(process: impl AsFd, table: &str) -> Result<(), UnfitCell> {
     })
 }
 
-/// Reads who takes the memory of a process that crashes, in the procfs in which this is a process.
+/// Reads the core dump handler from the procfs that contains this process.
 fn handler_of(process: impl AsFd) -> CoreHandler {
     match read_bytes(process, "../sys/kernel/core_pattern") {
         Ok(pattern) => CoreHandler::of_pattern(&pattern),
@@ -352,10 +355,10 @@ fn handler_of(process: impl AsFd) -> CoreHandler {
     }
 }
 
-/// Judges what the payload-to-be met when it tried its walls.
+/// Checks the results of the payload's probes.
 ///
 /// # Errors
-/// A probe that was let through, or refused for another reason than its wall.
+/// A probe that succeeded, or failed with an unexpected errno.
 pub fn probes(probes: Probes, design: &Design) -> Result<Probed, UnfitCell> {
     let met = |what: &str, errno: i32, wanted: Errno| {
         demand(errno == raw(wanted), || {
@@ -375,7 +378,8 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, UnfitCell> {
             demand(there != raw(Errno::EACCES), || {
                 "the workspace's mode keeps its own user out: chmod u+rwx on the host".to_owned()
             })?;
-            // EPERM here: init cannot read what it is asked (kernel.yama.ptrace_scope above 1).
+            // EPERM here: init cannot read the arguments of the call (kernel.yama.ptrace_scope
+            // above 1).
             met("a directory that is there already", there, Errno::EEXIST)?;
             met("a guarded name", refused, Errno::EPERM)?
         }
@@ -392,12 +396,12 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, UnfitCell> {
 pub struct Fields(String);
 
 impl Fields {
-    /// Reads a whole file of this shape.
+    /// Reads a whole file of this format.
     pub fn read(process: impl AsFd, file: &str) -> Result<Self, Errno> {
         read_lossy(process, file).map(Self)
     }
 
-    /// Returns the value of a field, empty when it is absent.
+    /// Returns the value of a field, empty if it is absent.
     pub fn get(&self, name: &str) -> &str {
         self.0
             .lines()
@@ -411,7 +415,7 @@ pub fn read_all(process: impl AsFd, file: &str) -> Result<String, Errno> {
     String::from_utf8(read_bytes(process, file)?).map_err(|_| Errno::EILSEQ)
 }
 
-/// Reads a whole procfs file with the name of a program in it, bytes of which may have to be replaced.
+/// Reads a whole procfs file that contains a program's name, and replaces bytes that are not UTF-8.
 pub fn read_lossy(process: impl AsFd, file: &str) -> Result<String, Errno> {
     read_bytes(process, file).map(|text| String::from_utf8_lossy(&text).into_owned())
 }

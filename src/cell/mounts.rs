@@ -1,7 +1,7 @@
-//! Mounts of one cell, on top of the tree it inherits from its template.
+//! Mounts that a cell makes on top of the tree inherited from its template.
 //!
-//! The template already has the minimal root, read-only. A cell adds what must be
-//! its own: `/tmp`, `/dev/shm`, `/workspace`, and `/proc`, which `proc` has.
+//! The template has the minimal root, read-only. A cell adds its private mounts: `/tmp`,
+//! `/dev/shm`, `/workspace`, and `/proc`, which the module `proc` mounts.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -19,43 +19,44 @@ use model::profile::{ProcView, Profile};
 use sys::Result;
 use sys::mount::{attach_held, clone_tree, open_resolved};
 
-/// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every
-/// cell covers with its own tmpfs, so that no program ever sees it.
+/// The template's hidden directory: canary, facts of `/proc`, grants by slot. Every cell mounts its
+/// own tmpfs over `/tmp`, so that no program can reach it.
 pub const HIDDEN: &str = "/tmp/.template";
-/// Place of the writable mount of the mailbox, in a session's mount namespace: hidden as well.
+/// Mount point of the writable mailbox in a session's mount namespace; hidden as well.
 pub const HIDDEN_MAILBOX: &str = "/tmp/.template/mailbox";
-/// Place of the writable mount of its terminals, a directory to which nothing else can be added.
+/// Mount point of the session's terminals, a directory to which nothing else can be added.
 pub const HIDDEN_TERMINALS: &str = "/tmp/.template/mailbox/shown/pts";
-/// Place of the terminals of a cell whose call has one.
+/// Mount point of the terminals of a cell whose call has one.
 pub const TERMINALS: &str = "/dev/pts";
-/// The part of it that the cell has.
+/// The part of the mailbox that the cell sees.
 pub const SHOWN_MAILBOX: &str = "/tmp/.template/mailbox/shown";
-/// Place of the mailbox in a session's cell, read-only.
+/// Mount point of the mailbox in a session's cell, read-only.
 pub const MAILBOX: &str = "/dev/session";
 
 /// Mounts that every cell of one key makes, in order.
 #[derive(Debug, Clone)]
 pub struct MountPlan {
     pub proc: ProcView,
-    /// Entries of `/proc` to cover: what with, and which.
+    /// Files to mount over entries of `/proc`: source and entry.
     pub facts: Vec<(CString, CString)>,
     /// `/dev/shm` and `/tmp`.
     pub tmpfs: Vec<Tmpfs>,
     pub workspace: WorkspaceMounts,
-    /// The slot whose host id the cells have, where not each has its own: that of the session whose
+    /// Slot whose host id all cells have, if not each has a separate one: that of the session whose
     /// workspace they share.
     pub host_slot: Option<Slot>,
-    /// Sockets of the host that were granted.
+    /// Granted sockets of the host.
     pub sockets: Sockets,
 }
 
-/// Mounts of a cell's workspace and grants that it makes itself. Others it inherits: a grant that is the
-/// same for all cells stands in the template, and a session's workspace in the session's copy of it.
+/// Mounts of a cell's workspace and grants that the cell makes. Others are inherited: a grant that
+/// is equal for all cells is in the template, and a session's workspace in the session's copy of
+/// the template.
 #[derive(Debug, Clone)]
 pub struct WorkspaceMounts {
-    /// The private `/workspace`; `None` where it is granted or a session's, or there is none.
+    /// The private `/workspace`; `None` if it is granted, belongs to a session, or does not exist.
     pub private: Option<Tmpfs>,
-    /// Granted directories to mount by slot, where main had to prepare one mount for each host uid.
+    /// Granted directories to mount by slot, for which `main` prepared one mount per host uid.
     pub by_slot: Vec<CString>,
 }
 
@@ -65,7 +66,7 @@ impl MountPlan {
         self.host_slot.unwrap_or(slot)
     }
 
-    /// Returns the places of the cell's private filesystems.
+    /// Returns the mount points of the cell's private filesystems.
     pub fn private(&self) -> Vec<CString> {
         let all = self.tmpfs.iter().chain(&self.workspace.private);
         all.map(|tmpfs| tmpfs.target.to_owned()).collect()
@@ -76,15 +77,15 @@ impl MountPlan {
 #[derive(Debug, Clone)]
 pub struct Tmpfs {
     target: &'static CStr,
-    /// Size, inodes and mode, as tmpfs(5) takes them.
+    /// Size, inodes and mode, in the format of tmpfs(5).
     options: CString,
 }
 
-/// Place of the workspace, private or granted.
+/// Mount point of the workspace, private or granted.
 pub const WORKSPACE: &CStr = c"/workspace";
 
 impl Tmpfs {
-    /// Mounts it in the caller's mount namespace.
+    /// Mounts the filesystem in the caller's mount namespace.
     ///
     /// # Errors
     /// The errno of mount(2).
@@ -94,8 +95,8 @@ impl Tmpfs {
     }
 }
 
-/// Number of a cell among those of its supervisor that are alive: its host uid, the mounts that were
-/// prepared for it and its files in the template are found by it.
+/// Number of a live cell among those of its supervisor. It selects the cell's host uid, its
+/// prepared mounts, and its files in the template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot(u16);
 
@@ -108,17 +109,17 @@ impl Slot {
         self.0
     }
 
-    /// Returns its place in a table of all slots.
+    /// Returns the index in a table of all slots.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Returns the first `count` slots, in their order.
+    /// Returns the first `count` slots in order.
     pub fn first(count: u16) -> impl Iterator<Item = Self> {
         (0..count).map(Self)
     }
 
-    /// Returns all slots, in their order.
+    /// Returns all slots in order.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u16::MAX).map(Self)
     }
@@ -130,15 +131,15 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Options of a tmpfs for `owner`, an id of the user namespace that mounts it.
+/// Formats the options of a tmpfs for `owner`, an id of the user namespace that mounts it.
 fn options(bytes: u64, inodes: u32, mode: u32, owner: u32) -> CString {
     let text = format!("size={bytes},nr_inodes={inodes},mode={mode:04o},uid={owner},gid={owner}");
-    // Digits and names only: there is no NUL in it.
+    // Digits and names only: the text has no NUL.
     CString::new(text).unwrap_or_default()
 }
 
-/// Returns the private filesystems of every cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps
-/// before it still need.
+/// Returns the private filesystems of every cell. `/tmp` comes last, because it covers [`HIDDEN`],
+/// which the steps before it still need.
 pub fn tmpfs(profile: &Profile) -> Vec<Tmpfs> {
     let Limits { inodes, tmp_bytes, shm_bytes, .. } = profile.limits;
     let options = |bytes| options(bytes, inodes, 0o1777, super::ids::AGENT);
@@ -149,7 +150,7 @@ pub fn tmpfs(profile: &Profile) -> Vec<Tmpfs> {
 }
 
 impl WorkspaceMounts {
-    /// Returns the mounts of cells that have these paths `granted`, those of `by_slot` among them.
+    /// Returns the mounts of cells with the paths `granted`, which include those of `by_slot`.
     pub fn new(profile: &Profile, granted: &[PathBuf], by_slot: Vec<CString>) -> Self {
         let is_granted =
             granted.iter().any(|path| path.as_os_str().as_bytes() == WORKSPACE.to_bytes());
@@ -157,14 +158,15 @@ impl WorkspaceMounts {
         Self { private: has_private.then(|| workspace(profile, super::ids::AGENT)), by_slot }
     }
 
-    /// Makes the mounts, for a cell that has the host id of `slot`.
+    /// Makes the mounts for a cell with the host id of `slot`.
     fn enter(&self, slot: Slot) -> std::result::Result<(), StepFailed> {
         for (index, target) in self.by_slot.iter().enumerate() {
             let mut path = [0_u8; 64];
             let source = slot_path(&mut path, slot, index).at(Step::Workspace)?;
-            // A grant within another is reached through files that cells write: no link leads on.
-            let place = open_resolved(target).at(Step::Workspace)?;
-            clone_tree(source).and_then(|tree| attach_held(tree, place)).at(Step::Workspace)?;
+            // A grant inside another is reached through files that cells can write: links must not
+            // be followed.
+            let target = open_resolved(target).at(Step::Workspace)?;
+            clone_tree(source).and_then(|tree| attach_held(tree, target)).at(Step::Workspace)?;
         }
         self.private.as_ref().map_or(Ok(()), Tmpfs::mount).at(Step::Tmpfs)
     }
@@ -178,17 +180,18 @@ pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
 
 const NONE: Option<&CStr> = None;
 
-/// Makes the cell's own mounts but `/proc`, in the mount namespace the process was cloned into.
+/// Makes the cell's mounts except for `/proc`, in the mount namespace that the process was cloned
+/// into.
 pub fn enter(plan: &MountPlan, slot: Slot) -> std::result::Result<(), StepFailed> {
     plan.workspace.enter(plan.id_slot(slot))?;
     plan.sockets.find(slot).at(Step::Sockets)?;
     plan.tmpfs.iter().try_for_each(Tmpfs::mount).at(Step::Tmpfs)?;
     plan.sockets.show().at(Step::Sockets)?;
-    // HOME of every cell; it belongs to `agent`, as this process is `agent` already.
+    // HOME of every cell; belongs to `agent`, whose ids this process already has.
     nix::unistd::mkdir(c"/tmp/home", Mode::from_bits_truncate(0o755)).at(Step::Tmpfs)
 }
 
-/// Returns the template's place for the mount of grant `index` for `slot`, written without allocation.
+/// Writes the path of the template's mount of grant `index` for `slot`, without allocation.
 pub fn slot_path(buffer: &mut [u8; 64], slot: Slot, index: usize) -> Result<&CStr> {
     use std::io::Write;
     let mut rest = buffer.as_mut_slice();
@@ -196,7 +199,7 @@ pub fn slot_path(buffer: &mut [u8; 64], slot: Slot, index: usize) -> Result<&CSt
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }
 
-/// Mounts what is at `source` at `target` as well.
+/// Bind-mounts `source` at `target`.
 pub fn bind(source: &CStr, target: &CStr) -> Result<()> {
     mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)
 }

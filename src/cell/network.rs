@@ -1,8 +1,9 @@
-//! The cell's side of its network: a veth pair within its own namespace, and a packet socket on the pair's far end,
-//! which the gateway gets.
+//! The cell's side of its network: a veth pair inside its network namespace, and a packet socket on
+//! the far end of the pair, which the gateway receives.
 //!
-//! Nothing of the host's network is in the cell: both ends are the cell's, and only what is read from the
-//! socket, outside, goes anywhere. All messages are made before the clone; then there are only system calls.
+//! The cell has no part of the host's network: both ends belong to the cell, and packets leave it
+//! only through the socket, which is read outside. All netlink messages are built before the clone,
+//! so that only system calls remain afterwards.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,44 +19,44 @@ use sys::bpf::Instruction;
 use sys::rtnetlink::{self, RouteRequests, attribute, link};
 use sys::{Result, net};
 
-/// Address of the gateway's resolver, as cells have it in resolv.conf.
+/// Addresses of the gateway's resolver, for the cells' resolv.conf.
 pub const RESOLVERS: [&str; 2] = ["10.0.2.3", "fd00::3"];
 
 /// Name of the cell's end of the link.
 pub const LINK: &str = "eth0";
-/// Index of it: that of loopback is 1, and nothing else is in a new namespace.
+/// Index of the cell's end: loopback has 1, and a new namespace has no other interface.
 const NEAR: u32 = 2;
-/// Index of `out`, where the packet socket is.
+/// Index of `out`, the end with the packet socket.
 const FAR: u32 = 3;
-/// Largest packet that crosses the pair.
+/// Largest packet that the pair passes, in bytes.
 const MTU: u32 = 65_535;
 const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0f];
 const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-// Of netdevice(7) and address_families(7).
+// Constants of netdevice(7) and address_families(7).
 const UP: u32 = 1;
 const NO_ARP: u32 = 0x80;
 const INET: u8 = 2;
 const INET6: u8 = 10;
 
-/// Messages that make the network of a cell, prepared before the clone.
+/// Netlink messages that make the network of a cell, built before the clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPlan {
-    /// The pair, and its IPv4 side.
+    /// The pair and its IPv4 addresses.
     links: RouteRequests,
-    /// Addresses of IPv6, which the host may lack.
+    /// IPv6 addresses, which the host may not support.
     inet6: RouteRequests,
     filter: Vec<Instruction>,
 }
 
 impl NetworkPlan {
-    /// Prepares the network of cells with egress.
+    /// Builds the messages for cells with egress.
     pub fn new() -> Self {
         let mut links = RouteRequests::default();
         links.new_link(&pair());
         links.set_link(&without_link_local(NEAR));
         links.set_link(&without_link_local(FAR));
-        // Each after the pair is there: a pair made up has no peer yet (ENOTCONN).
+        // Only once both ends exist: an end without a peer cannot be set up (ENOTCONN).
         links.set_link(&link(FAR, UP, UP));
         links.set_link(&link(NEAR, UP, UP));
         links.new_address(NEAR, INET, 24, &[10, 0, 2, 15]);
@@ -66,21 +67,22 @@ impl NetworkPlan {
         Self { links, inet6, filter: filter() }
     }
 
-    /// Makes the network in the caller's namespace. Returns the packet socket on its far end. Needs CAP_NET_ADMIN
-    /// and CAP_NET_RAW in it.
+    /// Makes the network in the caller's namespace, and returns the packet socket on its far end.
+    /// Needs CAP_NET_ADMIN and CAP_NET_RAW there.
     ///
     /// # Errors
-    /// The errno of the first call that failed: EOPNOTSUPP where the kernel has no veth.
+    /// The errno of the first failed call: EOPNOTSUPP if the kernel has no veth.
     pub(crate) fn make(&self, proc: impl AsFd, kind: ProcKind) -> Result<OwnedFd> {
         self.make_links()?;
         allow_ping(proc, kind)?;
         self.packets()
     }
 
-    /// Tries the kernel's part of it in the caller's namespace, which is then thrown away: for `doctor`.
+    /// Tries out the kernel features in the caller's namespace, which is discarded afterwards: for
+    /// `doctor`.
     ///
     /// # Errors
-    /// As of making a cell's network.
+    /// Those of [`Self::make`].
     pub fn attempt(&self) -> Result<()> {
         self.make_links()?;
         self.packets().map(drop)
@@ -90,7 +92,7 @@ impl NetworkPlan {
         let route = rtnetlink::open()?;
         self.links.send(&route)?;
         match self.inet6.send(&route) {
-            // A kernel without IPv6, or one that has it turned off: the cell has IPv4 alone.
+            // No IPv6 in the kernel, or disabled: the cell has only IPv4.
             Ok(())
             | Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EACCES | Errno::ENODEV) => {
                 Ok(())
@@ -101,7 +103,8 @@ impl NetworkPlan {
 
     fn packets(&self) -> Result<OwnedFd> {
         let packets = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        // Without a protocol: until it is bound, it gets no packet that the filter has not seen.
+        // Without a protocol, so that no packet arrives before the filter is attached; bind(2) sets
+        // it.
         let packets = socket(AddressFamily::Packet, SockType::Raw, packets, None)?;
         net::prepare_packet_socket(&packets, &self.filter)?;
         sys::socket::bind(&packets, &packet_address())?;
@@ -115,7 +118,7 @@ impl Default for NetworkPlan {
     }
 }
 
-/// Makes one end of the pair, with name, size and address.
+/// Builds one end of the pair, with name, size and address.
 fn end(index: u32, name: &str, mac: [u8; 6]) -> Vec<u8> {
     const ADDRESS: u16 = 1;
     const NAME: u16 = 3;
@@ -124,7 +127,7 @@ fn end(index: u32, name: &str, mac: [u8; 6]) -> Vec<u8> {
     const RECEIVING_QUEUES: u16 = 32;
     let mut body = link(index, NO_ARP, NO_ARP);
     attribute(&mut body, NAME, &[name.as_bytes(), b"\0"].concat());
-    // One of each: by default there is one for each processor, and each is an object of sysfs.
+    // One queue per direction: the default is one per processor, and each is an object in sysfs.
     attribute(&mut body, SENDING_QUEUES, &1_u32.to_ne_bytes());
     attribute(&mut body, RECEIVING_QUEUES, &1_u32.to_ne_bytes());
     attribute(&mut body, LARGEST, &MTU.to_ne_bytes());
@@ -137,7 +140,9 @@ fn pair() -> Vec<u8> {
     const INFO_KIND: u16 = 1;
     const INFO_DATA: u16 = 2;
     const PEER: u16 = 1;
-    let (mut body, mut info, mut peer) = (end(NEAR, LINK, NEAR_MAC), Vec::new(), Vec::new());
+    let mut body = end(NEAR, LINK, NEAR_MAC);
+    let mut info = Vec::new();
+    let mut peer = Vec::new();
     attribute(&mut peer, PEER, &end(FAR, "out", FAR_MAC));
     attribute(&mut info, INFO_KIND, b"veth\0");
     attribute(&mut info, INFO_DATA, &peer);
@@ -145,27 +150,30 @@ fn pair() -> Vec<u8> {
     body
 }
 
-/// Keeps IPv6 from making addresses of its own on the link, and from looking for routers.
+/// Disables automatic IPv6 addresses and router discovery on the link.
 fn without_link_local(index: u32) -> Vec<u8> {
     const BY_FAMILY: u16 = 26;
     const GENERATION: u16 = 8;
     const NONE: u8 = 1;
-    let (mut body, mut families, mut inet6) = (link(index, 0, 0), Vec::new(), Vec::new());
+    let mut body = link(index, 0, 0);
+    let mut families = Vec::new();
+    let mut inet6 = Vec::new();
     attribute(&mut inet6, GENERATION, &[NONE]);
     attribute(&mut families, u16::from(INET6), &inet6);
     attribute(&mut body, BY_FAMILY, &families);
     body
 }
 
-/// Makes an address of fd00::/64.
+/// Makes an address in fd00::/64.
 fn v6(last: u8) -> [u8; 16] {
     let mut address = [0; 16];
     let [first, .., end] = &mut address;
-    (*first, *end) = (0xfd, last);
+    *first = 0xfd;
+    *end = last;
     address
 }
 
-/// Makes a sockaddr_ll: every protocol, at the far end (packet(7)).
+/// Makes a sockaddr_ll for every protocol at the far end (packet(7)).
 fn packet_address() -> [u8; 20] {
     let mut address = [0; 20];
     let all = 3_u16.to_be_bytes();
@@ -175,8 +183,8 @@ fn packet_address() -> [u8; 20] {
     address
 }
 
-/// Lets the cell's only group make ping sockets (icmp(7)). In a container whose /proc is read-only this cannot be,
-/// and ping does not work there.
+/// Allows the cell's only group to make ping sockets (icmp(7)). In a container whose /proc is
+/// read-only this fails silently, and ping does not work there.
 fn allow_ping(proc: impl AsFd, kind: ProcKind) -> Result<()> {
     let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     match (openat(&proc, "sys/net/ipv4/ping_group_range", flags, Mode::empty()), kind) {
@@ -189,8 +197,8 @@ fn allow_ping(proc: impl AsFd, kind: ProcKind) -> Result<()> {
     }
 }
 
-/// Lets frames of TCP, UDP and echo requests pass that go to one host, whole: what the gateway need not parse, it
-/// never gets.
+/// Passes complete TCP, UDP and echo request frames to a single host, so that the gateway never has
+/// to parse anything else.
 fn filter() -> Vec<Instruction> {
     const LOAD_BYTE: u16 = 0x30;
     const LOAD_HALF: u16 = 0x28;
@@ -202,13 +210,13 @@ fn filter() -> Vec<Instruction> {
     const RETURN: u16 = 0x06;
     let step = |code, yes, no, k| Instruction { code, jt: yes, jf: no, k };
     vec![
-        // 0: a group of hosts by the frame's own address
+        // 0: drop frames with a multicast MAC address
         step(LOAD_BYTE, 0, 0, 0),
         step(ANY_BIT, 23, 0, 1),
         step(LOAD_HALF, 0, 0, 12),
         step(EQUAL, 12, 0, 0x86dd),
         step(EQUAL, 0, 20, 0x0800),
-        // 5: IPv4: no group, no fragment
+        // 5: IPv4: no multicast, no fragment
         step(LOAD_BYTE, 0, 0, 30),
         step(AT_LEAST, 18, 0, 224),
         step(LOAD_HALF, 0, 0, 20),
@@ -229,7 +237,7 @@ fn filter() -> Vec<Instruction> {
         step(EQUAL, 0, 3, 58),
         step(LOAD_BYTE, 0, 0, 54),
         step(EQUAL, 0, 1, 128),
-        // 24
+        // 24: pass, 25: drop
         step(RETURN, 0, 0, 0x4_0000),
         step(RETURN, 0, 0, 0),
     ]
@@ -240,14 +248,16 @@ fn filter() -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    /// Runs a program of the few instructions that [`filter`] has; 0 drops the frame.
+    /// Interprets a program of the few instructions that [`filter`] uses; 0 drops the frame.
     fn run(program: &[Instruction], frame: &[u8]) -> u32 {
-        let (mut accumulator, mut index, mut place) = (0_u32, 0_usize, 0_usize);
+        let mut accumulator = 0_u32;
+        let mut index = 0_usize;
+        let mut counter = 0_usize;
         let byte = |at: usize| frame.get(at).copied().map(u32::from);
         loop {
-            let step = program.get(place).expect("a program ends with a return");
-            let at = usize::try_from(step.k).expect("a place");
-            place += 1;
+            let step = program.get(counter).expect("a program ends with a return");
+            let at = usize::try_from(step.k).expect("an offset");
+            counter += 1;
             let loaded = match step.code {
                 0x30 => byte(at),
                 0x28 => byte(at).zip(byte(at + 1)).map(|(high, low)| (high << 8) | low),
@@ -265,17 +275,17 @@ mod tests {
                         0x45 => accumulator & step.k != 0,
                         code => panic!("no such instruction: {code:#x}"),
                     };
-                    place += usize::from(if holds { step.jt } else { step.jf });
+                    counter += usize::from(if holds { step.jt } else { step.jf });
                     continue;
                 }
             };
-            // A load beyond the frame ends the program: the frame is dropped (bpf(4)).
+            // A load beyond the frame ends the program and drops the frame (bpf(4)).
             let Some(value) = loaded else { return 0 };
             accumulator = value;
         }
     }
 
-    /// A frame of IPv4 with a header of so many words.
+    /// Builds an IPv4 frame whose header has this many words.
     fn v4(destination: u8, fragment: u16, protocol: u8, words: u8, first: u8) -> Vec<u8> {
         let mut frame = vec![0; 14];
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -301,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_frames_to_one_host_pass_and_no_others() {
+    fn only_complete_frames_to_a_single_host_pass() {
         let program = filter();
         let passes = |frame: &[u8]| run(&program, frame) != 0;
         for frame in [

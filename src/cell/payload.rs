@@ -1,4 +1,4 @@
-//! The process that becomes the program: probes its walls, waits for a job, execs.
+//! The process that becomes the program: it probes its confinement, waits for a job and execs.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -26,29 +26,29 @@ use sys::{Result, process, signals, terminal};
 
 /// The file in the template's hidden directory that Landlock must refuse.
 pub const CANARY: &CStr = c"canary";
-/// Most bytes of the strings of a job.
+/// Maximum bytes of the strings of a job.
 pub const STRINGS_BYTES: usize = 2 * (ARGV_BYTES + ENV_BYTES + PATH_BYTES);
-/// Descriptor of a program's script.
+/// Descriptor of the program's script.
 const SCRIPT_FD: i32 = 3;
 
-/// Buffers of a payload, allocated before the first clone and copied on write by each cell.
+/// Buffers of a payload, allocated before the first clone; each cell gets a copy on write.
 #[derive(Debug)]
 pub struct Scratch {
     pub stack: Stack,
     pub room: JobRoom,
 }
 
-/// Room for one job.
+/// Buffers for one job.
 #[derive(Debug)]
 pub struct JobRoom {
     strings: Vec<u8>,
     pointers: Pointers,
-    /// An encoded job that runs nothing.
+    /// An encoded job that is only decoded, never run.
     sample: Vec<u8>,
 }
 
 impl Scratch {
-    /// Makes the buffers.
+    /// Allocates the buffers.
     ///
     /// # Errors
     /// ENOMEM: there is no memory for the stack.
@@ -62,7 +62,7 @@ impl Scratch {
     }
 }
 
-/// Encodes a directory, a candidate, an argument and a variable.
+/// Encodes a job with one directory, one candidate, one argument and one variable.
 fn sample() -> Result<Vec<u8>> {
     const STRINGS: &[u8] = b"/\0/\0-\0A=\0";
     let head = ToPayload {
@@ -79,19 +79,19 @@ fn sample() -> Result<Vec<u8>> {
     Ok(packet)
 }
 
-/// State of the payload until its job comes.
+/// Resources of the payload until it gets a job.
 #[derive(Debug)]
 pub struct HeldPayload {
-    /// The one program of [`Exec::Only`], at `PROGRAM_FD`.
+    /// The only program of [`Exec::Only`], at `PROGRAM_FD`.
     pub program: Option<OwnedFd>,
 }
 
-/// Opens the canary; before Landlock this must work.
+/// Opens the canary. Before Landlock this must succeed.
 pub(crate) fn open_canary(hidden: impl AsFd) -> Result<()> {
     openat(hidden, CANARY, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop)
 }
 
-/// Opens the program of [`Exec::Only`] at the one number the filter lets it be executed from.
+/// Opens the program of [`Exec::Only`] at the only descriptor that the filter allows to execute.
 pub(crate) fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
     let Exec::Only(path) = exec else { return Ok(None) };
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
@@ -100,8 +100,8 @@ pub(crate) fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
     process::duplicate_to(opened, number).map(Some)
 }
 
-/// Tries calls that must be refused, reports the results, waits for the job and executes it.
-pub fn run(entry: &CellSpec<'_>, held: HeldPayload, room: &mut JobRoom) -> Result<()> {
+/// Runs the probes, reports their results, waits for the job and executes it.
+pub fn run(entry: &CellSpec<'_>, payload: HeldPayload, room: &mut JobRoom) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
     signals::program_signals()?;
     rehearse(room)?;
@@ -110,63 +110,62 @@ pub fn run(entry: &CellSpec<'_>, held: HeldPayload, room: &mut JobRoom) -> Resul
     if received.bytes == 0 {
         return Ok(());
     }
-    let failed = become_program(entry, &held, received, room);
+    let failed = become_program(entry, &payload, received, room);
     report::send(entry.job, &failed, &[])
 }
 
-/// Reads an empty job as if it had been sent, so that the pages it touches are mapped now, and not while a
-/// caller waits for a program.
+/// Decodes the sample job, so that the pages needed for this are mapped now, and not while a client
+/// waits for a program.
 fn rehearse(room: &mut JobRoom) -> Result<()> {
     let length = room.sample.len();
     room.strings.get_mut(..length).ok_or(Errno::E2BIG)?.copy_from_slice(&room.sample);
-    std::hint::black_box(prepared(room, length, &mut std::iter::empty())?);
+    std::hint::black_box(decode_job(room, length, &mut std::iter::empty())?);
     Ok(())
 }
 
-/// A job in the form that the last calls take.
+/// A job in the form that execve(2) and its preparation need.
 #[derive(Debug)]
-struct Prepared<'r> {
-    job: ToPayload,
+struct DecodedJob<'r> {
+    message: ToPayload,
     directory: &'r CStr,
     candidates: Take<Strings<'r>>,
     filled: Filled<'r>,
 }
 
 /// Decodes the job in the first `received` bytes of `room`.
-fn prepared<'r>(
+fn decode_job<'r>(
     room: &'r mut JobRoom,
     received: usize,
     fds: &mut impl Iterator<Item = OwnedFd>,
-) -> Result<Prepared<'r>> {
+) -> Result<DecodedJob<'r>> {
     let JobRoom { strings: buffer, pointers, .. } = room;
-    let (job, strings) = strings(buffer, received, fds)?;
+    let (message, strings) = strings(buffer, received, fds)?;
     let mut list = Strings(strings);
     let directory = list.next().ok_or(Errno::EINVAL)?;
-    let count = usize::try_from(job.candidates).unwrap_or(0);
-    let argc = usize::try_from(job.arguments).unwrap_or(0);
+    let count = usize::try_from(message.candidates).unwrap_or(0);
+    let argc = usize::try_from(message.arguments).unwrap_or(0);
     let candidates = Strings(list.0).take(count);
     let filled = pointers.fill(argc, list.skip(count))?;
-    Ok(Prepared { job, directory, candidates, filled })
+    Ok(DecodedJob { message, directory, candidates, filled })
 }
 
-/// Decodes the job in the first `received` bytes of `buffer`, and its strings, which are read from a memfd if
-/// there is one.
+/// Decodes the job in the first `received` bytes of `buffer`. Returns it with its strings, which
+/// are read from a memfd if there is one.
 fn strings<'b>(
     buffer: &'b mut [u8],
     received: usize,
     fds: &mut impl Iterator<Item = OwnedFd>,
 ) -> Result<(ToPayload, &'b [u8])> {
     let packet = buffer.get(..received).unwrap_or_default();
-    let (job, behind) =
-        postcard::take_from_bytes::<ToPayload>(packet).map_err(|_| Errno::EBADMSG)?;
-    let head = received.saturating_sub(behind.len());
+    let (job, rest) = postcard::take_from_bytes::<ToPayload>(packet).map_err(|_| Errno::EBADMSG)?;
+    let head = received.saturating_sub(rest.len());
     let bytes = usize::try_from(job.bytes).map_err(|_| Errno::E2BIG)?;
     let strings = match job.place {
         StringSpan::Here => head..head.saturating_add(bytes),
         StringSpan::Sealed => {
             let file = File::from(fds.next().ok_or(Errno::EBADF)?);
-            let place = buffer.get_mut(..bytes).ok_or(Errno::E2BIG)?;
-            file.read_exact_at(place, 0).map_err(|_| Errno::EIO)?;
+            let target = buffer.get_mut(..bytes).ok_or(Errno::E2BIG)?;
+            file.read_exact_at(target, 0).map_err(|_| Errno::EIO)?;
             0..bytes
         }
     };
@@ -178,6 +177,7 @@ fn refusal<T>(result: Result<T>) -> i32 {
     result.err().map_or(0, raw)
 }
 
+/// Tries calls that the cell's layers must refuse.
 fn probe(entry: &CellSpec<'_>) -> Probes {
     let canary = open_canary(&entry.design.hidden);
     let namespace = unshare(CloneFlags::CLONE_NEWUSER);
@@ -195,20 +195,21 @@ fn probe(entry: &CellSpec<'_>) -> Probes {
     }
 }
 
-/// Tries to make a name that the name guard refuses, by a call that makes nothing without it either. Then tries
-/// one that exists, which shows that init can read the arguments.
+/// Tries to make a guarded name, by a call that would fail without the guard too. Then tries to
+/// make an existing name, which succeeds only if init can read the arguments.
 fn names(guarded: &CStr) -> (i32, i32) {
-    let nothing = linkat(AT_FDCWD, c"/tmp/home/.absent", AT_FDCWD, guarded, AtFlags::empty());
-    // The only call that makes names and that every profile allows.
+    let guarded_result =
+        linkat(AT_FDCWD, c"/tmp/home/.absent", AT_FDCWD, guarded, AtFlags::empty());
+    // The only call for making names that every profile allows.
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-    let there = openat(AT_FDCWD, c"/tmp/home", flags, Mode::S_IRUSR);
-    (refusal(nothing), refusal(there))
+    let existing_result = openat(AT_FDCWD, c"/tmp/home", flags, Mode::S_IRUSR);
+    (refusal(guarded_result), refusal(existing_result))
 }
 
-/// Takes the last steps. Returns only if one of them failed.
+/// Performs the last steps before the program starts. Returns only if one of them failed.
 fn become_program(
     entry: &CellSpec<'_>,
-    held: &HeldPayload,
+    payload: &HeldPayload,
     received: Received,
     room: &mut JobRoom,
 ) -> FromPayload {
@@ -218,41 +219,42 @@ fn become_program(
     let (Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next()) else {
         return exec(Errno::EBADF);
     };
-    let prepared = match prepared(room, bytes, &mut fds) {
-        Ok(prepared) => prepared,
+    let job = match decode_job(room, bytes, &mut fds) {
+        Ok(job) => job,
         Err(errno) => return exec(errno),
     };
-    if prepared.job.first == First::Something
-        && let Err(errno) = await_look(entry)
+    if job.message.first == First::Something
+        && let Err(errno) = await_scan(entry)
     {
         return exec(errno);
     }
-    if let Err(errno) = place([stdin, stdout, stderr], fds.next())
-        .and_then(|()| limits::lowered(&prepared.job.limits, entry.shared.memory, entry.others))
+    if let Err(errno) = place_streams([stdin, stdout, stderr], fds.next())
+        .and_then(|()| limits::lowered(&job.message.limits, entry.shared.memory, entry.others))
     {
         return exec(errno);
     }
-    if prepared.job.terminal
+    if job.message.terminal
         && let Err(errno) = terminal::take_control(std::io::stdin())
     {
         return exec(errno);
     }
-    if let Err(errno) = chdir(prepared.directory) {
+    if let Err(errno) = chdir(job.directory) {
         return FromPayload::Cwd { errno: raw(errno) };
     }
-    exec(match &held.program {
-        Some(program) => exec::execveat(program, &prepared.filled),
-        None => try_candidates(prepared.candidates, &prepared.filled),
+    exec(match &payload.program {
+        Some(program) => exec::execveat(program, &job.filled),
+        None => try_candidates(job.candidates, &job.filled),
     })
 }
 
-/// Waits until init has looked at the workspace.
-fn await_look(entry: &CellSpec<'_>) -> Result<()> {
+/// Waits until init has scanned the workspace.
+fn await_scan(entry: &CellSpec<'_>) -> Result<()> {
     let (_, theirs) = entry.handoff;
     socket::receive(theirs, &mut [0; 8], PacketWait::Yes).map(drop)
 }
 
-/// Executes the first path of those a shell would try, with the error that a shell would show (execvp(3)).
+/// Executes the first candidate that a shell would execute, and returns the error that a shell
+/// would show (execvp(3)).
 fn try_candidates<'a>(candidates: impl Iterator<Item = &'a CStr>, filled: &Filled<'_>) -> Errno {
     let mut worst = Errno::ENOENT;
     for path in candidates {
@@ -267,23 +269,24 @@ fn try_candidates<'a>(candidates: impl Iterator<Item = &'a CStr>, filled: &Fille
     worst
 }
 
-/// Duplicates the streams to their numbers; every other descriptor closes at exec.
-fn place(streams: [OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
+/// Duplicates the streams to their numbers. All other descriptors close at exec.
+fn place_streams(streams: [OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
     process::cloexec_from(3)?;
     for (stream, number) in streams.iter().zip(0..) {
         process::duplicate_inheritable(stream, number)?;
     }
-    // Before the script: a stream may have its number, and would close it later.
+    // Before the script, because a stream may have the script's number and would close it later.
     drop(streams);
     if let Some(script) = script {
-        // The front end has written to this description, whose offset is shared: start over.
+        // The front end wrote through this open file description, whose offset is shared: start at
+        // 0.
         lseek(&script, 0, Whence::SeekSet)?;
         process::duplicate_inheritable(&script, SCRIPT_FD)?;
     }
     Ok(())
 }
 
-/// Iterates over NUL-terminated strings, one after the other.
+/// Iterates over consecutive NUL-terminated strings.
 #[derive(Debug)]
 struct Strings<'a>(&'a [u8]);
 

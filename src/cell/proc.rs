@@ -1,8 +1,10 @@
-//! `/proc` of a cell: its own processes, the facts of a machine of its size, and nothing else.
+//! `/proc` of a cell: its processes, facts of a machine of the cell's size, and no other entries.
 //!
-//! The facts are files of the template, mounted over the entries of the same names. Then the procfs hides every
-//! entry that is no process (`subset=pid` of proc(5)), and no later lookup finds one. An entry that is in use
-//! at that moment stays: so do the facts, which are mount points, and two links that init holds open. Undoing
+//! The facts are files of the template, mounted over the entries of the same names. Then the procfs
+//! hides every entry that is not a process (`subset=pid` of proc(5)), so that later lookups fail.
+//! Entries in use at that moment remain: the facts, which are mount points, and two links that init
+//! holds open. Undoing the option needs CAP_SYS_ADMIN in the cell's user namespace, which no
+//! process of the cell has.
 //! the option needs CAP_SYS_ADMIN in the cell's user namespace, which no process of the cell has.
 
 use std::os::fd::OwnedFd;
@@ -17,29 +19,30 @@ use super::{At, Shared, Step, StepFailed, ids, size};
 use model::profile::ProcView;
 use sys::Result;
 
-/// Links into the reader's own directory, by which programs know them: `mounts` and `net`.
+/// The links `mounts` and `net`, which programs expect in `/proc`; they lead into the reader's
+/// directory.
 pub type SelfLinks = [OwnedFd; 2];
 
-/// The option by which a procfs shows processes alone.
+/// The option by which a procfs shows only processes.
 pub(crate) const SUBSET: &str = "subset=pid";
 
-/// Mounts `/proc` and sets the limits of the cell's user namespace by it.
+/// Mounts `/proc`, and sets the limits of the cell's user namespace through it.
 ///
-/// By its own procfs: in one that cells share, the kernel compares each such name with the entry of
-/// every namespace that it has not taken down yet.
+/// Each cell has a separate procfs: in a shared one, the kernel compares each of these names with
+/// entries of every namespace that still exists.
 pub fn mount(plan: &MountPlan, shared: &Shared) -> std::result::Result<(), StepFailed> {
     match plan.proc {
         ProcView::None => ids::forbid_nested(&shared.proc, shared.proc_kind).at(Step::Nested),
         ProcView::Own => {
             procfs(MsFlags::empty(), None).at(Step::Proc)?;
             let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-            let own = open(c"/proc", flags, Mode::empty()).at(Step::Nested)?;
-            ids::forbid_nested(&own, shared.proc_kind).at(Step::Nested)
+            let proc = open(c"/proc", flags, Mode::empty()).at(Step::Nested)?;
+            ids::forbid_nested(&proc, shared.proc_kind).at(Step::Nested)
         }
     }
 }
 
-/// Puts the facts in place and hides all else but processes.
+/// Mounts the facts, and hides everything except processes.
 pub fn limit(plan: &MountPlan, slot: Slot) -> Result<Option<SelfLinks>> {
     match plan.proc {
         ProcView::None => Ok(None),

@@ -1,6 +1,6 @@
 //! Messages between the supervisor and a cell's init and payload.
 //!
-//! Encoded with postcard into a buffer on the stack: nothing is allocated on the cell's side.
+//! Encoded with postcard into a buffer on the stack: the cell's side does not allocate.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -13,50 +13,51 @@ use model::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
 pub use sys::raw;
 use sys::{Result, socket};
 
-/// Largest report in bytes: 512 denied calls of at most 8 bytes each, or a hundred changed files with
-/// 16 KiB of paths; and room for the rest.
+/// Maximum size of a report in bytes: 512 denied calls of at most 8 bytes each, or a hundred
+/// changed files with 16 KiB of paths, plus the message itself.
 pub const REPORT_BYTES: usize = 24 << 10;
 
-/// From init.
+/// Messages from init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromInit {
     /// A step failed; the process ends.
     Failed { step: Step, errno: i32 },
-    /// The packet socket of its network comes with this, for the gateway.
+    /// Carries the packet socket of the cell's network, for the gateway.
     Network,
-    /// It cannot be traced any more: the cell may be offered.
+    /// Init cannot be traced any more: the cell can be handed out.
     Sealed,
-    /// The payload has ended; the whole cell ends with this message.
+    /// The payload has ended; the cell ends after this message.
     Ended(PayloadEnd),
-    /// The answer to [`ToInit::LookAtShell`]. The counters follow where the call is over: in [`FromInit::Counted`], after
-    /// [`FromInit::Changed`] if the workspace is scanned.
+    /// The answer to [`ToInit::LookAtShell`]. If the call is over, the counters follow in
+    /// [`FromInit::Counted`], after [`FromInit::Changed`] if the workspace is scanned.
     Shown { number: u64, shell: ShownState },
-    /// The answer to [`ToInit::Confirm`]: whether the payload is on its way out.
+    /// The answer to [`ToInit::Confirm`]: whether the payload is exiting.
     Confirmed { is_ending: bool },
     /// Counters at the end of a call of a session.
     Counted(InitCounters),
-    /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
+    /// The answer to [`ToInit::AskInput`]: sent at once, and again when a process waits for the
+    /// input.
     Input { number: u32, waits: Waits },
-    /// The changes in the workspace follow in the same packet. Sent before the end of the command that
-    /// caused them.
+    /// The changes in the workspace, which follow in the same packet. Sent before the end of the
+    /// command that caused them.
     Changed,
-    /// A process that [`ToInit::Follow`] named has ended. The denied calls since the last
-    /// [`FromInit::Counted`] follow, and stay in the next count.
+    /// A process named by [`ToInit::Follow`] has ended. The denied calls since the last
+    /// [`FromInit::Counted`] follow; they stay in the next count.
     JobEnded(ReapedJob),
 }
 
-/// What the descriptors of a session's shell show of a call.
+/// State of a call according to the descriptors of its session's shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShownState {
     /// The call is not over.
     Runs { has_input: bool },
     /// The call is over, with this exit code.
     Over { status: u8 },
-    /// The descriptors cannot be looked at.
+    /// The descriptors cannot be read.
     Unseen { errno: i32 },
 }
 
-/// A call that init looks for in the descriptors of its shell.
+/// A call whose end init looks for in the descriptors of its shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellLook {
     /// Number of the call in its session.
@@ -65,25 +66,25 @@ pub struct ShellLook {
     pub input: Option<InputFile>,
 }
 
-/// The files by which a shell shows that a call is over, and with which exit code. All are in the mailbox, a filesystem
-/// to which no program of the cell can add a file.
+/// The files whose open descriptors in a shell mean that a call is over, and with which exit code.
+/// All are in the mailbox, a filesystem to which no program of the cell can add files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
     /// Device number of the mailbox.
     pub device: u64,
-    /// Inode of the lines around the command.
+    /// Inode of the file with the lines around the command.
     pub lines: u64,
     pub digits: Digits,
 }
 
-/// Inodes of the files that stand for the two digits of an exit code, to the base 16.
+/// Inodes of the files for the two hexadecimal digits of an exit code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digits {
     pub sixteens: [u64; 16],
     pub ones: [u64; 16],
 }
 
-/// Marks that were found.
+/// The marks that were found so far.
 #[derive(Debug, Default)]
 pub struct FoundMarks {
     is_over: bool,
@@ -92,44 +93,46 @@ pub struct FoundMarks {
 }
 
 impl FoundMarks {
-    /// Takes note of a file that is held open.
+    /// Records a file that the shell holds open.
     pub fn add(&mut self, marks: &Marks, device: u64, inode: u64) {
         if device != marks.device {
             return;
         }
-        let place = |digits: &[u64]| {
-            let found = digits.iter().position(|digit| *digit == inode);
-            found.and_then(|place| u8::try_from(place).ok())
+        let digit = |digits: &[u64]| {
+            let index = digits.iter().position(|digit| *digit == inode);
+            index.and_then(|index| u8::try_from(index).ok())
         };
         self.is_over |= inode == marks.lines;
-        self.sixteens = self.sixteens.or_else(|| place(&marks.digits.sixteens));
-        self.ones = self.ones.or_else(|| place(&marks.digits.ones));
+        self.sixteens = self.sixteens.or_else(|| digit(&marks.digits.sixteens));
+        self.ones = self.ones.or_else(|| digit(&marks.digits.ones));
     }
 
-    /// Returns the exit code, if all marks are there.
+    /// Returns the exit code if all marks were found.
     #[must_use]
     pub fn status(&self) -> Option<u8> {
-        let (sixteens, ones) = (self.sixteens?, self.ones?);
+        let sixteens = self.sixteens?;
+        let ones = self.ones?;
         self.is_over.then_some(sixteens * 16 + ones)
     }
 }
 
-/// The end of a job that ran beside the shell of its session.
+/// The end of a background job of a session's shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReapedJob {
     pub pid: u32,
-    /// Exit code, or 256 and the signal; `None` if the process ended unseen.
+    /// Exit code, or 256 plus the signal; `None` if init did not see the end.
     pub status: Option<u16>,
-    /// Usage of the process and of those that it waited for. No call was denied to it alone.
+    /// Usage of the process and of the children that it waited for. Denied calls are not counted
+    /// per job.
     pub counts: InitCounters,
 }
 
-/// How the payload ended and what the cell used.
+/// How the payload ended, and the resources of the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PayloadEnd {
-    /// Exit code, or 256 and the signal.
+    /// Exit code, or 256 plus the signal.
     pub status: u16,
-    /// Why init ended it, where it did.
+    /// The limit for which init ended it, if any.
     pub over_limit: Option<OverLimit>,
     pub counts: InitCounters,
 }
@@ -137,39 +140,40 @@ pub struct PayloadEnd {
 /// Limits for which init ends a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OverLimit {
-    /// It uses more memory than it may, and no control group holds that.
+    /// The cell exceeds its memory limit, and no control group enforces that.
     Memory,
     /// The host is about to run out of memory.
     HostMemory,
-    /// It has more open files than its share of the machine's.
+    /// The cell has more open files than its share of the machine's.
     OpenFiles,
 }
 
 /// Counters of init.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitCounters {
-    /// Of the processes that init reaped, since the cell began. At the end of a call of a session: of its shell too, with
-    /// those that this has waited for.
+    /// Sum over the processes that init reaped since the cell began. At the end of a session's call
+    /// it includes the shell and the children that the shell waited for.
     pub user_us: u64,
     pub system_us: u64,
-    /// Largest resident set of one process, or of the cell where init watches it, in bytes.
+    /// Largest resident set of one process in bytes; if init watches the memory, that of the whole
+    /// cell.
     pub max_rss: u64,
-    /// Denied calls since the last [`FromInit::Counted`] follow in the same packet, each a number
-    /// (u16) and a count (u32). To the number of one that was refused for a name, [`GUARDED`] is
-    /// added.
+    /// Number of denied calls since the last [`FromInit::Counted`]. They follow in the same packet,
+    /// each a number (u16) and a count (u32). [`GUARDED`] is added to the number of a call that was
+    /// refused because of a name.
     pub denied: u16,
 }
 
-/// From the payload, before exec.
+/// Messages from the payload before its exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromPayload {
     Failed {
         step: Step,
         errno: i32,
     },
-    /// Ready for a job, with the errnos of its probes, 0 for a probe that succeeded.
+    /// Ready for a job; carries the errnos of the probes, 0 for a probe that succeeded.
     Ready(Probes),
-    /// The directory to start in cannot be entered.
+    /// The start directory cannot be entered.
     Cwd {
         errno: i32,
     },
@@ -179,21 +183,21 @@ pub enum FromPayload {
     },
 }
 
-/// Errnos that the payload met when it tried what it must not.
+/// Errnos of calls that must be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probes {
-    /// Opening the canary after Landlock; opening it before had worked.
+    /// Opening the canary after Landlock, which succeeded before it.
     pub canary: i32,
     /// unshare(CLONE_NEWUSER).
     pub namespace: i32,
     /// socket(AF_PACKET).
     pub packet: i32,
-    /// Making a name that the host obeys in a grant, and a directory that exists in `/tmp`: the errnos of
-    /// both by the name guard. None if it is off.
+    /// Errnos of the name guard: for making a name in a grant that the host obeys, and for making
+    /// an existing directory in `/tmp`. `None` if the guard is off.
     pub names: Option<(i32, i32)>,
 }
 
-/// To init.
+/// Orders to init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(
     clippy::large_enum_variant,
@@ -202,88 +206,90 @@ pub struct Probes {
 pub enum ToInit {
     /// The id maps are written.
     Mapped,
-    /// The probes are over: become untraceable, forget their denials. Meanwhile the payload is measured.
+    /// The probes are over: become untraceable, and reset the counts of denied calls. Meanwhile the
+    /// supervisor measures the payload.
     Seal,
-    /// A job is about to be handed over that may use this much memory: less than the profile has, or
-    /// to be watched.
+    /// A job with this memory limit is about to be handed over; the limit is lower than the
+    /// profile's, or must be watched.
     Watch { memory: u64 },
     /// Send TERM to every process of the cell.
     Terminate,
-    /// Send INT to the payload's process group, as a terminal does for ^C, but to nothing there that is of an earlier
-    /// command than the one that began at this time.
+    /// Send INT to the payload's process group, as a terminal does for ^C, but not to processes of
+    /// commands that began before this time.
     Interrupt { since: Ticks },
     /// Send a signal to the processes that began at this time or later, and INT to the payload.
     Signal { signal: JobSignal, since: Ticks },
-    /// End the cell, in the tier where the end of its init is not the end of all else.
+    /// End the cell, in the tier where its processes do not end with init.
     End,
-    /// Report whether the shell shows the end of a call. If it does, report the counters too; refused calls are counted
-    /// from zero again, and a request about the input of the call is dropped.
+    /// Report whether the shell shows the end of a call. If it does, report the counters too, reset
+    /// the counts of refused calls, and drop the request about the input of the call.
     LookAtShell(ShellLook),
-    /// Answer: the orders before this one are carried out.
+    /// Answer once the orders before this one are executed.
     Confirm,
-    /// Take the directory of the shell in a procfs, which comes with this: in cells that have no `/proc`.
+    /// Use the attached descriptor as the shell's directory in a procfs, in cells without `/proc`.
     ShellDirectory,
-    /// Report the end of this process, which leads the process group of a job beside the shell. Its input
-    /// is dropped with it.
+    /// Report the end of this process, which leads the process group of a background job. Its input
+    /// request is then dropped.
     Follow { pid: u32, input: Option<InputFile> },
     /// Send a signal to the job that this process leads.
     SignalJob { signal: JobSignal, pid: u32 },
-    /// Report if a process waits for this input; if none does, report again once one does. A request about
-    /// the same input is replaced.
+    /// Report whether a process waits for this input; if not, report again once one does. Replaces
+    /// an earlier request about the same input.
     AskInput { number: u32, input: InputFile },
-    /// Report changes in the workspace. If it is not empty, scan it now, and let the payload continue when
-    /// that is done.
+    /// Report changes in the workspace. If it is not empty, scan it now, and let the payload
+    /// continue afterwards.
     Look(First),
 }
 
-/// A time since boot, as the start of a process in proc(5): hundredths of a second. By the boot clock of
-/// the supervisor, whose time namespace its inits have.
+/// A time since boot in hundredths of a second, like the start time of a process in proc(5). Uses
+/// the boot clock of the supervisor, whose time namespace its inits share.
 pub type Ticks = u64;
 
-/// A command's input, identified by fstat(2).
+/// The input of a command, identified by fstat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputFile {
     pub device: u64,
     pub inode: u64,
 }
 
-/// State of the workspace when a job is handed over.
+/// Content of the workspace when a job is handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum First {
     Nothing,
-    /// Init scans it while the payload waits.
+    /// Init scans the workspace while the payload waits.
     Something,
 }
 
-/// To the payload: the job. Descriptors: stdin, stdout, stderr, the strings if they are
-/// [`StringSpan::Sealed`], the script if any.
+/// The job, sent to the payload. Attached descriptors: stdin, stdout, stderr, the strings if they
+/// are [`StringSpan::Sealed`], and the script if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToPayload {
-    /// Bytes of the strings: directory, candidates, arguments, variables, each ended by NUL.
+    /// Bytes of the strings: directory, candidates, arguments and variables, each terminated by
+    /// NUL.
     pub bytes: u32,
     pub place: StringSpan,
     pub candidates: u32,
     pub arguments: u32,
     pub limits: Limits,
-    /// State of the workspace: the payload waits for init if it is to be scanned.
+    /// Content of the workspace: if it must be scanned, the payload waits for init.
     pub first: First,
-    /// True if the standard input is a terminal, which becomes the controlling one.
+    /// True if the standard input is a terminal that becomes the controlling one.
     pub terminal: bool,
 }
 
-/// Place of a job's strings.
+/// Location of a job's strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StringSpan {
-    /// Behind the message, in the same packet: no file is made for those of nearly every job.
+    /// In the same packet, after the message: nearly all jobs fit, and need no file.
     Here,
     /// In a sealed memfd.
     Sealed,
 }
 
-/// Most bytes of strings that travel in a packet.
+/// Maximum bytes of strings in a packet.
 pub const HERE_BYTES: usize = 32 << 10;
 
-/// Sends one message with strings behind it.
+/// Sends one message, followed by strings.
 pub fn send_with(
     to: impl AsFd,
     message: &ToPayload,
@@ -296,27 +302,28 @@ pub fn send_with(
 }
 
 /// Sends the changes in the workspace.
-pub(crate) fn tell_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
+pub(crate) fn send_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
     let packet = postcard::to_stdvec(&(FromInit::Changed, changed));
     socket::send(to, &packet.map_err(|_| Errno::EMSGSIZE)?, &[])
 }
 
-/// Decodes the changes that follow [`FromInit::Changed`]; `None` if the bytes are not such.
+/// Decodes the changes after [`FromInit::Changed`]; `None` if the bytes are invalid.
 pub fn changed(bytes: &[u8]) -> Option<FilesChanged> {
     postcard::from_bytes(bytes).ok()
 }
 
-/// Sends one message from the stack.
+/// Sends one message from a buffer on the stack.
 pub fn send<T: Serialize>(to: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let mut buffer = [0_u8; 512];
     let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?;
     socket::send(to, bytes, fds)
 }
 
-/// Sends one message without waiting, so that a process that does not read cannot hold up its sender.
+/// Sends one message without blocking, so that a process that does not read cannot block its
+/// sender.
 ///
 /// # Errors
-/// EAGAIN: the other end has not read what was sent before.
+/// EAGAIN: the other end has not read the earlier messages.
 pub fn send_now<T: Serialize>(to: impl AsFd, message: &T) -> Result<()> {
     let mut buffer = [0_u8; 512];
     let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?;
@@ -340,10 +347,10 @@ impl From<StepFailed> for FromPayload {
     }
 }
 
-/// Marks the number of a call that was refused for the name it would have made.
+/// Flag in the number of a call that was refused because of a name.
 pub const GUARDED: u16 = 0x8000;
 
-/// Decodes the denied calls that follow [`InitCounters`]: pairs of a number (u16) and a count (u32).
+/// Decodes the denied calls after [`InitCounters`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
     bytes
         .chunks_exact(6)

@@ -1,10 +1,11 @@
-//! Host directories as read-only overlays: nobody is reached through a file in them.
+//! Shows host directories through read-only overlays, so that a cell cannot reach other processes
+//! through files in them.
 //!
-//! connect(2) takes a path on a read-only mount as well. An overlay has inodes of its own: the kernel
-//! finds no listener behind a socket (ECONNREFUSED), no other end behind a FIFO, and inotify does not
-//! see what the host does below. Advisory locks are those of its inodes, so they hold up no program of the host. It costs
-//! 3 us for each file that is opened and a third more for a walk over a whole tree, so it is not made of `/usr` and its
-//! like, where nobody but root can make a socket.
+//! connect(2) works on a read-only mount too. An overlay has separate inodes: the kernel finds no
+//! listener behind a socket (ECONNREFUSED), no other end behind a FIFO, and inotify does not see
+//! activity of the host. Advisory locks apply to the overlay's inodes, so that they cannot block
+//! programs of the host. An overlay costs 3 us per opened file, and a third more for a walk over a
+//! tree. So it is not used for `/usr` and similar directories, where only root can make a socket.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,33 +20,37 @@ use super::c_path;
 use sys::mount::{Filesystem, attribute};
 use sys::process::{self, Child, Side};
 
-/// Trees that hold what the distribution installs. Sockets in them are told by `doctor`.
+/// Directories that the distribution installs. `doctor` lists sockets in them.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"];
-/// A directory of them where other software is installed, with its sockets.
+/// A subdirectory of these where other software is installed, along with its sockets.
 pub const LOCAL: &str = "/usr/local";
 
-/// How old what a cell sees of a host directory may be at most, unless a program uses it.
-const STALE: Duration = Duration::from_secs(1);
-/// Milliseconds for which a call waits until that is so.
-const PATIENCE: u8 = 5;
+/// How long a change in a host directory may stay invisible to a cell, unless a program uses the
+/// directory.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time in milliseconds that a call waits for a refresh.
+const MAX_WAIT_MS: u8 = 5;
 
-/// Returns whether a host path is shown as an overlay if it is a directory.
+/// Returns true if a host path is shown as an overlay if it is a directory.
 pub fn is_sealed(host: &Path) -> bool {
     host.starts_with(LOCAL) || !SYSTEM.iter().any(|tree| host.starts_with(tree))
 }
 
-/// Makes a detached, read-only overlay of `directory`, with `beneath` below it: an empty one, because the kernel wants
-/// two, or one whose files it replaces.
+/// Makes a detached, read-only overlay of `directory` above `beneath`. The kernel requires two
+/// layers: `beneath` is an empty directory, or one whose files `directory` replaces.
 ///
 /// # Errors
-/// EINVAL where mounts lie below the directory, or its filesystem cannot be one of an overlay's. ENODEV where the kernel has none.
+/// EINVAL: mounts lie below the directory, or its filesystem does not support overlays. ENODEV: the
+/// kernel has no overlayfs.
 pub fn overlay(directory: &OwnedFd, beneath: &OwnedFd) -> Result<(Filesystem, OwnedFd), Errno> {
     let filesystem = Filesystem::open(c"overlay")?;
-    // By descriptor: a path may have the characters that separate layers, and is shown in mountinfo.
+    // By descriptor: a path may contain the characters that separate layers, and appears in
+    // mountinfo.
     let lower =
         format!("/proc/self/fd/{}:/proc/self/fd/{}", directory.as_raw_fd(), beneath.as_raw_fd());
     filesystem.set_to(c"lowerdir", &c_path(Path::new(&lower))?)?;
-    // One device number for all that is in it, as in any filesystem: `find -xdev` and `du -x` rely on it.
+    // The same device number for all files, as in other filesystems: `find -xdev` and `du -x`
+    // depend on it.
     filesystem.set_to(c"xino", c"on")?;
     filesystem.set(c"ro")?;
     filesystem.create()?;
@@ -53,7 +58,7 @@ pub fn overlay(directory: &OwnedFd, beneath: &OwnedFd) -> Result<(Filesystem, Ow
     Ok((filesystem, mount))
 }
 
-/// Returns the attributes of the mount, and not less than the host's has.
+/// Returns the attributes of the mount, at least as strict as the host's.
 fn attributes(directory: impl AsFd) -> Result<u64, Errno> {
     let host = fstatvfs(directory)?.flags();
     let noexec = if host.contains(FsFlags::ST_NOEXEC) { attribute::NOEXEC } else { 0 };
@@ -63,36 +68,37 @@ fn attributes(directory: impl AsFd) -> Result<u64, Errno> {
 /// The overlays of a template.
 #[derive(Debug)]
 pub struct Overlays {
-    of_profile: Vec<Filesystem>,
-    of_grants: Vec<Filesystem>,
+    profile: Vec<Filesystem>,
+    grants: Vec<Filesystem>,
+    /// Time of the last refresh.
     refreshed: Cell<Instant>,
-    /// The process that refreshes them, until it has been collected.
+    /// The process that refreshes the overlays, until it is reaped.
     refresher: RefCell<Option<Child>>,
 }
 
 impl Overlays {
-    pub fn new(of_profile: Vec<Filesystem>, of_grants: Vec<Filesystem>) -> Self {
+    pub fn new(profile: Vec<Filesystem>, grants: Vec<Filesystem>) -> Self {
         let refreshed = Cell::new(Instant::now());
-        Self { of_profile, of_grants, refreshed, refresher: RefCell::new(None) }
+        Self { profile, grants, refreshed, refresher: RefCell::new(None) }
     }
 
-    /// Returns when names are to be looked up again while a call runs: a program waits for a file in a directory that
-    /// was granted, and for no program that the host installs.
+    /// Returns when a running call needs a refresh: its program may wait for a file in a granted
+    /// directory, but not for software that the host installs.
     pub fn next_refresh(&self) -> Option<Instant> {
-        (!self.of_grants.is_empty()).then(|| self.refreshed.get() + STALE)
+        (!self.grants.is_empty()).then(|| self.refreshed.get() + REFRESH_INTERVAL)
     }
 
-    /// Begins to look names up again, if that was not done within [`STALE`]: an overlay takes its layers for
-    /// unchanging, and a name that was missing once would stay so. It waits for nothing.
+    /// Begins to look names up again, if that was not done within [`REFRESH_INTERVAL`], without
+    /// waiting. An overlay treats its layers as constant: a missing name would stay missing.
     ///
-    /// The kernel drops all names that cells have looked up, 70 ms for 140,000 of them, and a cell can look up very
-    /// many. So a process does it.
+    /// The kernel drops all names that cells have looked up, which takes 70 ms for 140,000 of them,
+    /// and a cell can look up very many. So a separate process does it.
     ///
     /// # Errors
     /// The errno of clone3(2) or waitid(2).
     pub fn begin_refresh(&self, now: Instant) -> Result<(), Errno> {
-        let are_none = self.of_profile.is_empty() && self.of_grants.is_empty();
-        if are_none || now.duration_since(self.refreshed.get()) < STALE {
+        let are_none = self.profile.is_empty() && self.grants.is_empty();
+        if are_none || now.duration_since(self.refreshed.get()) < REFRESH_INTERVAL {
             return Ok(());
         }
         self.refreshed.set(now);
@@ -104,7 +110,7 @@ impl Overlays {
         }
         *refresher = None;
         let mut kept: Vec<u32> =
-            self.all().filter_map(|it| it.as_raw_fd().try_into().ok()).collect();
+            self.all().filter_map(|overlay| overlay.as_raw_fd().try_into().ok()).collect();
         kept.sort_unstable();
         *refresher = match process::clone3(0, None)? {
             Side::Child => {
@@ -116,8 +122,8 @@ impl Overlays {
         Ok(())
     }
 
-    /// Lets a call see what the host installed, removed or replaced: waits for what was begun, for [`PATIENCE`] at
-    /// most. What takes longer is done later.
+    /// Makes software visible to a call that the host installed, removed or replaced: waits for the
+    /// refresh that was begun, at most [`MAX_WAIT_MS`]. A longer refresh ends later.
     ///
     /// # Errors
     /// The errno of poll(2) or waitid(2).
@@ -125,7 +131,7 @@ impl Overlays {
         let mut refresher = self.refresher.borrow_mut();
         let Some(child) = refresher.as_ref() else { return Ok(()) };
         let mut end = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut end, PATIENCE)?;
+        poll(&mut end, MAX_WAIT_MS)?;
         if process::collect(&child.pidfd)?.is_some() {
             *refresher = None;
         }
@@ -133,20 +139,21 @@ impl Overlays {
     }
 
     fn all(&self) -> impl Iterator<Item = &Filesystem> {
-        self.of_profile.iter().chain(&self.of_grants)
+        self.profile.iter().chain(&self.grants)
     }
 
     fn drop_names(&self) -> Result<(), Errno> {
         self.all().try_for_each(|overlay| {
-            // Set each time: an overlay without a writable layer is not made writable.
+            // Set for each reconfiguration: an overlay without a writable layer must not become
+            // writable.
             overlay.set(c"ro")?;
             overlay.reconfigure()
         })
     }
 }
 
-/// Closes every descriptor but these, in ascending order: whoever reads a pipe waits until the last copy of its other
-/// end is closed.
+/// Closes every descriptor except `kept`, which is sorted. The reader of a pipe would otherwise
+/// wait until this process ends.
 fn close_others(kept: &[u32]) -> Result<(), Errno> {
     let mut first = 0;
     for number in kept {
@@ -163,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_distribution_installs_is_shown_as_it_is_and_nothing_else() {
+    fn only_directories_of_the_distribution_are_shown_without_an_overlay() {
         for path in ["/usr", "/usr/lib/x", "/bin", "/lib64", "/etc/ssl/certs"] {
             assert!(!is_sealed(Path::new(path)), "{path}");
         }

@@ -1,8 +1,10 @@
-//! System call filters: from verdicts by number to a program of the kernel's BPF (seccomp(2)).
+//! Compiles system call filters: from verdicts by number to a BPF program of the kernel
+//! (seccomp(2)).
 //!
-//! Compiled here, for two reasons: a balanced tree of comparisons loads in a third of the time of a linear list
-//! and decides in a tenth of the steps (`shorten` halves it), and no crate has user notification, by which
-//! denials are counted. A program without a listener is loaded by seccompiler.
+//! Compiled here for two reasons. A balanced tree of comparisons loads in a third of the time of a
+//! linear list and decides in a tenth of the steps (`shorten` halves it again). And no crate
+//! supports user notification, which is needed to count denials. Programs without a listener are
+//! loaded by seccompiler.
 
 mod shorten;
 
@@ -17,9 +19,9 @@ use model::profile::floor;
 use model::receipt::MemoryHold;
 use sys::bpf::Instruction;
 
-/// Calls of the hand-over, between the filter's loading and exec: receiving the job, placing its
-/// streams, lowering limits. All are harmless to the program itself, which has no descriptor that
-/// was not given to it.
+/// Calls that the hand-over needs between loading the filter and the exec: receiving the job,
+/// placing its streams, lowering limits. All are harmless in the program, which has no descriptors
+/// except those it was given.
 const HANDOVER: [Sysno; 13] = [
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -36,13 +38,13 @@ const HANDOVER: [Sysno; 13] = [
     Sysno::exit_group,
 ];
 
-/// The same calls under their older names.
+/// The same calls under older names.
 #[cfg(target_arch = "x86_64")]
 const HANDOVER_OLDER: [Sysno; 1] = [Sysno::dup2];
 #[cfg(not(target_arch = "x86_64"))]
 const HANDOVER_OLDER: [Sysno; 0] = [];
 
-/// newfstatat, to which the table of aarch64 gives the C library's name.
+/// newfstatat, which has the C library's name in the table of aarch64.
 #[cfg(target_arch = "x86_64")]
 pub const FSTATAT: Sysno = Sysno::newfstatat;
 #[cfg(target_arch = "aarch64")]
@@ -52,9 +54,9 @@ pub const FSTATAT: Sysno = Sysno::fstatat;
 const ARCH: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xC000_00B7;
-/// Numbers from here on are of the x32 ABI, which has its own call table.
+/// Numbers from here on belong to the x32 ABI, which has a separate call table.
 const X32: u32 = 0x4000_0000;
-/// Answers to a call of another architecture, and to one of the x32 table.
+/// Actions for calls of another architecture, and of the x32 table.
 const FOREIGN: (Action, Action) = (Action::Errno(libc::ENOSYS), Action::Errno(libc::ENOSYS));
 
 // Offsets in struct seccomp_data.
@@ -71,19 +73,19 @@ const IF_GREATER: u16 = 0x25;
 const IF_GREATER_OR_EQUAL: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-/// SECCOMP_RET_*: what a filter can answer.
+/// Actions of a filter: SECCOMP_RET_*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Allow,
     Errno(i32),
-    /// Ask the listener; without one the kernel answers ENOSYS.
+    /// Notify the listener; without one the kernel returns ENOSYS.
     Notify,
     /// End the process.
     Kill,
 }
 
 impl Action {
-    /// Returns the value that the program returns.
+    /// Returns the action's value in a BPF return instruction.
     pub fn value(self) -> u32 {
         match self {
             Self::Allow => 0x7fff_0000,
@@ -94,30 +96,31 @@ impl Action {
     }
 }
 
-/// Compiles the filter of a payload; a call without a verdict is denied and counted.
+/// Compiles the filter of a payload. Calls without a verdict are denied and counted.
 ///
-/// Of a call that is `recorded` the listener is asked where it would be allowed, and only there:
-/// its conditions are still for the kernel to decide, and what meets none of them is refused here,
-/// uncounted. So the listener may let go on whatever it is asked of such a number.
+/// A call in `recorded` notifies the listener if its verdict allows it. Otherwise it is refused
+/// without being counted. So the listener may let the kernel execute every such call that it is
+/// notified of.
 pub fn payload_filter(
     verdicts: &BTreeMap<u32, Verdict>,
     recorded: &[u32],
 ) -> Result<Vec<Instruction>, Errno> {
-    assembled(&ranges(verdicts, recorded, Action::Notify), Action::Notify, FOREIGN)
+    assemble(&ranges(verdicts, recorded, Action::Notify), Action::Notify, FOREIGN)
 }
 
-/// Verdicts by number of a payload's filter: the profile's under the floor, and the hand-over.
+/// Returns the verdicts of a payload's filter by number: those of the profile within the floor, and
+/// those of the hand-over.
 pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
     let mut verdicts = floor::verdicts(profile, memory);
     for call in HANDOVER.into_iter().chain(HANDOVER_OLDER) {
-        // Listed or not, with the condition that the floor has on it.
+        // Whether the profile lists the call or not, the floor's condition applies.
         let verdict = || floor::conditioned(call.name(), memory);
         verdicts.entry(number(call)).or_insert_with(verdict);
     }
     verdicts
 }
 
-/// Numbers that a filter lets through, with or without a condition.
+/// Returns the numbers that a filter allows, with or without conditions.
 pub fn allowed(verdicts: &BTreeMap<u32, Verdict>) -> impl Iterator<Item = u32> {
     verdicts.iter().filter_map(|(number, verdict)| match verdict {
         Verdict::Allow | Verdict::AllowIf(_) | Verdict::AllowOrProbe(..) => Some(*number),
@@ -125,12 +128,12 @@ pub fn allowed(verdicts: &BTreeMap<u32, Verdict>) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Returns the number of a call in this architecture's table.
+/// Returns the number of a call on this architecture.
 pub fn number(call: Sysno) -> u32 {
     u32::try_from(call.id()).unwrap_or(u32::MAX)
 }
 
-/// Calls that init needs once its set-up is done: waiting, answering, reaping, watching memory.
+/// Calls that init needs after its set-up: to wait, answer, reap, and watch memory.
 const INIT: [Sysno; 32] = [
     Sysno::ppoll,
     Sysno::recvmsg,
@@ -149,7 +152,7 @@ const INIT: [Sysno; 32] = [
     Sysno::prctl,
     Sysno::clock_gettime,
     Sysno::openat,
-    // Directories of the workspace, across no link and no mount.
+    // Opens directories of the workspace, across neither links nor mounts.
     Sysno::openat2,
     Sysno::getdents64,
     Sysno::fstat,
@@ -163,71 +166,72 @@ const INIT: [Sysno; 32] = [
     Sysno::exit_group,
     Sysno::sched_yield,
     Sysno::restart_syscall,
-    // Answering sysinfo(2): into the memory of its caller, a process of this cell.
+    // Writes answers to sysinfo(2) into the memory of the caller, a process of this cell.
     Sysno::process_vm_writev,
-    // Tells if two processes share one memory, as between vfork(2) and exec.
+    // Checks whether two processes share their memory, as between vfork(2) and exec.
     Sysno::kcmp,
 ];
 
-/// Returns the calls of cells' inits, with those of recording.
+/// Returns the calls of cells' inits, including those for recording.
 pub fn init_calls() -> impl Iterator<Item = Sysno> {
     INIT.into_iter().chain(RECORDING)
 }
 
-/// System calls that recording the paths of a command needs besides (`record`).
+/// Additional system calls for recording the paths of a command (`record`).
 pub const RECORDING: [Sysno; 2] = [Sysno::process_vm_readv, Sysno::write];
 
-/// Recording of the paths that commands name: on only for `profile learn`.
+/// Recording of the paths that commands name: enabled only for `profile learn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recording {
     Off,
     On,
 }
 
-/// Compiles the filter of cell inits, and `more` calls for what a cell's init does besides. No rule of it
-/// notifies: init answers notifications.
+/// Compiles the filter of cell inits, which allows the calls in `more` too. None of its rules
+/// notifies, because init is the process that answers notifications.
 pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instruction>, Errno> {
     let mut calls: Vec<Sysno> = INIT.iter().chain(more).copied().collect();
     match recording {
         Recording::On => calls.extend(RECORDING),
         Recording::Off => {}
     }
-    // The same wait under its older name, where the architecture has it.
+    // The older name of the same call, on architectures that have it.
     #[cfg(target_arch = "x86_64")]
     calls.push(Sysno::poll);
     let verdicts = calls.into_iter().map(|call| (number(call), Verdict::Allow)).collect();
     compile(&verdicts, Action::Errno(libc::EPERM))
 }
 
-/// Compiles verdicts; numbers without one get `otherwise`.
+/// Compiles verdicts; numbers without a verdict get `otherwise`.
 ///
 /// # Errors
-/// E2BIG: the program would be longer than the kernel takes.
+/// E2BIG: the program exceeds the kernel's maximum length.
 pub fn compile(
     verdicts: &BTreeMap<u32, Verdict>,
     otherwise: Action,
 ) -> Result<Vec<Instruction>, Errno> {
-    assembled(&ranges(verdicts, &[], otherwise), otherwise, FOREIGN)
+    assemble(&ranges(verdicts, &[], otherwise), otherwise, FOREIGN)
 }
 
-/// Compiles a filter as [`compile`] does, for a process of ours alone, which never has another architecture's
-/// code: it ends there. The x32 table is refused as any other call.
+/// Compiles a filter like [`compile`], for a process that runs only our code: code of another
+/// architecture kills it. Calls of the x32 table get `otherwise`.
 ///
 /// # Errors
-/// As [`compile`].
+/// Those of [`compile`].
 pub fn compile_for_ours(
     verdicts: &BTreeMap<u32, Verdict>,
     otherwise: Action,
 ) -> Result<Vec<Instruction>, Errno> {
-    assembled(&ranges(verdicts, &[], otherwise), otherwise, (Action::Kill, otherwise))
+    assemble(&ranges(verdicts, &[], otherwise), otherwise, (Action::Kill, otherwise))
 }
 
-fn assembled(
+fn assemble(
     ranges: &[Range<'_>],
     otherwise: Action,
-    (foreign, x32): (Action, Action),
+    foreign: (Action, Action),
 ) -> Result<Vec<Instruction>, Errno> {
-    const MOST: usize = 4096;
+    const MAX_INSTRUCTIONS: usize = 4096;
+    let (foreign, x32) = foreign;
     let mut program = vec![
         step(LOAD, ARCHITECTURE),
         branch(IF_EQUAL, ARCH, 1, 0),
@@ -238,10 +242,10 @@ fn assembled(
     ];
     program.extend(tree(ranges, otherwise));
     let program = shorten::shorten(&program).ok_or(Errno::EINVAL)?;
-    if program.len() > MOST { Err(Errno::E2BIG) } else { Ok(program) }
+    if program.len() > MAX_INSTRUCTIONS { Err(Errno::E2BIG) } else { Ok(program) }
 }
 
-/// Neighbouring numbers with the same verdict, from `first` to the next range's.
+/// Consecutive numbers with the same verdict, from `first` to the start of the next range.
 struct Range<'a> {
     first: u32,
     leaf: Leaf<'a>,
@@ -250,8 +254,9 @@ struct Range<'a> {
 #[derive(Clone, Copy, PartialEq)]
 enum Leaf<'a> {
     Give(Action),
+    /// Allow if one of the alternatives holds; otherwise the probe's errno, if its condition holds.
     When(&'a [Vec<Test>], Option<&'a Probe>),
-    /// The listener is asked where one of the alternatives holds.
+    /// Notify the listener if one of the alternatives holds.
     Ask(&'a [Vec<Test>]),
 }
 
@@ -282,14 +287,14 @@ fn ranges<'v>(
     ranges
 }
 
-/// Adds a range, unless it only continues the one before.
+/// Adds a range, unless it continues the previous one.
 fn push<'a>(ranges: &mut Vec<Range<'a>>, first: u32, leaf: Leaf<'a>) {
     if ranges.last().is_none_or(|last| last.leaf != leaf) {
         ranges.push(Range { first, leaf });
     }
 }
 
-/// Returns a balanced tree of comparisons over `ranges`, with the number in the accumulator.
+/// Builds a balanced tree of comparisons over `ranges`; the accumulator holds the number.
 fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
     match ranges {
         [] => vec![give(otherwise)],
@@ -299,17 +304,17 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
                 let quiet = probe.iter().flat_map(|probe| {
                     probe.when.iter().map(|tests| (tests, Action::Errno(probe.errno)))
                 });
-                conditions(all(alternatives, Action::Allow).chain(quiet), otherwise)
+                conditions(with_action(alternatives, Action::Allow).chain(quiet), otherwise)
             }
             Leaf::Ask(alternatives) => {
-                conditions(all(alternatives, Action::Notify), Action::Errno(libc::EPERM))
+                conditions(with_action(alternatives, Action::Notify), Action::Errno(libc::EPERM))
             }
         },
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
             let middle = high.first().map_or(0, |range| range.first);
             let low = tree(low, otherwise);
-            // A jump by 8 bits may be too short for a subtree: step over an absolute one.
+            // A subtree may be longer than an 8-bit jump reaches: skip it by an absolute jump.
             let mut program =
                 vec![branch(IF_GREATER_OR_EQUAL, middle, 0, 1), step(JUMP, length(&low))];
             program.extend(low);
@@ -319,19 +324,23 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
     }
 }
 
-/// Alternatives with one answer to each.
-fn all(alternatives: &[Vec<Test>], answer: Action) -> impl Iterator<Item = (&Vec<Test>, Action)> {
-    alternatives.iter().map(move |tests| (tests, answer))
+/// Pairs each alternative with the same action.
+fn with_action(
+    alternatives: &[Vec<Test>],
+    action: Action,
+) -> impl Iterator<Item = (&Vec<Test>, Action)> {
+    alternatives.iter().map(move |tests| (tests, action))
 }
 
-/// Lists of tests that must all hold for an answer, the first that does counts; `otherwise` if none.
+/// Compiles lists of tests with their actions. The first list whose tests all hold decides;
+/// `otherwise` if no list does.
 fn conditions<'t>(
     cases: impl Iterator<Item = (&'t Vec<Test>, Action)>,
     otherwise: Action,
 ) -> Vec<Instruction> {
     let mut program = Vec::new();
     for (tests, action) in cases {
-        // Built from its end: a test that fails jumps over the rest of its alternative.
+        // Built backwards: a failed test jumps over the rest of its list.
         let mut rest = vec![give(action)];
         for test in tests.iter().rev() {
             let mut block = compare(test);
@@ -345,12 +354,13 @@ fn conditions<'t>(
     program
 }
 
-/// Compares one argument. If the test holds, the next instruction, which jumps out of the alternative, is
-/// skipped.
+/// Compares one argument. If the test holds, the next instruction is skipped, which jumps out of
+/// the list.
 fn compare(test: &Test) -> Vec<Instruction> {
     let (low, high) = halves(test.value);
     let at = |offset: u32| step(LOAD, ARGUMENTS + 8 * u32::from(test.argument) + offset);
-    let (load_low, load_high) = (at(0), at(4));
+    let load_low = at(0);
+    let load_high = at(4);
     match (test.width, test.op) {
         (Width::Low32, Op::Eq) => vec![load_low, branch(IF_EQUAL, low, 1, 0)],
         (Width::Low32, Op::Ne) => vec![load_low, branch(IF_EQUAL, low, 0, 1)],
@@ -390,7 +400,7 @@ fn compare(test: &Test) -> Vec<Instruction> {
     }
 }
 
-/// Returns the low and the high word of a value, as the two loads of an argument give them.
+/// Splits a value into its low and high word, as they are loaded from an argument.
 fn halves(value: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))

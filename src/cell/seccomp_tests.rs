@@ -1,4 +1,4 @@
-//! Compiled filters against the plain meaning of their verdicts.
+//! Tests compiled filters against the meaning of their verdicts.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Runs a program as the kernel does, by seccomp(2) and the kernel's filter.rst.
+/// Interprets a program like the kernel, according to seccomp(2) and the kernel's filter.rst.
 fn interpret(program: &[Instruction], arch: u32, number: u32, arguments: &[u64; 6]) -> u32 {
     let mut memory = [0_u8; 64];
     memory[0..4].copy_from_slice(&number.to_le_bytes());
@@ -14,7 +14,8 @@ fn interpret(program: &[Instruction], arch: u32, number: u32, arguments: &[u64; 
     for (index, argument) in arguments.iter().enumerate() {
         memory[16 + 8 * index..24 + 8 * index].copy_from_slice(&argument.to_le_bytes());
     }
-    let (mut at, mut accumulator) = (0, 0_u32);
+    let mut at = 0;
+    let mut accumulator = 0_u32;
     loop {
         let Instruction { code, jt, jf, k } = program[at];
         at += 1;
@@ -111,8 +112,9 @@ proptest! {
     }
 }
 
-/// Returns the answer of the filter to a recorded call: a notification if the call is allowed, else EPERM.
-fn asked(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -> u32 {
+/// Returns the expected action for a recorded call: a notification if the call is allowed,
+/// otherwise EPERM.
+fn recorded_meaning(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -> u32 {
     match verdicts.get(&number) {
         Some(verdict) if verdict.allows(arguments) => Action::Notify.value(),
         Some(_) | None => Action::Errno(libc::EPERM).value(),
@@ -121,7 +123,7 @@ fn asked(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -
 
 proptest! {
     #[test]
-    fn a_recorded_call_is_asked_about_only_where_it_is_allowed(
+    fn a_recorded_call_notifies_only_if_it_is_allowed(
         verdicts in prop::collection::btree_map(0..500_u32, verdict(), 1..40),
         every in 1..4_usize,
         arguments in prop::collection::vec([argument(), argument(), argument(), argument(), argument(), argument()], 8),
@@ -137,7 +139,7 @@ proptest! {
         for number in 0..510 {
             for arguments in &arguments {
                 let expected = match recorded.contains(&number) {
-                    true => asked(&verdicts, number, arguments),
+                    true => recorded_meaning(&verdicts, number, arguments),
                     false => meaning(&verdicts, number, arguments),
                 };
                 prop_assert_eq!(interpret(&program, ARCH, number, arguments), expected);
@@ -159,7 +161,7 @@ fn other_architectures_and_the_x32_table_are_refused_before_any_rule() {
 }
 
 #[test]
-fn a_filter_without_verdicts_lets_nothing_through() {
+fn a_filter_without_verdicts_allows_no_call() {
     let program = compile(&BTreeMap::new(), Action::Errno(libc::EPERM)).unwrap_or_default();
     for number in [0, 1, 59, 231, 470] {
         let got = interpret(&program, ARCH, number, &[0; 6]);
@@ -167,7 +169,7 @@ fn a_filter_without_verdicts_lets_nothing_through() {
     }
 }
 
-/// Jumps of more than a branch's 255 instructions are among these.
+/// Some jumps in this program exceed a branch's 255 instructions.
 #[test]
 fn a_long_program_is_shorter_by_a_third() {
     let odd = |number| {

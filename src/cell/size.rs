@@ -1,8 +1,8 @@
-//! The memory and the age that a cell shows as its own: one `/proc/meminfo` and one `/proc/uptime` for
-//! each slot.
+//! The memory and uptime that a cell shows as those of its machine: one `/proc/meminfo` and one
+//! `/proc/uptime` per slot.
 //!
-//! The files are part of the template, and read-only where cells have them. The supervisor holds
-//! their directory by a mount of its own, and writes a file before the job of its cell starts.
+//! The files belong to the template, and are read-only in cells. The supervisor holds their
+//! directory through a separate mount, and writes a file before the job of its cell starts.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -20,10 +20,10 @@ use super::Clocks;
 use super::mounts::{HIDDEN, Slot};
 use sys::Result;
 
-/// The directory of these files, in the hidden store.
+/// Name of the directory with these files, in the hidden store.
 pub const DIRECTORY: &str = "size";
 
-/// The fact that a slot's file shows.
+/// The file of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
     Memory,
@@ -31,7 +31,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// Returns the end of the file's name, behind the slot.
+    /// Returns the end of the file's name, after the slot.
     fn suffix(self) -> &'static str {
         match self {
             Self::Memory => "",
@@ -40,25 +40,26 @@ impl Fact {
     }
 }
 
-/// Contents of each slot's files.
+/// The content of each slot's files.
 #[derive(Debug)]
 pub struct Sizes {
     directory: OwnedFd,
-    /// Bytes of memory, by slot: a job with its profile's limit needs no writing.
+    /// Bytes of memory by slot: a job with its profile's limit needs no rewrite.
     shown: Vec<Cell<u64>>,
     clocks: Clocks,
 }
 
 impl Sizes {
-    /// Describes the files in `directory`: one of memory for each of `cells` slots, all with `memory` in them.
+    /// Describes the files in `directory`: one `meminfo` for each of `cells` slots, all written for
+    /// `memory` bytes.
     pub fn new(directory: OwnedFd, cells: u16, memory: u64, clocks: Clocks) -> Self {
         Self { directory, shown: vec![Cell::new(memory); usize::from(cells)], clocks }
     }
 
-    /// Makes the cell in `slot` show `memory` bytes. Its program must not run yet.
+    /// Sets the memory that the cell in `slot` shows, in bytes. Its program must not run yet.
     ///
     /// # Errors
-    /// The errno of open(2) or write(2); ENOENT: there is no such slot.
+    /// The errno of open(2) or write(2); ENOENT: the slot does not exist.
     pub fn show(&self, slot: Slot, memory: u64) -> Result<()> {
         let shown = self.shown.get(slot.index()).ok_or(Errno::ENOENT)?;
         if shown.get() == memory {
@@ -69,16 +70,18 @@ impl Sizes {
         Ok(())
     }
 
-    /// Makes the cell in `slot` show the age that its clocks have now. Its file is made where the slot
-    /// had none: most slots are never used.
+    /// Sets the uptime that the cell in `slot` shows to that of its clocks. Creates the file if it
+    /// is missing, as most slots are never used.
     ///
     /// # Errors
     /// The errno of open(2), write(2) or clock_gettime(2).
     pub fn age(&self, slot: Slot) -> Result<()> {
         let age = age(self.clocks)?;
-        let (seconds, hundredths) = (age.tv_sec(), age.tv_nsec() / 10_000_000);
+        let seconds = age.tv_sec();
+        let hundredths = age.tv_nsec() / 10_000_000;
         let uptime = format!("{seconds}.{hundredths:02}");
-        // Not emptied first: it never gets shorter, and who reads it at this moment finds it whole.
+        // Not truncated first: the text never gets shorter, and a concurrent reader must see it
+        // complete.
         self.write(slot, Fact::Uptime, OFlag::O_CREAT, &format!("{uptime} {uptime}\n"))
     }
 
@@ -93,7 +96,7 @@ impl Sizes {
     }
 }
 
-/// Returns how long the machine of a cell runs, as its clocks have it.
+/// Returns the uptime of a cell's machine according to its clocks.
 ///
 /// # Errors
 /// The errno of clock_gettime(2).
@@ -104,7 +107,7 @@ pub fn age(clocks: Clocks) -> Result<TimeSpec> {
     }
 }
 
-/// Returns the file of `slot` as a template has it, written without allocation.
+/// Writes the path of the file of `slot` in the template, without allocation.
 pub fn path(buffer: &mut [u8; 64], slot: Slot, fact: Fact) -> Result<&CStr> {
     let mut rest = buffer.as_mut_slice();
     write!(rest, "{HIDDEN}/{DIRECTORY}/{slot}{}\0", fact.suffix())
@@ -112,7 +115,7 @@ pub fn path(buffer: &mut [u8; 64], slot: Slot, fact: Fact) -> Result<&CStr> {
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }
 
-/// Returns `/proc/meminfo` of a machine with `memory` bytes, all free.
+/// Formats `/proc/meminfo` of a machine with `memory` bytes, all of them free.
 pub fn meminfo(memory: u64) -> String {
     let kilobytes = memory / 1024;
     let line = |name: &str, value: u64| format!("{:<16}{value:>8} kB\n", format!("{name}:"));

@@ -1,9 +1,10 @@
-//! The one directory of sockets of the host: the cell's alone, read-only, with what was granted and nothing else.
+//! The directory of granted host sockets in a cell: private and read-only, with exactly the granted
+//! sockets.
 //!
-//! The template has it in the hidden store, each socket in it a mount of the host's file: it can be
-//! connected to, and neither removed, renamed, replaced nor given another mode. A cell has the
-//! directory with all that is mounted in it: a file that the host has removed since can be bound
-//! by itself no more (ENOENT), and no cell could be made.
+//! The template has it in the hidden store. Each socket in it is a mount of the host's file: it can
+//! be connected to, but not removed, renamed, replaced or given another mode. A cell gets the
+//! directory with all its mounts at once, because a file that the host has removed since cannot be
+//! bind-mounted again (ENOENT), and no cell could be made.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -18,24 +19,25 @@ use sys::Result;
 
 /// The template's directory of socket directories, one for each name that [`Sockets::path`] makes.
 pub const STORE: &str = "/tmp/.template/sockets";
-/// The socket directory of a cell: [`model::profile::SOCKETS_DIRECTORY`].
-const PLACE: &CStr = c"/tmp/mcp-sockets";
+/// The socket directory in a cell: [`model::profile::SOCKETS_DIRECTORY`].
+const MOUNT_POINT: &CStr = c"/tmp/mcp-sockets";
 const NONE: Option<&CStr> = None;
 
-/// Which directory of the store is a cell's.
+/// Selects a cell's directory in the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sockets {
     /// No socket is granted.
     #[default]
     None,
-    /// Every cell has the operator's id: one for all.
+    /// One directory for all: every cell has the operator's id.
     Shared,
-    /// One for each id.
+    /// One directory for each id.
     BySlot,
 }
 
 impl Sockets {
-    /// Returns the directory for `slot`, written without allocation; none where there is none.
+    /// Writes the path of the directory for `slot`, without allocation; `None` if no socket is
+    /// granted.
     pub fn path(self, buffer: &mut [u8; 64], slot: Slot) -> Result<Option<&CStr>> {
         let number = match self {
             Self::None => return Ok(None),
@@ -48,23 +50,24 @@ impl Sockets {
     }
 
     /// Returns the path of the socket directory in the cell, if it has one.
-    pub fn place(self) -> Option<&'static CStr> {
-        (self != Self::None).then_some(PLACE)
+    pub fn mount_point(self) -> Option<&'static CStr> {
+        (self != Self::None).then_some(MOUNT_POINT)
     }
 
-    /// Goes to the cell's directory, by which [`Sockets::show`] finds it. Before `/tmp` covers the store.
+    /// Changes to the cell's directory, before `/tmp` covers the store. [`Sockets::show`] mounts it
+    /// from there.
     pub fn find(self, slot: Slot) -> Result<()> {
         let mut buffer = [0; 64];
         self.path(&mut buffer, slot)?.map_or(Ok(()), chdir)
     }
 
-    /// Shows the current directory where programs look for it.
+    /// Mounts the current directory where programs expect it.
     pub fn show(self) -> Result<()> {
         if self == Self::None {
             return Ok(());
         }
-        mkdir(PLACE, Mode::S_IRWXU)?;
-        mount(Some(c"."), PLACE, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
+        mkdir(MOUNT_POINT, Mode::S_IRWXU)?;
+        mount(Some(c"."), MOUNT_POINT, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
         chdir(c"/")
     }
 }
@@ -74,12 +77,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_the_one_that_programs_are_told() {
-        assert_eq!(PLACE.to_str(), Ok(model::profile::SOCKETS_DIRECTORY));
+    fn the_mount_point_is_the_documented_directory() {
+        assert_eq!(MOUNT_POINT.to_str(), Ok(model::profile::SOCKETS_DIRECTORY));
     }
 
     #[test]
-    fn each_id_has_a_directory_of_its_own() {
+    fn each_id_has_a_separate_directory() {
         let path = |sockets: Sockets, slot| {
             let mut buffer = [0; 64];
             let path = sockets.path(&mut buffer, slot);

@@ -20,7 +20,7 @@ use rlimit::Resource;
 use syscalls::Sysno;
 
 use cell::limits::no_core_dumps;
-use cell::removal::{opened_up, put_aside, remove_all};
+use cell::removal::{open_with_access, put_aside, remove_all};
 use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
 use cell::{c_path, caps, errno_of, fds, landlock};
 use model::profile::condition::Verdict;
@@ -219,7 +219,7 @@ pub(super) fn owned(directory: OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Opens the directory with the caches that are to be removed.
 fn gone(caches: &OwnedFd) -> Result<OwnedFd, Errno> {
-    opened_up(caches, &c_path(GONE.as_ref())?)?;
+    open_with_access(caches, &c_path(GONE.as_ref())?)?;
     openat(caches, GONE, DIRECTORY, Mode::empty())
 }
 
@@ -232,7 +232,7 @@ pub(super) fn put_away(caches: &OwnedFd, name: &str) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         }
         let moved = gone(caches)
-            .and_then(|gone| put_aside((caches, &c_path(name.as_ref())?), (&gone, ""), &mut 0));
+            .and_then(|gone| put_aside(caches, &c_path(name.as_ref())?, &gone, "", &mut 0));
         if moved != Err(Errno::ENOENT) {
             return moved;
         }

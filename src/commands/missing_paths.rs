@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use cell::record::{self, How};
+use cell::record::{self, PathAccess};
 use model::profile::{PathKind, Profile};
 use profile::document::Document;
 use profile::{Profiles, shipped};
@@ -122,7 +122,7 @@ impl HostExaminer {
 fn report(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io::Result<()> {
     let mut nothing = Vec::new();
     socket.read_to_end(&mut nothing)?;
-    let mut bytes = vec![0; 2 * record::MOST_BYTES];
+    let mut bytes = vec![0; 2 * record::MAX_RECORD_BYTES];
     let read = File::from(record.try_clone()?).read_at(&mut bytes, 0)?;
     let answer = examine_all(record::read(bytes.get(..read).unwrap_or_default()), profile);
     socket.write_all(&serde_json::to_vec(&answer)?)
@@ -147,14 +147,14 @@ fn examine_all(recorded: record::Recorded, profile: &Profile) -> HostPaths {
 }
 
 /// Examines a path on the host; `None` if it does not exist.
-fn examine(path: &str, how: How, profile: &Profile) -> Option<MissingPath> {
+fn examine(path: &str, how: PathAccess, profile: &Profile) -> Option<MissingPath> {
     let recorded = Path::new(path);
     let resolved = recorded.canonicalize().ok()?;
     let file_type = resolved.metadata().ok()?.file_type();
     let what = match (file_type.is_file(), file_type.is_dir(), how) {
         (true, ..) => PathType::File,
-        (_, true, How::Open) => PathType::Listed,
-        (_, true, How::Look | How::Execute) => PathType::Directory,
+        (_, true, PathAccess::Open) => PathType::Listed,
+        (_, true, PathAccess::Look | PathAccess::Execute) => PathType::Directory,
         (false, false, _) => PathType::Other,
     };
     // A path in a granted tree is missing because of a link to a path that is not granted: report that path.

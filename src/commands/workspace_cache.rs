@@ -25,7 +25,7 @@ use super::cache_upkeep::{
 };
 use super::run_arguments::MountRequest;
 use cell::mediate::names::CACHES;
-use cell::removal::opened_up;
+use cell::removal::open_with_access;
 use cell::{c_path, errno_of};
 use config::server::Config;
 use model::accounts;
@@ -227,7 +227,7 @@ fn for_cells(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno),
     }
-    owned(opened_up(parent, &c_path(Path::new(name))?)?)
+    owned(open_with_access(parent, &c_path(Path::new(name))?)?)
 }
 
 /// Creates and opens a directory in the cache, in place of a file or link that a cell has made there.

@@ -1,4 +1,5 @@
-//! The order of confinement in the tier `landlock+seccomp`: as `cell::enter`, without namespaces.
+//! The steps of confinement in the tier `landlock+seccomp`: those of `cell::enter`, without
+//! namespaces.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,27 +14,29 @@ use crate::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
 use sys::Result;
 use sys::process::{self, Dumpable};
 
-/// Processes and threads of the user that may be started while a cell is built: by the cells that are built beside it, and
-/// by the front end. RLIMIT_NPROC counts them all. The program's own limit is set later, without them.
+/// How many other processes and threads of the user may start while a cell is built: those of cells
+/// that are built at the same time, and of the front end. RLIMIT_NPROC counts all of them. The
+/// program's own limit is set later and does not include them.
 const MEANWHILE: u64 = 32;
 
 /// Takes the steps of init before it forks.
 pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, StepFailed> {
     let CellSpec { design, shared, control, job, handoff, .. } = *entry;
-    // No maps here: the supervisor says that it has seen to what only it can do.
+    // There are no maps to write here: the message means that the supervisor has finished the steps
+    // that only it can do.
     await_maps(control)?;
     // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.
     nix::unistd::setsid().map(drop).at(Step::Session)?;
-    // The supervisor measures the payload, which it cannot look into otherwise.
+    // The supervisor cannot read the payload's /proc entries otherwise, and it measures them.
     process::set_dumpable(Dumpable::Yes).at(Step::DieWithParent)?;
-    // A process whose parent ends becomes init's child, which must reap it.
+    // Orphaned processes of the cell become children of init, which reaps them.
     nix::sys::prctl::set_child_subreaper(true).at(Step::Session)?;
-    // No signal on the supervisor's death: one that ends init would leave the rest of the cell. Init
-    // sees the end of its socket instead.
+    // No signal on the supervisor's death: ending init would leave the other processes of the cell
+    // running. Init sees the end of its socket instead.
     if !process::is_open(control).at(Step::DieWithParent)? {
         return Err(StepFailed { step: Step::DieWithParent, errno: Errno::EPIPE });
     }
-    // Before Landlock, which allows it to init by a rule of its own.
+    // Before Landlock; a rule gives init access to it.
     let procfs = procfs(&shared.proc).at(Step::Proc)?;
     let private = entry.private.ok_or(Errno::ENOENT).at(Step::Workspace)?;
     let private = private.open().at(Step::Workspace)?;
@@ -46,25 +49,26 @@ pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, Ste
     let read = (procfs.as_fd(), landlock::Use::Read);
     let outer = landlock::build(&design.landlock, &[write, read]).at(Step::Landlock)?;
     let ruleset = landlock::build(&design.landlock, &[write]).at(Step::Landlock)?;
-    // The bounding set is emptied by who has a capability for it; no_new_privs makes it moot.
+    // Emptying the bounding set needs a capability that this process may lack; no_new_privs makes
+    // the set irrelevant.
     caps::clear_current().at(Step::Capabilities)?;
     process::set_no_new_privs().at(Step::NoNewPrivs)?;
-    // Before Landlock: shows that the canary is there to be refused afterwards.
+    // Before Landlock: proves that the canary exists, so that a refusal afterwards means something.
     payload::open_canary(&design.hidden).at(Step::Canary)?;
     outer.restrict().at(Step::Landlock)?;
-    // Before the fork: nobody runs in a cell whose processes init could not end.
+    // Before the fork: a cell must not run anything that init could not end.
     let domain = Domain::prove(nix::unistd::getppid().as_raw()).at(Step::Landlock)?;
     Ok(Prepared { ruleset, procfs: Some(procfs), links: None, domain: Some(domain) })
 }
 
-/// Opens the host's procfs: pids there are the cell's own too.
+/// Opens the host's procfs, whose pids are valid for the cell too.
 fn procfs(proc: &OwnedFd) -> Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     openat(proc, ".", flags, Mode::empty())
 }
 
-/// Ties the payload's life to its init, before its second Landlock layer; init's end is the end of the rest of
-/// the cell in any case.
+/// Ends the payload with its init, before its second Landlock layer. Init ends the rest of the cell
+/// in any case.
 pub fn payload() -> std::result::Result<(), StepFailed> {
     process::set_death_signal(Signal::SIGKILL).at(Step::DieWithParent)
 }

@@ -25,7 +25,7 @@ pub struct BareGround {
     pub store: std::rc::Rc<store::Store>,
 }
 
-/// Shows that signals of this process stay within its Landlock domain.
+/// Proves that signals of this process stay within its Landlock domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Domain(());
 
@@ -35,17 +35,17 @@ impl Domain {
     /// # Errors
     /// The kernel does not have it (Landlock ABI below 6), or as `Domain::prove`.
     pub fn enter(abi: u32, outside: i32) -> Result<Self> {
-        // The control: without a domain the same signal arrives.
+        // Positive control: without a domain the signal is delivered.
         kill(Pid::from_raw(outside), None)?;
         landlock::signals(abi)?.restrict()?;
         Self::prove(outside)
     }
 
-    /// Sees that a process of the same uid, outside the domain, cannot be signalled. A domain is for
-    /// good: what holds once holds until the end.
+    /// Checks that a process of the same uid outside the domain cannot be signalled. A process
+    /// cannot leave its domain, so one check is enough.
     ///
     /// # Errors
-    /// EXDEV where it can be.
+    /// EXDEV: the signal was delivered.
     pub(crate) fn prove(outside: i32) -> Result<Self> {
         match kill(Pid::from_raw(outside), None) {
             Err(Errno::EPERM) => Ok(Self(())),
@@ -54,8 +54,8 @@ impl Domain {
         }
     }
 
-    /// Sends a signal to every other process of the domain, at once: none can fork away meanwhile,
-    /// as a fork with a signal pending starts over (kill(2), fork in the kernel).
+    /// Sends a signal to every other process of the domain in one call. No process can escape it by
+    /// forking: the kernel restarts a fork while a signal is pending (kill(2)).
     ///
     /// # Errors
     /// The errno of kill(2).

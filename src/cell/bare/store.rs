@@ -1,8 +1,8 @@
-//! Private directories of cells on the host: made before a cell, let go after it, swept by a process
-//! that does nothing else.
+//! Private directories of cells on the host: created before the cell, released after it, and
+//! removed by a sweeper process that does nothing else.
 //!
-//! What a cell has written is opened by nobody: a directory that was let go is moved aside by its
-//! name, and the sweeper removes what is in it beneath a held descriptor, following no link.
+//! Nothing opens the files that a cell has written. A released directory is renamed, and the
+//! sweeper removes its contents relative to a held descriptor, without following links.
 
 use std::cell::Cell as Counter;
 use std::os::fd::OwnedFd;
@@ -18,24 +18,25 @@ use crate::payload;
 use crate::removal::remove_all;
 use sys::Result;
 
-/// Contents of each private directory, in the order in which they are made.
+/// Subdirectories of each private directory, in the order in which they are made.
 const PARTS: [&str; 3] = ["workspace", "tmp", "tmp/home"];
-/// Tries of the sweeper to remove what processes that end just now still write to.
+/// How often the sweeper tries to remove directories that ending processes still write to.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The directory that the private ones are in.
+/// The directory that holds the private directories of all cells.
 #[derive(Debug)]
 pub struct Store {
     directory: OwnedFd,
-    /// As the host has it.
+    /// Path on the host.
     path: String,
     next: Counter<u64>,
-    /// Each byte tells the sweeper that something was let go; its end, that all may go.
+    /// Wakes the sweeper: each byte announces a released directory. End of file means that the
+    /// whole store can be removed.
     sweeper: OwnedFd,
 }
 
-/// One cell's directory; let go when this is dropped.
+/// The private directory of one cell; released on drop.
 #[derive(Debug)]
 pub struct Private {
     store: Rc<Store>,
@@ -52,10 +53,10 @@ fn directory(path: &str) -> Result<OwnedFd> {
 }
 
 impl Store {
-    /// Takes an empty directory of this process's user, and puts the canary in it.
+    /// Takes an empty directory owned by this process's user, and puts the canary in it.
     ///
     /// # Errors
-    /// The errno of making files in it.
+    /// The errno of creating files in it.
     pub fn new(path: String, sweeper: OwnedFd) -> Result<Self> {
         let directory = directory(&path)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
@@ -88,7 +89,7 @@ impl Store {
 }
 
 impl Private {
-    /// Opens it, for a rule.
+    /// Opens the directory, for a Landlock rule.
     ///
     /// # Errors
     /// The errno of open(2).
@@ -97,13 +98,13 @@ impl Private {
         openat(&self.store.directory, self.name.as_str(), flags, Mode::empty())
     }
 
-    /// Returns the host's path of a cell's `path`, which for the cell's own directories lies in the private
+    /// Translates a path of the cell to the host's. The cell's private directories lie in the private
     /// one.
-    pub fn place(&self, path: &str) -> String {
-        let own = ["/workspace", "/tmp"].into_iter().find(|own| {
-            path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    pub fn host_path(&self, path: &str) -> String {
+        let prefix = ["/workspace", "/tmp"].into_iter().find(|prefix| {
+            path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });
-        match own {
+        match prefix {
             Some(_) => format!("{}/{}{path}", self.store.path, self.name),
             None => path.to_owned(),
         }
@@ -116,18 +117,18 @@ impl Drop for Private {
         let gone = format!("gone-{}", self.name);
         let moved = renameat(directory, self.name.as_str(), directory, gone.as_str());
         if let Err(errno) = moved.and_then(|()| write(sweeper, b"g").map(drop)) {
-            // The sweeper removes it with all else at the end.
-            tracing::debug!(%errno, "a private directory could not be let go");
+            // The sweeper removes it with everything else at the end.
+            tracing::debug!(%errno, "a private directory could not be released");
         }
     }
 }
 
-/// Removes what is let go, until `news` ends; then everything, the directory itself included.
-pub fn sweep(path: &str, news: &OwnedFd) -> Result<()> {
+/// Removes released directories until `released` ends, then the whole store.
+pub fn sweep(path: &str, released: &OwnedFd) -> Result<()> {
     let store = directory(path)?;
     let mut buffer = [0; 64];
     loop {
-        match read(news, &mut buffer) {
+        match read(released, &mut buffer) {
             Ok(0) => break,
             Ok(_) => remove_all(&store, "gone-")?,
             Err(Errno::EINTR) => {}
@@ -135,7 +136,7 @@ pub fn sweep(path: &str, news: &OwnedFd) -> Result<()> {
         }
     }
     for _ in 0..TRIES {
-        // Cells that end just now may still make something.
+        // Cells that are still ending may create more files.
         match remove_all(&store, "")
             .and_then(|()| unlinkat(AT_FDCWD, path, UnlinkatFlags::RemoveDir))
         {

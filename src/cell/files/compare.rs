@@ -1,4 +1,4 @@
-//! Two looks at a workspace, compared: what was created, modified, deleted between them.
+//! Compares two scans of a workspace: files that were created, modified or deleted between them.
 
 use std::cmp::Ordering;
 use std::ffi::CString;
@@ -11,17 +11,17 @@ use super::tree::{Stamp, Tree};
 use model::outcome::{Change, FileChange, FilesChanged};
 use sys::lookup::{self, Follow};
 
-/// Changes that are told one by one; the others are counted.
-const MOST_LISTED: usize = 100;
-/// Bytes of their paths together.
-const MOST_BYTES: usize = 16 << 10;
-/// Entries whose absence is looked at again, where not all was seen.
-const MOST_LOOKED_FOR: usize = 1000;
-/// The clock by which files are stamped may be this much behind (time(7), jiffies).
+/// Maximum number of changes that are listed; all others are only counted.
+const MAX_LISTED: usize = 100;
+/// Maximum bytes of the listed paths together.
+const MAX_LISTED_BYTES: usize = 16 << 10;
+/// Maximum number of absent entries that are looked up again if a scan was cut.
+const MAX_LOOKUPS: usize = 1000;
+/// How far the clock of file timestamps may lag behind (time(7), jiffies).
 const COARSE: Duration = Duration::from_millis(10);
 
-/// Compares two scans. If one of them is cut, only sure changes are reported: `since` is the start of `before`,
-/// and absent entries are looked up again from `root`.
+/// Compares two scans. If either is incomplete, only certain changes are reported: `since` is the
+/// start of `before`, and absent entries are looked up again from `root`.
 pub(crate) fn compare(
     before: &Tree,
     after: &Tree,
@@ -37,16 +37,18 @@ pub(crate) fn compare(
     };
     let since = since.checked_sub(COARSE).and_then(|since| since.duration_since(UNIX_EPOCH).ok());
     let since = since.map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(i128::MAX));
-    let (mut old, mut new, mut looked_for) = (0, 0, 0);
+    let mut old = 0;
+    let mut new = 0;
+    let mut lookups = 0;
     loop {
         match (before.entry(old), after.entry(new)) {
             (None, None) => return changed.reported,
             (Some((was, stamp)), there) if there.is_none_or(|(path, _)| was < path) => {
                 old += 1;
-                if after.is_whole || (looked_for < MOST_LOOKED_FOR && is_gone(root, was)) {
+                if after.is_whole || (lookups < MAX_LOOKUPS && is_gone(root, was)) {
                     changed.add(Change::Deleted, was, stamp);
                 }
-                looked_for += 1;
+                lookups += 1;
             }
             (was, Some((path, stamp))) => {
                 new += 1;
@@ -58,7 +60,8 @@ pub(crate) fn compare(
                     }
                     Some(_) => {}
                     None if before.is_whole => changed.add(Change::Created, path, stamp),
-                    // It may have been there, unseen: what is sure is that it was touched.
+                    // A cut scan may have missed it: only a recent timestamp proves that it was
+                    // touched.
                     None if stamp.changed >= since => changed.add(Change::Modified, path, stamp),
                     None => {}
                 }
@@ -76,7 +79,7 @@ fn is_gone(root: Option<&OwnedFd>, path: &[u8]) -> bool {
 
 struct Changed {
     reported: FilesChanged,
-    /// Of the paths that are listed.
+    /// Length of the listed paths together.
     bytes: usize,
 }
 
@@ -88,7 +91,7 @@ impl Changed {
             Change::Deleted => &mut self.reported.deleted,
         };
         *count = count.saturating_add(1);
-        if self.reported.listed.len() == MOST_LISTED || self.bytes + path.len() > MOST_BYTES {
+        if self.reported.listed.len() == MAX_LISTED || self.bytes + path.len() > MAX_LISTED_BYTES {
             return;
         }
         self.bytes += path.len();
@@ -132,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_other_or_gone_is_told_and_nothing_else() {
+    fn created_modified_and_deleted_entries_are_reported_and_no_others() {
         let before = tree(&[("a", FILE, 1), ("b", FILE, 1), ("c", FILE, 1), ("d", DIRECTORY, 1)]);
         let after = tree(&[("0", FILE, 1), ("b", FILE, 2), ("c", FILE, 1), ("d", DIRECTORY, 9)]);
         let changes = [(Change::Created, "0"), (Change::Deleted, "a"), (Change::Modified, "b")];
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_look_that_was_cut_short_only_what_is_sure_is_told() {
+    fn a_cut_scan_reports_only_certain_changes() {
         let second = 1_000_000_000;
         let mut cut = tree(&[("a", FILE, 1)]);
         cut.is_whole = false;
@@ -159,6 +162,6 @@ mod tests {
         let names: Vec<String> = (0..300).map(|number| format!("{number:03}")).collect();
         let entries: Vec<_> = names.iter().map(|name| (name.as_str(), FILE, 1)).collect();
         let changed = compare(&Tree::empty(), &tree(&entries), None, UNIX_EPOCH);
-        assert_eq!((changed.listed.len(), changed.created), (MOST_LISTED, 300));
+        assert_eq!((changed.listed.len(), changed.created), (MAX_LISTED, 300));
     }
 }

@@ -1,10 +1,10 @@
-//! Reports the files that a call changes in the workspace: init scans it before and after the call, and
-//! compares.
+//! Reports the files that a call changes in the workspace: init scans it before and after the call,
+//! and compares the two scans.
 //!
-//! Only init can do this: it is inside the cell, so a path leads nowhere else, no program of the cell can reach
-//! its memory, and it stays when a shell's command has ended. A scan is bounded in time, in entries and in
-//! memory, and the report says if it was cut. It goes in small steps, between which init watches memory and
-//! answers calls as usual.
+//! Only init can do this: it is inside the cell, so that no path leads out of it, no program of the
+//! cell can reach its memory, and it outlives a shell's command. A scan is limited in time, entries
+//! and memory, and the report says if it was cut. It runs in small steps, between which init
+//! watches memory and answers calls as usual.
 //!
 //! The report is not evidence: a program that wants to hide a change can (for example by setting times back
 //! through a mapping). It informs a client that wants to know the results of a command.
@@ -31,21 +31,21 @@ pub enum Then {
 /// State of the workspace at the last scan.
 #[derive(Debug)]
 pub struct Files {
-    /// Bytes of memory of the cell, which bound what is remembered.
+    /// Memory limit of the cell in bytes; it bounds the size of a scan.
     memory: u64,
     before: Tree,
-    /// When the look began that [`Files::before`] comes from.
+    /// When the scan [`Files::before`] began.
     since: SystemTime,
     under_way: Option<(Scan, SystemTime, Then)>,
 }
 
 impl Files {
-    /// Starts with a workspace that is empty, or that is scanned before anything runs.
+    /// Starts from an empty workspace. Otherwise a scan must come before the program runs.
     pub fn new(memory: u64) -> Self {
         Self { memory, before: Tree::empty(), since: SystemTime::now(), under_way: None }
     }
 
-    /// Begins to look.
+    /// Begins a scan.
     pub fn begin(&mut self, then: Then) {
         self.under_way = Some((Scan::begin(self.memory), SystemTime::now(), then));
     }
@@ -54,7 +54,8 @@ impl Files {
         self.under_way.is_some()
     }
 
-    /// Looks a little further. At the end, what it was for, and what has changed since the look before.
+    /// Takes one step of the scan. When it is complete, returns its purpose and the changes since
+    /// the previous scan.
     pub fn step(&mut self) -> Option<(Then, FilesChanged)> {
         let (scan, ..) = self.under_way.as_mut()?;
         if scan.step() == Progress::More {
@@ -68,8 +69,8 @@ impl Files {
         Some((then, changed))
     }
 
-    /// Looks to the end, when nothing else is to be done. Of a program that still waited for the first look
-    /// nothing has changed: it has not run, and there is nothing yet to compare with.
+    /// Scans to the end at once, when init has nothing else to do. If the first scan is still
+    /// running, the program has not started, so that nothing has changed.
     pub fn last(&mut self) -> FilesChanged {
         if let Some((.., Then::Begin)) = self.under_way {
             return FilesChanged::none();

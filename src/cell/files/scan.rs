@@ -1,5 +1,5 @@
-//! One look at the workspace, in steps: directory by directory, each opened from the workspace's own
-//! descriptor, across no link and no mount.
+//! A scan of the workspace in steps. Each directory is opened relative to the descriptor of the
+//! workspace, across neither links nor mounts.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use super::tree::{Full, Stamp, Tree};
 use model::outcome::FileKind;
 use sys::lookup::{self, Follow};
 
-/// The longest that a look takes.
-const TIME: Duration = Duration::from_millis(200);
-/// Entries of one step: about a millisecond.
-const STEP: usize = 512;
+/// Maximum duration of a scan.
+const MAX_DURATION: Duration = Duration::from_millis(200);
+/// Entries per step, which take about a millisecond.
+const ENTRIES_PER_STEP: usize = 512;
 
 /// Progress of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub(crate) enum Progress {
     Done,
 }
 
-/// A look that is under way.
+/// A running scan.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    /// Absent where the workspace cannot be opened: then nothing is seen.
+    /// Absent if the workspace cannot be opened: the scan is then empty.
     root: Option<OwnedFd>,
     tree: Tree,
-    /// The entry up to which directories were looked into.
+    /// Index of the next entry to descend into.
     next: usize,
     current: Option<Current>,
     until: Instant,
@@ -47,19 +47,19 @@ struct Current {
 }
 
 impl Scan {
-    /// Begins, for a cell with so much memory.
+    /// Begins a scan whose size is bounded by the cell's memory in bytes.
     pub(crate) fn begin(memory: u64) -> Self {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = open(c"/workspace", flags, Mode::empty()).ok();
         let mut tree = Tree::within(memory);
         let current = root.as_ref().and_then(|root| Current::open(root, &[]).ok());
         tree.is_whole = current.is_some();
-        Self { root, tree, next: 0, current, until: Instant::now() + TIME }
+        Self { root, tree, next: 0, current, until: Instant::now() + MAX_DURATION }
     }
 
-    /// Looks at the next entries.
+    /// Reads the next entries.
     pub(crate) fn step(&mut self) -> Progress {
-        for _ in 0..STEP {
+        for _ in 0..ENTRIES_PER_STEP {
             if Instant::now() >= self.until {
                 return self.cut_short();
             }
@@ -77,7 +77,7 @@ impl Scan {
                 }
                 Some(Ok(entry)) => {
                     let name = entry.file_name().to_bytes();
-                    if !matches!(name, b"." | b"..") && self.see(name) == Err(Full) {
+                    if !matches!(name, b"." | b"..") && self.record(name) == Err(Full) {
                         return self.cut_short();
                     }
                 }
@@ -86,7 +86,7 @@ impl Scan {
         Progress::More
     }
 
-    /// Returns the entries in order, and the directory that was scanned.
+    /// Returns the scanned directory and its entries in order.
     pub(crate) fn done(mut self) -> (Option<OwnedFd>, Tree) {
         self.tree.sort();
         (self.root, self.tree)
@@ -98,11 +98,12 @@ impl Scan {
         Progress::Done
     }
 
-    fn see(&mut self, name: &[u8]) -> Result<(), Full> {
+    fn record(&mut self, name: &[u8]) -> Result<(), Full> {
         let Some(current) = &self.current else { return Ok(()) };
-        // Gone meanwhile, or of a filesystem that does not answer.
+        // ENOENT: removed meanwhile. Any other error, such as of a filesystem that does not answer,
+        // makes the scan incomplete.
         match fstatat(&current.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => self.tree.add(&current.path, name, Stamp::of(&stat)),
+            Ok(stat) => self.tree.add(&current.path, name, Stamp::from_stat(&stat)),
             Err(Errno::ENOENT) => Ok(()),
             Err(_) => {
                 self.tree.is_whole = false;
@@ -111,7 +112,7 @@ impl Scan {
         }
     }
 
-    /// Opens the next directory that was seen.
+    /// Opens the next directory among the entries.
     fn descend(&mut self) -> Progress {
         let Some(root) = &self.root else { return Progress::Done };
         let Some((path, stamp)) = self.tree.entry(self.next) else { return Progress::Done };
@@ -121,8 +122,8 @@ impl Scan {
         }
         match Current::open(root, path) {
             Ok(current) => self.current = Some(current),
-            // Gone, or something else by now; or a mount, which is not the workspace's own: what the
-            // host obeys is mounted over itself, for reading only.
+            // Removed or replaced meanwhile; or a mount, which is not part of the workspace: files
+            // that the host obeys have a read-only mount over them.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => {}
             Err(_) => self.tree.is_whole = false,
         }
@@ -136,8 +137,8 @@ impl Current {
         let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let directory = lookup::open(root, &name, flags, 0, Follow::Beneath)?;
-        let again = directory.try_clone().map_err(|error| crate::errno_of(&error))?;
-        let entries = Dir::from_fd(again)?.into_iter();
+        let reader = directory.try_clone().map_err(|error| crate::errno_of(&error))?;
+        let entries = Dir::from_fd(reader)?.into_iter();
         Ok(Self { path: path.to_vec(), directory, entries })
     }
 }

@@ -1,18 +1,19 @@
-//! The entries of a directory tree as they were seen, in as little memory as will do.
+//! The entries of a scanned directory tree, stored compactly.
 
 use nix::sys::stat::{FileStat, SFlag};
 
 use model::outcome::FileKind;
 
-/// The most entries that are remembered.
-pub(crate) const MOST_ENTRIES: usize = 50_000;
-/// Of a cell's memory, this part may be entries, and this part their paths.
+/// Maximum number of recorded entries.
+pub(crate) const MAX_ENTRIES: usize = 50_000;
+/// Divisors of a cell's memory: one entry per so many bytes, and one byte of paths per so many
+/// bytes.
 const ENTRY_SHARE: u64 = 16 << 10;
 const PATH_SHARE: u64 = 128;
-/// Longest path that is remembered, as the kernel takes it.
-const PATH_BYTES: usize = 4095;
+/// Maximum length of a path, as for the kernel.
+const MAX_PATH_BYTES: usize = 4095;
 
-/// Properties by which two states of a file are told apart.
+/// Attributes of a file that reveal a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub mode: u32,
@@ -24,7 +25,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    pub(crate) fn of(stat: &FileStat) -> Self {
+    pub(crate) fn from_stat(stat: &FileStat) -> Self {
         let time =
             |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self {
@@ -49,8 +50,8 @@ impl Stamp {
         }
     }
 
-    /// Returns true if the file itself changed. A directory changes with each name in it, and that is
-    /// reported for the name.
+    /// Returns true if the file itself changed. A directory's timestamps change with each name in
+    /// it, which is reported for that name instead.
     pub(crate) fn differs(&self, other: &Self) -> bool {
         match self.kind() {
             FileKind::Directory => (self.mode, self.inode) != (other.mode, other.inode),
@@ -66,18 +67,18 @@ struct Entry {
     stamp: Stamp,
 }
 
-/// Entries with their paths, from the workspace on.
+/// Entries with their paths relative to the workspace.
 #[derive(Debug)]
 pub(crate) struct Tree {
     paths: Vec<u8>,
     entries: Vec<Entry>,
-    most_entries: usize,
-    most_bytes: usize,
-    /// True if nothing was left out.
+    max_entries: usize,
+    max_path_bytes: usize,
+    /// True if no entry is missing.
     pub is_whole: bool,
 }
 
-/// There is no room for one more.
+/// The tree has no room for another entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -86,33 +87,34 @@ impl Tree {
         Self::within(0)
     }
 
-    /// Makes a tree with room for a part of so many bytes of memory.
+    /// Makes an empty tree that may use a fixed share of `memory` bytes.
     pub(crate) fn within(memory: u64) -> Self {
         let share = |part: u64| usize::try_from(memory / part).unwrap_or(usize::MAX);
         Self {
             paths: Vec::new(),
             entries: Vec::new(),
-            most_entries: share(ENTRY_SHARE).min(MOST_ENTRIES),
-            most_bytes: share(PATH_SHARE),
+            max_entries: share(ENTRY_SHARE).min(MAX_ENTRIES),
+            max_path_bytes: share(PATH_SHARE),
             is_whole: true,
         }
     }
 
-    /// Adds an entry: `name` in the directory that `directory` is the path of.
+    /// Adds the entry `name` of the directory at the path `directory`.
     pub(crate) fn add(&mut self, directory: &[u8], name: &[u8], stamp: Stamp) -> Result<(), Full> {
         let slash = usize::from(!directory.is_empty());
         let length = directory.len() + slash + name.len();
         let start = self.paths.len();
-        if self.entries.len() >= self.most_entries
-            || length > PATH_BYTES
-            || start + length > self.most_bytes
+        if self.entries.len() >= self.max_entries
+            || length > MAX_PATH_BYTES
+            || start + length > self.max_path_bytes
         {
             return Err(Full);
         }
-        // If memory is short, fewer entries are recorded; the cell does not end.
+        // If allocation fails, the scan is cut; init must not die of it.
         self.paths.try_reserve(length).map_err(|_| Full)?;
         self.entries.try_reserve(1).map_err(|_| Full)?;
         self.paths.extend_from_slice(directory);
+        // At most one byte is taken of one.
         self.paths.extend_from_slice(b"/".get(..slash).unwrap_or_default());
         self.paths.extend_from_slice(name);
         let length = u16::try_from(length).map_err(|_| Full)?;
@@ -120,13 +122,13 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the path and the stamp of an entry by its number.
+    /// Returns the path and the stamp of the entry at an index.
     pub(crate) fn entry(&self, number: usize) -> Option<(&[u8], &Stamp)> {
         let entry = self.entries.get(number)?;
         Some((path(&self.paths, entry), &entry.stamp))
     }
 
-    /// Puts the entries in the order of their paths.
+    /// Sorts the entries by path.
     pub(crate) fn sort(&mut self) {
         let paths = &self.paths;
         self.entries.sort_unstable_by(|one, other| path(paths, one).cmp(path(paths, other)));
@@ -135,5 +137,6 @@ impl Tree {
 
 fn path<'p>(paths: &'p [u8], entry: &Entry) -> &'p [u8] {
     let end = entry.start.saturating_add(usize::from(entry.length));
+    // Entries are made only by `add`, which stores their path first.
     paths.get(entry.start..end).unwrap_or_default()
 }

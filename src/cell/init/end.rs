@@ -1,4 +1,4 @@
-//! Ends a cell: kills the processes that are left, and adds up the resources that all of them used.
+//! Ends a cell: kills the remaining processes, and adds up the resources that all processes used.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -12,35 +12,35 @@ use super::Init;
 use sys::Result;
 use sys::process::{self, Reaped};
 
-/// The longest that init waits for killed processes, to add up what they used.
-const LAST: Duration = Duration::from_millis(200);
+/// Maximum time that init waits for killed processes in order to add up their usage.
+const MAX_WAIT: Duration = Duration::from_millis(200);
 
-/// The longest that init of a cell without a pid namespace waits for them: nobody else would.
-const DOMAIN: Duration = Duration::from_secs(60);
+/// The same for a cell without a pid namespace, where no other process would reap them.
+const MAX_DOMAIN_WAIT: Duration = Duration::from_secs(60);
 
 impl Init<'_> {
-    /// Ends the cell in the tier in which the kernel does not end all processes with init.
+    /// Ends the remaining processes in the tier where the kernel does not end them with init.
     pub(super) fn end_domain(&mut self) -> Result<()> {
         match self.domain {
             None => Ok(()),
-            Some(_) => self.end_within(DOMAIN),
+            Some(_) => self.end_within(MAX_DOMAIN_WAIT),
         }
     }
 
-    /// Ends what the payload left behind and adds up what it used; not for longer than [`LAST`],
-    /// since a process in a slow system call may take its time and the caller waits.
+    /// Kills the processes that the payload left behind, and adds up their usage. Waits no longer
+    /// than [`MAX_WAIT`]: a process in a slow system call ends late, and the client waits.
     pub(super) fn end_others(&mut self) -> Result<()> {
-        self.end_within(LAST)
+        self.end_within(MAX_WAIT)
     }
 
-    fn end_within(&mut self, longest: Duration) -> Result<()> {
+    fn end_within(&mut self, max_wait: Duration) -> Result<()> {
         match kill(Pid::from_raw(-1), Signal::SIGKILL) {
             Ok(()) => {}
-            // Nobody was left.
+            // No process was left.
             Err(Errno::ESRCH) => return Ok(()),
             Err(errno) => return Err(errno),
         }
-        let until = Instant::now() + longest;
+        let until = Instant::now() + max_wait;
         loop {
             while self.children.read_signal()?.is_some() {}
             loop {

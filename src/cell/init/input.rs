@@ -1,10 +1,11 @@
-//! Detects a program that waits for input: a process of the cell that is blocked reading the command's own
-//! input, as procfs shows it.
+//! Detects a program that waits for input: a process of the cell that is blocked in a read of the
+//! command's input, as procfs shows it.
 //!
-//! Nothing is traced or stopped. `/proc/PID/syscall` shows the call in which a process sleeps; init may read
-//! it, as every process of the cell is its descendant and has no more rights. On a kernel that forbids it (a
-//! ptrace_scope of 2 or 3) the answer is "no", and the only effect is that waiting is not reported early. A
-//! process that reads another pipe or socket does not count: only the file that the supervisor made as the
+//! No process is traced or stopped. `/proc/PID/syscall` shows the call in which a process sleeps.
+//! Init may read it, as every process of the cell is its descendant and has no more rights. On a
+//! kernel that forbids it (a ptrace_scope of 2 or 3) the answer is "no", so that waiting is not
+//! reported early. Only reads of the file that the supervisor made as the input of this call count,
+//! not those of another pipe or socket.
 //! input of this call does.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +22,14 @@ use crate::report::{FromInit, InputFile};
 use model::outcome::Waits;
 use sys::Result;
 
-/// Between two looks: at first, and at most. A look takes tens of microseconds for a few processes.
-const SHORTEST: Duration = Duration::from_millis(15);
-const LONGEST: Duration = Duration::from_millis(250);
+/// Minimum and maximum time between two checks. A check takes tens of microseconds if there are few
+/// processes.
+const MIN_PAUSE: Duration = Duration::from_millis(15);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 
-/// An input that somebody asks for, until one waits for it.
+/// A request of the supervisor to report once a process waits for an input.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct InputQuery {
     number: u32,
     input: InputFile,
     proc: OwnedFd,
@@ -35,11 +37,11 @@ pub(super) struct Asked {
     next: Instant,
 }
 
-impl Asked {
-    /// Returns how long poll(2) may wait before the next look.
+impl InputQuery {
+    /// Returns how long poll(2) may wait before the next check.
     pub(super) fn timeout(&self) -> PollTimeout {
         let wait = self.next.saturating_duration_since(Instant::now());
-        // Rounded up: a timeout of 0 would spin until the instant has come.
+        // Rounded up: a timeout of 0 would spin until the time of the check.
         PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     }
 
@@ -58,7 +60,7 @@ impl Asked {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let length = openat(&self.proc, path.as_str(), flags, Mode::empty())
             .and_then(|fd| read(&fd, &mut buffer));
-        // Gone meanwhile, or not to be read here.
+        // The process has ended meanwhile, or the kernel forbids reading this file.
         let Ok(length) = length else { return false };
         let text = std::str::from_utf8(buffer.get(..length).unwrap_or_default());
         let Some(descriptor) = text.ok().and_then(descriptor) else { return false };
@@ -70,64 +72,67 @@ impl Asked {
 
 impl Init<'_> {
     /// Answers a request about an input at once, and again when a process waits for it.
-    pub(super) fn asked(&mut self, number: u32, input: InputFile) -> Result<()> {
+    pub(super) fn query_input(&mut self, number: u32, input: InputFile) -> Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = match openat(AT_FDCWD, "/proc", flags, Mode::empty()) {
             Ok(proc) => proc,
-            Err(_) => return self.tell(FromInit::Input { number, waits: Waits::No }),
+            Err(_) => return self.send(FromInit::Input { number, waits: Waits::No }),
         };
-        let next = Instant::now() + SHORTEST;
-        let asked = Asked { number, input, proc, pause: SHORTEST, next };
-        match asked.waits() {
-            true => self.tell(FromInit::Input { number, waits: Waits::Yes }),
+        let next = Instant::now() + MIN_PAUSE;
+        let query = InputQuery { number, input, proc, pause: MIN_PAUSE, next };
+        match query.waits() {
+            true => self.send(FromInit::Input { number, waits: Waits::Yes }),
             false => {
                 self.drop_input(Some(input));
-                self.inputs.push(asked);
-                self.tell(FromInit::Input { number, waits: Waits::No })
+                self.inputs.push(query);
+                self.send(FromInit::Input { number, waits: Waits::No })
             }
         }
     }
 
     /// Drops the request about an input.
     pub(super) fn drop_input(&mut self, input: Option<InputFile>) {
-        self.inputs.retain(|asked| Some(asked.input) != input);
+        self.inputs.retain(|query| Some(query.input) != input);
     }
 
     pub(super) fn look_at_inputs(&mut self, now: Instant) -> Result<()> {
         let mut waiting = Vec::new();
-        for asked in self.inputs.iter_mut().filter(|asked| asked.next <= now) {
-            if asked.waits() {
-                waiting.push((asked.number, asked.input));
+        for query in self.inputs.iter_mut().filter(|query| query.next <= now) {
+            if query.waits() {
+                waiting.push((query.number, query.input));
             } else {
-                asked.pause = (asked.pause * 5 / 4).min(LONGEST);
-                asked.next = Instant::now() + asked.pause;
+                query.pause = (query.pause * 5 / 4).min(MAX_PAUSE);
+                query.next = Instant::now() + query.pause;
             }
         }
         for (number, input) in waiting {
             self.drop_input(Some(input));
-            self.tell(FromInit::Input { number, waits: Waits::Yes })?;
+            self.send(FromInit::Input { number, waits: Waits::Yes })?;
         }
         Ok(())
     }
 }
 
-/// Entries of a directory of procfs that are numbers.
+/// Returns the numeric entries of a procfs directory; an empty list if it cannot be read.
 pub(super) fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(list) = Dir::openat(proc, path, flags, Mode::empty()) else { return Vec::new() };
-    // By value: a borrowed list is rewound at its end (lseek), which the filter refuses.
+    // By value: nix rewinds a borrowed list at its end (lseek(2)), which the filter refuses.
     let names = list.into_iter().filter_map(std::result::Result::ok);
     names.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
 }
 
-/// Returns the descriptor that a sleeping task reads, or waits for alone, by its line in `syscall` (proc(5)):
-/// the number of the call and its arguments. `running`, and -1 for no call, are none.
+/// Parses a line of `/proc/PID/syscall` (proc(5)): returns the descriptor that a sleeping task
+/// reads, or the only one that it selects. Returns `None` for other calls, for `running`, and for
+/// -1, which means no call.
 fn descriptor(line: &str) -> Option<u64> {
     let mut words = line.split_ascii_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
     let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (first, second) = (argument()?, argument()?);
-    // select(2) of descriptors below 1, for reading, is a wait for descriptor 0 alone: readline's.
+    let first = argument()?;
+    let second = argument()?;
+    // A pselect6(2) for reading on descriptors below 1 waits for descriptor 0 alone, as readline
+    // does.
     let selects = number == libc::SYS_pselect6 || is_select(number);
     match number {
         libc::SYS_read | libc::SYS_readv => Some(first),

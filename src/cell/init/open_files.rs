@@ -1,8 +1,10 @@
-//! The watch over open files, whose number the kernel bounds for the whole machine (`fs.file-max`).
+//! Watches the number of open files of a cell, which the kernel limits only for the whole machine
+//! (`fs.file-max`).
 //!
-//! RLIMIT_NOFILE bounds the descriptors of one process, and ordinary programs use many. So a cell whose processes could
-//! together open more than its share is counted now and then, and ended when it has more. Descriptors are counted, not
-//! files: those that processes share by fork(2) or dup(2) count once for each.
+//! RLIMIT_NOFILE limits the descriptors of one process, and ordinary programs use many. So init
+//! regularly counts a cell whose processes could together exceed its share, and ends it if they do.
+//! Descriptors are counted instead of files: those shared by fork(2) or dup(2) count once for each
+//! process or number.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -19,19 +21,19 @@ use crate::report::OverLimit;
 use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 
-/// Time between two looks at a cell with so many processes that they could pass its share.
-const BUSY: Duration = Duration::from_millis(250);
-/// Time between two looks at another.
-const QUIET: Duration = Duration::from_secs(1);
-/// Links of the directory `task` of a process that are no threads.
-const LINKS: i128 = 2;
+/// Time between two counts if the cell has so many processes that they could exceed its share.
+const BUSY_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two counts otherwise.
+const QUIET_INTERVAL: Duration = Duration::from_secs(1);
+/// Links of a process's `task` directory other than those of its threads.
+const DIRECTORY_LINKS: i128 = 2;
 
-/// Open files that a cell may have.
+/// Limits for the open files of a cell.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Of the whole cell.
+    /// Limit for the whole cell.
     pub share: u64,
-    /// Of one process: RLIMIT_NOFILE.
+    /// Limit for one process: RLIMIT_NOFILE.
     pub each: u64,
 }
 
@@ -39,15 +41,15 @@ pub(super) struct Bounds {
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     bounds: Bounds,
-    /// A procfs of the cell's pid namespace, once there was a look.
+    /// A procfs of the cell's pid namespace; opened by the first count.
     proc: Option<OwnedFd>,
-    /// By what the cell's processes are known, where that procfs shows others as well.
+    /// Identifies the cell's processes, if that procfs shows others as well.
     domain: Option<Domain>,
     next: Instant,
 }
 
 impl Init<'_> {
-    /// Looks at the cell's open files when it is time to.
+    /// Counts the cell's open files if a count is due, and ends the cell if it has too many.
     pub(super) fn look_at_open_files(&mut self, now: Instant) -> Result<Turn> {
         let Some(watch) = &mut self.open_files else { return Ok(Turn::Again) };
         if now < watch.next || !watch.exceeded(now)? {
@@ -60,46 +62,47 @@ impl Init<'_> {
 }
 
 impl OpenFiles {
-    /// Makes a watch. Without a procfs, it opens the cell's `/proc` when it looks for the first time.
+    /// Makes a watch. Without a procfs, the first count opens the cell's `/proc`.
     pub(super) fn new(bounds: Bounds, proc: Option<OwnedFd>, domain: Option<Domain>) -> Self {
-        Self { bounds, proc, domain, next: Instant::now() + BUSY }
+        Self { bounds, proc, domain, next: Instant::now() + BUSY_INTERVAL }
     }
 
-    /// Returns how long poll(2) may wait before the next look.
+    /// Returns how long poll(2) may wait before the next count.
     pub(super) fn timeout(&self) -> PollTimeout {
         let wait = self.next.saturating_duration_since(Instant::now());
-        // Rounded up: a timeout of 0 would spin until the instant has come.
+        // Rounded up: a timeout of 0 would spin until the time of the count.
         PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     }
 
-    /// Returns whether the cell has more files open than its share.
+    /// Returns true if the cell has more open files than its share.
     fn exceeded(&mut self, now: Instant) -> Result<bool> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = match self.proc.take() {
             Some(proc) => proc,
             None => open(c"/proc", flags, Mode::empty())?,
         };
-        let (bounds, domain) = (self.bounds, self.domain);
-        let cell = Tables { proc: &proc, bounds };
+        let bounds = self.bounds;
+        let domain = self.domain;
+        let cell = DescriptorTables { proc: &proc, bounds };
         let processes = cell.numbers(".", domain)?;
         let threads: Vec<(i32, u64)> =
             processes.into_iter().map(|pid| (pid, cell.threads(pid))).collect();
         let tasks: u64 = threads.iter().map(|(_, threads)| *threads).sum();
         let is_busy = tasks.saturating_mul(bounds.each) > bounds.share;
         let is_over = is_busy && cell.count(&threads) > bounds.share;
-        self.next = now + if is_busy { BUSY } else { QUIET };
+        self.next = now + if is_busy { BUSY_INTERVAL } else { QUIET_INTERVAL };
         self.proc = Some(proc);
         Ok(is_over)
     }
 }
 
-/// The tables of descriptors of a cell's processes.
-struct Tables<'p> {
+/// Counts the descriptors of a cell's processes.
+struct DescriptorTables<'p> {
     proc: &'p OwnedFd,
     bounds: Bounds,
 }
 
-impl Tables<'_> {
+impl DescriptorTables<'_> {
     /// Lists the processes of a procfs, or the threads of one.
     fn numbers(&self, path: &str, domain: Option<Domain>) -> Result<Vec<i32>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -112,11 +115,12 @@ impl Tables<'_> {
         Ok(numbers)
     }
 
-    /// Returns the number of threads of a process, without reading a list; 0 where it has ended.
+    /// Returns the number of threads of a process from the link count of its `task` directory,
+    /// without listing it; 0 if the process has ended.
     fn threads(&self, pid: i32) -> u64 {
         let status = fstatat(self.proc, format!("{pid}/task").as_str(), AtFlags::empty());
-        // Links are a u64 or a u32, by the architecture.
-        let threads = status.map_or(0, |status| i128::from(status.st_nlink) - LINKS);
+        // The link count is a u64 or a u32, depending on the architecture.
+        let threads = status.map_or(0, |status| i128::from(status.st_nlink) - DIRECTORY_LINKS);
         u64::try_from(threads).unwrap_or(0)
     }
 
@@ -125,8 +129,8 @@ impl Tables<'_> {
         let mut sum = 0_u64;
         for (pid, threads) in processes {
             let more = match *threads {
-                0 | 1 => self.of(&pid.to_string()),
-                _ => self.of_threads(*pid),
+                0 | 1 => self.count_in(&pid.to_string()),
+                _ => self.count_threads(*pid),
             };
             sum = sum.saturating_add(more);
             if sum > self.bounds.share {
@@ -136,9 +140,11 @@ impl Tables<'_> {
         sum
     }
 
-    /// Adds up the descriptors of the threads of a process. Nearly always they have one table. A thread counts as one with
-    /// a table by itself where that cannot be known: the process made itself unreadable.
-    fn of_threads(&self, pid: i32) -> u64 {
+    /// Adds up the descriptors of a process's threads. They nearly always share one table. A thread
+    /// is assumed to have a separate table if this cannot be known because the process is not
+    /// dumpable.
+    fn count_threads(&self, pid: i32) -> u64 {
+        // A process that has ended meanwhile has no descriptors.
         let threads = self.numbers(&format!("{pid}/task"), None).unwrap_or_default();
         let mut sum = 0_u64;
         let mut first = None;
@@ -148,8 +154,8 @@ impl Tables<'_> {
             if is_shared {
                 continue;
             }
-            let count = self.of(&format!("{pid}/task/{thread}"));
-            // One that has ended has no table, and shares none.
+            let count = self.count_in(&format!("{pid}/task/{thread}"));
+            // A thread that has ended has no table, and cannot be compared.
             if count > 0 {
                 first = first.or(Some(thread));
             }
@@ -158,26 +164,29 @@ impl Tables<'_> {
         sum
     }
 
-    /// Returns the number of descriptors of the process or thread whose directory this is; 0 where it has ended.
-    fn of(&self, directory: &str) -> u64 {
+    /// Returns the number of descriptors of the process or thread with this procfs directory; 0 if
+    /// it has ended.
+    fn count_in(&self, directory: &str) -> u64 {
         let path = format!("{directory}/fd");
         let Ok(status) = fstatat(self.proc, path.as_str(), AtFlags::empty()) else { return 0 };
         match u64::try_from(status.st_size) {
             Ok(count) if count > 0 => count,
-            // Before Linux 6.2 no directory has a size: then the size of the table, which is no less.
-            _ if !self.has_sizes() => self.places(directory),
+            // Before Linux 6.2 the directory has no size: the table's size is used, which is never
+            // smaller.
+            _ if !self.has_sizes() => self.table_size(directory),
             _ => 0,
         }
     }
 
-    /// Returns whether the kernel shows a count of descriptors: this process has some.
+    /// Returns true if the kernel shows descriptor counts. Checked on this process, which always
+    /// has descriptors.
     fn has_sizes(&self) -> bool {
-        let own = fstatat(self.proc, "self/fd", AtFlags::empty());
-        own.is_ok_and(|status| status.st_size > 0)
+        let own_descriptors = fstatat(self.proc, "self/fd", AtFlags::empty());
+        own_descriptors.is_ok_and(|status| status.st_size > 0)
     }
 
-    /// Returns the places in a table of descriptors, at most as many as RLIMIT_NOFILE lets be used.
-    fn places(&self, directory: &str) -> u64 {
+    /// Returns the size of a descriptor table, but at most RLIMIT_NOFILE.
+    fn table_size(&self, directory: &str) -> u64 {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let path = format!("{directory}/status");
         let opened = openat(self.proc.as_fd(), path.as_str(), flags, Mode::empty());
@@ -185,8 +194,8 @@ impl Tables<'_> {
         let length = opened.and_then(|file| read(&file, &mut buffer)).unwrap_or(0);
         let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
         let field = text.lines().find_map(|line| line.strip_prefix("FDSize:"));
-        let places = field.and_then(|field| field.trim().parse().ok()).unwrap_or(0_u64);
-        places.min(self.bounds.each)
+        let size = field.and_then(|field| field.trim().parse().ok()).unwrap_or(0_u64);
+        size.min(self.bounds.each)
     }
 }
 
@@ -199,23 +208,23 @@ mod tests {
 
     const PROCESSES: u64 = 4;
 
-    /// Makes a procfs of files: processes with one thread and so many descriptors each.
+    /// Makes a fake procfs: processes with one thread and this many descriptors each.
     fn procfs(descriptors: u64, has_sizes: bool) -> io::Result<tempfile::TempDir> {
-        let place = tempfile::tempdir()?;
+        let directory = tempfile::tempdir()?;
         let shown = |count| if has_sizes { count } else { 0 };
         for name in (2..2 + PROCESSES).map(|pid| pid.to_string()).chain(["self".to_owned()]) {
-            let process = place.path().join(&name);
+            let process = directory.path().join(&name);
             fs::create_dir_all(process.join("task/1"))?;
-            // Its size is the count, as that of the directory in a procfs.
+            // As in a real procfs, the size is the count.
             fs::File::create(process.join("fd"))?.set_len(shown(descriptors))?;
             let table = descriptors.next_power_of_two().max(64);
             fs::write(process.join("status"), format!("Name:\ta\nFDSize:\t{table}\n"))?;
         }
-        Ok(place)
+        Ok(directory)
     }
 
-    fn look(place: &tempfile::TempDir, bounds: Bounds) -> io::Result<(bool, Duration)> {
-        let proc = fs::File::open(place.path())?.into();
+    fn count(directory: &tempfile::TempDir, bounds: Bounds) -> io::Result<(bool, Duration)> {
+        let proc = fs::File::open(directory.path())?.into();
         let mut watch = OpenFiles::new(bounds, Some(proc), None);
         let now = Instant::now();
         let is_over = watch.exceeded(now).map_err(io::Error::from)?;
@@ -225,24 +234,24 @@ mod tests {
     #[test]
     fn a_cell_is_over_its_share_by_the_sum_of_its_descriptors() -> io::Result<()> {
         let bounds = Bounds { share: 400, each: 1024 };
-        assert_eq!(look(&procfs(100, true)?, bounds)?, (false, BUSY));
-        assert_eq!(look(&procfs(101, true)?, bounds)?, (true, BUSY));
+        assert_eq!(count(&procfs(100, true)?, bounds)?, (false, BUSY_INTERVAL));
+        assert_eq!(count(&procfs(101, true)?, bounds)?, (true, BUSY_INTERVAL));
         Ok(())
     }
 
     #[test]
     fn processes_that_cannot_pass_the_share_are_not_counted() -> io::Result<()> {
         let bounds = Bounds { share: 400, each: 100 };
-        assert_eq!(look(&procfs(1000, true)?, bounds)?, (false, QUIET));
+        assert_eq!(count(&procfs(1000, true)?, bounds)?, (false, QUIET_INTERVAL));
         Ok(())
     }
 
     #[test]
     fn a_kernel_that_shows_no_count_shows_the_size_of_the_table() -> io::Result<()> {
         let bounds = |share| Bounds { share, each: 100 };
-        assert_eq!(look(&procfs(65, false)?, bounds(399))?, (true, BUSY));
-        assert_eq!(look(&procfs(64, false)?, bounds(256))?, (false, BUSY));
-        assert_eq!(look(&procfs(64, false)?, bounds(255))?, (true, BUSY));
+        assert_eq!(count(&procfs(65, false)?, bounds(399))?, (true, BUSY_INTERVAL));
+        assert_eq!(count(&procfs(64, false)?, bounds(256))?, (false, BUSY_INTERVAL));
+        assert_eq!(count(&procfs(64, false)?, bounds(255))?, (true, BUSY_INTERVAL));
         Ok(())
     }
 
@@ -250,7 +259,8 @@ mod tests {
     fn threads_with_one_table_count_once() -> io::Result<()> {
         let proc: OwnedFd = fs::File::open("/proc")?.into();
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
-        let tables = Tables { proc: &proc, bounds: Bounds { share: 1 << 40, each: 1 << 20 } };
+        let tables =
+            DescriptorTables { proc: &proc, bounds: Bounds { share: 1 << 40, each: 1 << 20 } };
         let files =
             (0..500).map(|_| fs::File::open("/dev/null")).collect::<io::Result<Vec<_>>>()?;
         let (send, receive) = std::sync::mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! Counters of init, reported at the end of its cell and between the calls of a session.
+//! Counters of init: reported at the end of its cell and between the calls of a session.
 
 use nix::errno::Errno;
 
@@ -21,26 +21,27 @@ impl Init<'_> {
         }
     }
 
-    /// Reports the counters with those of the shell, and counts refused calls from zero again.
+    /// Reports the counters including those of the shell, and resets the counts of refused calls.
     pub(super) fn count(&mut self) -> Result<()> {
         let counts = self.counts();
         let (user, system) = self.shell_time();
         let user_us = counts.user_us.saturating_add(user);
         let system_us = counts.system_us.saturating_add(system);
-        self.tell(FromInit::Counted(InitCounters { user_us, system_us, ..counts }))?;
+        self.send(FromInit::Counted(InitCounters { user_us, system_us, ..counts }))?;
         self.mediator.forget_refusals();
         Ok(())
     }
 
-    /// Reports the end, and yields to the supervisor, which passes it on: the end of this process itself takes longer.
+    /// Reports the end, then yields, so that the supervisor can pass the report on before this
+    /// process exits.
     pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
-        self.tell(self.ended(status(reaped.end), cause))?;
+        self.send(self.ended(status(reaped.end), cause))?;
         std::thread::yield_now();
         Ok(())
     }
 
-    /// Makes a report as if the program had ended, so that the pages it touches are mapped now, each in some
-    /// microseconds, and not while a client waits for the end.
+    /// Encodes a report as if the program had ended. Its pages are mapped by this, some
+    /// microseconds each, and not while a client waits for the end.
     pub(super) fn rehearse(&self) -> Result<()> {
         std::hint::black_box(self.packet(self.ended(0, Cause::Program))?);
         Ok(())
@@ -49,18 +50,19 @@ impl Init<'_> {
     fn ended(&self, status: u16, cause: Cause) -> FromInit {
         let over_limit = match cause {
             Cause::Program => None,
-            Cause::OverLimit(why) => Some(why),
+            Cause::OverLimit(limit) => Some(limit),
         };
         FromInit::Ended(PayloadEnd { status, over_limit, counts: self.counts() })
     }
 
-    /// Sends a message with the denied calls behind it.
-    pub(super) fn tell(&self, message: FromInit) -> Result<()> {
+    /// Sends a message followed by the denied calls.
+    pub(super) fn send(&self, message: FromInit) -> Result<()> {
         socket::send(self.control, &self.packet(message)?, &[])
     }
 
     fn packet(&self, message: FromInit) -> Result<Vec<u8>> {
-        // Allocated at its length: room for the longest report on the stack would be pages of every cell.
+        // Allocated at its actual length: a stack buffer for the longest report would cost pages in
+        // every cell.
         let mut packet = postcard::to_stdvec(&message).map_err(|_| Errno::EMSGSIZE)?;
         for (count, number) in self.mediator.refusals().iter() {
             packet.extend(number.to_le_bytes());
@@ -70,7 +72,7 @@ impl Init<'_> {
     }
 }
 
-/// Encodes an end as it is reported.
+/// Encodes an exit code, or 256 plus the signal.
 pub(super) fn status(end: End) -> u16 {
     match end {
         End::Exited(code) => u16::from(code),

@@ -228,7 +228,8 @@ fn keys(
     let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
     let mut templates = templates(inherited, proc, proc_kind, landlock_abi)?.into_iter();
     scope::settle(&mut inherited.scope, &inherited.link, &mut inherited.cgroups);
-    let (memory, recording) = (inherited.cgroups.hold(), recording(inherited));
+    let memory = inherited.cgroups.hold();
+    let recording = recording(inherited);
     let mut keys = Vec::new();
     for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
         for ((grant, ids), template) in grants.iter().zip(ids).zip(templates.by_ref()) {
@@ -340,7 +341,7 @@ fn mediation(
     let own = Belongings {
         private: private.to_vec(),
         cache: template.cache.as_deref(),
-        sockets: template.sockets.place().map(CStr::to_owned),
+        sockets: template.sockets.mount_point().map(CStr::to_owned),
         granted: &template.granted,
     };
     Mediation::new(watched, names, own, held.recording).map(Some).map_err(system)
@@ -396,7 +397,9 @@ fn design(
     };
     let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
     let network = network(profile, &mut allowed);
-    let (abi, links, class) = (landlock_abi, Follow::Texts, profile.egress.class);
+    let abi = landlock_abi;
+    let links = Follow::Texts;
+    let class = profile.egress.class;
     Ok(Design {
         profile: profile.clone(),
         workspace,

@@ -220,7 +220,9 @@ impl Maker<'_> {
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
         };
         let child = clone_dumpable(&entry, self.scratch)?;
-        let (domain, streams, prestarted) = (self.shared.domain, None, None);
+        let domain = self.shared.domain;
+        let streams = None;
+        let prestarted = None;
         let mut cell = Cell {
             child,
             control,
@@ -382,7 +384,7 @@ impl Cell {
     /// The receipt, with where the cell works if that is no place of its own root.
     pub(crate) fn told_in(&self, mut receipt: Receipt) -> Receipt {
         if let Some(private) = &self.private {
-            receipt.configured.workspace = format!("fresh, at {}", private.place("/workspace"));
+            receipt.configured.workspace = format!("fresh, at {}", private.host_path("/workspace"));
         }
         receipt
     }

@@ -131,7 +131,8 @@ pub(crate) fn shell(
     let head = ToPayload { place: StringSpan::Sealed, first, ..head };
     let strings =
         memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
-    let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
+    let stdin = null(design, OFlag::O_RDONLY)?;
+    let output = null(design, OFlag::O_WRONLY)?;
     let fds = [stdin.as_fd(), output.as_fd(), output.as_fd(), strings.as_fd()];
     cell.limit(&design.profile.limits, limits)?;
     show_facts(cell, design, limits)?;
@@ -175,7 +176,7 @@ fn strings(
     limits: &Limits,
 ) -> Result<(Vec<u8>, ToPayload), Errno> {
     let place = |path: &str| match &cell.private {
-        Some(private) => private.place(path),
+        Some(private) => private.host_path(path),
         None => path.to_owned(),
     };
     let mut environment = environment(cell, &design.profile, &block.env);

@@ -1,5 +1,5 @@
-//! Jobs that run beside the shell of a session: each a copy of the shell that leads a process group of its
-//! own and whose parent is init.
+//! Background jobs of a session's shell. Each job is a copy of the shell that leads its process
+//! group and whose parent is init.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,13 +11,13 @@ use model::job::JobSignal;
 use sys::Result;
 use sys::process::Reaped;
 
-/// Ends that are kept: a job may end before the supervisor has its number.
-const KEPT: usize = 64;
+/// Maximum number of remembered ends: a job may end before the supervisor asks to follow it.
+const MAX_REMEMBERED: usize = 64;
 
-/// The jobs that are followed, and the last processes that init reaped.
+/// The followed jobs, and the processes that init reaped last.
 #[derive(Debug, Default)]
-pub(super) struct Followed {
-    jobs: Vec<FollowedJob>,
+pub(super) struct BackgroundJobs {
+    followed: Vec<FollowedJob>,
     reaped: VecDeque<Reaped>,
 }
 
@@ -25,34 +25,39 @@ pub(super) struct Followed {
 struct FollowedJob {
     pid: u32,
     input: Option<InputFile>,
-    /// Processes that were sent a signal. A job that is ended has ended when all of them have.
+    /// Processes that were sent a signal. A job counts as ended only once all of them have ended
+    /// too.
     signalled: BTreeSet<u32>,
-    /// The end of its first process.
+    /// The end of the job's leader.
     reaped: Option<Reaped>,
 }
 
 impl Init<'_> {
-    /// Follows a job to its end, which may have been.
+    /// Follows a job until its end, or reports the end at once if it has ended already.
     pub(super) fn follow(&mut self, pid: u32, input: Option<InputFile>) -> Result<()> {
         let ended = self.jobs.reaped.iter().rposition(|reaped| is(reaped, pid));
-        if let Some(reaped) = ended.and_then(|place| self.jobs.reaped.remove(place)) {
-            return self.tell_end(pid, Some(&reaped));
+        if let Some(reaped) = ended.and_then(|index| self.jobs.reaped.remove(index)) {
+            return self.report_end(pid, Some(&reaped));
         }
-        // One that has ended and is not reaped yet counts as running.
+        // A process that has ended but is not reaped yet counts as running.
         if !job::runs(pid) {
-            return self.tell_end(pid, None);
+            return self.report_end(pid, None);
         }
-        let (signalled, reaped) = (BTreeSet::new(), None);
-        self.jobs.jobs.push(FollowedJob { pid, input, signalled, reaped });
+        self.jobs.followed.push(FollowedJob {
+            pid,
+            input,
+            signalled: BTreeSet::new(),
+            reaped: None,
+        });
         Ok(())
     }
 
-    /// Takes note of a reaped process.
-    pub(super) fn job_reaped(&mut self, reaped: Reaped) {
-        match self.jobs.jobs.iter_mut().find(|job| is(&reaped, job.pid)) {
+    /// Records a reaped process.
+    pub(super) fn record_reaped(&mut self, reaped: Reaped) {
+        match self.jobs.followed.iter_mut().find(|job| is(&reaped, job.pid)) {
             Some(job) => job.reaped = Some(reaped),
             None => {
-                if self.jobs.reaped.len() >= KEPT {
+                if self.jobs.reaped.len() >= MAX_REMEMBERED {
                     self.jobs.reaped.pop_front();
                 }
                 self.jobs.reaped.push_back(reaped);
@@ -60,22 +65,22 @@ impl Init<'_> {
         }
     }
 
-    /// Reports the jobs that have ended. Goes through all processes where one of these is waited for.
-    pub(super) fn jobs_over(&mut self) -> Result<()> {
+    /// Reports the jobs that have ended. Reads all processes only if a job was sent a signal.
+    pub(super) fn report_ended_jobs(&mut self) -> Result<()> {
         let shell = self.shell();
         let is_over = |job: &mut FollowedJob| {
             job.reaped.is_some()
                 && (job.signalled.is_empty()
-                    || job::none_left(|all| led_by(all, &job.signalled, shell)))
+                    || job::none_remain(|all| led_by(all, &job.signalled, shell)))
         };
-        for job in self.jobs.jobs.extract_if(.., is_over).collect::<Vec<_>>() {
+        for job in self.jobs.followed.extract_if(.., is_over).collect::<Vec<_>>() {
             self.drop_input(job.input);
-            self.tell_end(job.pid, job.reaped.as_ref())?;
+            self.report_end(job.pid, job.reaped.as_ref())?;
         }
         Ok(())
     }
 
-    fn tell_end(&self, pid: u32, reaped: Option<&Reaped>) -> Result<()> {
+    fn report_end(&self, pid: u32, reaped: Option<&Reaped>) -> Result<()> {
         let used = reaped.map(|reaped| reaped.used).unwrap_or_default();
         let counts = InitCounters {
             user_us: used.user_us,
@@ -84,13 +89,13 @@ impl Init<'_> {
             denied: self.counts().denied,
         };
         let status = reaped.map(|reaped| status(reaped.end));
-        self.tell(FromInit::JobEnded(ReapedJob { pid, status, counts }))
+        self.send(FromInit::JobEnded(ReapedJob { pid, status, counts }))
     }
 
     /// Sends a signal to the processes of a job.
-    pub(super) fn signal_beside(&mut self, signal: JobSignal, pid: u32) -> Result<()> {
+    pub(super) fn signal_background_job(&mut self, signal: JobSignal, pid: u32) -> Result<()> {
         let shell = self.shell();
-        let Some(job) = self.jobs.jobs.iter_mut().find(|job| job.pid == pid) else {
+        let Some(job) = self.jobs.followed.iter_mut().find(|job| job.pid == pid) else {
             return Ok(());
         };
         job.signalled.insert(pid);
@@ -99,7 +104,7 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Returns the number of the shell of the session.
+    /// Returns the pid of the session's shell.
     pub(super) fn shell(&self) -> u32 {
         u32::try_from(self.payload.as_raw()).unwrap_or(u32::MAX)
     }
@@ -109,24 +114,24 @@ fn is(reaped: &Reaped, pid: u32) -> bool {
     u32::try_from(reaped.pid) == Ok(pid)
 }
 
-/// Returns the processes of `all` that belong to a job, given some of its processes: those, the process groups
-/// and sessions that they lead, and the children of all of these.
+/// Returns the processes of `all` that belong to a job with the members `some`: these members, the
+/// process groups and sessions that they lead, and the descendants of all of these.
 fn led_by(all: &[Process], some: &BTreeSet<u32>, shell: u32) -> BTreeSet<u32> {
-    let roots = [1, shell];
-    let mut mine = BTreeSet::new();
+    let excluded = [1, shell];
+    let mut members = BTreeSet::new();
     loop {
         let more = all.iter().filter(|process| {
             let Process { pid, parent, group, session, .. } = process;
-            !roots.contains(pid)
+            !excluded.contains(pid)
                 && (some.contains(pid)
                     || some.contains(group)
-                    || [parent, session].iter().any(|one| mine.contains(*one)))
+                    || [parent, session].iter().any(|one| members.contains(*one)))
         });
         let more: BTreeSet<u32> = more.map(|process| process.pid).collect();
-        if more == mine {
-            return mine;
+        if more == members {
+            return members;
         }
-        mine = more;
+        members = more;
     }
 }
 
@@ -157,6 +162,6 @@ mod tests {
         let led = |some: &[u32]| led_by(&all, &some.iter().copied().collect(), 2);
         assert_eq!(led(&[10]), BTreeSet::from([10, 11, 12, 13, 14, 15]));
         assert_eq!(led(&[2]), BTreeSet::from([3]), "never the shell itself");
-        assert_eq!(led(&[4]), BTreeSet::new(), "one that has ended");
+        assert_eq!(led(&[4]), BTreeSet::new(), "an ended process");
     }
 }
