@@ -394,7 +394,8 @@ fn reach(
         None => usual.within,
         Some(places) if *places.get_ref() == ["any"] => TargetPlaces::Any,
         Some(places) => {
-            let (mut hosts, mut nets) = (Vec::new(), Vec::new());
+            let mut hosts = Vec::new();
+            let mut nets = Vec::new();
             for place in places.get_ref() {
                 match (place.parse::<Net>(), place.parse::<HostPattern>()) {
                     (Ok(net), _) => nets.push(net),

@@ -269,7 +269,8 @@ fn templates(document: &Document, written: &[WrittenTemplate]) -> Result<Vec<Tem
                 document.mistake(one.name.span(), format!("there are two templates `{name}`"))
             );
         }
-        let (args, why) = (words(document, &one.args)?, why(document, &one.why)?);
+        let args = words(document, &one.args)?;
+        let why = why(document, &one.why)?;
         all.push(Template { name: name.clone(), args, why });
     }
     Ok(all)

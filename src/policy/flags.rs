@@ -281,7 +281,8 @@ impl DeclaredCommand {
     fn positionals(&self, given: &[(&str, &str)], argv: &mut Vec<String>) -> Result<(), BadWords> {
         let known: BTreeSet<&str> = self.positionals.iter().map(|one| one.name.as_str()).collect();
         if let Some((name, _)) = given.iter().find(|(name, _)| !known.contains(name)) {
-            let (tool, what) = (self.name.clone(), format!("`{}`", shown(name)));
+            let tool = self.name.clone();
+            let what = format!("`{}`", shown(name));
             return Err(BadWords::Field { tool, what, why: "is no field of this tool" });
         }
         for one in &self.positionals {

@@ -329,13 +329,16 @@ fn check(document: &Document, written: &WrittenCheck) -> Result<FlagCheck, Mista
         let message = "a check with no `needs` and no `excludes` refuses nothing";
         return Err(document.mistake(reason.span(), message));
     }
-    let (given, needs, excludes) = (given.clone(), needs.clone(), excludes.clone());
+    let given = given.clone();
+    let needs = needs.clone();
+    let excludes = excludes.clone();
     Ok(FlagCheck { given, needs, excludes, why: why(document, reason)? })
 }
 
 fn replacement(document: &Document, written: &WrittenReplacement) -> Result<Replacement, Mistake> {
     why(document, &written.why)?;
-    let (word, by) = (written.word.get_ref(), written.by.get_ref());
+    let word = written.word.get_ref();
+    let by = written.by.get_ref();
     if let Some(bad) = [word].into_iter().chain(by).find_map(|word| plain(word).err()) {
         return Err(document.mistake(written.word.span(), format!("a word of a replacement {bad}")));
     }

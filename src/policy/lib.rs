@@ -262,7 +262,8 @@ impl Policy {
         profiles: &Profiles,
         surroundings: Surroundings,
     ) -> Result<Grant, Denial> {
-        let (tool, asked) = (&call.tool, call.profile.as_ref());
+        let tool = &call.tool;
+        let asked = call.profile.as_ref();
         let terms = self.terms_of(Some(principal), tool, asked, profiles)?;
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);

@@ -49,7 +49,8 @@ impl DeclaredCommand {
         match only.is_bounded() {
             true => Ok(Some(only)),
             false => {
-                let (what, most) = ("targets".to_owned(), Only::MAX_ENTRIES);
+                let what = "targets".to_owned();
+                let most = Only::MAX_ENTRIES;
                 let given = only.hosts.len().max(only.nets.len()).max(only.within.len());
                 Err(BadWords::TooMany { tool: self.name.clone(), what, given, most })
             }

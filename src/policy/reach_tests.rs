@@ -116,7 +116,8 @@ proptest! {
         let given: Vec<(&str, &str)> = targets.iter().map(|target| ("target", target.as_str())).collect();
         let Ok(argv) = command.argv(&words, &given) else { return Ok(()) };
         // A recorder in place of the tool: what is neither a flag nor a flag's value is a place.
-        let (mut places, mut rest) = (Vec::new(), argv.words().iter().skip(1));
+        let mut places = Vec::new();
+        let mut rest = argv.words().iter().skip(1);
         while let Some(word) = rest.next() {
             match word.as_str() {
                 "-sT" => {}

@@ -38,7 +38,8 @@ impl Summary {
             if !readers.iter().any(fits) {
                 return Err(format!("no reader finds `{{{name}}}`"));
             }
-            let (reader, group) = (reader.to_owned(), group.map(str::to_owned));
+            let reader = reader.to_owned();
+            let group = group.map(str::to_owned);
             parts.push(SummaryPart::Found { reader, group });
             rest = after;
         }

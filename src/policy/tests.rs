@@ -164,7 +164,8 @@ fn the_lowest_of_every_limit_wins_in_any_order() {
         allow("a", "timeout = \"20s\", memory = \"512M\""),
         allow("b", "timeout = 10, processes = 9"),
     );
-    let (c, d) = (allow("c", "output = \"1M\""), allow("d", "timeout = 10"));
+    let c = allow("c", "output = \"1M\"");
+    let d = allow("d", "timeout = 10");
     for rules in [[&a, &b, &c, &d], [&d, &c, &b, &a], [&c, &a, &d, &b]] {
         let grant = decide(&policy(&rules.map(String::as_str)), "bash");
         let told = grant.map(|grant| {
@@ -354,7 +355,8 @@ fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
     };
     let granted = |tool, workspace| {
         let call = call(tool, Asked::default());
-        let (local, given) = (Principal::local(), surroundings(workspace));
+        let local = Principal::local();
+        let given = surroundings(workspace);
         let grant = shipped_policy().decide(&local, call, &profiles(), given);
         grant.unwrap_or_else(|denial| panic!("{denial}"))
     };
@@ -397,7 +399,9 @@ fn a_rule_may_be_about_some_clients_and_decides_for_no_other() {
         profile = \"bash\"\nlimits = { timeout = \"7s\" }\nwhy = \"he is quick\"\nmatches = [{ tool = \"bash\" }]\n";
     let text = format!("schema = 1\nextends = \"shipped\"\n{deny}{lower}");
     let policy = Policy::parse(&[Document::new("f", &text)], &profiles()).expect("it is right");
-    let (ci, bob, eve) = (Principal::named("ci"), Principal::named("bob"), Principal::named("eve"));
+    let ci = Principal::named("ci");
+    let bob = Principal::named("bob");
+    let eve = Principal::named("eve");
     let decided = |client: &Principal| {
         let grant = policy.decide(
             client,

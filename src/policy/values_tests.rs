@@ -117,7 +117,8 @@ proptest! {
 
     #[test]
     fn every_address_is_a_host_and_every_network_a_cidr(four in any::<u32>(), six in any::<u128>(), prefix in 0_u32..200) {
-        let (four, six) = (Ipv4Addr::from(four), Ipv6Addr::from(six));
+        let four = Ipv4Addr::from(four);
+        let six = Ipv6Addr::from(six);
         prop_assert!(takes(WordType::Host, &four.to_string()) && takes(WordType::Host, &six.to_string()));
         prop_assert_eq!(takes(WordType::Cidr, &format!("{four}/{prefix}")), prefix <= 32);
         prop_assert_eq!(takes(WordType::Cidr, &format!("{six}/{prefix}")), prefix <= 128);

@@ -22,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     paths.sort();
-    let (mut parsed, mut files) = (Parsed::default(), Vec::new());
+    let mut parsed = Parsed::default();
+    let mut files = Vec::new();
     for path in paths {
         let text = fs::read_to_string(&path)?;
         let table =
@@ -33,7 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let directory = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo has set no OUT_DIR")?);
     let Parsed { text, nodes, entries } = parsed;
-    let (nodes, entries, files) = (nodes.join(",\n"), entries.join(",\n"), files.join(",\n"));
+    let nodes = nodes.join(",\n");
+    let entries = entries.join(",\n");
+    let files = files.join(",\n");
     let all = format!(
         "Shipped {{ text: {text:?}, nodes: &[{nodes}], entries: &[{entries}], files: &[{files}] }}"
     );
@@ -64,7 +67,8 @@ impl Parsed {
     fn table(&mut self, table: &DeTable<'_>) -> Result<String, Box<dyn Error>> {
         let mut entries = Vec::new();
         for (key, value) in table {
-            let (key, value) = (self.text(key.get_ref()), self.value(value)?);
+            let key = self.text(key.get_ref());
+            let value = self.value(value)?;
             entries.push(format!("({key}, {value})"));
         }
         Ok(format!("Value::Table({})", behind(&mut self.entries, entries)))
@@ -96,7 +100,8 @@ impl Parsed {
 
 /// Puts these behind those that are there: where they are.
 fn behind(all: &mut Vec<String>, these: Vec<String>) -> String {
-    let (first, count) = (all.len(), these.len());
+    let first = all.len();
+    let count = these.len();
     all.extend(these);
     format!("Part {{ first: {first}, count: {count} }}")
 }

@@ -61,7 +61,8 @@ impl Document {
     /// Returns a document that is compiled in, by its path in the sources.
     #[must_use]
     pub fn shipped(path: &str, text: &'static str) -> Self {
-        let (file, text) = (format!("embedded:{path}"), Cow::Borrowed(text));
+        let file = format!("embedded:{path}");
+        let text = Cow::Borrowed(text);
         Self { file, text, parsed: parsed::shipped(path), home: None }
     }
 

@@ -133,7 +133,9 @@ fn hot_calls_have_no_condition() {
 #[test]
 fn shared_memory_without_a_file_is_asked_about_where_nothing_holds_memory() {
     let mmap = verdict(SHARES, &shipped("bash"), MemoryHold::BestEffort);
-    let (shared, private, anonymous) = (1, 2, 0x20);
+    let shared = 1;
+    let private = 2;
+    let anonymous = 0x20;
     let allows = |flags| mmap.as_ref().is_some_and(|mmap| mmap.allows(&[0, 1, 3, flags, 0, 0]));
     assert!(allows(private | anonymous) && allows(shared) && allows(private));
     assert!(!allows(shared | anonymous) && !allows(shared | anonymous | 0x4000));

@@ -201,7 +201,8 @@ fn unix_sockets(chain: &[&Layer<'_>], families: &BTreeSet<Family>) -> Result<Uni
 type Numbers = BTreeSet<u32>;
 
 fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
-    let (mut calls, mut quiet) = (Numbers::new(), Numbers::new());
+    let mut calls = Numbers::new();
+    let mut quiet = Numbers::new();
     for layer in chain {
         let listed = layer.calls()?;
         calls.extend(listed.syscalls.iter().flatten());

@@ -64,7 +64,8 @@ impl Profiles {
         for origin in origins {
             layers.extend(read(origin)?);
         }
-        let (mut by_name, mut accounts) = (BTreeMap::new(), BTreeMap::new());
+        let mut by_name = BTreeMap::new();
+        let mut accounts = BTreeMap::new();
         for name in layers.keys() {
             let chain = chain(name, &layers)?;
             if chain.iter().any(|layer| layer.written.exec.is_some()) {

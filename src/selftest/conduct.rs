@@ -46,8 +46,11 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     // As /tmp: what is in it is removed by its owner, who is another where root runs the test.
     std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o1777))?;
     // Placeholders until the sandbox reports them.
-    let (memory, isolation, pace) = (Memory::ControlGroup, Isolation::Shared, 1);
-    let (directory, stop) = (directory.to_owned(), Arc::default());
+    let memory = Memory::ControlGroup;
+    let isolation = Isolation::Shared;
+    let pace = 1;
+    let directory = directory.to_owned();
+    let stop = Arc::default();
     let outer = outer_filter()?;
     let no_lab = None;
     Ok(Bench {
@@ -107,7 +110,8 @@ fn place_in(place: &Path) -> std::io::Result<tempfile::TempDir> {
 /// of attacks that are done after each.
 pub fn all(bench: &Bench, probes: &[Attack], told: &(dyn Fn(usize) + Sync)) -> Vec<AttackResult> {
     let is_root = nix::unistd::geteuid().is_root();
-    let (verdicts, done) = (Mutex::new(vec![None; probes.len()]), AtomicUsize::new(0));
+    let verdicts = Mutex::new(vec![None; probes.len()]);
+    let done = AtomicUsize::new(0);
     let settle = |at: usize, probe: &Attack| {
         let found = found(bench, probe, is_root);
         let mut verdicts = verdicts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -158,7 +158,8 @@ const CONFIG: &str = "/cofferdam-lab";
 
 /// Enters the near namespace, with a resolver that is the lab's.
 fn enter() -> io::Result<()> {
-    let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    let user = nix::unistd::geteuid();
+    let group = nix::unistd::getegid();
     let mut namespaces = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
     if !user.is_root() {
         namespaces |= CloneFlags::CLONE_NEWUSER;
@@ -195,7 +196,8 @@ fn own_root() -> io::Result<()> {
     nix::unistd::fchdir(&root)?;
     for entry in std::fs::read_dir("/")? {
         let entry = entry?;
-        let (kind, name) = (entry.file_type()?, entry.file_name());
+        let kind = entry.file_type()?;
+        let name = entry.file_name();
         if kind.is_symlink() {
             std::os::unix::fs::symlink(std::fs::read_link(entry.path())?, &name)?;
         } else if kind.is_dir() {
@@ -220,11 +222,13 @@ fn join(other: &File) -> io::Result<()> {
     const PEER: u16 = 1;
     const NAME: u16 = 3;
     const NAMESPACE: u16 = 28;
-    let (mut body, mut peer) = (link(LINK, 0, 0), link(LINK, 0, 0));
+    let mut body = link(LINK, 0, 0);
+    let mut peer = link(LINK, 0, 0);
     attribute(&mut body, NAME, b"near\0");
     attribute(&mut peer, NAME, b"far\0");
     attribute(&mut peer, NAMESPACE, &other.as_raw_fd().to_ne_bytes());
-    let (mut info, mut data) = (Vec::new(), Vec::new());
+    let mut info = Vec::new();
+    let mut data = Vec::new();
     attribute(&mut data, PEER, &peer);
     attribute(&mut info, INFO_KIND, b"veth\0");
     attribute(&mut info, INFO_DATA, &data);
@@ -281,7 +285,8 @@ impl Servers {
     /// Answers each connection with a word, as HTTP/1 would.
     fn answer_streams(&mut self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
-        let (visits, over) = (self.visits.clone(), Arc::clone(&self.over));
+        let visits = self.visits.clone();
+        let over = Arc::clone(&self.over);
         self.threads.push(thread::spawn(move || {
             let mut connections = Vec::new();
             let mut is_over = false;
@@ -303,7 +308,8 @@ impl Servers {
     fn answer_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         let own = socket.local_addr()?;
-        let (visits, over) = (self.visits.clone(), Arc::clone(&self.over));
+        let visits = self.visits.clone();
+        let over = Arc::clone(&self.over);
         self.threads.push(thread::spawn(move || {
             let asked = AtomicUsize::new(0);
             let mut buffer = [0; LOOKED_AT];

@@ -227,7 +227,8 @@ impl Bench {
         let outside = |name| {
             std::fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino().to_string())
         };
-        let (mounts, pids) = (outside("mnt")?, outside("pid")?);
+        let mounts = outside("mnt")?;
+        let pids = outside("pid")?;
         Ok(match inside.as_slice() {
             [mount, pid] if *mount != mounts && *pid != pids => Isolation::Own,
             _ => Isolation::Shared,

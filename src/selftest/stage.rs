@@ -420,7 +420,8 @@ fn user() -> String {
 
 /// Numbers of system calls that the profile `bash` does not list, with commas between them.
 fn unlisted() -> String {
-    let (low, high) = (0_u32, 600);
+    let low = 0_u32;
+    let high = 600;
     let shipped = profile::shipped();
     let profiles = profile::Profiles::parse(&shipped, &[]).ok();
     let name = model::job::ProfileName::new("bash");

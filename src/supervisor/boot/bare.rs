@@ -115,7 +115,8 @@ fn keys(inherited: &Inherited, store: &Rc<Store>, landlock_abi: u32) -> Vec<Key>
             let design = usable(profile, landlock_abi, false, inherited.cores)
                 .and_then(|()| can_hold(profile, &inherited.cgroups))
                 .and_then(|()| design(profile, grant, store, landlock_abi));
-            let (profile, workspace) = (profile.name.clone(), grant.workspace);
+            let profile = profile.name.clone();
+            let workspace = grant.workspace;
             keys.push(Key { profile, workspace, design });
         }
     }

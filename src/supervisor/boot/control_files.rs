@@ -24,7 +24,9 @@ pub(super) fn own_cgroup(controller: &str) -> Option<String> {
     let table = fs::read_to_string("/proc/self/cgroup").ok()?;
     table.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
-        let (_, names, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let _hierarchy = parts.next()?;
+        let names = parts.next()?;
+        let path = parts.next()?;
         names.split(',').any(|name| name == controller).then(|| path.to_owned())
     })
 }

@@ -61,7 +61,8 @@ impl Identity {
 
     /// Finds out who we are, and as root takes a block of ids.
     pub(crate) fn find(range: IdRange) -> Result<Self, StartError> {
-        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let uid = geteuid().as_raw();
+        let gid = getegid().as_raw();
         let map = IdMap::of_this_process().map_err(StartError::NoProc)?;
         if uid == 0
             && let Some(range) = map.usable(range, MOST_INSTANCES)
@@ -85,7 +86,8 @@ impl Identity {
             let held = granted.hold();
             held.and_then(|held| idmapped::try_one(&held, instance.first)) == Err(Errno::EPERM)
         };
-        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let uid = geteuid().as_raw();
+        let gid = getegid().as_raw();
         let [root_uid, root_gid] = host_root();
         let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
         let gids = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
@@ -186,7 +188,8 @@ impl Identity {
             gids.extend(others.iter().map(|group| (*group, host_gid(*group), 1)));
         }
         let supplementary_groups = others.into_iter().map(host_gid).collect();
-        let (uids, gids) = (HostIds(vec![uids]), HostIds(gids));
+        let uids = HostIds(vec![uids]);
+        let gids = HostIds(gids);
         Ok(Operator { namespaces, time: Operator::time(), uids, gids, supplementary_groups })
     }
 }

@@ -232,7 +232,8 @@ impl Mapping {
     pub(crate) fn start(block: &Block, pid: i32, own: [u32; 2]) -> Self {
         let extents = block.extents(own);
         let started = |which: usize| {
-            let (program, map) = (block.programs.get(which)?, extents.get(which)?);
+            let program = block.programs.get(which)?;
+            let map = extents.get(which)?;
             let mut command = Command::new(program);
             command.arg(pid.to_string());
             for Extent { inside, outside, length } in map {

@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn a_cell_whose_pages_go_to_others_is_not_ended() {
-        let (limit, crawling) = (256 << 20, (170_000, 230, 0));
+        let limit = 256 << 20;
+        let crawling = (170_000, 230, 0);
         assert_eq!(ended_at(limit, limit, crawling), Some(u64::from(PATIENCE) + 1));
         assert_eq!(ended_at(limit, 22 << 20, crawling), None);
         assert_eq!(ended_at(limit, limit / 10 * 9, crawling), None);

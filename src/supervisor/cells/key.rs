@@ -28,7 +28,8 @@ impl Key {
 
 impl From<Design> for Key {
     fn from(design: Design) -> Self {
-        let (profile, workspace) = (design.profile.name.clone(), design.workspace);
+        let profile = design.profile.name.clone();
+        let workspace = design.workspace;
         Self { profile, workspace, design: Ok(design) }
     }
 }

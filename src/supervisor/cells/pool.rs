@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
-        let (mut pool, now) = (Pool::new(1), Instant::now());
+        let mut pool = Pool::new(1);
+        let now = Instant::now();
         assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
         pool.called(KeyId(1), PrestartFit::No, now);
         assert_eq!(pool.wants(now, Load::Rest), None);
@@ -259,7 +260,8 @@ mod tests {
 
     #[test]
     fn a_pool_of_none_is_never_filled() {
-        let (mut pool, now) = (Pool::new(0), Instant::now());
+        let mut pool = Pool::new(0);
+        let now = Instant::now();
         pool.called(KeyId(0), PrestartFit::No, now);
         assert_eq!(pool.wants(now + LATE, Load::Rest), None);
     }

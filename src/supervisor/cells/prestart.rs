@@ -76,7 +76,8 @@ pub(crate) fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     fcntl(&input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     let Streams { stdout: (stdout, out), stderr: (stderr, err), .. } =
         handover::streams(cell, design)?;
-    let (block, limits) = (block_of(ahead), &design.profile.limits);
+    let block = block_of(ahead);
+    let limits = &design.profile.limits;
     let program =
         Program { block: &block, limits, first: First::Nothing, script: None, terminal: false };
     handover::send(cell, design, &program, [stdin.as_fd(), out.as_fd(), err.as_fd()])?;

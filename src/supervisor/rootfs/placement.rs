@@ -67,7 +67,8 @@ impl PlacedMounts {
             let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             open(path, flags, Mode::empty())
         };
-        let (own, place) = (relative(Path::new(TRUST)), Path::new(HOSTS));
+        let own = relative(Path::new(TRUST));
+        let place = Path::new(HOSTS);
         if let Ok((filesystem, mount)) = sealed::overlay(&hold(&own)?, &hold(place)?) {
             self.overlays.push(filesystem);
             return attach(&mount, &c_path(place)?);

@@ -269,7 +269,8 @@ impl TemplateBuilder<'_> {
 /// there.
 fn enter_stage(cells: u16) -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let (kilobytes, inodes) = (8192 + 4 * u32::from(cells), 8192 + u32::from(cells));
+    let kilobytes = 8192 + 4 * u32::from(cells);
+    let inodes = 8192 + u32::from(cells);
     let options = format!("size={kilobytes}k,nr_inodes={inodes},mode=0755");
     mount(Some("tmpfs"), STAGE, Some("tmpfs"), flags, Some(options.as_str()))
         .during("mounting the new root")?;

@@ -162,7 +162,8 @@ pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         return Ok(None);
     };
     let size = |length: u32| usize::try_from(length).ok().filter(|length| *length <= MESSAGE_BYTES);
-    let (body, fields) = (size(body).ok_or(Malformed)?, size(fields).ok_or(Malformed)?);
+    let body = size(body).ok_or(Malformed)?;
+    let fields = size(fields).ok_or(Malformed)?;
     let whole = (FIXED + fields).next_multiple_of(8) + body;
     if whole > MESSAGE_BYTES { Err(Malformed) } else { Ok(Some(whole)) }
 }

@@ -53,8 +53,10 @@ impl UnitLimits {
         least(&mut self.tasks_max, number("pids.max"));
         let quota = read("cpu.max").and_then(|text| {
             let mut words = text.split_ascii_whitespace();
-            let (quota, period) = (words.next()?, words.next()?);
-            let (quota, period) = (quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?);
+            let quota = words.next()?;
+            let period = words.next()?;
+            let quota = quota.parse::<u64>().ok()?;
+            let period = period.parse::<u64>().ok()?;
             quota.checked_mul(1_000_000)?.checked_div(period)
         });
         least(&mut self.cpu_quota, quota);

@@ -333,7 +333,9 @@ fn a_message_that_ends_anywhere_is_waited_for_or_malformed_and_never_more() {
             changed.splice(at..=at, [value]);
             if let Ok(message) = Message::read(&changed) {
                 let mut body = message.body();
-                let (_, _, _) = (body.word(), body.text(), body.text());
+                let _word = body.word();
+                let _first = body.text();
+                let _second = body.text();
             }
         }
     }

@@ -395,7 +395,8 @@ fn expanded(value: &[u8]) -> PathBuf {
     }
     let Some(rest) = value.strip_prefix(b"~") else { return path_of(value) };
     let mut parts = rest.splitn(2, |byte| *byte == b'/');
-    let (user, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let user = parts.next().unwrap_or_default();
+    let below = parts.next().unwrap_or_default();
     let home = match user {
         b"" => accounts::home(),
         user => std::str::from_utf8(user).ok().and_then(accounts::home_of),

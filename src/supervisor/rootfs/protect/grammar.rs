@@ -102,7 +102,8 @@ pub fn settings(text: &[u8], mut take: impl FnMut(WrittenSetting<'_>)) -> Whole 
     let mut source = Source { text, at: 0, ended: false };
     let mut stem = Buffer::<NAME>::new();
     let mut value = Buffer::<VALUE>::new();
-    let (mut verdict, mut comment) = (Whole::Yes, false);
+    let mut verdict = Whole::Yes;
+    let mut comment = false;
     loop {
         let byte = source.next();
         let outcome = match byte {
@@ -220,7 +221,9 @@ fn setting(
 
 fn read_value<const N: usize>(source: &mut Source<'_>, to: &mut Buffer<N>) -> Result<(), Refused> {
     to.length = 0;
-    let (mut quoted, mut comment, mut trimmed) = (false, false, 0);
+    let mut quoted = false;
+    let mut comment = false;
+    let mut trimmed = 0;
     loop {
         let byte = source.next();
         match byte {

@@ -80,7 +80,8 @@ impl Trees {
         if kind(&fstat(&held)?) != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        let (host, also) = (granted.host.clone(), Rc::clone(&granted.also));
+        let host = granted.host.clone();
+        let also = Rc::clone(&granted.also);
         self.0.push(Tree { held, host, file: granted.file, also });
         Ok(())
     }
@@ -196,7 +197,8 @@ impl Trees {
         let mut here = from.to_owned();
         let mut left: VecDeque<OsString> = VecDeque::new();
         let mut links = Vec::new();
-        let (mut followed, mut looks) = (0, 0);
+        let mut followed = 0;
+        let mut looks = 0;
         prepend(path, &mut here, &mut left);
         let mut last = Kind::Directory;
         while let Some(part) = left.pop_front() {
