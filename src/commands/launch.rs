@@ -123,7 +123,7 @@ fn with(
     };
     let secrets = config.secrets.value.clone();
     let beside = |id, profiles: &mut [Profile]| gateway(profiles, secrets, id);
-    let started = supervisor::start_beside(spec, beside).map_err(|error| {
+    let started = supervisor::start_with_gateway(spec, beside).map_err(|error| {
         let hint = tier::remedy(&error);
         CliError::new(error.to_string()).with_hint(hint)
     })?;

@@ -250,7 +250,7 @@ fn granted(
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
     let settings = settings.with_upkeep(cache.as_mut()).with_read_only_tools(project);
     let settings = settings.with_script_sdk(typed.project.as_ref())?.with_git_identity();
-    let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
+    let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Optional);
     Ok((settings, workspace, cache))
 }
 

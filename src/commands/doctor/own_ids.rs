@@ -2,7 +2,7 @@
 
 use super::layer::{ProbeResult, ok, weak};
 use model::accounts;
-use supervisor::{Without, look_for_own_ids};
+use supervisor::{NoOwnIds, check_own_ids};
 
 /// First id of a range on most systems (`SUB_UID_MIN` of login.defs(5)).
 const FIRST_RANGE: u64 = 100_000;
@@ -20,7 +20,7 @@ impl OwnIdFacts {
     /// Inspects the programs and files of this machine, for a server with this many cells.
     pub(super) fn read(cells: u16) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
-        let result = look_for_own_ids(uid, cells);
+        let result = check_own_ids(uid, cells);
         let reason = match &result {
             Ok(()) => "newuidmap or newgidmap refused".to_owned(),
             Err(reason) => reason.to_string(),
@@ -45,14 +45,14 @@ impl OwnIdFacts {
 }
 
 /// Returns the steps by which cells get other ids than the operator's.
-fn remedy(uid: u32, result: Result<(), Without>) -> String {
+fn remedy(uid: u32, result: Result<(), NoOwnIds>) -> String {
     let user = accounts::user(uid);
     let named = user.clone().unwrap_or_else(|| uid.to_string());
     match result {
-        Err(Without::Program) => {
+        Err(NoOwnIds::Program) => {
             "install newuidmap (Debian: apt-get install uidmap; Fedora: dnf install shadow-utils)".to_owned()
         }
-        Err(Without::Range { .. }) => {
+        Err(NoOwnIds::Range { .. }) => {
             let first = free_range();
             let last = first + RANGE - 1;
             format!(
@@ -60,19 +60,19 @@ fn remedy(uid: u32, result: Result<(), Without>) -> String {
                  which puts `{named}:{first}:{RANGE}` into /etc/subuid and /etc/subgid"
             )
         }
-        Err(Without::NoNewPrivs) => {
+        Err(NoOwnIds::NoNewPrivs) => {
             "start cofferdam without no_new_privs (systemd: NoNewPrivileges=no; a container: without \
              --security-opt no-new-privileges)"
                 .to_owned()
         }
-        Err(Without::Locks { .. }) => format!(
+        Err(NoOwnIds::Locks { .. }) => format!(
             "loginctl enable-linger {named}, which makes /run/user/{uid}; without systemd, as root: install -d -o \
              {named} -m 700 /run/user/{uid}"
         ),
-        Err(Without::Taken) => format!(
+        Err(NoOwnIds::Taken) => format!(
             "end other servers of yours, or give {named} a longer range in /etc/subuid and /etc/subgid"
         ),
-        Err(Without::Cells { .. }) => "lower `cells` under `[limits]`".to_owned(),
+        Err(NoOwnIds::Cells { .. }) => "lower `cells` under `[limits]`".to_owned(),
         Ok(()) if user.is_none() => format!("give the uid {uid} a line in /etc/passwd"),
         Ok(()) => format!(
             "try `unshare --user --map-auto true` as {named}: it says what refuses newuidmap; `getsubids \
@@ -112,12 +112,12 @@ mod tests {
     #[test]
     fn each_reason_has_a_different_remedy() {
         let all = [
-            Without::Program,
-            Without::Range { file: "/etc/subuid" },
-            Without::NoNewPrivs,
-            Without::Locks { uid: 1000 },
-            Without::Taken,
-            Without::Cells { limit: 2000 },
+            NoOwnIds::Program,
+            NoOwnIds::Range { file: "/etc/subuid" },
+            NoOwnIds::NoNewPrivs,
+            NoOwnIds::Locks { uid: 1000 },
+            NoOwnIds::Taken,
+            NoOwnIds::Cells { limit: 2000 },
         ];
         let remedies: Vec<String> =
             all.iter().map(|reason| remedy(4_000_000, Err(*reason))).collect();

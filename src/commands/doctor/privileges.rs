@@ -17,7 +17,7 @@ pub(super) fn supplementary_groups() -> ProbeResult {
         return ok("started as root: cells have none");
     }
     // `serve` has the same cells, where a grant has the operator's ids (see `own_ids`).
-    let cells = match supervisor::look_for_own_ids(euid.as_raw(), 1) {
+    let cells = match supervisor::check_own_ids(euid.as_raw(), 1) {
         Ok(()) => "cells with a grant",
         Err(_) => "cells",
     };

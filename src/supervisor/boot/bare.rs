@@ -1,7 +1,8 @@
-//! The supervisor of the tier `landlock+seccomp`: one unprivileged process in the host's namespaces.
+//! Starts the supervisor of the tier `landlock+seccomp`: an unprivileged process in the host's
+//! namespaces.
 //!
-//! It has one uid and no capability: the operator's own, or as root one that nobody else has. Its
-//! cells have the same. It holds them by Landlock instead: see `cell::bare`.
+//! Supervisor and cells share one uid and have no capabilities. The uid is the operator's; if root
+//! starts it, one that no other process has. Landlock confines the cells: see `cell::bare`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -40,38 +41,39 @@ use sys::lookup::Follow;
 use sys::process::{self, Dumpable, Side};
 use sys::socket;
 
-/// The supervisor's way in, after main has let it go.
+/// Confines this process and prepares the keys, after main has admitted it.
 pub(super) fn boot(
     inherited: &Inherited,
     prepared: &Prepared,
 ) -> Result<(Vec<Key>, Shared), StepError> {
     nix::unistd::setsid().map(drop).during("starting a session")?;
     if let Some(id) = prepared.id {
-        // Before the ids, which take the right to it along.
+        // Before the ids, which give up the right to do this.
         caps::drop_bounding(&[]).during("dropping capabilities")?;
         ids::become_id(id, inherited.supplementary).during("changing ids")?;
     }
     caps::clear_current().during("dropping capabilities")?;
     process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
-    // No signal on main's death: the link's end tells, and this process has something to end first.
+    // No signal on main's death: the end of the link shows it, and this process must end its cells
+    // first.
     if !process::is_open(&inherited.link).during("looking at the link")? {
         return Err(StepError("looking at the link".to_owned(), Errno::EPIPE));
     }
     process::set_no_new_privs().during("setting no_new_privs")?;
-    silence().during("letting the operator's streams go")?;
+    silence().during("closing the operator's streams")?;
     nix::unistd::chdir("/").during("leaving the directory it was started in")?;
-    let (sweeper, news) = sweeper(&prepared.store).during("making the sweeper")?;
+    let (sweeper, released) = sweeper(&prepared.store).during("making the sweeper")?;
     nix::sys::prctl::set_child_subreaper(true).during("adopting orphans")?;
     umask(Mode::from_bits_truncate(0o077));
-    let store = Store::new(prepared.store.clone(), news).map(Rc::new);
-    let store = store.during("making the private directories' own")?;
+    let store = Store::new(prepared.store.clone(), released).map(Rc::new);
+    let store = store.during("making the store of private directories")?;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let proc = open("/proc", flags, Mode::empty()).during("opening /proc")?;
     let landlock_abi = landlock::kernel_abi();
     let keys = keys(inherited, &store, landlock_abi);
     let domain = match landlock_abi >= LANDLOCK_ABI {
         true => Some(Domain::enter(landlock_abi, sweeper).during("holding signals")?),
-        // No key can be used then, so that no cell is made.
+        // Without this no key is usable, so that no cell is made.
         false => None,
     };
     let shared = Shared {
@@ -93,16 +95,16 @@ pub(super) fn boot(
     Ok((keys, shared))
 }
 
-/// Starts the process that removes what cells leave. It is outside the domain of signals, and outlives
-/// this process for as long as that takes.
+/// Starts the process that removes released directories. It is outside the signal domain, and
+/// outlives this process until it is done.
 fn sweeper(path: &str) -> Result<(i32, OwnedFd), Errno> {
-    let (news, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let (released, announce) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     match fork()? {
-        Side::Parent(child) => Ok((child.pid, told)),
+        Side::Parent(child) => Ok((child.pid, announce)),
         Side::Child => {
-            // The link among them: its end must show when main ends.
-            let swept = fds::keep_only(std::iter::once(news.as_fd()))
-                .and_then(|()| store::sweep(path, &news));
+            // Closes the link too: its end must show when main ends.
+            let swept = fds::keep_only(std::iter::once(released.as_fd()))
+                .and_then(|()| store::sweep(path, &released));
             process::exit_now(i32::from(swept.is_err()));
         }
     }
@@ -131,8 +133,8 @@ fn design(
 ) -> Result<Design, Unusable> {
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     if !grant.sockets.is_empty() {
-        let why = "a socket of the host takes a mount, and the tier landlock+seccomp has none";
-        return Err(Unusable { why: why.to_owned(), missing_program: None });
+        let reason = "a socket of the host takes a mount, and the tier landlock+seccomp has none";
+        return Err(Unusable { why: reason.to_owned(), missing_program: None });
     }
     let rules = rules(profile, &grant.directories).map_err(|error| unusable(profile, &error))?;
     let verdicts = seccomp::payload_verdicts(profile, MemoryHold::BestEffort);
@@ -147,32 +149,33 @@ fn design(
         mediation: None,
         writable: Vec::new(),
         notes: Vec::new(),
-        // Of a whole supervisor, which took them on: there are no maps.
+        // The ids of the whole supervisor, which has taken them on: there are no maps.
         ids: CellIds::Operator,
         landlock: landlock::LandlockPlan {
             abi: landlock_abi,
             rules,
-            // They are resolved. In a grant a cell of another server's may have put a link since.
+            // These paths have no links. A cell of another server may have put one into a grant
+            // since.
             links: Follow::Nothing,
             network: profile.egress.class,
         },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),
         network: None,
-        // The supervisor's own, by which private directories are let go.
+        // renameat is the supervisor's: it renames private directories to release them.
         allowed: seccomp::allowed(&verdicts).chain([seccomp::number(Sysno::renameat)]).collect(),
     })
 }
 
 type Rules = Vec<(CString, Use)>;
 
-/// Returns the files of the host that a cell may open, as the host has them: what the profile lists, devices, and what the
-/// operator granted for reading.
+/// Returns the files of the host that a cell may open: paths of the profile, devices, and
+/// directories that the operator granted for reading.
 fn rules(profile: &Profile, grants: &[PathGrant]) -> Result<Rules, TemplateError> {
     let mut readable: BTreeMap<PathBuf, Use> = BTreeMap::new();
     for path in &profile.paths {
-        for found in of_the_host(path)? {
-            readable.insert(found, Use::Read);
+        for path in resolved(path)? {
+            readable.insert(path, Use::Read);
         }
     }
     for PathGrant { granted, .. } in grants {
@@ -185,30 +188,34 @@ fn rules(profile: &Profile, grants: &[PathGrant]) -> Result<Rules, TemplateError
     }
     for name in DEVICES {
         let path = Path::new("/dev").join(name);
-        let what = landlock::device(&path, MemoryHold::BestEffort);
-        readable.insert(path, what);
+        let access = landlock::device(&path, MemoryHold::BestEffort);
+        readable.insert(path, access);
     }
-    let named = |(path, what): (PathBuf, Use)| {
-        c_path(&path).map(|name| (name, what)).map_err(|errno| TemplateError::Path { path, errno })
+    let named = |entry: (PathBuf, Use)| {
+        let (path, access) = entry;
+        c_path(&path)
+            .map(|name| (name, access))
+            .map_err(|errno| TemplateError::Path { path, errno })
     };
     readable.into_iter().map(named).collect()
 }
 
-/// A path of a profile with its links resolved, and for a program what it loads at start.
-fn of_the_host(path: &HostPath) -> Result<Vec<PathBuf>, TemplateError> {
+/// Resolves the links in a path of a profile. For a program, adds the files that it loads at its
+/// start.
+fn resolved(path: &HostPath) -> Result<Vec<PathBuf>, TemplateError> {
     let here = |errno| TemplateError::Path { path: path.host.clone(), errno };
     if path.host != path.cell {
         return Err(here(Errno::EOPNOTSUPP));
     }
-    let found = match path.host.canonicalize() {
-        Ok(found) => found,
+    let target = match path.host.canonicalize() {
+        Ok(target) => target,
         Err(_) if path.presence == Presence::Optional => return Ok(Vec::new()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(TemplateError::Missing { path: path.host.clone() });
         }
         Err(error) => return Err(here(cell::errno_of(&error))),
     };
-    let mut all = vec![found];
+    let mut all = vec![target];
     if path.kind == PathKind::Program {
         let failed = |error: std::io::Error| here(cell::errno_of(&error));
         for library in program::libraries(&path.host).map_err(failed)? {

@@ -1,8 +1,9 @@
-//! The control group of a container (version 2), which its processes leave for a leaf so that it can be divided.
+//! The control group of a container (version 2): moves its processes into a leaf, so that the group
+//! can be divided.
 //!
-//! In a cgroup namespace the container's own group is what is mounted. It has all processes of the container in it, and a
-//! group with processes gives no controller to its children (cgroups(7), "no internal processes"). The limits that the
-//! engine has set on it hold as before: they are above the leaf.
+//! In a cgroup namespace the mounted root is the container's group. All processes of the container
+//! are in it, and a group with processes cannot enable controllers for its children (cgroups(7),
+//! "no internal processes"). The engine's limits still apply: they are set above the leaf.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,22 +23,24 @@ use cell::errno_of;
 
 /// Leaf for all processes of the container that are not cofferdam's.
 const LEAF: &str = "cofferdam-container";
-/// Beginning of the name of an instance's group; its pid follows. Root's instances have numbers instead.
+/// Prefix of the name of an instance's group, followed by its pid. Root's instances have numbers
+/// instead.
 const INSTANCE: &str = "cofferdam-pid";
-/// Most rounds of moving: processes fork while they are moved.
-const ROUNDS: u32 = 32;
+/// Maximum rounds of moving: processes may fork meanwhile.
+const MAX_ROUNDS: u32 = 32;
 
-/// Returns true if what is mounted at `root` is a group below the host's: the host's own root has no type.
+/// Returns true if the group mounted at `root` is not the host's root group, which has no type.
 fn is_container(root: &Path) -> bool {
-    let own = own_cgroup("").is_some_and(|own| own.starts_with('/') && !own.contains("/.."));
-    own && root.join("cgroup.type").exists()
+    let is_below_root =
+        own_cgroup("").is_some_and(|group| group.starts_with('/') && !group.contains("/.."));
+    is_below_root && root.join("cgroup.type").exists()
 }
 
-/// Has `root` give the controllers of memory and processes to its children; in a container after every process in it has
-/// been moved into a leaf, where that is in the way.
+/// Enables the memory and pids controllers for children of `root`. If processes in a container's
+/// group prevent that, moves them into a leaf first.
 ///
 /// # Errors
-/// Of the kernel; the processes are where they were then.
+/// The kernel's error; the processes are then back in their group.
 pub(super) fn divide(root: &Path) -> Result<()> {
     const WANTED: &str = "+memory +pids";
     let control = root.join("cgroup.subtree_control");
@@ -46,20 +49,20 @@ pub(super) fn divide(root: &Path) -> Result<()> {
         result => return result,
     }
     let leaf = root.join(LEAF);
-    let is_new = made(&leaf)?;
+    let is_new = make_directory(&leaf)?;
     let mut moves = Moves::begun()?;
     let divided = moves.empty(root, &leaf).and_then(|()| put(&control, WANTED));
     if divided.is_err() {
         moves.undo(&leaf, root)?;
         if is_new {
-            // EBUSY: another instance has moved processes there, which are its own to move back.
+            // EBUSY: another instance has moved processes there and will move them back itself.
             fs::remove_dir(&leaf).unwrap_or_default();
         }
     }
     divided
 }
 
-/// One process, told from a later one with its id.
+/// A process, distinguished from later ones with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     pid: u32,
@@ -67,11 +70,11 @@ struct Process {
     start: u64,
 }
 
-/// Processes that were moved from one group to another, so that they alone are moved back.
+/// Processes that were moved from one group to another, so that only these are moved back.
 #[derive(Debug)]
 struct Moves {
     moved: BTreeSet<Process>,
-    /// No process that is older was made by a moved one.
+    /// Start of the moves: no older process is a child of a moved one.
     begun: u64,
 }
 
@@ -87,19 +90,20 @@ impl Moves {
 
     /// Moves every process of one group into another.
     fn empty(&mut self, from: &Path, to: &Path) -> Result<()> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let members = members(from)?;
             if members.is_empty() {
                 return Ok(());
             }
-            // A process of an outer pid namespace, which cannot be named here. Written, it would be this one.
+            // A process of an outer pid namespace, which has no number here. Writing 0 would move
+            // this process.
             if members.contains(&0) {
                 return Err(Errno::EXDEV.into());
             }
             for pid in members {
                 let start = stat(pid).map(|(_, start)| start);
                 match put(to.join("cgroup.procs"), pid.to_string()) {
-                    // It has ended.
+                    // The process has ended.
                     Err(error) if errno_of(&error) == Errno::ESRCH => {}
                     result => result?,
                 }
@@ -109,9 +113,9 @@ impl Moves {
         Err(Errno::EBUSY.into())
     }
 
-    /// Moves those back that are still there, and what they have forked since.
+    /// Moves those processes back that are still in the group, and their children since.
     fn undo(&self, from: &Path, to: &Path) -> Result<()> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let ours: Vec<u32> =
                 members(from)?.into_iter().filter(|pid| self.includes(*pid)).collect();
             if ours.is_empty() {
@@ -127,7 +131,7 @@ impl Moves {
         Err(Errno::EBUSY.into())
     }
 
-    /// Returns true for a process that was moved, or that was forked by one after that.
+    /// Returns true for a moved process, or one forked by a moved one afterwards.
     fn includes(&self, pid: u32) -> bool {
         let mut next = pid;
         while let Some((parent, start)) = stat(next) {
@@ -143,49 +147,51 @@ impl Moves {
     }
 }
 
-/// Returns the processes of a group; 0 is one that has no id here.
+/// Returns the processes of a group; 0 stands for one of an outer pid namespace.
 fn members(group: &Path) -> Result<Vec<u32>> {
     let text = fs::read_to_string(group.join("cgroup.procs"))?;
     text.lines().map(|pid| pid.parse().map_err(|_| Errno::EINVAL.into())).collect()
 }
 
-/// Returns the parent of a process and the time of its start (proc_pid_stat(5)); `None` where it has ended.
+/// Returns the parent and the start time of a process (proc_pid_stat(5)); `None` if it has ended.
 fn stat(pid: u32) -> Option<(u32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Its name may have anything in it.
+    // The name may contain anything.
     let (_, fields) = text.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(1);
     Some((fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
-/// Makes a directory, or takes the one that is there. Returns true if it was made.
-fn made(directory: &Path) -> Result<bool> {
+/// Makes a directory unless it exists. Returns true if it was made.
+fn make_directory(directory: &Path) -> Result<bool> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        made => Ok(made.is_ok()),
+        result => Ok(result.is_ok()),
     }
 }
 
-/// Makes a group for this process and its cells in the container's, where an ordinary user may write to that.
-pub(super) fn of_user(root: &Path) -> Option<Parent> {
+/// Makes a group for this process and its cells in the container's group, if an ordinary user may
+/// write to that.
+pub(super) fn for_user(root: &Path) -> Option<Parent> {
     let control = root.join("cgroup.subtree_control");
     if !is_container(root) || access(&control, AccessFlags::W_OK).is_err() {
         return None;
     }
     sweep(root);
     divide(root).ok()?;
-    // Where the container has no share of the processors to give on, cells have none either.
+    // Fails if the container has no share of the processors; cells then have none either.
     put(&control, "+cpu").unwrap_or_default();
     let group = root.join(format!("{INSTANCE}{}", std::process::id()));
-    let (directory, processors) = arranged(&group).ok()?;
+    let (directory, processors) = make_instance_group(&group).ok()?;
     Some(Parent::V2 { directory, processors })
 }
 
-/// Makes the group of this instance, with this process in a leaf of it: the supervisor is cloned from it.
-fn arranged(group: &Path) -> Result<(OwnedFd, ProcessorShares)> {
+/// Makes the group of this instance and moves this process into a leaf of it: the supervisor is
+/// cloned from it.
+fn make_instance_group(group: &Path) -> Result<(OwnedFd, ProcessorShares)> {
     let leaf = group.join("supervisor");
-    made(group)?;
-    made(&leaf)?;
+    make_directory(group)?;
+    make_directory(&leaf)?;
     let processors = enable(group)?;
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let directory = open(group, flags, Mode::empty())?;
@@ -193,7 +199,7 @@ fn arranged(group: &Path) -> Result<(OwnedFd, ProcessorShares)> {
     Ok((directory, processors))
 }
 
-/// Removes the groups of instances that have ended. A group with a process in it cannot be removed.
+/// Removes the groups of instances that have ended. The kernel keeps groups with processes.
 fn sweep(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -204,6 +210,7 @@ fn sweep(root: &Path) {
             continue;
         }
         for group in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            // EBUSY: a process is still in it; the next start tries again.
             fs::remove_dir(group.path()).unwrap_or_default();
         }
         fs::remove_dir(entry.path()).unwrap_or_default();
@@ -217,37 +224,42 @@ mod tests {
 
     use super::*;
 
-    /// A process that waits; it is ended with its value.
-    struct Waiting(Child);
+    /// A child process that sleeps; killed on drop.
+    struct Sleeper(Child);
 
-    impl Waiting {
+    impl Sleeper {
         fn start() -> Result<Self> {
             Command::new("sleep").arg("60").spawn().map(Self)
         }
     }
 
-    impl Drop for Waiting {
+    impl Drop for Sleeper {
         fn drop(&mut self) {
+            // Either fails only if the child has ended already.
             self.0.kill().unwrap_or_default();
             self.0.wait().map(drop).unwrap_or_default();
         }
     }
 
     #[test]
-    fn what_was_moved_and_its_children_since_are_moved_back_and_nothing_else() -> Result<()> {
-        let before = Waiting::start()?;
-        // Two ticks of the clock by which the kernel tells when a process has started.
+    fn only_moved_processes_and_their_later_children_are_moved_back() -> Result<()> {
+        let before = Sleeper::start()?;
+        // Two ticks of the clock that the kernel uses for start times.
         std::thread::sleep(Duration::from_millis(20));
         let mut moves = Moves::begun()?;
-        let after = Waiting::start()?;
-        let own = std::process::id();
+        let after = Sleeper::start()?;
+        let this_process = std::process::id();
         let [before, after] = [before.0.id(), after.0.id()];
-        let all = [own, before, after, 1];
+        let all = [this_process, before, after, 1];
         assert_eq!(all.map(|pid| moves.includes(pid)), [false; 4]);
-        let (_, start) = stat(own).ok_or(Errno::ESRCH)?;
-        moves.moved.insert(Process { pid: own, start: start - 1 });
-        assert_eq!(all.map(|pid| moves.includes(pid)), [false; 4], "an older process with its id");
-        moves.moved.insert(Process { pid: own, start });
+        let (_, start) = stat(this_process).ok_or(Errno::ESRCH)?;
+        moves.moved.insert(Process { pid: this_process, start: start - 1 });
+        assert_eq!(
+            all.map(|pid| moves.includes(pid)),
+            [false; 4],
+            "an older process with the same pid"
+        );
+        moves.moved.insert(Process { pid: this_process, start });
         assert_eq!(all.map(|pid| moves.includes(pid)), [true, false, true, false]);
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! Files of control groups as `main` reads and writes them.
+//! Reads and writes files of control groups for `main`.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use cell::cgroup::ProcessorShares;
 
-/// Has the groups below `directory` hold memory and processes, and share out the processors where that
-/// is ours to say: not every delegation has that controller.
+/// Enables the memory and pids controllers for groups below `directory`, and the cpu controller if
+/// it is delegated.
 pub(super) fn enable(directory: &Path) -> std::io::Result<ProcessorShares> {
     let control = directory.join("cgroup.subtree_control");
     put(&control, "+memory +pids")?;
     Ok(put(&control, "+cpu").map_or(ProcessorShares::NotOurs, |()| ProcessorShares::Shared))
 }
 
-/// Writes to a control file, which must be there: made anew it would be a file that controls nothing.
+/// Writes to an existing control file. Creating it would only make an ordinary file.
 pub(super) fn put(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> std::io::Result<()> {
     use std::io::Write;
     File::options().write(true).open(file)?.write_all(text.as_ref())

@@ -1,4 +1,4 @@
-//! The supervisor's way in: from the clone to the first frame on the link.
+//! Starts the supervisor: every step from the clone to the first frame on the link.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -47,25 +47,26 @@ use sys::process::{self, Dumpable};
 use sys::signals;
 use sys::socket::{self, PacketWait};
 
-/// The signal that the supervisor waits for before it does anything.
+/// The message from main that lets the supervisor begin.
 #[derive(Debug)]
 pub(crate) struct GoSignal {
     pub wait: OwnedFd,
 }
 
-/// Main's word that the maps are there: as ever, or with ids for the cells of an ordinary user.
-pub(crate) const OPERATORS: &[u8] = b"go";
-pub(crate) const OWN: &[u8] = b"own";
+/// Messages of main once the maps are written: with the operator's ids only, or with extra ids for
+/// the cells of an ordinary user.
+pub(crate) const OPERATOR_IDS: &[u8] = b"go";
+pub(crate) const CELL_IDS: &[u8] = b"own";
 
-/// The capabilities in its namespace that the supervisor keeps: cloning, mapping, entering
-/// templates, measuring and killing cells (capabilities(7)).
+/// Capabilities that the supervisor keeps in its namespace, to clone, map, measure and kill cells
+/// and to enter templates (capabilities(7)).
 const KEPT: [Capability; 7] = [
     Capability::CAP_SYS_ADMIN,
     Capability::CAP_SETUID,
     Capability::CAP_SETGID,
-    // Mapping the operator's id, which is 0 in this namespace, into a cell's.
+    // Maps the operator's id, which is 0 in this namespace, into a cell.
     Capability::CAP_SETFCAP,
-    // setns(2) to a mount namespace.
+    // Enters a mount namespace with setns(2).
     Capability::CAP_SYS_CHROOT,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_KILL,
@@ -79,8 +80,9 @@ pub(crate) fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
             Ok(mut supervisor) => serve::run(&mut supervisor),
             Err(StepError(step, errno)) => {
                 let unable = Event::Unable(Unable { step, errno: cell::report::raw(errno) });
-                // A front end that reads nothing sees the link end: there is no other reader.
+                // Only the front end reads this, and it sees the end of the link in any case.
                 if let (Ok(link), Ok(frame)) = (link, wire::encode(&unable)) {
+                    // If this fails, the front end sees the link close without a frame, and says so.
                     socket::send(link, &frame, &[]).unwrap_or_default();
                 }
             }
@@ -91,10 +93,10 @@ pub(crate) fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
 
 fn boot(mut inherited: Inherited, go_signal: &GoSignal) -> Result<Supervisor, StepError> {
     if inherited.bare.is_none() {
-        // Not by the clone, in which main waits. Before anything is read, and before there is a socket of
-        // a cell: it would stay one of the host's network.
+        // In the supervisor, because main would have to wait for it. Before anything is read, and
+        // before a cell's socket exists: a socket made earlier would belong to the host's network.
         unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
-        // Before any time is taken, and while this process owns its files in /proc.
+        // Before any time is taken, and while this process still owns its files in /proc.
         inherited.clocks = clocks::begin()?;
     }
     let mut go = [0; 8];
@@ -103,22 +105,22 @@ fn boot(mut inherited: Inherited, go_signal: &GoSignal) -> Result<Supervisor, St
     if received.bytes == 0 {
         return Err(StepError("waiting for main".to_owned(), Errno::EPIPE));
     }
-    if go.get(..received.bytes) == Some(OWN) {
-        inherited.take_own_ids();
+    if go.get(..received.bytes) == Some(CELL_IDS) {
+        inherited.add_cell_ids();
     }
     inherited.pages.clear("cofferdam");
-    // Once, for the programs of all cells.
+    // Set once for the programs of all cells.
     signals::default_signals().during("giving signals their default effect")?;
     let (keys, shared) = match inherited.bare.clone() {
-        None => boot_whole(&mut inherited)?,
+        None => boot_with_namespaces(&mut inherited)?,
         Some(prepared) => bare::boot(&inherited, &prepared)?,
     };
-    greeted(inherited, keys, shared)
+    greet(inherited, keys, shared)
 }
 
-/// In namespaces of its own.
-fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError> {
-    // A session of its own: no signal from the operator's terminal reaches it, or any cell.
+/// Takes the steps of the tier with namespaces.
+fn boot_with_namespaces(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError> {
+    // A new session: no signal from the operator's terminal reaches the supervisor or a cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     match inherited.ids {
         Ids::All(_) => ids::become_id(0, inherited.supplementary),
@@ -134,20 +136,21 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError
     process::set_no_new_privs().during("setting no_new_privs")?;
     nix::unistd::sethostname(HOST_NAME).during("naming the host")?;
     limits::all_cells(inherited.caps.processes).during("capping processes")?;
-    silence().during("letting the operator's streams go")?;
+    silence().during("closing the operator's streams")?;
     private_mounts().during("making mounts private")?;
     let (proc, proc_kind) = procfs().during("opening /proc")?;
     let landlock_abi = landlock::kernel_abi();
-    // Templates are made for cells of other uids, whatever the operator lets others read.
-    let operators = umask(Mode::from_bits_truncate(0o022));
+    // Templates are made for cells with other uids, which must be able to read them whatever the
+    // operator's umask is.
+    let operator_umask = umask(Mode::from_bits_truncate(0o022));
     let keys = keys(inherited, &proc, proc_kind, landlock_abi)?;
     let memory = inherited.cgroups.hold();
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
         nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
     }
-    // Files that cells make in a granted directory are as private as the operator's own files; the
-    // owner's own rights are nothing to take away.
-    umask(operators & Mode::from_bits_truncate(0o077));
+    // Files that cells make in a granted directory are as private as the operator's own. The
+    // owner's bits are cleared from the mask, as a cell must keep its access.
+    umask(operator_umask & Mode::from_bits_truncate(0o077));
     let recording = recording(inherited);
     let shared = Shared {
         init_filter: seccomp::init_filter(recording, &[])
@@ -168,17 +171,17 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError
     Ok((keys, shared))
 }
 
-/// The supervisor, which tells the front end that it is up; where a call comes at once, its cell builds
-/// itself meanwhile.
-fn greeted(
+/// Reports to the front end that the supervisor is up. If a call is known to follow at once, its
+/// cell is built meanwhile.
+fn greet(
     mut inherited: Inherited,
     keys: Vec<Key>,
     shared: Shared,
 ) -> Result<Supervisor, StepError> {
     let Shared { landlock_abi, memory, .. } = shared;
     let unusable = keys.iter().filter_map(|key| {
-        let why = key.design.as_ref().err()?.why.clone();
-        Some((key.profile.clone(), why))
+        let reason = key.design.as_ref().err()?.why.clone();
+        Some((key.profile.clone(), reason))
     });
     let scope = inherited.scope.result.clone();
     let ready = Event::Ready(Ready { landlock_abi, memory, scope, unusable: unusable.collect() });
@@ -194,14 +197,14 @@ fn greeted(
     Ok(supervisor)
 }
 
-/// Nothing mounted here shows outside, and nothing mounted outside shows here.
+/// Stops mounts from propagating between this namespace and the host's.
 fn private_mounts() -> Result<(), Errno> {
     const NONE: Option<&str> = None;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
 }
 
-/// A procfs of this pid namespace that is mounted nowhere; in a container that masks parts of
-/// /proc the kernel refuses one, and the outer /proc must do.
+/// Opens a procfs of this pid namespace that is mounted nowhere. In a container that masks parts of
+/// /proc the kernel refuses a new one, and the outer /proc is used.
 fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
     let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
     match new_filesystem(c"proc", flags) {
@@ -214,15 +217,16 @@ fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
     }
 }
 
-/// Designs the cells of every key. A scope is awaited only when all else is done.
+/// Designs the cells of every key. Waits for the scope only after everything else is done.
 fn keys(
     inherited: &mut Inherited,
     proc: &OwnedFd,
     proc_kind: ProcKind,
     landlock_abi: u32,
 ) -> Result<Vec<Key>, StepError> {
-    // Before the first template, from which the host's files cannot be seen.
-    let of_profile = |(profile, grants): (&Profile, &Vec<KeyGrant>)| {
+    // Before the first template, which hides the host's files.
+    let of_profile = |entry: (&Profile, &Vec<KeyGrant>)| {
+        let (profile, grants) = entry;
         grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
     };
     let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
@@ -234,10 +238,10 @@ fn keys(
     for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
         for ((grant, ids), template) in grants.iter().zip(ids).zip(templates.by_ref()) {
             let workspace = grant.workspace;
-            let held = HostSupport { memory, proc_kind, landlock_abi, recording, ids };
+            let support = HostSupport { memory, proc_kind, landlock_abi, recording, ids };
             let design = template.and_then(|template| {
                 can_hold(profile, &inherited.cgroups)?;
-                design(profile, workspace, template, held)
+                design(profile, workspace, template, support)
             });
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
@@ -272,8 +276,8 @@ fn templates(
             ));
         }
     }
-    let whole = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));
-    builder.close(whole).map_err(|error| match error {
+    let usable = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));
+    builder.close(usable).map_err(|error| match error {
         TemplateError::System { what, errno } => StepError(what.to_owned(), errno),
         TemplateError::Missing { .. }
         | TemplateError::Path { .. }
@@ -283,7 +287,7 @@ fn templates(
     Ok(templates)
 }
 
-/// The support of this machine for the cells of a key.
+/// Features of this machine that the cells of a key rely on.
 #[derive(Debug, Clone, Copy)]
 struct HostSupport {
     memory: MemoryHold,
@@ -297,12 +301,12 @@ fn recording(inherited: &Inherited) -> Recording {
     if inherited.record.is_some() { Recording::On } else { Recording::Off }
 }
 
-/// The mediated calls of a template's cells, and the verdicts that make init be asked about them.
+/// Decides which calls init mediates for a template's cells, and makes their verdicts notify it.
 fn mediation(
     profile: &Profile,
     template: &Template,
     private: &[CString],
-    held: HostSupport,
+    support: HostSupport,
     verdicts: &mut BTreeMap<u32, Verdict>,
 ) -> Result<Option<Mediation>, Unusable> {
     let names = template.guarded.first();
@@ -312,43 +316,44 @@ fn mediation(
         also: &template.also,
     });
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
-    let mut watched = Vec::new();
-    match (held.proc_kind, names) {
+    let mut mediated = Vec::new();
+    match (support.proc_kind, names) {
         (_, None) if !template.shows_sockets() => {}
         (ProcKind::Own, _) => {
             if names.is_some() {
-                watched.extend(calls::take(verdicts, CallGroup::Names).map_err(system)?);
+                mediated.extend(calls::take(verdicts, CallGroup::Names).map_err(system)?);
             }
-            watched.extend(sockets::take(verdicts, names.is_some()).map_err(system)?);
+            mediated.extend(sockets::take(verdicts, names.is_some()).map_err(system)?);
         }
         (ProcKind::Outer, None) => sockets::close(verdicts),
         (ProcKind::Outer, Some(_)) => {
-            let why = "names cannot be guarded in a writable grant where parts of /proc are masked";
-            return Err(Unusable { why: why.to_owned(), missing_program: None });
+            let reason =
+                "names cannot be guarded in a writable grant where parts of /proc are masked";
+            return Err(Unusable { why: reason.to_owned(), missing_program: None });
         }
     }
     for group in [CallGroup::Epoll, CallGroup::Inotify] {
-        match (held.proc_kind, profile.proc) {
+        match (support.proc_kind, profile.proc) {
             (ProcKind::Outer, ProcView::None) => calls::refuse(verdicts, group),
             (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
-                watched.extend(calls::take(verdicts, group).map_err(system)?);
+                mediated.extend(calls::take(verdicts, group).map_err(system)?);
             }
         }
     }
-    if watched.is_empty() {
+    if mediated.is_empty() {
         return Ok(None);
     }
-    let own = Belongings {
+    let belongings = Belongings {
         private: private.to_vec(),
         cache: template.cache.as_deref(),
         sockets: template.sockets.mount_point().map(CStr::to_owned),
         granted: &template.granted,
     };
-    Mediation::new(watched, names, own, held.recording).map(Some).map_err(system)
+    Mediation::new(mediated, names, belongings, support.recording).map(Some).map_err(system)
 }
 
-/// The calls whose paths are recorded. One that the guard makes must not go on by itself: where names
-/// are guarded, what opens files is not recorded.
+/// Returns the calls whose paths are recorded. A mediated call must not be executed by the kernel:
+/// if names are guarded, calls that open files are not recorded.
 fn recorded(
     recording: Recording,
     verdicts: &BTreeMap<u32, Verdict>,
@@ -367,9 +372,9 @@ fn design(
     profile: &Profile,
     workspace: Workspace,
     mut template: Template,
-    held: HostSupport,
+    support: HostSupport,
 ) -> Result<Design, Unusable> {
-    let HostSupport { memory, landlock_abi, recording, ids, .. } = held;
+    let HostSupport { memory, landlock_abi, recording, ids, .. } = support;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let by_slot = std::mem::take(&mut template.by_slot);
     let plan = mounts::MountPlan {
@@ -382,9 +387,9 @@ fn design(
     };
     let mut verdicts = seccomp::payload_verdicts(profile, memory);
     let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
-    let mediation = mediation(profile, &template, &plan.private(), held, &mut verdicts)?;
+    let mediation = mediation(profile, &template, &plan.private(), support, &mut verdicts)?;
     if let Some(mediation) = &mediation {
-        // Init makes the calls, and the supervisor's filter is its own too.
+        // The supervisor's filter applies to init too, which makes these calls.
         allowed.extend(mediation.own_calls.iter().copied().map(seccomp::number));
     }
     let recorded = recorded(recording, &verdicts, mediation.as_ref());
@@ -424,17 +429,17 @@ fn design(
     })
 }
 
-/// Plans the network of a cell with egress, and allows init the call that it takes.
+/// Plans the network of a cell with egress, and allows the additional call that init needs for it.
 fn network(profile: &Profile, allowed: &mut Vec<u32>) -> Option<NetworkPlan> {
     if !profile.egress.class.has_egress() {
         return None;
     }
-    // Of the packet socket.
+    // Binds the packet socket.
     allowed.push(seccomp::number(syscalls::Sysno::bind));
     Some(NetworkPlan::new())
 }
 
-/// The supervisor's own walls, last: capabilities, then its filter.
+/// Confines the supervisor as its last step: capabilities, then the filter.
 fn confine(keys: &[Key], recording: Recording) -> Result<(), Errno> {
     cell::caps::keep_only(&KEPT)?;
     filter::load(keys, recording)

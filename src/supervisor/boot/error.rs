@@ -1,14 +1,14 @@
-//! Why the supervisor did not start: on main's side, and on its own.
+//! Reasons why the supervisor did not start, for main and for the supervisor itself.
 
 use nix::errno::Errno;
 
 use crate::rootfs::error::GrantError;
 use model::outcome::in_words;
 
-/// The least hard limit on open files: the supervisor has some for each template and each cell.
-pub(crate) const OPEN_FILES_LEAST: u64 = 256;
+/// Minimum hard limit on open files: the supervisor needs some for each template and each cell.
+pub(crate) const MIN_OPEN_FILES: u64 = 256;
 
-/// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
+/// Why there is no supervisor. `cofferdam doctor` shows a remedy for each reason.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("the supervisor must start before any thread: {threads} are running")]
@@ -21,10 +21,10 @@ pub enum StartError {
     Maps(#[source] Errno),
     #[error("the instance lock cannot be taken: {}", in_words(.error))]
     Lock { error: std::io::Error },
-    #[error("{most} instances are running already")]
-    NoInstance { most: u32 },
-    #[error("{most} open files are allowed here, and {OPEN_FILES_LEAST} are needed")]
-    OpenFiles { most: u64 },
+    #[error("{limit} instances are running already")]
+    NoInstance { limit: u32 },
+    #[error("{limit} open files are allowed here, and {MIN_OPEN_FILES} are needed")]
+    OpenFiles { limit: u64 },
     #[error(transparent)]
     Grant(#[from] GrantError),
     #[error("signals cannot be set to what they usually do: {0}")]
@@ -39,10 +39,10 @@ pub enum StartError {
     Link(#[source] Errno),
 }
 
-/// A step that failed, with the errno it failed with.
+/// A failed step with its errno.
 pub(crate) struct StepError(pub String, pub Errno);
 
-/// Names the step of the start in which a call failed.
+/// Adds the name of the step to a failed call.
 pub(crate) trait DuringBoot<T> {
     fn during(self, step: &str) -> Result<T, StepError>;
 }

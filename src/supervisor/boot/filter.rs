@@ -1,9 +1,9 @@
-//! The supervisor's own filter: the system calls for cloning, measuring and reaping cells.
+//! The supervisor's system call filter: calls for cloning, measuring and reaping cells.
 //!
-//! Cells inherit it. It refuses by user notification without a listener: for
-//! the supervisor that is ENOSYS, and in a payload, whose own filter says the same with a
-//! listener, the newer filter's word counts and the denial is counted (seccomp(2), "the most
-//! recently installed filter" among equal verdicts).
+//! Cells inherit it. It refuses calls by user notification without a listener. For the supervisor
+//! that means ENOSYS. In a payload, the payload's own filter gives the same verdict with a
+//! listener, and among equal verdicts the most recently installed filter decides (seccomp(2)), so
+//! that the denial is counted.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use model::core_dumps;
 use model::profile::condition::Verdict;
 use sys::bpf;
 
-/// The loop: waiting, the link, pipes and memfds, clocks.
+/// The event loop: waiting, the link, pipes and memfds, clocks.
 const LOOP: [Sysno; 31] = [
     Sysno::ppoll,
     Sysno::recvmsg,
@@ -45,7 +45,8 @@ const LOOP: [Sysno; 31] = [
     Sysno::mmap,
     Sysno::munmap,
     Sysno::mremap,
-    // The guard below the stack of payloads: also where no profile can be used, which is then told.
+    // Makes the guard page below the payloads' stack. Also needed if no profile is usable, to
+    // report that.
     Sysno::mprotect,
     Sysno::rt_sigreturn,
     Sysno::exit_group,
@@ -56,31 +57,32 @@ const LOOP: [Sysno; 31] = [
 const CELLS: [Sysno; 9] = [
     Sysno::clone3,
     Sysno::setns,
-    // For containers in which the outer /proc must do, whose pids a pidfd tells (container that masks /proc).
+    // Translates pids through a pidfd in containers that mask parts of /proc.
     Sysno::pidfd_open,
     Sysno::pidfd_send_signal,
     Sysno::waitid,
     Sysno::prctl,
     Sysno::getpid,
     Sysno::futex,
-    // Output that a program can open anew.
+    // Makes output files that a program can reopen.
     Sysno::fchmod,
 ];
 
-/// The mailboxes and workspaces of sessions, which also take mount(2) and unshare(2) of the list below.
+/// The mailboxes and workspaces of sessions, which also need mount(2) and unshare(2) from the list
+/// below.
 const SESSIONS: [Sysno; 6] = [
     Sysno::mknodat,
     Sysno::symlinkat,
     Sysno::fchmodat,
     Sysno::renameat,
-    // A workspace is shown in the mounts of cells beside the shell.
+    // Shows a workspace in the mounts of one-shot cells that run next to the shell.
     Sysno::open_tree,
     Sysno::move_mount,
 ];
 
-/// Calls of a cell between the clone and its own filters (`cell::enter`, in that order).
+/// Calls of a cell between the clone and its own filters, in the order of `cell::enter`.
 const ENTER: [Sysno; 43] = [
-    // Of the payload; clone3 is there anyway.
+    // Used for the payload; clone3 is in the list above.
     Sysno::clone,
     Sysno::setsid,
     Sysno::setgroups,
@@ -121,47 +123,48 @@ const ENTER: [Sysno; 43] = [
     Sysno::getuid,
     Sysno::sched_yield,
     Sysno::exit,
-    // Init alone: no payload has these, and init's own filter keeps them.
+    // For init only: no payload has these, and init's own filter allows them.
     Sysno::process_vm_writev,
     Sysno::openat2,
     Sysno::kcmp,
 ];
 
-/// The same calls under their older names.
+/// The same calls under older names.
 #[cfg(target_arch = "x86_64")]
 const OLDER: [Sysno; 5] = [Sysno::poll, Sysno::dup2, Sysno::mkdir, Sysno::open, Sysno::access];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
-/// Loads the filter: the lists above, and whatever a profile in use lets its cells do.
+/// Loads the filter: the lists above, and the calls that usable profiles allow in their cells.
 pub fn load(keys: &[Key], recording: Recording) -> Result<(), Errno> {
     let cells = keys.iter().filter_map(|key| key.design.as_ref().ok());
     bpf::load(&program(cells.flat_map(|design| &design.allowed).copied(), recording)?)
 }
 
-/// Returns the calls of the supervisor, and of cells before they have filters of their own.
-pub(super) fn own() -> impl Iterator<Item = Sysno> {
+/// Returns the calls of the supervisor, and of cells before they load their own filters.
+pub(super) fn supervisor_calls() -> impl Iterator<Item = Sysno> {
     LOOP.into_iter().chain(CELLS).chain(SESSIONS).chain(ENTER).chain(OLDER)
 }
 
-/// The filter, where cells and their inits make these calls.
+/// Compiles the filter for a supervisor whose cells and inits make these calls.
 ///
 /// # Errors
-/// E2BIG: it would be longer than the kernel takes.
+/// E2BIG: the program exceeds the kernel's maximum length.
 pub fn program(
     cells: impl Iterator<Item = u32>,
     recording: Recording,
 ) -> Result<Vec<bpf::Instruction>, Errno> {
-    let own = own().map(number);
-    // Of inits alone: no profile lets a payload read another process.
+    let calls = supervisor_calls().map(number);
+    // For inits only: no profile lets a payload read another process.
     let recorded: &[Sysno] = match recording {
         Recording::On => &seccomp::RECORDING,
         Recording::Off => &[],
     };
     let recorded = recorded.iter().copied().map(number);
     let mut verdicts: BTreeMap<u32, Verdict> =
-        own.chain(cells).chain(recorded).map(|number| (number, Verdict::Allow)).collect();
-    // Whoever takes this process over cannot have the kernel start a program for its crash.
+        calls.chain(cells).chain(recorded).map(|number| (number, Verdict::Allow)).collect();
+    // An attacker who controls this process must not be able to start the host's core dump handler
+    // by a crash.
     verdicts.insert(number(Sysno::prlimit64), Verdict::AllowIf(core_dumps::prlimit64_but_cores()));
     verdicts.insert(number(Sysno::setrlimit), Verdict::AllowIf(core_dumps::setrlimit_but_cores()));
     seccomp::compile(&verdicts, Action::Notify)

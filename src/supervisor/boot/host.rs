@@ -1,4 +1,5 @@
-//! Resources that only `main` can prepare on the host before the supervisor exists: ids, cgroups, idmaps.
+//! Resources that only `main` can prepare on the host before the supervisor exists: ids, control
+//! groups, id maps.
 
 use std::fs::{self, File};
 use std::mem::ManuallyDrop;
@@ -24,17 +25,17 @@ use super::subordinate::{Block, OwnIds};
 use crate::rootfs::granted::Granted;
 use crate::rootfs::idmapped::{self, SlotIds};
 
-/// Directory of the locks of root's instances; only root may write there.
+/// Directory of the instance locks; only root may write there.
 const LOCKS: &str = "/run/cofferdam";
-/// Instances that can run at once as root.
-const MOST_INSTANCES: u32 = 64;
+/// Maximum number of instances that root can run at once.
+const MAX_INSTANCES: u32 = 64;
 
 /// The user that starts the supervisor, and the ids it may use.
 #[derive(Debug)]
 pub(crate) enum Identity {
-    /// An ordinary user: the one id it has, and those that others may give it.
-    Ordinary { uid: u32, gid: u32, own: Option<Block> },
-    /// Root: a block of ids nobody else has, held by a lock.
+    /// An ordinary user with one id, and perhaps a block of subordinate ids.
+    Ordinary { uid: u32, gid: u32, block: Option<Block> },
+    /// Root with a block of ids that no other instance has, reserved by a lock.
     Root(Instance),
 }
 
@@ -42,16 +43,16 @@ pub(crate) enum Identity {
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub number: u32,
-    /// First host id of its block; the supervisor has it, cells those after it.
+    /// First host id of the block, for the supervisor; cells get the following ones.
     pub first: u32,
     pub count: u32,
-    /// Held for as long as the process lives: the kernel lets it go, as the confined front end
-    /// could not.
+    /// Held as long as the process lives and released by the kernel: the confined front end could
+    /// not unlock it.
     _lock: ManuallyDrop<Flock<File>>,
 }
 
 impl Identity {
-    /// Returns the id of the gateway where root starts it: the last of the block, which no cell has.
+    /// Returns the host id of a gateway that root starts: the last of the block, which no cell has.
     pub(crate) fn gateway_id(&self) -> Option<u32> {
         match self {
             Self::Root(instance) => instance.first.checked_add(instance.count.checked_sub(1)?),
@@ -59,32 +60,33 @@ impl Identity {
         }
     }
 
-    /// Finds out who we are, and as root takes a block of ids.
+    /// Determines the user that starts the supervisor, and reserves a block of ids for root.
     pub(crate) fn find(range: IdRange) -> Result<Self, StartError> {
         let uid = geteuid().as_raw();
         let gid = getegid().as_raw();
         let map = IdMap::of_this_process().map_err(StartError::NoProc)?;
         if uid == 0
-            && let Some(range) = map.usable(range, MOST_INSTANCES)
+            && let Some(range) = map.usable(range, MAX_INSTANCES)
         {
             return Instance::take(range, &map).map(Self::Root);
         }
-        // Root of a user namespace with one id has no more than any ordinary user.
-        Ok(Self::Ordinary { uid, gid, own: None })
+        // Root of a user namespace with one id has no more ids than an ordinary user.
+        Ok(Self::Ordinary { uid, gid, block: None })
     }
 
-    /// Returns this one, or that of an ordinary user where a user namespace's root may not show `granted` to cells with
-    /// ids of their own: the container's root is then the user who started the container.
+    /// Returns this identity, or that of an ordinary user if the root of a user namespace may not
+    /// show `granted` to cells under separate ids. The container's root is then treated as the user
+    /// who started the container.
     ///
-    /// The host's own root stays root: cells never have its id.
+    /// The host's root always stays root: cells never have its id.
     pub(crate) fn for_grants<'g>(
         self,
         mut granted: impl Iterator<Item = &'g Granted>,
     ) -> Result<Self, StartError> {
         let Self::Root(instance) = &self else { return Ok(self) };
         let is_refused = |granted: &Granted| {
-            let held = granted.hold();
-            held.and_then(|held| idmapped::try_one(&held, instance.first)) == Err(Errno::EPERM)
+            let opened = granted.hold();
+            opened.and_then(|file| idmapped::try_one(&file, instance.first)) == Err(Errno::EPERM)
         };
         let uid = geteuid().as_raw();
         let gid = getegid().as_raw();
@@ -96,24 +98,24 @@ impl Identity {
         if is_host_root || !granted.any(is_refused) {
             return Ok(self);
         }
-        tracing::info!("this container's root may make no id-mapped mount: cells have its own id");
-        Ok(Self::Ordinary { uid, gid, own: None })
+        tracing::info!("this container's root may make no id-mapped mount: cells have its id");
+        Ok(Self::Ordinary { uid, gid, block: None })
     }
 
-    /// This one, with ids for the cells of an ordinary user where they can be had.
-    pub(crate) fn with_own_ids(self, wanted: OwnIds, cells: u16) -> Self {
-        let Self::Ordinary { uid, gid, own: None } = self else { return self };
+    /// Reserves a block of subordinate ids for the cells of an ordinary user, if possible.
+    pub(crate) fn with_subordinate_ids(self, wanted: OwnIds, cells: u16) -> Self {
+        let Self::Ordinary { uid, gid, block: None } = self else { return self };
         if wanted == OwnIds::Unwanted || uid == 0 {
             return self;
         }
-        let own = Block::take(uid, cells);
-        if let Err(why) = &own {
-            tracing::info!(%why, "cells have the id of the user");
+        let block = Block::take(uid, cells);
+        if let Err(reason) = &block {
+            tracing::info!(%reason, "cells have the id of the user");
         }
-        Self::Ordinary { uid, gid, own: own.ok() }
+        Self::Ordinary { uid, gid, block: block.ok() }
     }
 
-    /// The maps of the supervisor's user namespace: `uid_map`, `gid_map`.
+    /// Returns the maps of the supervisor's user namespace: `uid_map`, `gid_map`.
     pub(crate) fn maps(&self) -> [String; 2] {
         match self {
             Self::Ordinary { uid, gid, .. } => [format!("0 {uid} 1"), format!("0 {gid} 1")],
@@ -124,7 +126,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether supplementary groups are dropped.
+    /// Returns what happens to supplementary groups.
     pub(crate) fn supplementary(&self) -> Supplementary {
         match self {
             Self::Ordinary { .. } => Supplementary::Kept,
@@ -132,7 +134,7 @@ impl Identity {
         }
     }
 
-    /// Host ids of the first `slots` cells, for mounts that show files as theirs.
+    /// Returns the host ids of the first `slots` cells, for mounts that show files as theirs.
     pub(crate) fn slot_ids(&self, slots: u16) -> SlotIds {
         match self {
             Self::Ordinary { .. } => SlotIds::Shared,
@@ -140,7 +142,7 @@ impl Identity {
         }
     }
 
-    /// Whose ids cells have.
+    /// Returns which ids cells have.
     pub(crate) fn cells(&self) -> CellIds {
         match self {
             Self::Ordinary { .. } => CellIds::Operator,
@@ -148,18 +150,18 @@ impl Identity {
         }
     }
 
-    /// Returns the host ids of an ordinary user's cells, if they get any.
-    pub(crate) fn own_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
-        let Self::Ordinary { own: Some(block), .. } = self else { return Ok(None) };
+    /// Returns the host ids of an ordinary user's cells, if a block was reserved.
+    pub(crate) fn cell_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
+        let Self::Ordinary { block: Some(block), .. } = self else { return Ok(None) };
         let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
         let gids = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
         let [root_uid, root_gid] = host_root();
-        let of = |map: IdMap, root| move |id| map.on_the_host(id, root);
-        Ok(Some(block.host_ids([of(uids, root_uid), of(gids, root_gid)])))
+        let translate = |map: IdMap, root| move |id| map.on_the_host(id, root);
+        Ok(Some(block.host_ids([translate(uids, root_uid), translate(gids, root_gid)])))
     }
 
-    /// Returns the facts that the receipt is compared with. In the tier without namespaces the supervisor sees ids as this
-    /// process does; in the other by its map.
+    /// Returns the facts that receipts are compared with. Without namespaces the supervisor sees
+    /// ids as this process does, otherwise through its maps.
     pub(crate) fn operator(&self, tier: Tier) -> Result<Operator, StartError> {
         let namespaces = NAMESPACES
             .iter()
@@ -194,42 +196,44 @@ impl Identity {
     }
 }
 
-/// Returns the ids that the host's root has here, uid and gid: of what only it can own, sysctls. If it has
-/// none, the owner shows as the overflow id.
+/// Returns uid and gid of the host's root in this namespace, as the owner of sysctls, which only it
+/// can own. If the namespace does not map it, the owner is shown as the overflow id.
 fn host_root() -> [HostRoot; 2] {
-    let of = fs::metadata("/proc/sys/kernel").ok();
-    let [uid, gid] = [of.as_ref().map(MetadataExt::uid), of.as_ref().map(MetadataExt::gid)];
+    let metadata = fs::metadata("/proc/sys/kernel").ok();
+    let [uid, gid] =
+        [metadata.as_ref().map(MetadataExt::uid), metadata.as_ref().map(MetadataExt::gid)];
     [HostRoot::owner(uid, is_host_root), HostRoot::owner(gid, is_host_root)]
 }
 
-/// Asks the kernel if this process is the host's root, whatever that is called here: only that user may write to most
-/// sysctls, and no capability is looked at (`test_perm` of fs/proc/proc_sysctl.c). A container has them mounted
-/// read-only, which the kernel says only to those who might write otherwise.
+/// Asks the kernel whether this process is the host's root, whatever its id is here. Only that user
+/// may write to most sysctls, and the check ignores capabilities (`test_perm` of
+/// fs/proc/proc_sysctl.c). In a container sysctls are mounted read-only, which the kernel only
+/// reports to users with write permission.
 fn is_host_root() -> bool {
     match access("/proc/sys/kernel/panic", AccessFlags::W_OK) {
         Err(Errno::EACCES) => false,
-        // Any other answer is none: then the id counts as root's.
+        // Any other result is inconclusive: treat the id as root's to be safe.
         Ok(()) | Err(_) => true,
     }
 }
 
-/// Returns the first host id of the map that a supervisor started here would have: root's own are not used.
+/// Returns the first host id in the map of a supervisor started here; root's own ids are not used.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// `/proc` cannot be read.
 pub fn first_id(range: IdRange) -> std::io::Result<u32> {
     let uid = geteuid().as_raw();
-    let usable = IdMap::of_this_process()?.usable(range, MOST_INSTANCES);
+    let usable = IdMap::of_this_process()?.usable(range, MAX_INSTANCES);
     Ok(usable.filter(|_| uid == 0).map_or(uid, |range| range.first))
 }
 
 impl Instance {
-    /// Takes the first block that no other instance holds.
+    /// Reserves the first block that no other instance holds.
     fn take(range: IdRange, map: &IdMap) -> Result<Self, StartError> {
         let locks = Path::new(LOCKS);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(locks);
         made.map_err(|error| StartError::Lock { error })?;
-        for number in 0..MOST_INSTANCES {
+        for number in 0..MAX_INSTANCES {
             let Some(first) =
                 number.checked_mul(range.count).and_then(|offset| range.first.checked_add(offset))
             else {
@@ -243,11 +247,11 @@ impl Instance {
                 return Ok(Self { number, first, count: range.count, _lock });
             }
         }
-        Err(StartError::NoInstance { most: MOST_INSTANCES })
+        Err(StartError::NoInstance { limit: MAX_INSTANCES })
     }
 }
 
-/// The lock of an instance; `None` where that one runs.
+/// Locks an instance; `None` if it is running.
 fn lock(number: u32) -> std::io::Result<Option<Flock<File>>> {
     let path = Path::new(LOCKS).join(format!("instance-{number}.lock"));
     let file = File::options().create(true).truncate(false).write(true).open(path)?;
@@ -258,30 +262,30 @@ fn lock(number: u32) -> std::io::Result<Option<Flock<File>>> {
     }
 }
 
-/// Finds control groups for the cells; what cannot be had is [`Parent::None`].
+/// Finds control groups for the cells; [`Parent::None`] if there are none.
 pub(crate) fn cgroups(identity: &Identity) -> Parent {
-    let found = match identity {
+    let parent = match identity {
         Identity::Root(instance) => v2_as_root(instance).or_else(|| v1_as_root(instance)),
         Identity::Ordinary { .. } => {
-            container_group::of_user(Path::new("/sys/fs/cgroup")).or_else(v2_delegated)
+            container_group::for_user(Path::new("/sys/fs/cgroup")).or_else(v2_delegated)
         }
     };
-    found.unwrap_or(Parent::None)
+    parent.unwrap_or(Parent::None)
 }
 
-/// Version 2 below our own group, where that is delegated to us: in a scope of
-/// `systemd-run --user --scope -p Delegate=yes`, or a container that gives its group away.
+/// Uses version 2 below this process's group if it is delegated: in a scope of `systemd-run --user
+/// --scope -p Delegate=yes`, or in a container that delegates its group.
 fn v2_delegated() -> Option<Parent> {
-    let own = own_cgroup("")?;
-    let directory = Path::new("/sys/fs/cgroup").join(own.trim_start_matches('/'));
-    // A group with processes in it gives no controller to its children (cgroups(7), "no internal
-    // processes"): we go into a leaf of our own first, and back if it is not enough.
+    let group = own_cgroup("")?;
+    let directory = Path::new("/sys/fs/cgroup").join(group.trim_start_matches('/'));
+    // A group with processes cannot enable controllers for its children (cgroups(7), "no internal
+    // processes"): this process moves into a leaf first, and back if that is not enough.
     let leaf = directory.join(format!("cofferdam-{}", std::process::id()));
-    // Absent where version 2 is not what is mounted there.
+    // Absent unless version 2 is mounted here.
     if !directory.join("cgroup.subtree_control").exists() {
         return None;
     }
-    // Nor does it while others live in it: then nothing is moved at all.
+    // Other processes in the group prevent it too: then nothing is moved.
     let members = fs::read_to_string(directory.join("cgroup.procs")).ok()?;
     if members.lines().any(|pid| pid != std::process::id().to_string()) {
         return None;
@@ -290,7 +294,7 @@ fn v2_delegated() -> Option<Parent> {
     let moved = put(leaf.join("cgroup.procs"), "0");
     let enabled = moved.and_then(|()| enable(&directory));
     let Ok(processors) = enabled else {
-        // Not ours to arrange: others live in this group. Leave it as it was.
+        // The group cannot be divided, because other processes are in it. Restore it.
         put(directory.join("cgroup.procs"), "0").ok()?;
         fs::remove_dir(&leaf).ok()?;
         return None;
@@ -300,14 +304,15 @@ fn v2_delegated() -> Option<Parent> {
     Some(Parent::V2 { directory, processors })
 }
 
-/// A directory of our own below `parent`, emptied of what a killed instance left, and given to
-/// the supervisor's host id.
+/// Makes this instance's directory below `parent`, removes the leftovers of a killed instance, and
+/// gives it to the supervisor's host id.
 fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedFd> {
     let directory = parent.join(format!("cofferdam-{}", instance.number));
     clear(&directory);
     clear_after_others(parent, instance.number);
     fs::DirBuilder::new().recursive(true).create(&directory).ok()?;
-    // Its mode is our umask's, or that of whoever made it: the supervisor must enter.
+    // The mode depends on the umask of this process or of the directory's creator; the supervisor
+    // must be able to enter it.
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).ok()?;
     chown(&directory, Some(instance.first), Some(instance.first)).ok()?;
     for file in files {
@@ -321,29 +326,32 @@ fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedF
 fn clear(directory: &Path) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for stale in entries.filter(is_directory) {
-        // EBUSY: somebody is in it yet; it is used again under the same name.
+        // EBUSY: a process is still in it; the group is reused under the same name.
         fs::remove_dir(stale.path()).unwrap_or_default();
     }
 }
 
-/// The same for every other instance that no longer runs: its number may not be taken again for long.
-fn clear_after_others(parent: &Path, own: u32) {
+/// Clears the groups of other instances that no longer run: their numbers may not be reused for a
+/// long time.
+fn clear_after_others(parent: &Path, own_number: u32) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("cofferdam-")?.parse().ok());
-        let Some(number) = number.filter(|number| *number != own && *number < MOST_INSTANCES)
+        let Some(number) = number.filter(|number| *number != own_number && *number < MAX_INSTANCES)
         else {
             continue;
         };
-        // Held while its groups go: who starts now takes another number.
+        // Locked while its groups are removed: an instance that starts now takes another number.
         if let Ok(Some(_lock)) = lock(number) {
             clear(&entry.path());
+            // EBUSY: a process is still in it; the next start tries again.
             fs::remove_dir(entry.path()).unwrap_or_default();
         }
     }
 }
 
-/// Returns whether an entry is a directory, by what the listing itself says: most entries are control files.
+/// Returns true if an entry is a directory, judged by the listing itself: most entries are control
+/// files.
 fn is_directory(entry: &fs::DirEntry) -> bool {
     entry.file_type().is_ok_and(|kind| kind.is_dir())
 }
@@ -360,17 +368,18 @@ fn v1_as_root(instance: &Instance) -> Option<Parent> {
 fn v2_as_root(instance: &Instance) -> Option<Parent> {
     let root = Path::new("/sys/fs/cgroup");
     container_group::divide(root).ok()?;
-    // So that our groups weigh at all; a host that has it off may have its reason.
+    // Makes the weights of groups effective. A failure is ignored: the host may have disabled the
+    // controller on purpose.
     put(root.join("cgroup.subtree_control"), "+cpu").unwrap_or_default();
-    let held =
+    let directory_fd =
         delegate(root, instance, &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"])?;
     let directory = root.join(format!("cofferdam-{}", instance.number));
     let processors = enable(&directory).ok()?;
-    // The supervisor must be below the delegated directory to move its cells about in it.
+    // The supervisor must be below the delegated directory to move cells within it.
     let leaf = directory.join("supervisor");
     fs::DirBuilder::new().recursive(true).create(&leaf).ok()?;
     chown(leaf.join("cgroup.procs"), Some(instance.first), Some(instance.first)).ok()?;
-    Some(Parent::V2 { directory: held, processors })
+    Some(Parent::V2 { directory: directory_fd, processors })
 }
 
 /// Moves the supervisor below the delegated directory of version 2.

@@ -1,4 +1,4 @@
-//! Claims about the control groups that root gives to its supervisor.
+//! Tests of the control groups that root gives to its supervisor.
 
 use super::*;
 
@@ -7,12 +7,12 @@ fn mode(path: &Path) -> std::io::Result<u32> {
 }
 
 #[test]
-fn a_directory_that_was_made_under_any_umask_can_be_entered_by_the_supervisor()
+fn a_directory_made_under_any_umask_can_be_entered_by_the_supervisor()
 -> Result<(), Box<dyn std::error::Error>> {
-    let own = nix::unistd::geteuid().as_raw();
+    let uid = nix::unistd::geteuid().as_raw();
     let lock = Flock::lock(tempfile::tempfile()?, FlockArg::LockExclusiveNonblock)
         .map_err(|(_, errno)| errno)?;
-    let instance = Instance { number: 0, first: own, count: 1, _lock: ManuallyDrop::new(lock) };
+    let instance = Instance { number: 0, first: uid, count: 1, _lock: ManuallyDrop::new(lock) };
     let parent = tempfile::tempdir()?;
     let directory = parent.path().join("cofferdam-0");
     fs::DirBuilder::new().mode(0o000).create(&directory)?;

@@ -1,34 +1,37 @@
-//! The ids that this process's user namespace has: root in a container has few (user_namespaces(7)).
+//! The ids of this process's user namespace: root in a container has few of them
+//! (user_namespaces(7)).
 
-/// Host ids for a supervisor that root starts: itself and each cell have one of their own.
+/// Host ids for a supervisor started by root: one for itself and one for each cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
     pub first: u32,
-    /// Ids for one instance; several instances take one such block each.
+    /// Ids per instance; each of several instances takes one such block.
     pub count: u32,
 }
 
-/// `/proc/self/uid_map` or `gid_map`: which ids exist here, and what they are one namespace further out.
+/// `/proc/self/uid_map` or `gid_map`: the ids of this namespace, and their numbers in the parent
+/// namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IdMap(Vec<Extent>);
 
-/// The id that stands for one that has none (`/proc/sys/kernel/overflowuid`).
+/// The id that stands for unmapped ids (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW: u32 = 65_534;
 
-/// The id of the host's root in this namespace, as the owner of its sysctls shows it.
+/// The id of the host's root in this namespace, derived from the owner of its sysctls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostRoot {
     Shown(u32),
-    /// It is shown as the id of all that have none here. That one may also be a user's own: `nobody`.
+    /// The overflow id, which stands for every unmapped id and may also be that of a real user:
+    /// `nobody`.
     Overflow {
-        /// True if the kernel takes this process for the host's root.
+        /// True if the kernel treats this process as the host's root.
         is_caller: bool,
     },
     Unknown,
 }
 
 impl HostRoot {
-    /// Reads it from the id that owns the host's sysctls.
+    /// Interprets the id that owns the host's sysctls.
     pub(crate) fn owner(id: Option<u32>, is_caller: impl FnOnce() -> bool) -> Self {
         match id {
             Some(OVERFLOW) => Self::Overflow { is_caller: is_caller() },
@@ -45,7 +48,7 @@ pub(crate) struct Extent {
     pub length: u32,
 }
 
-/// Reads the text of `/proc/PID/uid_map` or `gid_map`, one extent in each line.
+/// Parses `/proc/PID/uid_map` or `gid_map`, one extent per line.
 pub(crate) fn extents(text: &str) -> Vec<Extent> {
     let extent = |line: &str| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
@@ -56,18 +59,18 @@ pub(crate) fn extents(text: &str) -> Vec<Extent> {
 }
 
 impl IdMap {
-    /// That of this process.
+    /// Reads the uid map of this process.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// `/proc` cannot be read.
     pub(crate) fn of_this_process() -> std::io::Result<Self> {
         std::fs::read_to_string("/proc/self/uid_map").map(|text| Self::parse(&text))
     }
 
-    /// The same for groups.
+    /// Reads the gid map of this process.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// `/proc` cannot be read.
     pub(crate) fn groups_of_this_process() -> std::io::Result<Self> {
         std::fs::read_to_string("/proc/self/gid_map").map(|text| Self::parse(&text))
     }
@@ -76,7 +79,7 @@ impl IdMap {
         Self(extents(text))
     }
 
-    /// Returns whether every id from `first` on, `count` of them, exists here.
+    /// Returns true if all `count` ids from `first` on exist here.
     pub(crate) fn covers(&self, first: u32, count: u32) -> bool {
         self.0.iter().any(|extent| {
             let skipped = first.checked_sub(extent.inside);
@@ -86,7 +89,7 @@ impl IdMap {
         })
     }
 
-    /// Returns the id that an id of this namespace has one namespace further out; on the host itself, the same.
+    /// Translates an id to the parent namespace; on the host itself it is the same.
     pub(crate) fn outside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|extent| {
             let offset = id.checked_sub(extent.inside)?;
@@ -94,13 +97,14 @@ impl IdMap {
         })
     }
 
-    /// Returns the host's id for an id of this namespace, as far as can be seen from inside one: 0 for that
-    /// of the host's root and no other.
+    /// Translates an id to the host's, as far as this is possible from inside a namespace: 0 only
+    /// for the host's root.
     pub(crate) fn on_the_host(&self, id: u32, host_root: HostRoot) -> u32 {
         let is_root = match host_root {
             HostRoot::Shown(root) => root == id,
-            // What has no id here is shown as the overflow id. Nobody else has that id if it leads to another than 0
-            // one namespace out, unless a namespace between gives the host's root a name: the kernel's word decides.
+            // The overflow id stands for unmapped ids. If it maps to an id other than 0 in the
+            // parent namespace, it belongs to another user, unless a namespace in between maps the
+            // host's root: then the kernel's answer decides.
             HostRoot::Overflow { is_caller } => {
                 id == OVERFLOW && (is_caller || self.outside(id) == Some(0))
             }
@@ -109,21 +113,23 @@ impl IdMap {
         if is_root {
             return 0;
         }
-        // One namespace out there may be a 0 that is not the host's: then nothing better is known.
+        // The parent namespace may have a 0 that is not the host's root; the real id is unknown
+        // then.
         match self.outside(id).unwrap_or(id) {
             0 => OVERFLOW,
             outside => outside,
         }
     }
 
-    /// The configured range, or one of the same blocks that exists here: the last ids of the
-    /// longest stretch, of which people use the first. `None`: there is not one block of them.
+    /// Returns the configured range if it exists here, otherwise a range of the same block size at
+    /// the end of the longest extent, whose first ids people use. `None`: there is not room for one
+    /// block.
     pub(crate) fn usable(&self, wanted: IdRange, blocks: u32) -> Option<IdRange> {
         if self.covers(wanted.first, wanted.count.checked_mul(blocks)?) {
             return Some(wanted);
         }
         let longest = self.0.iter().max_by_key(|extent| extent.length)?;
-        // The lower half stays with those who live here.
+        // The lower half is left to the users of this namespace.
         let blocks = (longest.length / 2).checked_div(wanted.count)?.min(blocks);
         let taken = wanted.count.checked_mul(blocks).filter(|taken| *taken > 0)?;
         let first = longest.inside.checked_add(longest.length - taken)?;
@@ -145,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_a_range_of_its_own_upper_half() {
+    fn a_container_gets_a_range_from_its_upper_half() {
         let map = IdMap::parse("0 1000 1\n1 100000 65536\n");
         let range = map.usable(WANTED, 64);
         assert_eq!(range, Some(IdRange { first: 65537 - 32 * 1024, count: 1024 }));
@@ -169,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_of_a_container_is_not_the_hosts_root() {
+    fn the_user_nobody_of_a_container_is_not_the_hosts_root() {
         let map = IdMap::parse("0 100000 65536\n");
         let hidden = HostRoot::owner(Some(OVERFLOW), || false);
         assert_eq!(map.on_the_host(OVERFLOW, hidden), 165_534);
@@ -181,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_id_is_no_range() {
+    fn a_single_id_is_too_few_for_a_range() {
         assert_eq!(IdMap::parse("0 1000 1\n").usable(WANTED, 64), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The state that main hands to the supervisor, by the clone.
+//! The state that main hands to the supervisor through the clone.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use model::job::{ProfileName, Workspace};
 use model::profile::Profile;
 use sys::process::ArgumentPages;
 
-/// Everything the supervisor takes from main: a copy of main's memory, by the clone.
+/// Everything that the supervisor takes from main, as a copy of main's memory.
 #[derive(Debug)]
 pub(crate) struct Inherited {
     pub link: OwnedFd,
     pub profiles: Vec<Profile>,
-    /// For each profile, in its order, what each of its keys has: a detached mount can be put in one template only.
+    /// The grants of each key, per profile: a detached mount can be attached in one template only.
     pub grants: Vec<Vec<KeyGrant>>,
     pub caps: Caps,
     pub operator: Operator,
     pub supplementary: Supplementary,
     pub cgroups: Parent,
-    /// Source of control groups that are still awaited.
+    /// The scope, if control groups are still awaited from it.
     pub scope: Pending,
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
     /// Link to the gateway, if one was started.
     pub gateway: Option<Arc<OwnedFd>>,
-    /// Whose ids cells have on the host.
+    /// Which host ids cells have.
     pub ids: Ids,
-    /// Host ids of further ids of the cells, uids and gids, where main could have them mapped.
-    pub own_ids: Option<[HostIds; 2]>,
-    /// The host's until the supervisor has its own.
+    /// Host ids of the block for cells, uids and gids, if main could reserve one.
+    pub cell_ids: Option<[HostIds; 2]>,
+    /// The host's until the supervisor enters its time namespace.
     pub clocks: Clocks,
-    /// Taker of the memory of a process that crashes, as it was at the start.
+    /// Consumer of the memory of a crashing process when the supervisor started.
     pub cores: CoreHandler,
-    /// As [`super::spec::Spec::first`].
+    /// See [`super::spec::Spec::first`].
     pub first: Option<(ProfileName, Workspace)>,
-    /// Resources of the tier without namespaces; absent in the other.
+    /// Resources of the tier without namespaces; `None` in the other tier.
     pub bare: Option<Prepared>,
 }
 
 impl Inherited {
-    /// The maps have ids for cells as well.
-    pub(crate) fn take_own_ids(&mut self) {
-        let Some([uids, gids]) = self.own_ids.take() else { return };
+    /// Adds the ids of the block for cells, after the maps were written with them.
+    pub(crate) fn add_cell_ids(&mut self) {
+        let Some([uids, gids]) = self.cell_ids.take() else { return };
         self.operator.uids.0.extend(uids.0);
         self.operator.gids.0.extend(gids.0);
         self.ids = Ids::ByGrant;
@@ -60,8 +60,8 @@ impl Inherited {
 /// Resources that main prepares for the tier without namespaces.
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
-    /// A directory of the cells' user, for their private ones.
+    /// Directory for the cells' private directories, owned by their user.
     pub store: String,
-    /// The uid and gid to take; absent where the operator's own are kept.
+    /// The uid and gid to change to; `None` to keep the operator's.
     pub id: Option<u32>,
 }

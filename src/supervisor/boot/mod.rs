@@ -1,7 +1,9 @@
-//! From `main` to the loop: ids, control groups, the clone, and the supervisor's own confinement.
+//! Everything between `main` and the event loop: ids, control groups, the clone, and the
+//! supervisor's confinement.
 //!
-//! `start` is main's side. `enter` is the supervisor's way into its namespaces, `bare` that of the tier
-//! without any. It names the folders below it: the loop, cells and their roots.
+//! `start` is main's side. `enter` takes the supervisor into its namespaces; `bare` does the same
+//! for the tier without namespaces. This folder uses those after it: the loop, cells and their
+//! roots.
 
 pub(crate) mod bare;
 mod clocks;

@@ -1,21 +1,21 @@
-//! The share that a cell has of the machine's open files.
+//! Computes a cell's share of the machine's open files.
 
 use std::fs;
 
-/// Part of the machine's open files that all cells together may have.
-const PART: u64 = 4;
-/// Open files of the machine where the kernel does not say how many: its least (`NR_FILE`).
+/// All cells together may have this fraction of the machine's open files: a quarter.
+const DIVISOR: u64 = 4;
+/// The kernel's minimum for a machine (`NR_FILE`), used if the actual limit cannot be read.
 const MIN_MACHINE: u64 = 8192;
 
-/// Returns the open files that a cell may have where at most `cells` run at once.
+/// Returns the number of open files that a cell may have if at most `cells` run at once.
 pub(super) fn share(cells: u16) -> u64 {
     let text = fs::read_to_string("/proc/sys/fs/file-max");
     share_of(text.ok().as_deref(), cells)
 }
 
 fn share_of(file_max: Option<&str>, cells: u16) -> u64 {
-    let most = file_max.and_then(|text| text.trim().parse().ok()).unwrap_or(MIN_MACHINE);
-    most / PART / u64::from(cells).max(1)
+    let max = file_max.and_then(|text| text.trim().parse().ok()).unwrap_or(MIN_MACHINE);
+    max / DIVISOR / u64::from(cells).max(1)
 }
 
 #[cfg(test)]

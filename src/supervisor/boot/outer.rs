@@ -1,16 +1,17 @@
-//! System calls that cofferdam makes of a container engine's filter, beyond what its cells may do.
+//! Lists the system calls that a container engine's filter must allow for cofferdam, in addition to
+//! those of its cells.
 //!
-//! From the tables of the filters themselves, and a list of what is called before any of them is loaded. A container's
-//! seccomp profile is made from this (`commands::container_filter`).
+//! Taken from the filter tables, plus a list of calls that are made before any filter is loaded.
+//! `commands::container_filter` makes a seccomp profile for containers from it.
 
 use syscalls::Sysno;
 
 use super::filter;
 use cell::seccomp;
 
-/// Calls that no filter of ours lists: made by `main` and by the supervisor before its own filter, on the way to a root of its
-/// own and to the maps of its cells.
-const BEFORE: [Sysno; 14] = [
+/// Calls in no filter table: `main` makes them, and the supervisor before it loads its filter, to
+/// set up its root and the maps of its cells.
+const BEFORE_FILTERS: [Sysno; 14] = [
     Sysno::umount2,
     Sysno::pivot_root,
     Sysno::sethostname,
@@ -27,9 +28,10 @@ const BEFORE: [Sysno; 14] = [
     Sysno::unshare,
 ];
 
-/// Returns the names of the system calls of the supervisor and of cells' inits, with those before their filters.
+/// Returns the names of the system calls of the supervisor and of cells' inits, including those
+/// before their filters.
 #[must_use]
 pub fn calls() -> Vec<&'static str> {
-    let tables = filter::own().chain(seccomp::init_calls()).chain(BEFORE);
+    let tables = filter::supervisor_calls().chain(seccomp::init_calls()).chain(BEFORE_FILTERS);
     tables.map(|call| call.name()).collect()
 }

@@ -1,4 +1,4 @@
-//! The requirements of profiles on the host, and the reasons why one cannot be used.
+//! Checks what profiles require from the host, and says why one cannot be used.
 
 use crate::cells::key::Unusable;
 use crate::rootfs::error::TemplateError;
@@ -8,10 +8,11 @@ use model::profile::tier::LANDLOCK_ABI;
 use model::profile::{Exec, Profile};
 use model::receipt::{MemoryHold, Tier};
 
-/// The least hard limit on open files for a profile of one program, which its cells hold at descriptor 1000.
+/// Minimum hard limit on open files for a profile with a single program, which its cells hold at
+/// descriptor 1000.
 pub const OPEN_FILES_HELD: u64 = 1024;
 
-/// Reads who takes the memory of a process that crashes.
+/// Reads the core dump handler of this machine.
 #[must_use]
 pub fn core_handler() -> CoreHandler {
     match std::fs::read("/proc/sys/kernel/core_pattern") {
@@ -20,7 +21,7 @@ pub fn core_handler() -> CoreHandler {
     }
 }
 
-/// Returns why a key of `profile` is unusable whose template could not be built.
+/// Explains why a key of `profile` is unusable whose template could not be built.
 pub(crate) fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
     let missing_program = match (&profile.exec, error) {
         (Exec::Only(program), TemplateError::Missing { path }) if program == path => {
@@ -35,24 +36,24 @@ fn refuse(why: String) -> Result<(), Unusable> {
     Err(Unusable { why, missing_program: None })
 }
 
-/// Returns whether this host has what the profile requires, but for control groups.
+/// Checks that this host meets the requirements of the profile, except for control groups.
 pub(crate) fn usable(
     profile: &Profile,
     landlock_abi: u32,
     gateway: bool,
     cores: CoreHandler,
 ) -> Result<(), Unusable> {
-    // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
-    // could not be ruled (landlock(7)).
-    let (least, of) = match profile.tier {
+    // At least ABI 2, whatever the profile says: ABI 1 cannot control renames and links across
+    // directories (landlock(7)).
+    let (minimum, required_by) = match profile.tier {
         Tier::Full => (2, ""),
         Tier::Bare => (LANDLOCK_ABI, " by the tier landlock+seccomp"),
     };
-    let needed = profile.requires.landlock_abi.max(least);
+    let needed = profile.requires.landlock_abi.max(minimum);
     if landlock_abi < needed {
         return refuse(format!(
-            "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}; `cofferdam doctor` \
-             has the remedy"
+            "Landlock ABI {needed} is required{required_by}, this kernel has {landlock_abi}; \
+             `cofferdam doctor` has the remedy"
         ));
     }
     if profile.egress.class.has_egress() && !(gateway && profile.tier == Tier::Full) {
@@ -71,20 +72,20 @@ pub(crate) fn usable(
              prevents that; `cofferdam doctor` has the remedy"
         ));
     }
-    let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
-    if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {
+    let (_, max) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
+    if matches!(profile.exec, Exec::Only(_)) && max < OPEN_FILES_HELD {
         return refuse(format!(
-            "{most} open files are allowed here, and {OPEN_FILES_HELD} are needed; `cofferdam doctor` \
+            "{max} open files are allowed here, and {OPEN_FILES_HELD} are needed; `cofferdam doctor` \
              has the remedy"
         ));
     }
     Ok(())
 }
 
-/// Returns whether the control groups that were had hold what the profile wants held.
+/// Checks that the available control groups can enforce what the profile requires.
 pub(crate) fn can_hold(profile: &Profile, cgroups: &Parent) -> Result<(), Unusable> {
-    let held = cgroups.hold();
-    if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
+    let mechanism = cgroups.hold();
+    if profile.requires.memory_cgroup && mechanism == MemoryHold::BestEffort {
         return refuse("a memory cgroup is required and none can be had".to_owned());
     }
     if profile.limits.processors.is_some() && !cgroups.shares_processors() {

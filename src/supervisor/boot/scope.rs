@@ -1,8 +1,10 @@
-//! A systemd scope with delegation for an ordinary user's supervisor, so that the kernel holds its cells' memory.
+//! A delegated systemd scope for an ordinary user's supervisor, so that the kernel limits its
+//! cells' memory.
 //!
-//! A short-lived child of `main` asks the user's service manager beside the start ([`manager`]), arranges the
-//! groups ([`groups`]) and hands the directory to the supervisor, which waits for it as late and as shortly as it
-//! can. Only the supervisor goes into the scope: `main` stays in its unit, and the supervisor dies with `main`.
+//! A short-lived child of `main` asks the user's service manager while the supervisor starts
+//! ([`manager`]), prepares the groups ([`groups`]) and hands the directory to the supervisor, which
+//! waits for it as late and as briefly as possible. Only the supervisor enters the scope: `main`
+//! stays in its unit, and the supervisor dies with `main`.
 
 mod dbus;
 mod groups;
@@ -29,34 +31,35 @@ use sys::process::{self, Side};
 use sys::signals;
 use sys::socket::{self, PacketWait};
 
-/// How long the asking may take in all.
-const ASKING: Duration = Duration::from_secs(5);
-/// How long a first call waits for it, where nothing was said to need it.
-const FIRST_CALL: Duration = Duration::from_millis(50);
-/// Bytes of an answer: a reason has at most 200 characters.
+/// Maximum time for asking.
+const MAX_ASKING: Duration = Duration::from_secs(5);
+/// Maximum time that the first call waits for the scope, unless the scope is required.
+const MAX_FIRST_CALL_WAIT: Duration = Duration::from_millis(50);
+/// Maximum bytes of an answer: a reason has at most 200 characters.
 const ANSWER_BYTES: usize = 2048;
 
-/// The wish for a scope.
+/// Request for a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     Never,
-    /// Beside the start, for a server whose calls come when they like: the first waits 50 ms for it at most.
-    Beside,
-    /// By name: what comes next is worth waiting for it.
+    /// Ask while starting, for a server whose calls come at any time: the first call waits at most
+    /// 50 ms.
+    Optional,
+    /// Explicitly requested: the following calls should wait for it.
     Needed,
 }
 
-/// Whom to ask, and the end by which the supervisor is told.
+/// The manager to ask, and the socket for the answer to the supervisor.
 #[derive(Debug)]
 pub(crate) struct Asking {
     manager: Manager,
     theirs: OwnedFd,
 }
 
-/// The state of the scope until it is settled.
+/// State of the request until it is settled.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// The report where nothing is awaited.
+    /// The result if no answer is awaited.
     pub result: ScopeResult,
     awaited: Option<Awaited>,
 }
@@ -67,24 +70,24 @@ impl From<ScopeResult> for Pending {
     }
 }
 
-/// The supervisor's end.
+/// The supervisor's end of the socket.
 #[derive(Debug)]
 struct Awaited {
     from: OwnedFd,
     wish: Wish,
 }
 
-/// The answer, as it is sent; the descriptor of the scope's directory comes with it.
+/// The answer; the descriptor of the scope's directory is attached to it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     scope: ScopeResult,
     shares_processors: bool,
 }
 
-/// Prepares to ask, where that is wanted and there is somebody to ask.
+/// Prepares a request, if one is wanted and there is a manager.
 ///
 /// # Errors
-/// When no socket can be made.
+/// The errno of socketpair(2).
 pub(crate) fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>), Errno> {
     if wish == Wish::Never || !matches!(cgroups, Parent::None) {
         return Ok((ScopeResult::NotAsked.into(), None));
@@ -94,8 +97,8 @@ pub(crate) fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<A
         return Ok((ScopeResult::NoManager.into(), None));
     };
     if !groups::unified() {
-        let why = "cgroup v2 is not mounted here with the controller of memory".to_owned();
-        return Ok((ScopeResult::Refused { why }.into(), None));
+        let reason = "cgroup v2 is not mounted here with the controller of memory".to_owned();
+        return Ok((ScopeResult::Refused { why: reason }.into(), None));
     }
     let (from, theirs) = packets()?;
     let awaited = Some(Awaited { from, wish });
@@ -103,10 +106,11 @@ pub(crate) fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<A
 }
 
 impl Asking {
-    /// Starts the process that asks, for the supervisor with this pid. Its end tells the supervisor as well, if it
-    /// cannot be started: nobody has the other end then.
+    /// Starts the process that asks for the supervisor with this pid. If it cannot be started, the
+    /// supervisor sees the socket close, as no other process has this end.
     pub(crate) fn start(self, supervisor: i32) {
-        // It ends by itself, and this process waits for no child from here on.
+        // The kernel reaps the child: this process does not wait for any child from here on.
+        // A failed fork closes the socket, which the supervisor handles like a refusal.
         let forked = signals::forget_children().and_then(|()| fork());
         if let Ok(Side::Child) = forked {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -118,10 +122,11 @@ impl Asking {
 
     fn run(self, supervisor: i32) -> Result<(), Errno> {
         process::set_death_signal(Signal::SIGKILL)?;
-        // A reader of the streams of this program waits for their end; and the link is not ours.
-        let kept = u32::try_from(self.theirs.as_raw_fd()).map_err(|_| Errno::EBADF)?;
-        process::close_range(0, kept.checked_sub(1).ok_or(Errno::EBADF)?)?;
-        process::close_range(kept.saturating_add(1), u32::MAX)?;
+        // Closes all other descriptors: readers of this program's streams wait for their end, and
+        // the link belongs to the supervisor.
+        let socket_fd = u32::try_from(self.theirs.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+        process::close_range(0, socket_fd.checked_sub(1).ok_or(Errno::EBADF)?)?;
+        process::close_range(socket_fd.saturating_add(1), u32::MAX)?;
         let (answer, directory) = self.answer(supervisor);
         let bytes = postcard::to_stdvec(&answer).map_err(|_| Errno::EMSGSIZE)?;
         let directory: Vec<_> = directory.iter().map(AsFd::as_fd).collect();
@@ -130,15 +135,15 @@ impl Asking {
 
     fn answer(&self, supervisor: i32) -> (Answer, Option<OwnedFd>) {
         let begun = Instant::now();
-        // Names need only differ: a manager refuses one that it has.
+        // Names only need to differ: a manager refuses a name that is in use.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unit = format!("cofferdam-{supervisor}-{:x}.scope", now.as_micros());
-        let asked = u32::try_from(supervisor).map_err(|_| "no pid".to_owned()).and_then(|pid| {
+        let joined = u32::try_from(supervisor).map_err(|_| "no pid".to_owned()).and_then(|pid| {
             let request = Request { unit: unit.clone(), pid, limits: groups::own_limits() };
-            let asked = self.manager.ask(&request, begun + ASKING);
-            asked.map_err(|refusal| refusal.to_string())
+            let answer = self.manager.ask(&request, begun + MAX_ASKING);
+            answer.map_err(|refusal| refusal.to_string())
         });
-        let arranged = asked.and_then(|()| groups::arrange(&unit, supervisor));
+        let arranged = joined.and_then(|()| groups::arrange(&unit, supervisor));
         match arranged {
             Ok((directory, processors)) => {
                 let shares_processors = processors == ProcessorShares::Shared;
@@ -152,12 +157,13 @@ impl Asking {
     }
 }
 
-/// Takes what was asked for, or goes on without: as the wish says.
+/// Takes the control groups that were requested, or continues without them after the time that the
+/// wish allows.
 pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent) {
     let Some(Awaited { from, wish }) = pending.awaited.take() else { return };
     let refused = |why: &str| ScopeResult::Refused { why: why.to_owned() };
     let answer = match wait(&from, link, wish) {
-        Ok(true) => received(&from).ok_or_else(|| refused("asking for it failed")),
+        Ok(true) => receive_answer(&from).ok_or_else(|| refused("asking for it failed")),
         Ok(false) => Err(refused("the service manager did not answer in time")),
         Err(errno) => Err(refused(&format!("it could not be awaited: {errno}"))),
     };
@@ -176,11 +182,11 @@ pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent
     pending.result = answer.scope;
 }
 
-/// Waits for the answer. False: it has not come in time.
+/// Waits for the answer. Returns false if it did not come in time.
 fn wait(from: &OwnedFd, link: &OwnedFd, wish: Wish) -> Result<bool, Errno> {
-    // The asking process ends itself earlier.
-    let mut deadline = Instant::now() + ASKING + FIRST_CALL;
-    let mut listens = wish == Wish::Beside;
+    // The asking process gives up earlier than this.
+    let mut deadline = Instant::now() + MAX_ASKING + MAX_FIRST_CALL_WAIT;
+    let mut listens = wish == Wish::Optional;
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -199,19 +205,19 @@ fn wait(from: &OwnedFd, link: &OwnedFd, wish: Wish) -> Result<bool, Errno> {
         if events.first().is_some_and(|event| event.any().unwrap_or(true)) {
             return Ok(true);
         }
-        // A call has come: from now on it is it that waits.
+        // A call has come, and now waits for the scope.
         listens = false;
-        deadline = deadline.min(Instant::now() + FIRST_CALL);
+        deadline = deadline.min(Instant::now() + MAX_FIRST_CALL_WAIT);
     }
 }
 
-/// The answer that is there; `None` where the asking process ended without one.
-fn received(from: &OwnedFd) -> Option<(Answer, Option<OwnedFd>)> {
+/// Receives the answer; `None` if the asking process ended without one.
+fn receive_answer(from: &OwnedFd) -> Option<(Answer, Option<OwnedFd>)> {
     let mut buffer = [0; ANSWER_BYTES];
     let mut received = socket::receive(from, &mut buffer, PacketWait::No).ok()?;
     let answer: Answer = report::decode(buffer.get(..received.bytes)?).ok()?;
     let directory = received.fds.first_mut().and_then(Option::take);
-    // A hold is claimed with the directory only.
+    // A scope only counts if its directory is attached.
     match (&answer.scope, &directory) {
         (ScopeResult::Granted { .. }, Some(_)) => Some((answer, directory)),
         (ScopeResult::Refused { .. }, None) => Some((answer, None)),

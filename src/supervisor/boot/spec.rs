@@ -1,4 +1,4 @@
-//! The decisions of the operator before any call, as the supervisor is started with it.
+//! The operator's decisions with which the supervisor is started.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::cells::caps::Caps;
 use crate::rootfs::granted::Granted;
 use crate::rootfs::sockets::Socket;
 
-/// Everything the supervisor will ever know: decided by the operator, before any call.
+/// Everything the supervisor is configured with: decided by the operator, before any call.
 #[derive(Debug, Clone)]
 pub struct Spec {
     pub profiles: Vec<Profile>,
-    /// Sets of host directories for `/workspace` and beside it; a job names a set by its index.
+    /// Sets of host directories, for `/workspace` and other paths; a job names a set by its index.
     pub granted: Vec<Vec<Granted>>,
-    /// Sockets for the profiles that take them.
+    /// Granted sockets, for the profiles that use them.
     pub sockets: Vec<Socket>,
     pub caps: Caps,
     pub ids: IdRange,
-    /// Request for host ids of their own for an ordinary user's cells.
+    /// Request for separate host ids for an ordinary user's cells.
     pub own_ids: OwnIds,
-    /// By what cells are held.
+    /// Isolation tier: which mechanisms confine cells.
     pub tier: Tier,
-    /// Request for a scope where no control group can be had without one.
+    /// Request for a scope, if no control group is available without one.
     pub scope: Wish,
-    /// File in which inits record the paths that commands name: only for `profile learn`.
+    /// File in which inits record the paths that commands name; only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
-    /// Profile and workspace of the one call that comes at once: its cell builds itself while the supervisor
-    /// greets the front end. `None` where calls come when they like.
+    /// Profile and workspace of a call that follows at once: its cell is built while the supervisor
+    /// reports to the front end. `None` if calls may come at any time.
     pub first: Option<(ProfileName, Workspace)>,
 }

@@ -1,4 +1,4 @@
-//! Main's side of starting the supervisor: the clone, the maps, the link.
+//! Starts the supervisor from main: the clone, the maps, the link.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::WaitPidFlag;
 
 use super::enter::{self, GoSignal};
-use super::error::{OPEN_FILES_LEAST, StartError};
+use super::error::{MIN_OPEN_FILES, StartError};
 use super::host::{self, Identity};
 use super::inherited::{Inherited, Prepared};
 use super::requirements::core_handler;
@@ -32,12 +32,12 @@ use sys::fork::fork;
 use sys::process::{self, ArgumentPages, Side};
 use sys::{signals, socket};
 
-/// A supervisor on its way up. Its first frame on the link says whether it came up.
+/// A starting supervisor. Its first frame on the link says whether it came up.
 #[derive(Debug)]
 pub struct Started {
     /// The front end's end of the link.
     pub link: OwnedFd,
-    /// Kept for as long as the front end lives: as root it holds the instance's lock.
+    /// Kept as long as the front end lives: for root it holds the instance's lock.
     pub held: HeldResources,
 }
 
@@ -48,45 +48,47 @@ pub struct HeldResources {
     _pidfd: OwnedFd,
 }
 
-/// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
-/// below the root of its own (cgroups(7)), and the cells' groups are beside the supervisor's. Each
-/// cell has one. And not that of the network, which takes as long as all the others: the child makes
-/// it, first of all, while main goes on (`boot`).
+/// Without a cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process can only
+/// move others below the root of its cgroup namespace (cgroups(7)), and the cells' groups are
+/// siblings of the supervisor's. Each cell has its own cgroup namespace. Without a network
+/// namespace too, which takes as long as all the others: the child makes it as its first step,
+/// while main continues (`boot`).
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
-/// Starts the supervisor. Call it from `main`, before any thread, runtime or secret exists.
+/// Starts the supervisor. Must be called from `main`, before any thread, runtime or secret exists.
 ///
 /// # Errors
-/// What stands in the way; a step that fails later arrives as the first frame on the link.
+/// The reason why it cannot start. A later failure arrives as the first frame on the link.
 pub fn start(spec: Spec) -> Result<Started, StartError> {
-    start_beside(spec, |_, _| Ok(None))
+    start_with_gateway(spec, |_, _| Ok(None))
 }
 
-/// Starts as [`start`] does, after a gateway. `gateway` is given the host id that this instance has for it,
-/// as root, and the profiles, whose cells may have to trust it. It returns the supervisor's end of the link.
+/// Starts like [`start`], after a gateway. `gateway` gets the host id for the gateway, if root
+/// starts this instance, and the profiles, whose cells may have to trust it. It returns the
+/// supervisor's end of the link.
 ///
 /// # Errors
-/// As of [`start`]; what `gateway` says.
-pub fn start_beside(
+/// Those of [`start`], and the errors of `gateway`.
+pub fn start_with_gateway(
     mut spec: Spec,
     gateway: impl FnOnce(Option<u32>, &mut [Profile]) -> Result<Option<OwnedFd>, String>,
 ) -> Result<Started, StartError> {
     let identity = identity(&spec)?;
-    // First: nothing of the supervisor's is in it.
+    // First: the gateway inherits nothing of the supervisor.
     let gateway =
         gateway(identity.gateway_id(), &mut spec.profiles).map_err(StartError::Gateway)?;
     let (link, theirs) = packets().map_err(StartError::Link)?;
     let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
-    let looked = grants::look(&spec.granted, spec.tier)?;
-    let (cgroups, scope, asking) = held(&spec, &identity).map_err(StartError::Link)?;
+    let guarded = grants::look(&spec.granted, spec.tier)?;
+    let (cgroups, scope, asking) = control_groups(&spec, &identity).map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,
-        grants: key_grants(&spec, &looked, &identity)?,
+        grants: key_grants(&spec, &guarded, &identity)?,
         profiles: spec.profiles,
         record: spec.record,
         gateway: gateway.map(Arc::new),
@@ -98,26 +100,27 @@ pub fn start_beside(
         scope,
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
         ids: Ids::All(identity.cells()),
-        own_ids: identity.own_ids()?,
+        cell_ids: identity.cell_ids()?,
         clocks: Clocks::Host,
         cores: core_handler(),
         bare,
     };
     match cloned(spec.tier).map_err(StartError::Clone)? {
         Side::Child => {
-            // Main's ends of both pairs are this process's too: they go, or it would never see
-            // main's death as the end of the link. Nor is a file of the host held, but by a mount.
+            // This process has copies of main's ends of both pairs. They must be closed, or it
+            // would not see main's death as the end of the link. The granted sockets are closed
+            // too: from here on only mounts hold files of the host.
             drop((link, go, spec.sockets, asking));
             enter::run(inherited, GoSignal { wait })
         }
         Side::Parent(child) => {
-            place(spec.tier, &inherited.cgroups, &identity, child.pid)?;
+            place_supervisor(spec.tier, &inherited.cgroups, &identity, child.pid)?;
             match mapper(&identity).map_err(StartError::Clone)? {
                 Some(Side::Child) => {
-                    // Each of the two must see the other's end of the link close.
+                    // Each of the two processes must see the other close the link.
                     drop((link, inherited.link, inherited.scope, asking, inherited.gateway));
-                    let told = admit(child.pid, spec.tier, &identity, &go);
-                    process::exit_now(i32::from(told.is_err()));
+                    let admitted = admit(child.pid, spec.tier, &identity, &go);
+                    process::exit_now(i32::from(admitted.is_err()));
                 }
                 Some(Side::Parent(_)) => {}
                 None => admit(child.pid, spec.tier, &identity, &go)?,
@@ -125,7 +128,8 @@ pub fn start_beside(
             if let Some(asking) = asking {
                 asking.start(child.pid);
             }
-            // Not freed: the two processes share these pages, and to write to one is to copy it.
+            // Leaked on purpose: the two processes share these pages, and freeing would write to
+            // them and copy them.
             std::mem::forget(inherited.profiles);
             Ok(Started { link, held: HeldResources { _identity: identity, _pidfd: child.pidfd } })
         }
@@ -140,8 +144,13 @@ fn cloned(tier: Tier) -> Result<Side, Errno> {
     }
 }
 
-/// Puts the supervisor beside the control groups of its cells.
-fn place(tier: Tier, cgroups: &Parent, identity: &Identity, pid: i32) -> Result<(), StartError> {
+/// Moves the supervisor to the parent of its cells' control groups.
+fn place_supervisor(
+    tier: Tier,
+    cgroups: &Parent,
+    identity: &Identity,
+    pid: i32,
+) -> Result<(), StartError> {
     if tier == Tier::Bare {
         return Ok(());
     }
@@ -149,35 +158,41 @@ fn place(tier: Tier, cgroups: &Parent, identity: &Identity, pid: i32) -> Result<
         .map_err(|error| StartError::Maps(cell::errno_of(&error)))
 }
 
-/// Checks that this process can start a supervisor, and finds out whose ids there are.
+/// Checks that this process can start a supervisor, and determines the ids to use.
 fn identity(spec: &Spec) -> Result<Identity, StartError> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(StartError::NoProc)?.count();
     if threads != 1 {
         return Err(StartError::Threads { threads });
     }
-    // The parent of this process may have left others: with SIGCHLD ignored, no end of a cell would show.
+    // The parent may have changed signal dispositions: with SIGCHLD ignored, ends of cells would go
+    // unnoticed.
     signals::usual_signals().map_err(StartError::Signals)?;
-    // Before any process is made, which has it then: the supervisor's filter lets nobody set it.
+    // Before any process is made, which inherits it: the supervisor's filter forbids changing it
+    // later.
     cell::limits::no_core_dumps().map_err(StartError::CoreLimit)?;
-    // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
-    let most = rlimit::increase_nofile_limit(u64::MAX)
+    // Every cell needs descriptors, also while they are in flight over the link; the soft limit
+    // only exists for select(2).
+    let limit = rlimit::increase_nofile_limit(u64::MAX)
         .map_err(|error| StartError::Link(cell::errno_of(&error)))?;
-    if most < OPEN_FILES_LEAST {
-        return Err(StartError::OpenFiles { most });
+    if limit < MIN_OPEN_FILES {
+        return Err(StartError::OpenFiles { limit });
     }
     let identity = Identity::find(spec.ids)?;
     Ok(match spec.tier {
         Tier::Full => {
             let identity = identity.for_grants(spec.granted.iter().flatten())?;
-            identity.with_own_ids(spec.own_ids, spec.caps.cells)
+            identity.with_subordinate_ids(spec.own_ids, spec.caps.cells)
         }
         Tier::Bare => identity,
     })
 }
 
-/// The control groups that can be had at once, and who asks for a scope where there are none: root has groups of its
-/// own, and the lower tier uses none.
-fn held(spec: &Spec, identity: &Identity) -> Result<(Parent, Pending, Option<Asking>), Errno> {
+/// Returns the control groups that are available at once. If there are none, returns also the
+/// request for a scope: root needs none, and the lower tier uses none.
+fn control_groups(
+    spec: &Spec,
+    identity: &Identity,
+) -> Result<(Parent, Pending, Option<Asking>), Errno> {
     let cgroups = match spec.tier {
         Tier::Full => host::cgroups(identity),
         Tier::Bare => Parent::None,
@@ -189,31 +204,31 @@ fn held(spec: &Spec, identity: &Identity) -> Result<(Parent, Pending, Option<Ask
     Ok((cgroups, scope, asking))
 }
 
-/// Prepares the resources of the tier without namespaces: a directory, and as root an id that nobody has.
+/// Prepares the tier without namespaces: a directory, and for root an id that no other process has.
 fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartError> {
     if tier == Tier::Full {
         return Ok(None);
     }
-    let made =
+    let directory =
         tempfile::Builder::new().prefix("cofferdam-").tempdir().map_err(StartError::Store)?;
     let id = match identity {
         Identity::Ordinary { .. } => None,
         Identity::Root(instance) => Some(instance.first),
     };
-    std::os::unix::fs::chown(made.path(), id, id).map_err(StartError::Store)?;
+    std::os::unix::fs::chown(directory.path(), id, id).map_err(StartError::Store)?;
     // Removed by the supervisor's sweeper.
-    let store = made.keep().to_string_lossy().into_owned();
+    let store = directory.keep().to_string_lossy().into_owned();
     Ok(Some(Prepared { store, id }))
 }
 
-/// Forks a child that has newuidmap(1) write the supervisor's maps while main goes on; `None` where main
-/// writes them itself. Nobody waits for it: it collects itself.
+/// Forks a child in which newuidmap(1) writes the supervisor's maps while main continues; `None` if
+/// main writes them itself. The child is not waited for: the kernel reaps it.
 fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
-    let Identity::Ordinary { own: Some(_), .. } = identity else { return Ok(None) };
+    let Identity::Ordinary { block: Some(_), .. } = identity else { return Ok(None) };
     let side = fork()?;
     if let Side::Parent(child) = &side {
         signals::forget_children()?;
-        // In case it ended before that.
+        // In case it ended before SIGCHLD was ignored.
         let pid = nix::unistd::Pid::from_raw(child.pid);
         match nix::sys::wait::waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
             Ok(_) | Err(Errno::ECHILD) => {}
@@ -223,19 +238,19 @@ fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
     Ok(Some(side))
 }
 
-/// Maps the supervisor's ids and tells it.
+/// Writes the supervisor's maps and sends it the go signal.
 fn admit(pid: i32, tier: Tier, identity: &Identity, go: &OwnedFd) -> Result<(), StartError> {
-    let word = match tier {
+    let message = match tier {
         Tier::Full => map(pid, identity).map_err(StartError::Maps)?,
-        Tier::Bare => enter::OPERATORS,
+        Tier::Bare => enter::OPERATOR_IDS,
     };
-    socket::send(go, word, &[]).map_err(StartError::Link)
+    socket::send(go, message, &[]).map_err(StartError::Link)
 }
 
-/// Writes the supervisor's maps. Returns what it is to be told: which ids it has.
+/// Writes the supervisor's maps. Returns the message that says which ids it has.
 fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
-    let [uids_there, gids_there] = match identity {
-        Identity::Ordinary { uid, gid, own: Some(block) } => {
+    let [uids_written, gids_written] = match identity {
+        Identity::Ordinary { uid, gid, block: Some(block) } => {
             Mapping::start(block, pid, [*uid, *gid]).finish()
         }
         Identity::Ordinary { .. } | Identity::Root(_) => [false, false],
@@ -243,26 +258,27 @@ fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
     let [uids, gids] = identity.maps();
-    if !gids_there {
+    if !gids_written {
         if identity.supplementary() == Supplementary::Kept {
-            // Without this an ordinary user may not write a gid map (user_namespaces(7)).
+            // Required before an ordinary user may write a gid map (user_namespaces(7)).
             write_map(process.as_fd(), "setgroups", "deny")?;
         }
         write_map(process.as_fd(), "gid_map", &gids)?;
     }
-    if !uids_there {
+    if !uids_written {
         write_map(process.as_fd(), "uid_map", &uids)?;
     }
-    Ok(if uids_there && gids_there { enter::OWN } else { enter::OPERATORS })
+    Ok(if uids_written && gids_written { enter::CELL_IDS } else { enter::OPERATOR_IDS })
 }
 
-/// For each profile what its keys have: one without a grant, and one for each that it shows.
+/// Returns the grants of each profile's keys: one key without a grant, and one for each granted set
+/// that the profile shows.
 fn key_grants(
     spec: &Spec,
-    looked: &[Vec<Rc<GuardedPaths>>],
+    guarded: &[Vec<Rc<GuardedPaths>>],
     identity: &Identity,
 ) -> Result<Vec<Vec<KeyGrant>>, StartError> {
-    // Mounts by id are for cells that have mounts.
+    // Id-mapped mounts only exist for cells with mounts.
     let cells = if spec.tier == Tier::Full { spec.caps.cells } else { 0 };
     let ids = identity.slot_ids(cells);
     let key = |profile: &Profile, workspace, directories| -> Result<KeyGrant, StartError> {
@@ -272,8 +288,8 @@ fn key_grants(
     let of_profile = |profile: &Profile| {
         let mut keys = vec![key(profile, Workspace::Fresh, Vec::new())?];
         if profile.workspace {
-            for ((granted, looked), index) in spec.granted.iter().zip(looked).zip(0..) {
-                let directories = grants::grants(granted, looked, ids)?;
+            for ((granted, guarded), index) in spec.granted.iter().zip(guarded).zip(0..) {
+                let directories = grants::grants(granted, guarded, ids)?;
                 keys.push(key(profile, Workspace::Granted(GrantId(index)), directories)?);
             }
         }

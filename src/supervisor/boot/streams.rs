@@ -1,4 +1,4 @@
-//! The operator's streams, which no cell gets.
+//! Replaces the operator's streams, which no cell may inherit.
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -6,8 +6,8 @@ use nix::sys::stat::Mode;
 
 use sys::process;
 
-/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. Lines that are logged from
-/// here on goes over the link.
+/// Puts /dev/null on the three streams, which cells and their inits inherit. Log lines are sent
+/// over the link from here on.
 pub(crate) fn silence() -> Result<(), Errno> {
     model::log::keep();
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! Claims about ranges of subuid(5).
+//! Tests of ranges in subuid(5).
 
 use super::*;
 
@@ -7,24 +7,24 @@ const TABLE: &str = "# a comment\nother:100000:65536\nme:300000:4096\n1000:50000
 
 #[test]
 fn the_longest_range_is_taken_by_name_or_by_number() {
-    let of = |uid, name| Range::parse(TABLE, uid, name);
+    let parse = |uid, name| Range::parse(TABLE, uid, name);
     let range = |first, count| Some(Range { first, count });
-    assert_eq!(of(1000, Some("me")), range(500_000, 8192));
-    assert_eq!(of(999, Some("me")), range(300_000, 4096));
-    assert_eq!(of(1000, None), range(500_000, 8192));
-    assert_eq!(of(999, None), None);
-    assert_eq!(of(1, Some("othe")), None);
+    assert_eq!(parse(1000, Some("me")), range(500_000, 8192));
+    assert_eq!(parse(999, Some("me")), range(300_000, 4096));
+    assert_eq!(parse(1000, None), range(500_000, 8192));
+    assert_eq!(parse(999, None), None);
+    assert_eq!(parse(1, Some("othe")), None);
 }
 
 #[test]
-fn a_range_that_is_too_short_or_has_root_in_it_is_none() {
+fn a_range_that_is_too_short_or_contains_root_is_refused() {
     assert_eq!(Range::parse("me:100000:1023", 5, Some("me")), None);
     assert_eq!(Range::parse("me:0:65536", 5, Some("me")), None);
     assert!(Range::parse("me:100000:1024", 5, Some("me")).is_some());
 }
 
 #[test]
-fn blocks_lie_at_the_end_beside_each_other_and_within() {
+fn blocks_are_adjacent_and_counted_from_the_end_of_the_range() {
     let range = Range { first: 100_000, count: 3000 };
     assert_eq!(range.block(0), Some(101_976));
     assert_eq!(range.block(1), Some(100_952));
@@ -33,13 +33,13 @@ fn blocks_lie_at_the_end_beside_each_other_and_within() {
 }
 
 #[test]
-fn a_block_is_locked_for_others_until_it_is_let_go() -> std::io::Result<()> {
-    let place = tempfile::tempdir()?;
-    let first = lock(place.path(), 7)?;
+fn a_locked_block_is_unavailable_until_it_is_released() -> std::io::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let first = lock(directory.path(), 7)?;
     assert!(first.is_some());
-    assert!(lock(place.path(), 7)?.is_none());
-    assert!(lock(place.path(), 8)?.is_some());
+    assert!(lock(directory.path(), 7)?.is_none());
+    assert!(lock(directory.path(), 8)?.is_some());
     drop(first);
-    assert!(lock(place.path(), 7)?.is_some());
+    assert!(lock(directory.path(), 7)?.is_some());
     Ok(())
 }

@@ -1,14 +1,14 @@
-//! The few D-Bus messages that asking for a scope takes: written, and read within bounds.
+//! Writes and parses the few D-Bus messages that are needed to ask for a scope.
 //!
-//! Little-endian only, as every machine is that cofferdam is built for: a peer that answers otherwise is refused.
-//! By hand, as nine tenths of a D-Bus library would be a reader of types that never come here.
+//! Little-endian only, like all supported machines; other answers are refused. Written by hand,
+//! because nine tenths of a D-Bus library would parse types that never occur here.
 
-/// The longest message that is read: the manager's signals are some kilobytes.
+/// Maximum length of a message that is read: signals of the manager have some kilobytes.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// Bytes of a header before its fields, the length of these included.
-const FIXED: usize = 16;
+/// Bytes of a header before its fields, including their length.
+const FIXED_HEADER_BYTES: usize = 16;
 
-/// Types of messages (D-Bus specification, "Message Format").
+/// Message types (D-Bus specification, "Message Format").
 pub(crate) const CALL: u8 = 1;
 pub(crate) const ERROR: u8 = 3;
 pub(crate) const SIGNAL: u8 = 4;
@@ -24,11 +24,11 @@ mod field {
     pub(crate) const SIGNATURE: u8 = 8;
 }
 
-/// Bytes that are no D-Bus message.
+/// The bytes are not a D-Bus message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Values in the wire format, each aligned as its type demands.
+/// Writes values in the wire format, each aligned as its type requires.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -46,18 +46,18 @@ impl Writer {
         self.0.extend(value.to_le_bytes());
     }
 
-    /// A `t`.
+    /// Writes a `t`.
     pub(crate) fn long(&mut self, value: u64) {
         self.align(8);
         self.0.extend(value.to_le_bytes());
     }
 
-    /// A length: no text of ours comes near the most that a word holds.
+    /// Writes a length: no text written here comes close to the maximum.
     fn length(&mut self, length: usize) {
         self.word(u32::try_from(length).unwrap_or(u32::MAX));
     }
 
-    /// A string or an object path.
+    /// Writes a string or an object path.
     pub(crate) fn text(&mut self, text: &str) {
         self.length(text.len());
         self.0.extend(text.as_bytes());
@@ -70,8 +70,8 @@ impl Writer {
         self.byte(0);
     }
 
-    /// An array of elements that begin at a multiple of `align`; its length does not count the gap before
-    /// the first.
+    /// Writes an array whose elements are aligned to `align`; its length does not include the
+    /// padding before the first element.
     pub(crate) fn array(&mut self, align: usize, elements: impl FnOnce(&mut Self)) {
         self.word(0);
         let length_at = self.0.len() - 4;
@@ -79,19 +79,19 @@ impl Writer {
         let first = self.0.len();
         elements(self);
         let length = u32::try_from(self.0.len() - first).unwrap_or(u32::MAX);
-        if let Some(place) = self.0.get_mut(length_at..length_at + 4) {
-            place.copy_from_slice(&length.to_le_bytes());
+        if let Some(field) = self.0.get_mut(length_at..length_at + 4) {
+            field.copy_from_slice(&length.to_le_bytes());
         }
     }
 
-    /// A structure, which begins at a multiple of eight.
+    /// Writes a structure, which is aligned to eight bytes.
     pub(crate) fn structure(&mut self, members: impl FnOnce(&mut Self)) {
         self.align(8);
         members(self);
     }
 }
 
-/// A method and where it is.
+/// A method and its address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Method<'a> {
     pub destination: &'a str,
@@ -100,7 +100,7 @@ pub(crate) struct Method<'a> {
     pub name: &'a str,
 }
 
-/// A method call with `body`, whose types are `signature`.
+/// Builds a method call with `body`, whose types are given by `signature`.
 pub(crate) fn call(serial: u32, method: &Method<'_>, signature: &str, body: &Writer) -> Vec<u8> {
     let mut message = Writer::default();
     for byte in [b'l', CALL, 0, 1] {
@@ -135,11 +135,11 @@ pub(crate) fn call(serial: u32, method: &Method<'_>, signature: &str, body: &Wri
     message.0
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub kind: u8,
-    /// The serial of the call that it answers; 0 where it answers none.
+    /// Serial of the call that the message answers; 0 if it answers no call.
     pub answers: u32,
     pub member: &'a str,
     pub error: &'a str,
@@ -147,10 +147,10 @@ pub(crate) struct Message<'a> {
     body: &'a [u8],
 }
 
-/// The length of the message that begins here; `None` while too little of it has come to tell.
+/// Returns the length of the message that begins here; `None` while too few bytes have arrived.
 ///
 /// # Errors
-/// When no message begins like this, or it is longer than any that is read here.
+/// The bytes are not the start of a message, or it is longer than allowed.
 pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let mut head = Reader { bytes, at: 0 };
     let Some(start) = bytes.get(..4) else { return Ok(None) };
@@ -164,25 +164,25 @@ pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let size = |length: u32| usize::try_from(length).ok().filter(|length| *length <= MESSAGE_BYTES);
     let body = size(body).ok_or(Malformed)?;
     let fields = size(fields).ok_or(Malformed)?;
-    let whole = (FIXED + fields).next_multiple_of(8) + body;
+    let whole = (FIXED_HEADER_BYTES + fields).next_multiple_of(8) + body;
     if whole > MESSAGE_BYTES { Err(Malformed) } else { Ok(Some(whole)) }
 }
 
 impl<'a> Message<'a> {
-    /// Reads the message that `bytes` are, neither more nor less.
+    /// Parses a message that consists of exactly `bytes`.
     ///
     /// # Errors
-    /// When they are none.
+    /// The bytes are not a complete message.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
         if length(bytes)? != Some(bytes.len()) {
             return Err(Malformed);
         }
-        Self::parsed(bytes).ok_or(Malformed)
+        Self::parse(bytes).ok_or(Malformed)
     }
 
-    fn parsed(bytes: &'a [u8]) -> Option<Self> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader { bytes, at: 12 };
-        let end = FIXED.checked_add(usize::try_from(reader.word()?).ok()?)?;
+        let end = FIXED_HEADER_BYTES.checked_add(usize::try_from(reader.word()?).ok()?)?;
         let mut message = Self {
             kind: *bytes.get(1)?,
             answers: 0,
@@ -209,13 +209,13 @@ impl<'a> Message<'a> {
         Some(message)
     }
 
-    /// Reads its body.
+    /// Returns a reader of the body.
     pub(crate) fn body(&self) -> Reader<'a> {
         Reader { bytes: self.body, at: 0 }
     }
 }
 
-/// Values in the wire format; `None` where the bytes end too early or are no such value.
+/// Reads values in the wire format; `None` if the bytes end too early or are invalid.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         (self.byte()? == 0).then_some(text)
     }
 
-    /// A string or an object path.
+    /// Reads a string or an object path.
     pub(crate) fn text(&mut self) -> Option<&'a str> {
         let length = usize::try_from(self.word()?).ok()?;
         self.terminated(length)

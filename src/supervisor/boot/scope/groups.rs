@@ -1,4 +1,5 @@
-//! The control groups of a scope: what its unit's limits are, and how the groups of cells come below it.
+//! The control groups of a scope: the limits of the current unit, and the layout of the cells'
+//! groups.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -14,21 +15,22 @@ use model::outcome::in_words;
 /// Mount point of version 2.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The narrowest limits of a unit and of all that it is in, as systemd's properties have them; `None` where
-/// there is none. A process that goes into a scope leaves its unit, and must not leave these.
+/// The tightest limits of a unit and its ancestors, as systemd properties; `None` if there is no
+/// limit. A process that enters a scope leaves its unit, and must not escape these limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UnitLimits {
     pub memory_max: Option<u64>,
     pub memory_high: Option<u64>,
     pub swap_max: Option<u64>,
     pub tasks_max: Option<u64>,
-    /// Microseconds of processor time a second.
+    /// Microseconds of processor time per second.
     pub cpu_quota: Option<u64>,
 }
 
 impl UnitLimits {
-    /// Reads those of the group at `path`, as `/proc/self/cgroup` has it, below the mount `root`.
-    pub(crate) fn of(root: &Path, path: &str) -> Self {
+    /// Reads the limits of the group at `path`, in the form of `/proc/self/cgroup`, below the mount
+    /// `root`.
+    pub(crate) fn read(root: &Path, path: &str) -> Self {
         let mut limits = Self::default();
         let relative = Path::new(path.trim_start_matches('/'));
         if relative.components().any(|part| part == Component::ParentDir) {
@@ -44,13 +46,13 @@ impl UnitLimits {
         let read = |file: &str| fs::read_to_string(group.join(file)).ok();
         // "max", or bytes.
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
-        let least = |held: &mut Option<u64>, found: Option<u64>| {
-            *held = held.iter().copied().chain(found).min();
+        let tighten = |limit: &mut Option<u64>, other: Option<u64>| {
+            *limit = limit.iter().copied().chain(other).min();
         };
-        least(&mut self.memory_max, number("memory.max"));
-        least(&mut self.memory_high, number("memory.high"));
-        least(&mut self.swap_max, number("memory.swap.max"));
-        least(&mut self.tasks_max, number("pids.max"));
+        tighten(&mut self.memory_max, number("memory.max"));
+        tighten(&mut self.memory_high, number("memory.high"));
+        tighten(&mut self.swap_max, number("memory.swap.max"));
+        tighten(&mut self.tasks_max, number("pids.max"));
         let quota = read("cpu.max").and_then(|text| {
             let mut words = text.split_ascii_whitespace();
             let quota = words.next()?;
@@ -59,10 +61,10 @@ impl UnitLimits {
             let period = period.parse::<u64>().ok()?;
             quota.checked_mul(1_000_000)?.checked_div(period)
         });
-        least(&mut self.cpu_quota, quota);
+        tighten(&mut self.cpu_quota, quota);
     }
 
-    /// The properties that set them, all of the type `t`.
+    /// Returns the properties that set the limits; all have the type `t`.
     pub(crate) fn properties(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("MemoryMax", self.memory_max),
@@ -76,15 +78,16 @@ impl UnitLimits {
     }
 }
 
-/// Makes room for the groups of cells in the scope `unit`, in which the process `pid` is: that goes into a leaf,
-/// as a group with processes in it gives no controller to its children (cgroups(7)).
+/// Prepares the scope `unit` for the groups of cells. The process `pid` is in the scope and moves
+/// into a leaf, because a group with processes cannot enable controllers for its children
+/// (cgroups(7)).
 ///
 /// # Errors
-/// What stands in the way, in words.
+/// The reason why it cannot be prepared, for people.
 pub(crate) fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, ProcessorShares), String> {
     let table = fs::read_to_string(format!("/proc/{pid}/cgroup"));
     let table = table.map_err(|error| format!("its group cannot be read: {}", in_words(&error)))?;
-    // Looked at, whatever the manager said: nothing is written in a group that is not ours.
+    // Checked despite the manager's answer: a group that is not ours must not be written to.
     let path = table.lines().find_map(|line| line.strip_prefix("0::/"));
     let path = path.filter(|path| path.rsplit('/').next() == Some(unit));
     let scope = Path::new(ROOT).join(path.ok_or("the supervisor is not in its scope")?);
@@ -101,14 +104,14 @@ pub(crate) fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, ProcessorShares)
     Ok((directory, processors))
 }
 
-/// Returns whether version 2 is what is mounted, with the controller of memory.
+/// Returns true if version 2 is mounted with the memory controller.
 pub(crate) fn unified() -> bool {
     fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
         .is_ok_and(|text| text.split_ascii_whitespace().any(|name| name == "memory"))
 }
 
-/// The limits of the unit that this process is in.
+/// Returns the limits of the unit of this process.
 pub(crate) fn own_limits() -> UnitLimits {
-    let own = own_cgroup("");
-    own.map(|path| UnitLimits::of(Path::new(ROOT), &path)).unwrap_or_default()
+    let group = own_cgroup("");
+    group.map(|path| UnitLimits::read(Path::new(ROOT), &path)).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
-//! The talk with the user's service manager: one request for a transient scope, and how it ended.
+//! Asks the user's service manager for a transient scope, and waits for the result.
 //!
-//! Over `$XDG_RUNTIME_DIR/systemd/private`, where the manager listens itself, and else over the user's bus. All
-//! is sent at once, as sd-bus does: the answer takes one turn. Reading is bounded, in bytes and in time.
+//! Uses the manager's private socket `$XDG_RUNTIME_DIR/systemd/private`, otherwise the user's bus.
+//! All requests are sent at once, like sd-bus does, so that there is one round trip. Reading is
+//! limited in bytes and time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -19,22 +20,22 @@ use nix::unistd::geteuid;
 use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 
-/// The address of a manager, and the protocol there.
+/// A manager's address and its protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Manager {
-    /// Its own socket: no bus between.
+    /// The manager's private socket, without a bus.
     Direct(PathBuf),
     /// The user's bus.
     Bus(PathBuf),
 }
 
-/// A request for a scope of this name with one process in it.
+/// A request for a scope with this name and one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     pub unit: String,
-    /// As the manager's pid namespace has it.
+    /// Pid in the manager's pid namespace.
     pub pid: u32,
-    /// Limits of the unit that asks, which its cells must not leave behind.
+    /// Limits of the requesting unit, which the cells must not escape.
     pub limits: UnitLimits,
 }
 
@@ -63,20 +64,21 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// Bytes that a manager may send before its answer: signals of other units come in between.
-const MOST_BYTES: usize = 1 << 20;
-/// Bytes of the line that answers an authentication.
-const LINE_BYTES: usize = 512;
-/// Characters of a reason that are told.
-const REASON: usize = 200;
+/// Maximum bytes that a manager may send before its answer: signals of other units may come first.
+const MAX_BYTES: usize = 1 << 20;
+/// Maximum bytes of the line that answers the authentication.
+const MAX_LINE_BYTES: usize = 512;
+/// Maximum characters of a reported reason.
+const MAX_REASON_CHARS: usize = 200;
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const BUS: &str = "org.freedesktop.DBus";
-/// The serial of the one call whose answer counts.
+/// Serial of the only call whose answer matters.
 const START: u32 = 3;
 
 impl Manager {
-    /// Finds the manager of this user by `$XDG_RUNTIME_DIR`, else where pam_systemd would put that.
+    /// Finds the user's manager by `$XDG_RUNTIME_DIR`, otherwise in the directory that pam_systemd
+    /// uses.
     pub(crate) fn find(runtime: Option<&Path>) -> Option<Self> {
         let usual = || PathBuf::from(format!("/run/user/{}", geteuid()));
         let directory =
@@ -90,30 +92,30 @@ impl Manager {
         }
     }
 
-    /// Asks for the scope and returns when the process is in it.
+    /// Asks for the scope, and returns once the process is in it.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why it is not.
     pub(crate) fn ask(&self, request: &Request, deadline: Instant) -> Result<(), Refusal> {
         let (Self::Direct(path) | Self::Bus(path)) = self;
-        let mut stream = connected(path, deadline)?;
+        let mut stream = open_stream(path, deadline)?;
         check_peer(&stream)?;
-        let sent = stream.write_all(&self.opening(request));
-        sent.map_err(|error| of_io(&error))?;
-        let mut talk = Talk { stream, deadline, bytes: Vec::new(), read: 0 };
-        talk.authenticated()?;
+        let written = stream.write_all(&self.opening(request));
+        written.map_err(|error| refusal_of(&error))?;
+        let mut connection = Connection { stream, deadline, bytes: Vec::new(), read: 0 };
+        connection.read_authentication()?;
         loop {
-            let length = talk.message()?;
-            let bytes = talk.bytes.get(..length).unwrap_or_default();
+            let length = connection.read_message()?;
+            let bytes = connection.bytes.get(..length).unwrap_or_default();
             let outcome = judge(&Message::read(bytes)?, &request.unit);
-            talk.bytes.drain(..length);
+            connection.bytes.drain(..length);
             if let Some(outcome) = outcome {
                 return outcome;
             }
         }
     }
 
-    /// All that is said: who we are, and the request.
+    /// Returns everything that is sent: the authentication and the request.
     fn opening(&self, request: &Request) -> Vec<u8> {
         let id: String =
             geteuid().to_string().bytes().map(|digit| format!("{digit:02x}")).collect();
@@ -143,11 +145,11 @@ impl Manager {
     }
 }
 
-/// The arguments of `StartTransientUnit` (org.freedesktop.systemd1(5)).
+/// Encodes the arguments of `StartTransientUnit` (org.freedesktop.systemd1(5)).
 fn body(request: &Request) -> Writer {
     let mut body = Writer::default();
     body.text(&request.unit);
-    // Another unit of this name is never touched.
+    // Fail if a unit with this name exists.
     body.text("fail");
     body.array(8, |properties| {
         let mut property = |name: &str, kind: &str, value: &dyn Fn(&mut Writer)| {
@@ -159,14 +161,15 @@ fn body(request: &Request) -> Writer {
         };
         property("Description", "s", &|one| one.text("cells of cofferdam"));
         property("PIDs", "au", &|one| one.array(4, |pids| pids.word(request.pid)));
-        // Where managers put a user's programs by default since systemd 247: older ones would put it at the top, past
-        // the limits and weights that the user has set on the slice (systemd.special(7)).
+        // The default slice for a user's programs since systemd 247. Older managers would use the
+        // root slice, without the limits and weights that the user has set on this one
+        // (systemd.special(7)).
         property("Slice", "s", &|one| one.text("app.slice"));
         property("Delegate", "b", &|one| one.word(1));
-        // Nothing of it is left when it fails, either.
+        // Remove the unit even if it failed.
         property("CollectMode", "s", &|one| one.text("inactive-or-failed"));
-        // A supervisor is the init of its namespace, to which SIGTERM does nothing: whoever stops the
-        // scope, or logs out, need not wait for that.
+        // A supervisor is the init of its pid namespace and ignores SIGTERM: stopping the scope or
+        // logging out must not wait for it.
         property("KillSignal", "i", &|one| one.word(9));
         for (name, value) in request.limits.properties() {
             property(name, "t", &|one| one.long(value));
@@ -177,14 +180,14 @@ fn body(request: &Request) -> Writer {
     body
 }
 
-/// The outcome that a message tells, if it is about our request at all.
+/// Interprets a message; `None` if it does not concern the request.
 fn judge(message: &Message<'_>, unit: &str) -> Option<Result<(), Refusal>> {
     match message.kind {
-        // Of Hello, AddMatch or the request: without any of them there is no scope.
+        // Answers Hello, AddMatch or the request: if any of them fails, there is no scope.
         dbus::ERROR => {
             let text = message.signature.starts_with('s').then(|| message.body().text()).flatten();
-            let why = text.filter(|text| !text.is_empty()).unwrap_or(message.error);
-            Some(Err(Refusal::Refused(shown(why))))
+            let reason = text.filter(|text| !text.is_empty()).unwrap_or(message.error);
+            Some(Err(Refusal::Refused(shown(reason))))
         }
         dbus::SIGNAL if message.member == "JobRemoved" && message.signature == "uoss" => {
             let mut body = message.body();
@@ -194,7 +197,7 @@ fn judge(message: &Message<'_>, unit: &str) -> Option<Result<(), Refusal>> {
                 .and_then(|_job| Some((body.text()?, body.text()?)));
             match read {
                 None => Some(Err(Refusal::Malformed)),
-                Some((of, _)) if of != unit => None,
+                Some((name, _)) if name != unit => None,
                 Some((_, "done")) => Some(Ok(())),
                 Some((_, result)) => {
                     Some(Err(Refusal::Refused(format!("its job ended as `{}`", shown(result)))))
@@ -205,18 +208,18 @@ fn judge(message: &Message<'_>, unit: &str) -> Option<Result<(), Refusal>> {
     }
 }
 
-/// A manager's own words, harmless on a terminal.
+/// Makes a manager's text safe for a terminal, and limits its length.
 fn shown(text: &str) -> String {
-    text.escape_debug().take(REASON).collect()
+    text.escape_debug().take(MAX_REASON_CHARS).collect()
 }
 
-/// Connects without waiting for a listener that takes nobody.
-fn connected(path: &Path, deadline: Instant) -> Result<UnixStream, Refusal> {
+/// Connects without blocking on a listener that accepts no connection.
+fn open_stream(path: &Path, deadline: Instant) -> Result<UnixStream, Refusal> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let made = socket(AddressFamily::Unix, SockType::Stream, flags, None);
     let socket = made.map_err(Refusal::Unreachable)?;
     let left = left(deadline)?;
-    // Bounds connect(2) too (unix(7)).
+    // Limits the time of connect(2) too (unix(7)).
     let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX);
     let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
     setsockopt(&socket, sockopt::SendTimeout, &timeout).map_err(Refusal::Unreachable)?;
@@ -229,14 +232,15 @@ fn connected(path: &Path, deadline: Instant) -> Result<UnixStream, Refusal> {
     }
 }
 
-/// Refuses a manager that is not this user's, or to which our pids are other processes.
+/// Refuses a manager of another user, or one that sees other processes at our pids.
 fn check_peer(stream: &UnixStream) -> Result<(), Refusal> {
     let peer =
         getsockopt(&stream.as_fd(), sockopt::PeerCredentials).map_err(Refusal::Unreachable)?;
     if peer.uid() != geteuid().as_raw() {
         return Err(Refusal::Stranger);
     }
-    // 0 for a process that is not in this pid namespace or below; one below has more pids than one.
+    // The pid is 0 if the process is outside this pid namespace; a process in a nested one has
+    // several pids.
     let status = std::fs::read_to_string(format!("/proc/{}/status", peer.pid()));
     let status = status.unwrap_or_default();
     let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -251,7 +255,7 @@ fn left(deadline: Instant) -> Result<Duration, Refusal> {
     if left.is_zero() { Err(Refusal::Late) } else { Ok(left) }
 }
 
-fn of_io(error: &std::io::Error) -> Refusal {
+fn refusal_of(error: &std::io::Error) -> Refusal {
     let errno = cell::errno_of(error);
     if errno == Errno::EAGAIN {
         Refusal::Late
@@ -262,43 +266,43 @@ fn of_io(error: &std::io::Error) -> Refusal {
     }
 }
 
-/// A connection, and what of it was read and not yet taken.
-struct Talk {
+/// A connection with the received bytes that are not yet processed.
+struct Connection {
     stream: UnixStream,
     deadline: Instant,
     bytes: Vec<u8>,
-    /// Bytes since the beginning.
+    /// Bytes received in total.
     read: usize,
 }
 
-impl Talk {
-    /// Waits for more.
+impl Connection {
+    /// Waits for more bytes.
     fn more(&mut self) -> Result<(), Refusal> {
         let mut buffer = [0; 4096];
         let left = left(self.deadline)?;
-        self.stream.set_read_timeout(Some(left)).map_err(|error| of_io(&error))?;
+        self.stream.set_read_timeout(Some(left)).map_err(|error| refusal_of(&error))?;
         let length = match self.stream.read(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
-            read => read.map_err(|error| of_io(&error))?,
+            read => read.map_err(|error| refusal_of(&error))?,
         };
         if length == 0 {
             return Err(Refusal::Closed);
         }
         self.read += length;
-        if self.read > MOST_BYTES {
+        if self.read > MAX_BYTES {
             return Err(Refusal::Malformed);
         }
         self.bytes.extend(buffer.get(..length).unwrap_or_default());
         Ok(())
     }
 
-    /// Takes the line that answers AUTH.
-    fn authenticated(&mut self) -> Result<(), Refusal> {
+    /// Reads the line that answers AUTH.
+    fn read_authentication(&mut self) -> Result<(), Refusal> {
         let end = loop {
             if let Some(end) = self.bytes.windows(2).position(|two| two == b"\r\n") {
                 break end;
             }
-            if self.bytes.len() > LINE_BYTES {
+            if self.bytes.len() > MAX_LINE_BYTES {
                 return Err(Refusal::Malformed);
             }
             self.more()?;
@@ -313,8 +317,8 @@ impl Talk {
         }
     }
 
-    /// Waits until a whole message has come; returns its length.
-    fn message(&mut self) -> Result<usize, Refusal> {
+    /// Waits for a complete message and returns its length.
+    fn read_message(&mut self) -> Result<usize, Refusal> {
         loop {
             match dbus::length(&self.bytes)? {
                 Some(length) if length <= self.bytes.len() => return Ok(length),

@@ -1,4 +1,5 @@
-//! The asking, against managers that are slow, silent, refuse, or are none.
+//! Tests of asking for a scope, with managers that are slow, silent, refuse, or speak another
+//! protocol.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,12 +14,12 @@ use nix::errno::Errno;
 use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 use super::manager::{Manager, Refusal, Request};
-use super::{Answer, FIRST_CALL, Wish, received, wait};
+use super::{Answer, MAX_FIRST_CALL_WAIT, Wish, receive_answer, wait};
 use crate::patience::soon;
 use model::wire::ScopeResult;
 use sys::socket;
 
-/// The type of an answer (D-Bus specification, "Message Format").
+/// Type of an answer (D-Bus specification, "Message Format").
 const RETURN: u8 = 2;
 const UNIT: &str = "cofferdam-4711-1.scope";
 const LONG: Duration = Duration::from_secs(20);
@@ -31,18 +32,18 @@ fn request() -> Request {
     Request { unit: UNIT.to_owned(), pid: 4711, limits }
 }
 
-/// A message as a manager writes it: header fields by code, type and text, then the body.
+/// Builds a message like a manager: header fields by code, type and text, then the body.
 fn message(kind: u8, fields: &[(u8, &str, &str)], answers: u32, body: &[u8]) -> Vec<u8> {
     let mut head = vec![b'l', kind, 1, 1];
     head.extend(u32::try_from(body.len()).unwrap_or(0).to_le_bytes());
     head.extend(7_u32.to_le_bytes());
     let mut array: Vec<u8> = Vec::new();
-    for (code, of, text) in fields {
+    for (code, kind, text) in fields {
         array.resize(array.len().next_multiple_of(8), 0);
         array.extend([*code, 1]);
-        array.extend(of.as_bytes());
+        array.extend(kind.as_bytes());
         array.push(0);
-        if *of == "g" {
+        if *kind == "g" {
             array.push(u8::try_from(text.len()).unwrap_or(0));
         } else {
             array.extend(u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
@@ -85,34 +86,34 @@ fn job_made() -> Vec<u8> {
 
 const OK: &[u8] = b"OK 00000000000000000000000000000000\r\n";
 
-/// A manager that says all of `words` once it was spoken to, each after its pause.
+/// A fake manager that sends all of `words` after the first request, each after its pause.
 fn manager(words: Vec<(Duration, Vec<u8>)>) -> std::io::Result<Fake> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("private");
     let listener = UnixListener::bind(&path)?;
-    let heard = std::thread::spawn(move || {
+    let request = std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return Vec::new() };
-        let mut heard = vec![0; 65_536];
-        let length = stream.read(&mut heard).unwrap_or(0);
-        heard.truncate(length);
+        let mut request = vec![0; 65_536];
+        let length = stream.read(&mut request).unwrap_or(0);
+        request.truncate(length);
         let ends = words.is_empty();
         for (pause, bytes) in words {
             std::thread::sleep(pause);
-            // The asker may have gone.
+            // Fails if the client has disconnected.
             stream.write_all(&bytes).unwrap_or_default();
         }
         if !ends {
-            // Until the asker goes: it never meets an end that was not meant.
+            // Waits until the client disconnects, so that it does not see an unintended end.
             stream.read(&mut [0; 16]).unwrap_or_default();
         }
-        heard
+        request
     });
-    Ok(Fake { path, heard, _directory: directory })
+    Ok(Fake { path, request, _directory: directory })
 }
 
 struct Fake {
     path: PathBuf,
-    heard: JoinHandle<Vec<u8>>,
+    request: JoinHandle<Vec<u8>>,
     _directory: tempfile::TempDir,
 }
 
@@ -127,7 +128,7 @@ fn at_once(bytes: impl Into<Vec<u8>>) -> Vec<(Duration, Vec<u8>)> {
 }
 
 #[test]
-fn a_manager_that_does_it_is_believed_when_the_job_is_done() -> Check {
+fn a_request_succeeds_when_its_job_is_done() -> Check {
     let other = job_removed("other.scope", "failed");
     let fake =
         manager(at_once([OK.to_vec(), other, job_made(), job_removed(UNIT, "done")].concat()))?;
@@ -136,7 +137,7 @@ fn a_manager_that_does_it_is_believed_when_the_job_is_done() -> Check {
 }
 
 #[test]
-fn an_answer_in_pieces_and_late_within_the_time_is_an_answer() -> Check {
+fn an_answer_in_pieces_within_the_time_is_accepted() -> Check {
     let whole = [OK.to_vec(), job_made(), job_removed(UNIT, "done")].concat();
     let pieces = whole.chunks(7).map(|piece| (Duration::from_millis(1), piece.to_vec()));
     let fake = manager(pieces.collect())?;
@@ -145,7 +146,7 @@ fn an_answer_in_pieces_and_late_within_the_time_is_an_answer() -> Check {
 }
 
 #[test]
-fn a_manager_that_refuses_is_told_in_its_own_words_made_harmless() -> Check {
+fn a_refusal_is_reported_in_the_managers_escaped_words() -> Check {
     let refused = |why: &str| Err(Refusal::Refused(why.to_owned()));
     let error = |text: &str| {
         let fields = [(4, "s", "org.freedesktop.DBus.Error.AccessDenied"), (8, "g", "s")];
@@ -173,7 +174,7 @@ fn a_manager_that_refuses_is_told_in_its_own_words_made_harmless() -> Check {
 }
 
 #[test]
-fn a_manager_that_is_silent_or_slow_is_left_in_time() -> Check {
+fn asking_a_silent_or_slow_manager_times_out() -> Check {
     let beyond = |bytes: Vec<u8>| vec![(Duration::from_secs(2), bytes)];
     let half = [OK, job_made().get(..20).unwrap_or_default()].concat();
     for words in [at_once([]), beyond(OK.to_vec()), at_once(OK), at_once(half)] {
@@ -186,23 +187,23 @@ fn a_manager_that_is_silent_or_slow_is_left_in_time() -> Check {
 }
 
 #[test]
-fn a_listener_that_takes_nobody_is_left_in_time() -> Check {
+fn connecting_to_a_listener_that_accepts_nothing_times_out() -> Check {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("private");
     let listener = UnixListener::bind(&path)?;
-    // As many as its queue takes.
+    // Fill the listener's queue.
     let mut waiting = Vec::new();
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0)?)?;
     for _ in 0..1 {
         waiting.push(UnixStream::connect(&path)?);
     }
-    let asked = Manager::Direct(path).ask(&request(), Instant::now() + SHORT);
-    assert_eq!(asked, Err(Refusal::Late));
+    let answer = Manager::Direct(path).ask(&request(), Instant::now() + SHORT);
+    assert_eq!(answer, Err(Refusal::Late));
     Ok(())
 }
 
 #[test]
-fn a_manager_that_talks_without_end_is_left() -> Check {
+fn a_manager_that_never_stops_sending_is_refused() -> Check {
     let signal = job_removed("other.scope", "done");
     let flood = signal.repeat((2 << 20) / signal.len());
     assert_eq!(manager(at_once([OK, &flood].concat()))?.ask(LONG), Err(Refusal::Malformed));
@@ -210,7 +211,7 @@ fn a_manager_that_talks_without_end_is_left() -> Check {
 }
 
 #[test]
-fn what_is_no_dbus_is_malformed() -> Check {
+fn other_protocols_are_malformed() -> Check {
     let mut big = job_made();
     big.splice(4..8, u32::MAX.to_le_bytes());
     let mut foreign = job_made();
@@ -238,32 +239,32 @@ fn what_is_no_dbus_is_malformed() -> Check {
 }
 
 #[test]
-fn a_manager_that_goes_is_closed_and_one_that_is_not_there_unreachable() -> Check {
+fn a_disconnect_and_a_missing_manager_are_distinguished() -> Check {
     assert_eq!(manager(Vec::new())?.ask(LONG), Err(Refusal::Closed));
     let nowhere = Manager::Direct(PathBuf::from("/nonexistent/private"));
-    let asked = nowhere.ask(&request(), Instant::now() + LONG);
-    assert_eq!(asked, Err(Refusal::Unreachable(Errno::ENOENT)));
+    let answer = nowhere.ask(&request(), Instant::now() + LONG);
+    assert_eq!(answer, Err(Refusal::Unreachable(Errno::ENOENT)));
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("private");
     drop(UnixListener::bind(&path)?);
-    let asked = Manager::Direct(path).ask(&request(), Instant::now() + LONG);
-    assert_eq!(asked, Err(Refusal::Unreachable(Errno::ECONNREFUSED)));
+    let answer = Manager::Direct(path).ask(&request(), Instant::now() + LONG);
+    assert_eq!(answer, Err(Refusal::Unreachable(Errno::ECONNREFUSED)));
     Ok(())
 }
 
-/// Reads what was said to a fake, as a manager would.
+/// Parses the request that a fake received, like a manager.
 #[test]
 fn the_request_is_one_scope_with_one_process_and_the_limits_of_its_unit() -> Check {
     let fake = manager(at_once([OK.to_vec(), job_removed(UNIT, "done")].concat()))?;
     assert_eq!(fake.ask(LONG), Ok(()));
-    let heard = fake.heard.join().map_err(|_| "the fake manager panicked")?;
+    let request = fake.request.join().map_err(|_| "the fake manager panicked")?;
     let head: String =
         nix::unistd::geteuid().to_string().bytes().map(|b| format!("{b:02x}")).collect();
     let head = format!("\0AUTH EXTERNAL {head}\r\nBEGIN\r\n").into_bytes();
-    let call = heard.strip_prefix(head.as_slice()).ok_or("no AUTH first")?;
+    let call = request.strip_prefix(head.as_slice()).ok_or("no AUTH first")?;
     let read = Message::read(call).map_err(|_| "no message")?;
-    let told = (read.kind, read.member, read.signature);
-    assert_eq!(told, (dbus::CALL, "StartTransientUnit", "ssa(sv)a(sa(sv))"));
+    let header = (read.kind, read.member, read.signature);
+    assert_eq!(header, (dbus::CALL, "StartTransientUnit", "ssa(sv)a(sa(sv))"));
     let mut body = read.body();
     assert_eq!((body.text(), body.text()), (Some(UNIT), Some("fail")));
     let mut expected = Writer::default();
@@ -277,13 +278,13 @@ fn the_request_is_one_scope_with_one_process_and_the_limits_of_its_unit() -> Che
                 value(one);
             });
         };
-        one("Description", "s", &|of| of.text("cells of cofferdam"));
-        one("PIDs", "au", &|of| of.array(4, |pids| pids.word(4711)));
-        one("Slice", "s", &|of| of.text("app.slice"));
-        one("Delegate", "b", &|of| of.word(1));
-        one("CollectMode", "s", &|of| of.text("inactive-or-failed"));
-        one("KillSignal", "i", &|of| of.word(9));
-        one("MemoryMax", "t", &|of| of.long(1 << 30));
+        one("Description", "s", &|value| value.text("cells of cofferdam"));
+        one("PIDs", "au", &|value| value.array(4, |pids| pids.word(4711)));
+        one("Slice", "s", &|value| value.text("app.slice"));
+        one("Delegate", "b", &|value| value.word(1));
+        one("CollectMode", "s", &|value| value.text("inactive-or-failed"));
+        one("KillSignal", "i", &|value| value.word(9));
+        one("MemoryMax", "t", &|value| value.long(1 << 30));
     });
     expected.array(8, |_| {});
     let method = Method {
@@ -296,16 +297,16 @@ fn the_request_is_one_scope_with_one_process_and_the_limits_of_its_unit() -> Che
     Ok(())
 }
 
-/// On a bus there are two more calls before it, and their failure is one.
+/// On a bus two more calls precede the request, and their failure is a failure of the request.
 #[test]
-fn a_bus_is_greeted_first() -> Check {
+fn a_bus_gets_hello_and_a_match_rule_before_the_request() -> Check {
     let words = [OK.to_vec(), job_made(), job_removed(UNIT, "done")].concat();
     let fake = manager(at_once(words))?;
     let bus = Manager::Bus(fake.path.clone());
     assert_eq!(bus.ask(&request(), Instant::now() + LONG), Ok(()));
-    let heard = fake.heard.join().map_err(|_| "the fake manager panicked")?;
-    let begin = heard.windows(7).position(|seven| seven == b"BEGIN\r\n").ok_or("no BEGIN")?;
-    let mut rest = heard.get(begin + 7..).ok_or("nothing after BEGIN")?;
+    let request = fake.request.join().map_err(|_| "the fake manager panicked")?;
+    let begin = request.windows(7).position(|seven| seven == b"BEGIN\r\n").ok_or("no BEGIN")?;
+    let mut rest = request.get(begin + 7..).ok_or("nothing after BEGIN")?;
     let mut members = Vec::new();
     while !rest.is_empty() {
         let length = dbus::length(rest).map_err(|_| "no message")?.ok_or("cut")?;
@@ -318,7 +319,7 @@ fn a_bus_is_greeted_first() -> Check {
 }
 
 #[test]
-fn a_message_that_ends_anywhere_is_waited_for_or_malformed_and_never_more() {
+fn a_truncated_message_is_incomplete_or_malformed_at_every_length() {
     let whole = job_removed(UNIT, "done");
     assert_eq!(dbus::length(&whole), Ok(Some(whole.len())));
     for end in 0..whole.len() {
@@ -326,7 +327,7 @@ fn a_message_that_ends_anywhere_is_waited_for_or_malformed_and_never_more() {
         assert!(matches!(dbus::length(cut), Ok(None | Some(_))), "{end}");
         assert_eq!(Message::read(cut), Err(Malformed), "{end}");
     }
-    // No byte of it can be another that makes the reader go beyond it, or stop.
+    // Changing any byte must neither make the reader go past the end nor panic.
     for at in 0..whole.len() {
         for value in [0, 1, 0x7f, 0x80, 0xff] {
             let mut changed = whole.clone();
@@ -342,23 +343,23 @@ fn a_message_that_ends_anywhere_is_waited_for_or_malformed_and_never_more() {
 }
 
 #[test]
-fn a_manager_is_found_by_its_own_socket_before_the_bus() -> Check {
+fn the_managers_private_socket_is_preferred_to_the_bus() -> Check {
     let directory = tempfile::tempdir()?;
-    let found = || Manager::find(Some(directory.path()));
-    assert_eq!(found(), None);
+    let manager = || Manager::find(Some(directory.path()));
+    assert_eq!(manager(), None);
     fs::write(directory.path().join("bus"), "")?;
-    assert_eq!(found(), Some(Manager::Bus(directory.path().join("bus"))));
+    assert_eq!(manager(), Some(Manager::Bus(directory.path().join("bus"))));
     fs::create_dir(directory.path().join("systemd"))?;
     fs::write(directory.path().join("systemd/private"), "")?;
-    assert_eq!(found(), Some(Manager::Direct(directory.path().join("systemd/private"))));
-    // A name that is not absolute would be another in every directory.
+    assert_eq!(manager(), Some(Manager::Direct(directory.path().join("systemd/private"))));
+    // A relative path would depend on the current directory.
     let usual = Manager::find(None);
     assert_eq!(Manager::find(Some(Path::new("."))), usual);
     Ok(())
 }
 
 #[test]
-fn the_narrowest_limits_of_a_unit_go_with_its_cells() -> Check {
+fn the_tightest_limits_of_a_unit_apply_to_its_scope() -> Check {
     let root = tempfile::tempdir()?;
     let unit = root.path().join("user.slice/app.slice/a.service");
     fs::create_dir_all(&unit)?;
@@ -371,16 +372,16 @@ fn the_narrowest_limits_of_a_unit_go_with_its_cells() -> Check {
     write("user.slice/app.slice/a.service", "memory.max", "1073741824\n")?;
     write("user.slice/app.slice/a.service", "memory.swap.max", "0\n")?;
     write("user.slice/app.slice/a.service", "cpu.max", "50000 100000\n")?;
-    let limits = UnitLimits::of(root.path(), "/user.slice/app.slice/a.service");
+    let limits = UnitLimits::read(root.path(), "/user.slice/app.slice/a.service");
     let properties: Vec<_> = limits.properties().collect();
     let expected = [("MemoryMax", 1 << 30), ("MemorySwapMax", 0), ("CPUQuotaPerSecUSec", 500_000)];
     assert_eq!(properties, expected);
-    // Of another cgroup namespace: nothing can be said.
-    assert_eq!(UnitLimits::of(root.path(), "/../a.service"), UnitLimits::default());
+    // The group is in another cgroup namespace: its limits are unknown.
+    assert_eq!(UnitLimits::read(root.path(), "/../a.service"), UnitLimits::default());
     Ok(())
 }
 
-/// Both ends of what the supervisor waits by, and its link.
+/// Both ends of the socket for the answer, and of the supervisor's link.
 fn ends() -> Result<[std::os::fd::OwnedFd; 4], Errno> {
     let (from, theirs) = crate::cells::cell::packets()?;
     let (link, front_end) = crate::cells::cell::packets()?;
@@ -388,43 +389,43 @@ fn ends() -> Result<[std::os::fd::OwnedFd; 4], Errno> {
 }
 
 #[test]
-fn a_first_call_waits_fifty_milliseconds_and_nobody_else_does() -> Check {
+fn only_a_first_call_limits_the_wait_to_fifty_milliseconds() -> Check {
     let [from, _theirs, link, front_end] = ends()?;
     socket::send(&front_end, b"a call", &[])?;
     let begun = Instant::now();
-    assert_eq!(wait(&from, &link, Wish::Beside), Ok(false));
+    assert_eq!(wait(&from, &link, Wish::Optional), Ok(false));
     let took = begun.elapsed();
-    assert!(took >= FIRST_CALL - Duration::from_millis(1) && took < soon(1), "{took:?}");
-    // A call does not shorten what was asked for by name.
+    assert!(took >= MAX_FIRST_CALL_WAIT - Duration::from_millis(1) && took < soon(1), "{took:?}");
+    // A call does not shorten the wait for a required scope.
     let [from, theirs, link, front_end] = ends()?;
     socket::send(&front_end, b"a call", &[])?;
     let later = std::thread::spawn(move || {
-        std::thread::sleep(FIRST_CALL * 4);
+        std::thread::sleep(MAX_FIRST_CALL_WAIT * 4);
         drop(theirs);
     });
     assert_eq!(wait(&from, &link, Wish::Needed), Ok(true));
     later.join().map_err(|_| "a thread panicked")?;
-    assert!(received(&from).is_none(), "it ended without a word");
+    assert!(receive_answer(&from).is_none(), "it ended without an answer");
     Ok(())
 }
 
 #[test]
-fn a_hold_is_believed_with_its_directory_only() -> Check {
+fn a_scope_counts_only_with_its_directory() -> Check {
     let had = || ScopeResult::Granted { unit: UNIT.to_owned(), took: Duration::from_millis(5) };
-    let tell = |scope: ScopeResult,
+    let send = |scope: ScopeResult,
                 directory: Option<&fs::File>|
      -> Result<_, Box<dyn std::error::Error>> {
         let [from, theirs, _link, _front_end] = ends()?;
         let bytes = postcard::to_stdvec(&Answer { scope, shares_processors: true })?;
         let directory: Vec<_> = directory.iter().map(|file| file.as_fd()).collect();
         socket::send(&theirs, &bytes, &directory)?;
-        Ok(received(&from).map(|(answer, directory)| (answer.scope, directory.is_some())))
+        Ok(receive_answer(&from).map(|(answer, directory)| (answer.scope, directory.is_some())))
     };
     let directory = fs::File::open("/")?;
-    assert_eq!(tell(had(), Some(&directory))?, Some((had(), true)));
-    assert_eq!(tell(had(), None)?, None);
+    assert_eq!(send(had(), Some(&directory))?, Some((had(), true)));
+    assert_eq!(send(had(), None)?, None);
     let refused = || ScopeResult::Refused { why: "no".to_owned() };
-    assert_eq!(tell(refused(), None)?, Some((refused(), false)));
-    assert_eq!(tell(refused(), Some(&directory))?, None);
+    assert_eq!(send(refused(), None)?, Some((refused(), false)));
+    assert_eq!(send(refused(), Some(&directory))?, None);
     Ok(())
 }
