@@ -1,4 +1,4 @@
-//! The attachments of a job: a script and an input, from the frame itself or in sealed memfds.
+//! The attachments of a job: a script and an input, either inside the frame or in sealed memfds.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ use model::wire::{Block, Carried, JobInput, Start, WireError};
 use sys::memory;
 use sys::socket::Received;
 
-/// The script and the input of a job, with every memfd checked to be sealed.
+/// The script and the input of a job. Every memfd was checked to be sealed.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     pub script: Option<Attachment>,
@@ -24,11 +24,13 @@ pub(crate) struct Attachments {
 #[derive(Debug)]
 pub(crate) enum Attachment {
     Inline(Vec<u8>),
-    /// In a memfd that the front end sealed and may still hold.
+    /// A memfd that the front end has sealed and may still hold.
     Sealed(OwnedFd),
 }
 
 impl Attachment {
+    /// Returns the number of bytes.
+    ///
     /// # Errors
     /// The errno of fstat(2).
     pub(crate) fn length(&self) -> Result<usize, Errno> {
@@ -38,24 +40,24 @@ impl Attachment {
         }
     }
 
-    /// All of them.
+    /// Reads all bytes.
     ///
     /// # Errors
-    /// EFBIG where they are more than `most`; what pread(2) says.
-    pub(crate) fn read(&self, most: usize) -> Result<Cow<'_, [u8]>, Errno> {
+    /// EFBIG: there are more than `limit`. Otherwise the errno of pread(2).
+    pub(crate) fn read(&self, limit: usize) -> Result<Cow<'_, [u8]>, Errno> {
         match self {
-            Self::Inline(bytes) if bytes.len() > most => Err(Errno::EFBIG),
+            Self::Inline(bytes) if bytes.len() > limit => Err(Errno::EFBIG),
             Self::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
             Self::Sealed(fd) => {
-                memory::contents(fd, most).map(Cow::Owned).map_err(|error| errno_of(&error))
+                memory::contents(fd, limit).map(Cow::Owned).map_err(|error| errno_of(&error))
             }
         }
     }
 
-    /// A sealed memfd with them, for a cell: what came in one is that one.
+    /// Returns the bytes as a sealed memfd for a cell; an attached memfd is passed on.
     ///
     /// # Errors
-    /// What dup(2), memfd_create(2) or write(2) say.
+    /// The errno of dup(2), memfd_create(2) or write(2).
     pub(crate) fn file(&self, name: &CStr) -> Result<OwnedFd, Errno> {
         let file = match self {
             Self::Inline(bytes) => memory::sealed(name, bytes),
@@ -65,10 +67,10 @@ impl Attachment {
     }
 }
 
-/// Takes what came with the frame of `start`, and checks that each descriptor is what it must be.
+/// Takes the attachments of a `start` frame, and checks each descriptor.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// The first mistake, for people.
 pub(crate) fn received(
     start: &mut Start,
     received: Received,
@@ -88,7 +90,7 @@ pub(crate) fn received(
     };
     let block = Block::open(&start.block, sealed).map_err(|error| error.to_string())?;
     let mut bytes = |carried: &mut Carried| match carried {
-        // Moved out: a job may wait for long, and needs them once.
+        // Moved out of the frame: a job may wait for a long time and needs them once.
         Carried::Inline(bytes) => Ok(Attachment::Inline(std::mem::take(bytes))),
         Carried::Sealed => {
             let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));

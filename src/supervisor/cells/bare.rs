@@ -1,4 +1,4 @@
-//! The processes of cells that have no pid namespace: ended and counted all at once.
+//! Ends and counts processes of cells without a pid namespace.
 
 use std::os::fd::OwnedFd;
 
@@ -12,16 +12,17 @@ use cell::bare::Domain;
 use cell::measure::Fields;
 use sys::process;
 
-/// Ends every process of every cell, and collects what has ended so far.
+/// Kills every process of every cell, and reaps those that have ended so far.
 pub(crate) fn end_all(domain: Domain) -> Result<(), Errno> {
     domain.signal_all(Signal::SIGKILL)?;
     while let Ok(Some(_)) = process::reap() {}
     Ok(())
 }
 
-/// Processes and threads that this process's uid has: RLIMIT_NPROC counts them with a cell's.
-pub(crate) fn others(proc: &OwnedFd) -> Result<u64, Errno> {
-    let own = nix::unistd::geteuid().as_raw().to_string();
+/// Returns the number of processes and threads of this uid, which RLIMIT_NPROC counts together with
+/// a cell's.
+pub(crate) fn count_threads(proc: &OwnedFd) -> Result<u64, Errno> {
+    let uid = nix::unistd::geteuid().as_raw().to_string();
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut list = Dir::openat(proc, ".", flags, Mode::empty())?;
     let mut count = 0_u64;
@@ -30,9 +31,9 @@ pub(crate) fn others(proc: &OwnedFd) -> Result<u64, Errno> {
         if !name.bytes().all(|byte| byte.is_ascii_digit()) {
             continue;
         }
-        // One that has just ended counts no more.
+        // A process that has ended meanwhile does not count.
         let Ok(status) = Fields::read(proc, &format!("{name}/status")) else { continue };
-        if status.get("Uid").split_ascii_whitespace().next() == Some(own.as_str()) {
+        if status.get("Uid").split_ascii_whitespace().next() == Some(uid.as_str()) {
             count += status.get("Threads").parse::<u64>().unwrap_or(1);
         }
     }

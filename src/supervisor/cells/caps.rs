@@ -1,22 +1,22 @@
-//! Caps over all cells together.
+//! Limits for all cells of a supervisor together.
 
 use std::time::Duration;
 
-/// Caps over all cells together.
+/// Limits for all cells of a supervisor together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// Cells alive at once, those that are ending included.
+    /// Maximum number of cells alive at once, including those that are ending.
     pub cells: u16,
-    /// Bytes: the memory limits of all cells added up.
+    /// Maximum sum of the cells' memory limits, in bytes.
     pub memory: u64,
-    /// Bytes: the private filesystems of all cells added up.
+    /// Maximum sum of the cells' private filesystems, in bytes.
     pub tmpfs: u64,
-    /// Processes of all cells.
+    /// Maximum number of processes of all cells.
     pub processes: u64,
-    /// Cells kept ready for a profile that is in use; 0: none is made in advance.
+    /// Cells kept ready for a profile that is in use; 0 disables the pool.
     pub warm: u16,
-    /// Sessions at once; 0: none.
+    /// Maximum number of concurrent sessions; 0 disables them.
     pub sessions: u16,
-    /// How long a session is kept that nobody uses.
+    /// How long an unused session is kept.
     pub session_idle: Duration,
 }

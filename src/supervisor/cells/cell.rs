@@ -1,7 +1,7 @@
-//! One cell as the supervisor holds it: from the clone to the last descriptor.
+//! A cell as the supervisor sees it, from the clone to the last descriptor.
 //!
-//! *Built, measured, idle → job → exec*: a cell is made for a key and knows no job until it is
-//! offered, whether a job waits for it already or it is made before.
+//! Life of a cell: *built, measured, idle → job → exec*. A cell is made for a key and gets its job
+//! only once it is ready, whether the job is already waiting or not.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -37,7 +37,8 @@ use model::receipt::{Configured, EgressReceipt, Receipt};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, Used};
 
-/// Namespaces of the floor, but for that of cgroups, which `enter` makes when its group is joined.
+/// Namespaces that the floor demands, except for the cgroup namespace, which `enter` makes after
+/// joining the group.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -45,31 +46,33 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
-/// A cell; killed whole on drop.
+/// A cell; killed with all its processes on drop.
 #[derive(Debug)]
 pub(crate) struct Cell {
     child: Child,
-    /// To init.
+    /// Socket to init.
     pub control: OwnedFd,
-    /// To the payload, until it execs.
+    /// Socket to the payload, until it execs.
     pub job: OwnedFd,
     pub slot: Slot,
     pub group: Option<ControlGroup>,
-    /// Readable when the kernel ran out of this cell's memory (cgroup v1).
+    /// Readable when the kernel runs out of the cell's memory (cgroup v1).
     pub out_of_memory: Option<EventFd>,
     pub crawl: CrawlWatch,
-    /// For its job; a shell's jobs bring their own.
+    /// Streams for the cell's job; the jobs of a shell bring their own.
     pub streams: Option<Streams>,
-    /// Its program, where that is executed already.
+    /// The cell's program, if it was executed in advance.
     pub prestarted: Option<Prestarted>,
-    /// Its network on the way to the gateway, if it has one.
+    /// The cell's network, until the gateway gets it.
     pub network: NetworkHandover,
-    /// Its directory on the host, in the tier that has no mounts of its own; let go after its end.
+    /// The cell's directory on the host, in the tier without mounts; released after the cell has
+    /// ended.
     pub private: Option<Private>,
-    /// Means to end its processes where the end of its init does not.
+    /// Ends the cell's processes in the tier where they do not end with init.
     domain: Option<Domain>,
-    /// Sockets that have nothing more to say: closed, they would be readable for ever.
-    done: Vec<CellSocket>,
+    /// Sockets without further messages: after the other end was closed, poll(2) always reports
+    /// them.
+    ignored: Vec<CellSocket>,
 }
 
 impl Drop for Cell {
@@ -83,44 +86,45 @@ impl Drop for Cell {
             killed = self.try_to_kill();
         }
         match killed {
-            // It has not been collected: left alone it would stay a zombie of this supervisor,
-            // in its control group and its slot. Killed, it ends in a moment.
+            // Not reaped yet: a zombie would keep its control group and its slot. A killed cell
+            // ends in a moment.
             Ok(()) => match process::wait(&self.child.pidfd) {
-                // ECHILD: collected with those of all cells, in the tier without pid namespaces.
+                // ECHILD: reaped together with all cells, in the tier without pid namespaces.
                 Ok(()) | Err(Errno::ECHILD) => {}
                 Err(errno) => tracing::error!(%errno, "a killed cell could not be collected"),
             },
-            // Collected already.
+            // Already reaped.
             Err(Errno::ESRCH) => {}
             Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
         }
     }
 }
 
-/// The two descriptors by which the gateway serves a cell.
+/// The two descriptors with which the gateway serves a cell.
 #[derive(Debug)]
 pub(crate) struct NetworkEnds {
     /// Packet socket in the cell's network namespace.
     pub packets: OwnedFd,
     /// Pipe that hangs up when the cell's init has ended.
     pub lifeline: OwnedFd,
-    /// Random text of which the cell's placeholders are made.
+    /// Random bytes from which the cell's placeholders are derived.
     pub seed: [u8; 16],
 }
 
-/// The network of a cell that is built, until the gateway has it. A packet socket must not be closed here where it is
-/// the last copy, which takes 10 ms: one that is in flight to the gateway is none.
+/// The network of a cell during its set-up, until the gateway has it. This process must not close
+/// the last copy of the packet socket, which takes 10 ms; a copy in flight to the gateway prevents
+/// that.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkHandover {
     lifeline: Option<OwnedFd>,
     packets: Option<OwnedFd>,
     seed: [u8; 16],
-    /// Counters of its link, until the loop has them.
+    /// Counters of the link, until the event loop takes them.
     pub links: Option<LinkCounters>,
 }
 
 impl NetworkHandover {
-    /// Returns the variables of the cell that hold placeholders, with these.
+    /// Returns the cell's environment variables with placeholders, and their values.
     pub(crate) fn placeholders<'a>(
         &'a self,
         egress: &'a Egress,
@@ -129,24 +133,24 @@ impl NetworkHandover {
         secrets.map(|secret| (secret.env.as_str(), placeholder(&secret.name, &self.seed)))
     }
 
-    /// Keeps the packet socket that init has sent.
-    pub(crate) fn got(&mut self, packets: Option<OwnedFd>) {
+    /// Stores the packet socket that init has sent.
+    pub(crate) fn set_packets(&mut self, packets: Option<OwnedFd>) {
         self.packets = packets;
     }
 
-    /// Returns true if init must send a packet socket, and has not.
+    /// Returns true if init must still send a packet socket.
     pub(crate) fn is_awaited(&self) -> bool {
         self.lifeline.is_some()
     }
 
-    /// Takes out both descriptors once init has sent its own.
+    /// Takes both descriptors once init has sent the packet socket.
     pub(crate) fn take_whole(&mut self) -> Option<NetworkEnds> {
         let packets = self.packets.take()?;
         Some(NetworkEnds { packets, lifeline: self.lifeline.take()?, seed: self.seed })
     }
 }
 
-/// Draws the random text of a cell, if a rule of its profile has a secret.
+/// Draws random bytes for a cell if a rule of its profile has a secret.
 fn seed(design: &Design) -> Result<[u8; 16], Errno> {
     let mut seed = [0; 16];
     if design.profile.egress.rules.iter().any(|rule| rule.secret.is_some()) {
@@ -159,51 +163,53 @@ fn seed(design: &Design) -> Result<[u8; 16], Errno> {
     Ok(seed)
 }
 
-/// One of a cell's two sockets.
+/// One of the supervisor's two sockets to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CellSocket {
     Control,
     Job,
 }
 
-/// Everything that making a cell needs besides its design.
+/// Everything needed to make a cell, except for its design.
 #[derive(Debug)]
 pub(crate) struct Maker<'a> {
     pub shared: &'a Shared,
     pub cgroups: &'a Parent,
     pub operator: &'a Operator,
-    /// Of programs that wait: a new cell lets them go.
+    /// Input pipes of programs that were executed in advance: a new cell closes its copies.
     pub inputs: Vec<BorrowedFd<'a>>,
     pub scratch: &'a mut Scratch,
 }
 
-/// Makes a pair of connected sockets that keep the bounds of what is sent.
+/// Makes a pair of connected sockets that preserve message boundaries.
 pub(crate) fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
 impl Maker<'_> {
-    /// Clones a cell of `design` and lets it build itself. It reports on its two sockets.
+    /// Clones a cell of `design`, which then sets itself up and reports on its two sockets.
     ///
     /// # Errors
-    /// The errno of the call that failed; nothing is left then.
+    /// The errno of the failed call; no process is left in that case.
     pub(crate) fn clone_cell(&mut self, design: &Design, slot: Slot) -> Result<Cell, Errno> {
         let (control, control_theirs) = packets()?;
         let (job, job_theirs) = packets()?;
         let handoff = packets()?;
-        // The payload's first packet tells its pid in this namespace (unix(7), SO_PASSCRED).
+        // The payload's first packet carries its pid in this namespace (unix(7), SO_PASSCRED).
         setsockopt(&job, PassCred, &true)?;
         let group = self.cgroups.make(u64::from(slot.number()), &design.profile.limits)?;
         let out_of_memory =
             group.as_ref().map(|it| it.out_of_memory_event()).transpose()?.flatten();
         let (private, others) = match &design.ground {
             Ground::Root(root) => {
-                // The cell mounts it.
+                // The cell mounts the file with its uptime.
                 root.sizes.age(slot)?;
                 setns(&root.template, CloneFlags::CLONE_NEWNS)?;
                 (None, 0)
             }
-            Ground::Bare(ground) => (Some(ground.store.make()?), bare::others(&self.shared.proc)?),
+            Ground::Bare(ground) => {
+                (Some(ground.store.make()?), bare::count_threads(&self.shared.proc)?)
+            }
         };
         let lifeline = design.network.as_ref().map(|_| pipe2(OFlag::O_CLOEXEC)).transpose()?;
         let entry = CellSpec {
@@ -241,34 +247,35 @@ impl Maker<'_> {
             },
             private,
             domain,
-            done: Vec::new(),
+            ignored: Vec::new(),
         };
-        self.mapped(&cell, design, slot)?;
-        // While it builds itself.
+        self.map_ids(&cell, design, slot)?;
+        // Made while the cell sets itself up.
         cell.streams = Some(Streams::new(design)?);
         Ok(cell)
     }
 
-    /// Maps the ids of a new cell and tells it, where it has ids of its own.
-    fn mapped(&self, cell: &Cell, design: &Design, slot: Slot) -> Result<(), Errno> {
+    /// Maps the ids of a new cell if it has a user namespace, and lets its init continue.
+    fn map_ids(&self, cell: &Cell, design: &Design, slot: Slot) -> Result<(), Errno> {
         match &design.ground {
             Ground::Root(root) => self.admit(cell, design.ids.of_slot(root.mounts.id_slot(slot))?),
             Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[]),
         }
     }
 
-    /// Does what only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
+    /// Takes the steps that only the parent can: the OOM score and the id maps.
     fn admit(&self, cell: &Cell, outside: u32) -> Result<(), Errno> {
         let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
-        // If the host runs out of memory, cells go first.
-        first_to_go(&process)?;
+        // If the host runs out of memory, the kernel should kill cells first.
+        prefer_for_oom_kill(&process)?;
         let map = format!("{AGENT} {outside} 1");
         write_map(&process, "gid_map", &map)?;
         write_map(&process, "uid_map", &map)?;
         report::send(&cell.control, &ToInit::Mapped, &[])
     }
 
-    /// The procfs directory of a process of ours, held so that its pid cannot become another's.
+    /// Opens the procfs directory of a child. Held open, it cannot become that of a later process
+    /// with the same pid.
     pub(crate) fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = &self.shared.proc;
@@ -283,10 +290,10 @@ impl Maker<'_> {
         openat(proc, pid.to_string().as_str(), flags, Mode::empty())
     }
 
-    /// Looks at the payload from outside and judges what its probes met.
+    /// Measures the payload from outside, and checks the results of its probes.
     ///
     /// # Errors
-    /// The first thing that is not as the floor demands.
+    /// The first value that differs from what the floor demands.
     pub(crate) fn measure(
         &self,
         design: &Design,
@@ -296,8 +303,9 @@ impl Maker<'_> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         if let Ground::Bare(_) = &design.ground {
-            // If the host runs out of memory, programs go before their init, which ends the rest.
-            first_to_go(&process)?;
+            // If the host runs out of memory, the kernel should kill programs before their init,
+            // which ends the rest.
+            prefer_for_oom_kill(&process)?;
         }
         let receipt = Receipt {
             profile: profile.name.to_string(),
@@ -321,28 +329,29 @@ impl Maker<'_> {
                 egress: EgressReceipt::new(&profile.egress),
             },
         };
-        // Without them the gateway is asked about each call.
+        // Without the counters, the gateway is asked about each call.
         let links = design.network.as_ref().and_then(|_| LinkCounters::open(&process).ok());
         Ok(MeasuredCell { receipt, links })
     }
 }
 
-/// What was seen of a cell from outside.
+/// Results of measuring a cell.
 #[derive(Debug)]
 pub(crate) struct MeasuredCell {
     pub receipt: Receipt,
-    /// Counters of its link, in cells with egress.
+    /// Counters of the cell's link, in cells with egress.
     pub links: Option<LinkCounters>,
 }
 
-/// Has the kernel end a process before all others where the host's memory runs out.
-fn first_to_go(process: &OwnedFd) -> Result<(), Errno> {
+/// Makes the kernel kill a process before others if the host runs out of memory.
+fn prefer_for_oom_kill(process: &OwnedFd) -> Result<(), Errno> {
     let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let score = openat(process, "oom_score_adj", flags, Mode::empty())?;
     write(score, b"1000").map(drop)
 }
 
-/// The pid of a process in the outer pid namespace: a procfs shows the pids of its own (pidfd_open(2)).
+/// Returns the pid of a process in the outer pid namespace, which an outer procfs shows
+/// (pidfd_open(2)).
 fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
     use std::os::fd::AsRawFd;
     let info = measure::read_all(proc, &format!("self/fdinfo/{}", pidfd.as_raw_fd()))?;
@@ -352,8 +361,8 @@ fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
         .ok_or(Errno::ESRCH)
 }
 
-/// Clones with the dumpable flag on, which the child needs while its maps are written, and the
-/// supervisor must not have: on for the length of one system call.
+/// Clones with the dumpable flag set, which the child needs while its maps are written. The
+/// supervisor must not be dumpable, and is so only during this system call.
 fn clone_dumpable(entry: &CellSpec<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
     process::set_dumpable(Dumpable::Yes)?;
     let cgroup = entry.group.and_then(ControlGroup::clone_into);
@@ -371,8 +380,8 @@ fn clone_dumpable(entry: &CellSpec<'_>, scratch: &mut Scratch) -> Result<Child, 
     }
 }
 
-/// Lets no other process of this uid look into this one again. If that cannot be had, nothing is safe
-/// that is here: the process ends.
+/// Makes this process undumpable again, so that no other process of this uid can read it. If that
+/// fails, the process exits, as its secrets are no longer safe.
 fn become_untraceable() {
     const ATTEMPTS: u8 = 3;
     if (0..ATTEMPTS).all(|_| process::set_dumpable(Dumpable::No).is_err()) {
@@ -381,8 +390,8 @@ fn become_untraceable() {
 }
 
 impl Cell {
-    /// The receipt, with where the cell works if that is no place of its own root.
-    pub(crate) fn told_in(&self, mut receipt: Receipt) -> Receipt {
+    /// Adds the directory where the cell works to its receipt, if that is on the host.
+    pub(crate) fn with_workspace(&self, mut receipt: Receipt) -> Receipt {
         if let Some(private) = &self.private {
             receipt.configured.workspace = format!("fresh, at {}", private.host_path("/workspace"));
         }
@@ -393,10 +402,11 @@ impl Cell {
         &self.child.pidfd
     }
 
-    /// The number of its init in the procfs that this supervisor looks into.
+    /// Returns init's pid in the procfs that this supervisor reads.
     ///
     /// # Errors
-    /// EOPNOTSUPP in the tier without pid namespaces, where init is not above all of its processes.
+    /// EOPNOTSUPP in the tier without pid namespaces, where not all processes of the cell descend
+    /// from init.
     pub(crate) fn init_in(&self, shared: &Shared) -> Result<i32, Errno> {
         match (shared.proc_kind, self.domain) {
             (_, Some(_)) => Err(Errno::EOPNOTSUPP),
@@ -405,20 +415,20 @@ impl Cell {
         }
     }
 
-    /// Returns whether a socket may have something to say.
+    /// Returns true if a socket may still carry messages.
     pub(crate) fn listens(&self, to: CellSocket) -> bool {
-        !self.done.contains(&to)
+        !self.ignored.contains(&to)
     }
 
-    /// Listens to a socket no more.
+    /// Ignores a socket from now on.
     pub(crate) fn stop_listening(&mut self, to: CellSocket) {
         if self.listens(to) {
-            self.done.push(to);
+            self.ignored.push(to);
         }
     }
 
-    /// Ends the cell as [`Cell::try_to_kill`] does. One that could not be killed is tried again when its
-    /// deadline comes, and the others go on.
+    /// Ends the cell like [`Cell::try_to_kill`]. A failure is logged, and retried at the next
+    /// deadline.
     pub(crate) fn kill(&self) {
         match self.try_to_kill() {
             Ok(()) | Err(Errno::ESRCH) => {}
@@ -426,33 +436,36 @@ impl Cell {
         }
     }
 
-    /// Ends the cell: its init is killed, and the kernel kills all else with it. A control group that
-    /// can be killed is, first: a fork bomb has no time left to fork.
+    /// Kills the cell's init, and with it all its processes. If the control group can be killed,
+    /// that happens first, so that a fork bomb cannot keep forking.
     ///
-    /// In the tier without pid namespaces init is told to end all else, as its own end would not.
+    /// In the tier without pid namespaces init is asked to end the other processes, which would
+    /// outlive it.
     fn try_to_kill(&self) -> Result<(), Errno> {
         if self.domain.is_some() {
             return match report::send_now(&self.control, &ToInit::End) {
-                // It has ended, with or without something unread.
+                // Init has ended, with or without unread messages.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
-                // It reads nothing: its processes end when it is collected, with those of all cells.
+                // Init does not read: its processes are ended together with those of all cells when
+                // it is reaped.
                 Err(Errno::EAGAIN) => process::signal(&self.child.pidfd, Signal::SIGKILL),
-                told => told,
+                sent => sent,
             };
         }
         if let Some(Err(errno)) = self.group.as_ref().map(ControlGroup::kill) {
-            // The signal below kills all the same.
+            // The signal below kills the cell anyway.
             tracing::debug!(%errno, "a control group could not be killed at once");
         }
         process::signal(&self.child.pidfd, Signal::SIGKILL)
     }
 
-    /// Tells init something. An init that has not read a socket full of orders reads no more: its cell is
-    /// killed, and this process, which has every other cell to serve, never waits for it.
+    /// Sends an order to init without blocking. An init that has a full socket of unread orders
+    /// hangs, and its cell is killed: this process must never wait for one cell, as it serves all
+    /// of them.
     pub(crate) fn tell(&self, order: &ToInit) -> Result<(), Errno> {
         match report::send_now(&self.control, order) {
             Err(Errno::EAGAIN) => self.try_to_kill(),
-            told => told,
+            sent => sent,
         }
     }
 
@@ -461,36 +474,37 @@ impl Cell {
         self.tell(&ToInit::Terminate)
     }
 
-    /// Sends INT to the payload's process group, but to no process of an earlier command than the one that began then.
+    /// Sends INT to the payload's process group, except to processes of commands that began before
+    /// `since`.
     pub(crate) fn interrupt(&self, since: Ticks) -> Result<(), Errno> {
         self.tell(&ToInit::Interrupt { since })
     }
 
-    /// Makes init untraceable; it answers when it is.
+    /// Asks init to make itself untraceable; it answers when it is.
     pub(crate) fn seal(&self) -> Result<(), Errno> {
         self.tell(&ToInit::Seal)
     }
 
-    /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. If
-    /// no control group holds the cell's memory, init starts its watch.
-    pub(crate) fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
-        let tell = || self.tell(&ToInit::Watch { memory: lowered.memory });
+    /// Lowers the limits that can be lowered from outside, and sends init the memory limit, which
+    /// it shows in sysinfo(2). Without a control group init starts its memory watch.
+    pub(crate) fn limit(&self, configured: &Limits, lowered: &Limits) -> Result<(), Errno> {
+        let watch = || self.tell(&ToInit::Watch { memory: lowered.memory });
         match &self.group {
-            Some(_) if own == lowered => Ok(()),
+            Some(_) if configured == lowered => Ok(()),
             Some(group) => {
                 group.limit(lowered)?;
-                if own.memory == lowered.memory { Ok(()) } else { tell() }
+                if configured.memory == lowered.memory { Ok(()) } else { watch() }
             }
-            None => tell(),
+            None => watch(),
         }
     }
 
-    /// Collects the cell's init if it has ended; then nothing of the cell is left.
+    /// Reaps the cell's init if it has ended; the cell is then gone entirely.
     pub(crate) fn collect(&self) -> Result<Option<Used>, Errno> {
         let Some(collected) = process::collect(&self.child.pidfd)? else { return Ok(None) };
         if let Some(domain) = self.domain.filter(|_| !collected.is_success) {
-            // Nobody ends its processes any more, and which they are is not known here: all cells
-            // of this supervisor end.
+            // No other process ends this cell's processes, and their pids are not known here: all
+            // cells of this supervisor must end.
             tracing::error!("an init did not end its cell: every cell ends");
             if let Err(errno) = bare::end_all(domain) {
                 tracing::error!(%errno, "cells could not be ended at once");
@@ -499,29 +513,30 @@ impl Cell {
         Ok(Some(collected.used))
     }
 
-    /// The most memory the cell had, where its cgroup counts it.
+    /// Returns the cell's peak memory if its control group counts it.
     pub(crate) fn peak_memory(&self) -> Option<u64> {
         self.group.as_ref().and_then(ControlGroup::peak)
     }
 
-    /// Takes the event that the kernel ran out of this cell's memory; false where there is none to
-    /// take: it was of a cell that had this slot before.
+    /// Consumes the event that the kernel ran out of this cell's memory. Returns false if there is
+    /// none: the notification was for an earlier cell in this slot.
     pub(crate) fn took_out_of_memory(&self) -> bool {
         self.out_of_memory.as_ref().is_some_and(|event| event.read().is_ok())
     }
 
-    /// Looks if it is time to. Returns true if its programs no longer get on for want of the cell's memory.
+    /// Checks, if a check is due, whether the cell thrashes. Returns true if its programs make no
+    /// progress for lack of memory.
     pub(crate) fn crawls(&mut self, now: Instant) -> bool {
-        self.crawl.look(self.group.as_ref(), now)
+        self.crawl.check(self.group.as_ref(), now)
     }
 
-    /// Returns whether the kernel has killed a process of this cell for want of the cell's memory.
+    /// Returns true if the kernel has killed a process because of this cell's memory limit.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         self.group.as_ref().is_some_and(ControlGroup::ran_out_of_memory)
     }
 }
 
-/// The limits that a job gets: the profile's, lowered by what the front end sent.
+/// Returns the limits of a job: the profile's, lowered to those that the front end sent.
 pub(crate) fn clamp(own: &Limits, asked: &Limits) -> Limits {
     own.lowered(&model::call::Asked {
         wall: Some(asked.wall),

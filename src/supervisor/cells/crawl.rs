@@ -1,65 +1,68 @@
-//! Finds cells that crawl: almost all of their memory is in use, and the kernel takes the pages of their programs away as
-//! fast as they are read back in.
+//! Detects cells that thrash: almost all of their memory is in use, and the kernel reclaims the
+//! pages of their programs as fast as they are read back.
 //!
-//! Without swap the kernel ends nobody for want of memory while it can drop a page of a file, and the code of every
-//! program is such a page. A cell then reads its own code from the disk again and again, until its time is over. Counts
-//! of its control group tell that from a program that reads large files: few pages of files are there at all, many more
-//! than these were dropped and read again shortly after (`workingset_refault_file`), and processes waited for a page of
-//! what they have mapped (`pgmajfault`). And all but a rest of the cell's own limit is in use: where a group above it, or
-//! the host, is short of memory, the kernel takes pages from cells that have little, and these are not at fault.
+//! Without swap the kernel kills no process for lack of memory while it can still drop file pages,
+//! and program code consists of such pages. A thrashing cell then reads its code from disk again
+//! and again until its time limit. Counters of its control group distinguish this from a program
+//! that reads large files: there are few file pages, many more than these were dropped and read
+//! again shortly after (`workingset_refault_file`), and processes waited for pages of mapped files
+//! (`pgmajfault`). Nearly the whole limit of the cell is in use as well: if a parent group or the
+//! host is short of memory instead, the kernel takes pages from cells that use little, and these
+//! are not at fault.
 //!
-//! One program looks the same and gets on: it reads a mapped file in order, at full speed, with almost all of its memory in
-//! use for something else. It is ended too, as it would be by a little less memory.
+//! One kind of program looks the same but makes progress: it reads a mapped file in order and at
+//! full speed while other data fill almost all of its memory. It is ended too, as it would be with
+//! slightly less memory.
 
 use std::time::{Duration, Instant};
 
 use cell::cgroup::{ControlGroup, Reclaim};
 
-/// Time between two looks, each some microseconds long.
+/// Time between two checks, each of which takes some microseconds.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Times that the pages of files are replaced from one look to the next in a cell that crawls; 25 were measured. One that
-/// reads files from a fast disk through a larger cache replaces them once.
-const TURNS: u64 = 2;
-/// Waits for a mapped page in that time; 230 were measured.
-const WAITS: u64 = 20;
-/// Part of the cell's memory that pages of files have in a cell that crawls, at most: an eighth; a tenth was measured.
-/// Where they have more, a program reads files at random, and gets on.
-const SHARE: u64 = 8;
-/// Bytes below its limit that a cell has in use when it crawls, at most: this part of the limit, or the room that the
-/// kernel keeps ready for processors. 1/300 was measured.
-const REST: u64 = 32;
-const READY: u64 = 1 << 20;
-/// Looks in a row after which a cell that crawls is ended.
-const PATIENCE: u32 = 15;
+/// Minimum number of times that a thrashing cell replaces all its file pages per interval; 25 were
+/// measured. A program that reads files from a fast disk through a larger cache replaces them once.
+const MIN_TURNOVERS: u64 = 2;
+/// Minimum number of waits for mapped pages per interval; 230 were measured.
+const MIN_WAITS: u64 = 20;
+/// In a thrashing cell file pages take at most this fraction of the memory limit: an eighth; a
+/// tenth was measured. With more, a program reads files at random and makes progress.
+const MAX_FILE_SHARE_DIVISOR: u64 = 8;
+/// In a thrashing cell at most this fraction of the memory limit is free, or the amount that the
+/// kernel reserves for its per-processor caches. 1/300 was measured.
+const MAX_FREE_DIVISOR: u64 = 32;
+const PER_CPU_RESERVE: u64 = 1 << 20;
+/// Number of consecutive positive checks after which a cell is ended.
+const MAX_CONSECUTIVE: u32 = 15;
 
-/// Looks at one cell while it has a call.
+/// Checks one cell while it runs a call.
 #[derive(Debug, Default)]
 pub(crate) struct CrawlWatch {
     next: Option<Instant>,
-    /// Bytes of the cell's memory.
+    /// Memory limit of the cell in bytes.
     limit: u64,
     last: Option<Reclaim>,
-    /// Looks in a row that found it crawling.
-    found: u32,
+    /// Number of consecutive checks that found it thrashing.
+    consecutive: u32,
 }
 
 impl CrawlWatch {
-    /// Begins with a call, which may use this many bytes of memory.
+    /// Starts with a call that may use `limit` bytes of memory.
     pub(crate) fn begin(&mut self, now: Instant, limit: u64) {
         *self = Self { next: Some(now + INTERVAL), limit, ..Self::default() };
     }
 
-    /// Returns when the next look is due.
+    /// Returns when the next check is due.
     pub(crate) fn at(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Looks if it is time to. Returns true if the cell has crawled for long enough to be ended.
-    pub(crate) fn look(&mut self, group: Option<&ControlGroup>, now: Instant) -> bool {
+    /// Checks the cell if that is due. Returns true if it has thrashed for long enough to be ended.
+    pub(crate) fn check(&mut self, group: Option<&ControlGroup>, now: Instant) -> bool {
         if self.next.is_none_or(|next| next > now) {
             return false;
         }
-        // Without a group nothing takes pages away.
+        // Without a group no limit causes reclaim.
         let Some(reclaim) = group.and_then(ControlGroup::reclaim) else {
             self.next = None;
             return false;
@@ -72,13 +75,14 @@ impl CrawlWatch {
         let crawls = self.last.replace(now).is_some_and(|last| {
             let again = now.read_again.saturating_sub(last.read_again);
             let waits = now.waits.saturating_sub(last.waits);
-            now.used.saturating_add((self.limit / REST).max(READY)) >= self.limit
-                && waits >= WAITS
-                && now.file_bytes <= self.limit / SHARE
-                && again >= now.file_pages().max(1).saturating_mul(TURNS)
+            now.used.saturating_add((self.limit / MAX_FREE_DIVISOR).max(PER_CPU_RESERVE))
+                >= self.limit
+                && waits >= MIN_WAITS
+                && now.file_bytes <= self.limit / MAX_FILE_SHARE_DIVISOR
+                && again >= now.file_pages().max(1).saturating_mul(MIN_TURNOVERS)
         });
-        self.found = if crawls { self.found.saturating_add(1) } else { 0 };
-        self.found >= PATIENCE
+        self.consecutive = if crawls { self.consecutive.saturating_add(1) } else { 0 };
+        self.consecutive >= MAX_CONSECUTIVE
     }
 }
 
@@ -86,17 +90,27 @@ impl CrawlWatch {
 mod tests {
     use super::*;
 
-    /// Returns the number of looks after which a cell is ended that has so much more at each, of 60.
-    fn ended(read_again: u64, waits: u64, pause: u64, limit: u64) -> Option<u64> {
-        ended_at(limit, limit, (read_again, waits, pause))
+    /// Growth of the counters per check; no growth at every `pause`-th check.
+    #[derive(Clone, Copy)]
+    struct Rates {
+        read_again: u64,
+        waits: u64,
+        pause: u64,
     }
 
-    /// As [`ended`], with so many bytes in use.
-    fn ended_at(limit: u64, used: u64, (read_again, waits, pause): (u64, u64, u64)) -> Option<u64> {
+    /// Returns the number of checks, out of 60, after which a cell with these increments per check
+    /// is ended.
+    fn ended(read_again: u64, waits: u64, pause: u64, limit: u64) -> Option<u64> {
+        ended_at(limit, limit, Rates { read_again, waits, pause })
+    }
+
+    /// Like [`ended`], with this many bytes in use.
+    fn ended_at(limit: u64, used: u64, rates: Rates) -> Option<u64> {
+        let Rates { read_again, waits, pause } = rates;
         let mut watch = CrawlWatch { limit, ..CrawlWatch::default() };
         let mut now = Reclaim { file_bytes: 6000 << 12, used, ..Reclaim::default() };
-        (1..=60).find(|look| {
-            if pause == 0 || look % pause != 0 {
+        (1..=60).find(|check| {
+            if pause == 0 || check % pause != 0 {
                 now.read_again += read_again;
                 now.waits += waits;
             }
@@ -105,15 +119,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_reads_its_programs_again_and_again_is_ended_and_no_other() {
+    fn only_a_cell_that_reads_its_programs_again_and_again_is_ended() {
         let limit = 256 << 20;
-        // As measured.
-        assert_eq!(ended(170_000, 230, 0, limit), Some(u64::from(PATIENCE) + 1));
+        // The measured values.
+        assert_eq!(ended(170_000, 230, 0, limit), Some(u64::from(MAX_CONSECUTIVE) + 1));
         // A slow disk.
-        assert_eq!(ended(12_000, 20, 0, limit), Some(u64::from(PATIENCE) + 1));
-        // A program that reads a file at random, for which it has a third of the memory.
+        assert_eq!(ended(12_000, 20, 0, limit), Some(u64::from(MAX_CONSECUTIVE) + 1));
+        // A program that reads a file at random, with a third of the memory for its pages.
         assert_eq!(ended(170_000, 20_000, 0, 72 << 20), None);
-        // A file that is read twice, programs that are read once, nothing at all, and one that gets on between.
+        // A file that is read twice, programs that are read once, an idle cell, and one that makes
+        // progress in between.
         for (read_again, waits, pause) in
             [(170_000, 0, 0), (0, 230, 0), (6_000, 230, 0), (0, 0, 0), (170_000, 230, 10)]
         {
@@ -126,10 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_whose_pages_go_to_others_is_not_ended() {
+    fn a_cell_that_loses_pages_to_others_is_not_ended() {
         let limit = 256 << 20;
-        let crawling = (170_000, 230, 0);
-        assert_eq!(ended_at(limit, limit, crawling), Some(u64::from(PATIENCE) + 1));
+        let crawling = Rates { read_again: 170_000, waits: 230, pause: 0 };
+        assert_eq!(ended_at(limit, limit, crawling), Some(u64::from(MAX_CONSECUTIVE) + 1));
         assert_eq!(ended_at(limit, 22 << 20, crawling), None);
         assert_eq!(ended_at(limit, limit / 10 * 9, crawling), None);
     }

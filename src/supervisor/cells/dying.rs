@@ -1,9 +1,10 @@
-//! Cells that are slow to die: their callers are answered once every process has been sent SIGKILL.
+//! Answers callers early if a killed cell takes long to end: as soon as every process has a pending
+//! SIGKILL.
 //!
-//! A process with 65,000 mappings takes tens of milliseconds to take them down, and the end of a cell is the
-//! end of all its processes. None of them runs an instruction of its own any more when SIGKILL is
-//! pending; what a system call that has begun still writes is why the reply says that its list of
-//! files is incomplete.
+//! A process with 65,000 mappings needs tens of milliseconds to unmap them, and a cell only ends
+//! with its last process. Processes with a pending SIGKILL execute no more instructions of their
+//! program. A system call that has begun may still write, so that the reply marks its list of files
+//! as incomplete.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,21 +19,21 @@ use cell::measure::Fields;
 use model::outcome::FilesChanged;
 use sys::Result;
 
-/// How long a cell that was killed may take before its caller is answered without its end. With the
-/// grace before it, an answer comes within two seconds of its limit.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
-/// The time between two looks at a cell that was not all killed at the first.
-const AGAIN: Duration = Duration::from_millis(50);
-/// The time that all looks of one turn of the loop may take together. Cells decide how many processes there are, each
-/// costs some 15 us, and every other cell waits meanwhile; the next turn continues.
+/// How long a killed cell may take before its caller is answered without waiting for the end.
+/// Together with the grace period, an answer comes within two seconds after the limit.
+pub(crate) const MAX_WAIT: Duration = Duration::from_millis(400);
+/// Time until the next check if not all processes were dying.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Time that all checks of one turn of the loop may take together. The number of processes is up to
+/// the cells, each takes about 15 us, and all other cells wait meanwhile. The next turn continues.
 const BUDGET: Duration = Duration::from_millis(5);
 
-/// The end of the time for looks in a turn of the loop.
+/// The deadline for checks in one turn of the loop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnBudget(Option<Instant>);
 
 impl TurnBudget {
-    /// Makes the budget of a turn that begins now.
+    /// Starts the budget of a turn.
     pub(crate) fn begin() -> Self {
         Self(Instant::now().checked_add(BUDGET))
     }
@@ -42,34 +43,34 @@ impl TurnBudget {
     }
 }
 
-/// When to look whether the caller of a cell on its way out can be answered.
+/// Schedule for checking whether the caller of a dying cell can be answered.
 #[derive(Debug, Default)]
 pub(crate) struct DeathCheck {
     at: Option<Instant>,
-    /// True if the look before found every process dying. A list of processes is not of one moment: one
-    /// that is made while it is read is in the next.
-    once: bool,
-    /// A look that did not come to its end in its turn.
-    under_way: Option<Look>,
+    /// True if the previous check found every process dying. A second one is needed because a
+    /// process list is not a snapshot: a process forked while it is read appears in the next list.
+    found_dying: bool,
+    /// A check that was not finished in its turn.
+    unfinished: Option<Look>,
 }
 
 impl DeathCheck {
-    /// Begins with the first kill, or with the report of init.
+    /// Starts with the first kill, or with init's report.
     pub(crate) fn begin(&mut self, now: Instant) {
-        self.at.get_or_insert(now + PATIENCE);
+        self.at.get_or_insert(now + MAX_WAIT);
     }
 
-    /// Ends: the caller has its answer.
+    /// Stops, as the caller was answered.
     pub(crate) fn end(&mut self) {
         self.at = None;
-        self.under_way = None;
+        self.unfinished = None;
     }
 
     pub(crate) fn at(&self) -> Option<Instant> {
         self.at
     }
 
-    /// Returns whether it is time, and no process of the cell can run any more.
+    /// Returns true if a check is due and shows that no process of the cell can run any more.
     pub(crate) fn is_over(
         &mut self,
         cell: &Cell,
@@ -80,49 +81,52 @@ impl DeathCheck {
         if self.at.is_none_or(|at| at > now) || budget.is_used_up() {
             return false;
         }
-        let looked = cell.init_in(shared).and_then(|init| {
-            let look = self.under_way.take().map_or_else(|| Look::begin(&shared.proc, init), Ok)?;
+        let result = cell.init_in(shared).and_then(|init| {
+            let look =
+                self.unfinished.take().map_or_else(|| Look::begin(&shared.proc, init), Ok)?;
             look.take(&shared.proc, || budget.is_used_up())
         });
-        let killed = match looked {
+        let killed = match result {
             Ok(Progress::Unfinished(look)) => {
-                // Due since before: the next turn comes at once.
-                self.under_way = Some(look);
+                // Still due, so that the next turn continues at once.
+                self.unfinished = Some(look);
                 return false;
             }
             Ok(Progress::Done(killed)) => killed,
-            // A process that cannot be seen counts as alive.
+            // A process that cannot be read counts as alive.
             Err(_) => false,
         };
-        let is_over = killed && self.once;
-        self.once = killed;
-        self.at = (!is_over).then(|| now + AGAIN);
+        let is_over = killed && self.found_dying;
+        self.found_dying = killed;
+        self.at = (!is_over).then(|| now + RETRY_INTERVAL);
         is_over
     }
 }
 
-/// Marks a list of changes as incomplete, for a report while processes may still end a system call there.
+/// Marks a list of changes as incomplete, because processes may still finish a system call.
 pub(crate) fn incomplete(changed: Option<FilesChanged>) -> Option<FilesChanged> {
     Some(FilesChanged { is_whole: false, ..changed.unwrap_or(FilesChanged::none()) })
 }
 
-/// A look whether `init` and every process that descends from it is dying. Orphans of a cell are its init's.
+/// Checks whether `init` and all its descendants are dying. Orphans of a cell are children of its
+/// init.
 ///
-/// It may take several turns: a process that was sent SIGKILL makes no other, and one that was not is found alive.
+/// A check may take several turns: a process with a pending SIGKILL cannot fork, and one without is
+/// found alive.
 #[derive(Debug)]
 struct Look {
     init: i32,
-    /// Processes to be read yet.
+    /// Processes that are not yet read.
     listed: Vec<i32>,
     parents: BTreeMap<i32, i32>,
-    /// Processes without a SIGKILL that is pending for all their threads.
+    /// Processes without a SIGKILL pending for all their threads.
     alive: Vec<i32>,
 }
 
-/// How far a look came.
+/// Progress of a check.
 #[derive(Debug)]
 enum Progress {
-    /// Whether all are dying.
+    /// Finished: whether all are dying.
     Done(bool),
     Unfinished(Look),
 }
@@ -133,17 +137,17 @@ impl Look {
         Ok(Self { init, listed, parents: BTreeMap::new(), alive: Vec::new() })
     }
 
-    /// Looks on, until the end or until `enough`.
+    /// Continues until the end, or until `enough` returns true.
     fn take(mut self, proc: &OwnedFd, enough: impl Fn() -> bool) -> Result<Progress> {
         while let Some(pid) = self.listed.pop() {
             let status = match Fields::read(proc.as_fd(), &format!("{pid}/status")) {
                 Ok(status) => status,
-                // Gone meanwhile.
+                // Ended meanwhile.
                 Err(Errno::ENOENT | Errno::ESRCH) => continue,
                 Err(errno) => return Err(errno),
             };
             self.parents.insert(pid, status.get("PPid").parse().map_err(|_| Errno::EPROTO)?);
-            // A signal to the whole process stays pending until it is collected.
+            // A signal to the whole process stays pending until it is reaped.
             if !has_kill(status.get("ShdPnd"))? {
                 self.alive.push(pid);
             }
@@ -163,10 +167,10 @@ impl Look {
     }
 }
 
-/// Returns whether `pid` is `init` or a descendant of it.
+/// Returns true if `pid` is `init` or a descendant of it.
 fn descends(parents: &BTreeMap<i32, i32>, pid: i32, init: i32) -> bool {
     let mut at = pid;
-    // No chain is longer than there are processes.
+    // No chain is longer than the number of processes.
     for _ in 0..=parents.len() {
         if at == init {
             return true;
@@ -176,7 +180,7 @@ fn descends(parents: &BTreeMap<i32, i32>, pid: i32, init: i32) -> bool {
             None => return false,
         }
     }
-    // The list is not of one moment: a circle is taken for one of the cell.
+    // The list is not a snapshot: a cycle is treated as part of the cell, to be safe.
     true
 }
 
@@ -188,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_of_a_cell_by_its_parents() {
+    fn a_process_belongs_to_a_cell_through_its_parents() {
         let parents = BTreeMap::from([(1, 0), (7, 1), (8, 7), (9, 8), (20, 1), (30, 99)]);
         let mine: Vec<i32> =
             parents.keys().copied().filter(|pid| descends(&parents, *pid, 7)).collect();
@@ -199,13 +203,13 @@ mod tests {
     fn a_process_that_runs_is_not_dying() {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let proc = nix::fcntl::open("/proc", flags, Mode::empty()).expect("/proc");
-        let own = i32::try_from(std::process::id()).expect("a pid");
-        assert_eq!(is_dying(&proc, &own.to_string()), Ok(false));
-        let look = Look::begin(&proc, own).and_then(|look| look.take(&proc, || false));
+        let this_process = i32::try_from(std::process::id()).expect("a pid");
+        assert_eq!(is_dying(&proc, &this_process.to_string()), Ok(false));
+        let look = Look::begin(&proc, this_process).and_then(|look| look.take(&proc, || false));
         assert!(matches!(look, Ok(Progress::Done(false))), "{look:?}");
-        // The same, one process a turn.
+        // The same check with one process per turn.
         let mut turns = 0;
-        let mut look = Look::begin(&proc, own).expect("a list");
+        let mut look = Look::begin(&proc, this_process).expect("a list");
         loop {
             turns += 1;
             match look.take(&proc, || true).expect("a look") {

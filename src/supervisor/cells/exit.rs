@@ -1,4 +1,4 @@
-//! The outcome of a call by the end of its program, for calls of their own and for those of a session.
+//! Derives the outcome of a call from the end of its program, for one-shot calls and for sessions.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use cell::report::{OverLimit, PayloadEnd, raw};
 use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
 
-/// An init that has reported its end and is still there after this is killed.
+/// Time after its report until an init that has not exited is killed.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// How a program ended that nobody stopped.
+/// Returns how a program ended that was not stopped from outside.
 pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
     match end.over_limit {
         Some(OverLimit::Memory) => return Outcome::Limit(LimitKind::Memory),
@@ -22,15 +22,16 @@ pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outc
         None => {}
     }
     let used = Duration::from_micros(end.counts.user_us + end.counts.system_us);
-    // The limit is set in whole seconds. The kernel compares it with what it sampled, a whole
-    // tick for whoever runs at the tick, and tells use as it ran: on a busy machine the two
-    // were seen a tenth apart. Half of it tells a limit from a signal of the program's own.
+    // The limit is set in whole seconds. The kernel enforces it on sampled ticks, charging a whole
+    // tick to the running process, while the reported usage is exact; on a busy machine the two
+    // differed by 10 %. Treat at least 50 % of the limit as having reached it; below that the
+    // program sent the signal itself.
     let cpu = Duration::from_secs(limits.cpu.as_secs().max(1)) / 2;
     let Some(signal) = end.status.checked_sub(256) else {
         return Outcome::Exited { code: u8::try_from(end.status).unwrap_or(u8::MAX) };
     };
     match i32::from(signal) {
-        // Sent by the kernel at the limit, or by the program to itself before it.
+        // Sent by the kernel at the limit, or earlier by the program itself.
         libc::SIGXCPU if used >= cpu => Outcome::Limit(LimitKind::Cpu),
         libc::SIGXFSZ => Outcome::Limit(LimitKind::FileSize),
         libc::SIGKILL if used >= cpu => Outcome::Limit(LimitKind::Cpu),
@@ -38,7 +39,7 @@ pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outc
     }
 }
 
-/// Why a program could not be executed.
+/// Returns the failure of a program that could not be executed.
 pub(crate) fn exec_failure(program: &str, errno: i32) -> Failure {
     let program = shortened(program);
     if errno == raw(Errno::ENOENT) {
@@ -48,10 +49,10 @@ pub(crate) fn exec_failure(program: &str, errno: i32) -> Failure {
     }
 }
 
-/// A program's name as a frame can carry it: argv may hold more than a frame does.
+/// Shortens a program's name so that it fits in a frame: argv may be longer.
 pub(crate) fn shortened(name: &str) -> String {
-    const MOST: usize = 255;
-    match name.char_indices().nth(MOST) {
+    const MAX_CHARS: usize = 255;
+    match name.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
         None => name.to_owned(),
     }

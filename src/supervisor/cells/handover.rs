@@ -1,4 +1,4 @@
-//! From a job to the one message that starts it: streams, strings, limits.
+//! Hands a job to a cell's payload: streams, strings and limits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -19,10 +19,10 @@ use super::queued_job::QueuedJob;
 use super::streams::{FarEnds, Streams, null, pipe};
 use crate::rootfs::terminals::{self, Terminal};
 
-/// Hands a job to the payload of `cell`; it execs as soon as it has read it.
+/// Sends a job to the payload of `cell`, which executes it as soon as it has read it.
 ///
 /// # Errors
-/// What making pipes or memfds, or sending, said.
+/// The errno of making pipes or memfds, or of sending.
 pub(crate) fn hand_over(
     cell: &mut Cell,
     design: &Design,
@@ -30,10 +30,10 @@ pub(crate) fn hand_over(
 ) -> Result<FarEnds, Errno> {
     let QueuedJob { start, block, attachments, limits, .. } = ready;
     let ([stdin, stdout, stderr], far) = match start.stdin {
-        JobInput::Terminal => at_terminal(design)?,
-        JobInput::Pipe | JobInput::Bytes(_) | JobInput::Empty => piped(cell, design, ready)?,
+        JobInput::Terminal => with_terminal(design)?,
+        JobInput::Pipe | JobInput::Bytes(_) | JobInput::Empty => with_pipes(cell, design, ready)?,
     };
-    let first = look(cell, design, start)?;
+    let first = request_scan(cell, design, start)?;
     let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
     let script = script.transpose()?;
     cell.limit(&design.profile.limits, limits)?;
@@ -43,8 +43,8 @@ pub(crate) fn hand_over(
     Ok(far)
 }
 
-/// Makes pipes for a job: what the program gets, and what the front end gets.
-fn piped(
+/// Makes pipes for a job: the program's ends and the front end's.
+fn with_pipes(
     cell: &mut Cell,
     design: &Design,
     ready: &QueuedJob,
@@ -61,13 +61,13 @@ fn piped(
     Ok(([stdin, stdout, stderr], far))
 }
 
-/// Makes a new terminal of its cell's for a job, where the design has one.
-fn at_terminal(design: &Design) -> Result<([OwnedFd; 3], FarEnds), Errno> {
+/// Opens a new terminal in the cell's devpts for a job.
+fn with_terminal(design: &Design) -> Result<([OwnedFd; 3], FarEnds), Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let directory = design.root()?.terminals.as_ref().ok_or(Errno::ENOTTY)?;
     let size = design.profile.terminal.ok_or(Errno::ENOTTY)?;
     let Terminal { master, slave, .. } = terminals::open_in(directory, size)?;
-    // Standard error comes with the output; its own pipe has its end at once.
+    // Standard error goes to the terminal too; its separate pipe has reached its end already.
     let (stderr, _) = pipe()?;
     let far = FarEnds { stdin: Some(copy(&master)?), stdout: master, stderr };
     Ok(([copy(&slave)?, copy(&slave)?, slave], far))
@@ -78,21 +78,21 @@ pub(crate) fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno
     cell.streams.take().map_or_else(|| Streams::new(design), Ok)
 }
 
-/// The program that a payload becomes, but for its streams.
+/// The program that a payload executes, without its streams.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
     pub block: &'a Block,
     pub limits: &'a Limits,
     pub first: First,
     pub script: Option<&'a OwnedFd>,
-    /// The standard input is a terminal.
+    /// True if the standard input is a terminal.
     pub terminal: bool,
 }
 
-/// Sends the payload of `cell` what it becomes.
+/// Sends the payload of `cell` the program to execute.
 ///
 /// # Errors
-/// What making a memfd, or sending, said; E2BIG for more strings than a payload has room for.
+/// The errno of making a memfd or of sending; E2BIG: more strings than a payload has room for.
 pub(crate) fn send(
     cell: &Cell,
     design: &Design,
@@ -102,7 +102,7 @@ pub(crate) fn send(
     let Program { block, limits, first, script, terminal } = *program;
     let (strings, head) = strings(cell, design, block, limits)?;
     let head = ToPayload { first, terminal, ..head };
-    let (behind, sealed) = match head.place {
+    let (inline, sealed) = match head.place {
         StringSpan::Here => (strings.as_slice(), None),
         StringSpan::Sealed => {
             let sealed = memory::sealed(c"cofferdam-strings", &strings);
@@ -112,13 +112,13 @@ pub(crate) fn send(
     let mut fds = streams.to_vec();
     fds.extend([sealed.as_ref(), script].into_iter().flatten().map(AsFd::as_fd));
     show_facts(cell, design, limits)?;
-    report::send_with(&cell.job, &head, behind, &fds)
+    report::send_with(&cell.job, &head, inline, &fds)
 }
 
-/// Hands the shell of a session over: between calls its streams lead nowhere.
+/// Starts the shell of a session: its streams are /dev/null, as each call brings its own.
 ///
 /// # Errors
-/// What making memfds, or sending, said.
+/// The errno of making memfds or of sending.
 pub(crate) fn shell(
     cell: &Cell,
     design: &Design,
@@ -127,7 +127,7 @@ pub(crate) fn shell(
 ) -> Result<(), Errno> {
     let limits = &ready.limits;
     let (strings, head) = strings(cell, design, block, limits)?;
-    let first = look(cell, design, &ready.start)?;
+    let first = request_scan(cell, design, &ready.start)?;
     let head = ToPayload { place: StringSpan::Sealed, first, ..head };
     let strings =
         memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
@@ -139,7 +139,7 @@ pub(crate) fn shell(
     report::send(&cell.job, &head, &fds)
 }
 
-/// Has the cell's /proc show the memory that it may use and the age of its clocks, where it has one.
+/// Updates the memory and the uptime that the cell's /proc shows, if it has one.
 fn show_facts(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno> {
     match &design.ground {
         Ground::Root(root) => {
@@ -150,10 +150,10 @@ fn show_facts(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno
     }
 }
 
-/// Tells init to look at the workspace where that is asked for, before the job is sent: the payload
-/// waits for it then, unless the workspace is one that nothing can be in yet. A cell without a root of
-/// its own has no workspace that init could find by its name.
-fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
+/// Asks init to scan the workspace if changes are to be listed. Sent before the job, because the
+/// payload waits for the scan unless the workspace must be empty. A cell without a root has no
+/// workspace at a path that init knows.
+fn request_scan(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
     let first = match (start.workspace, start.session) {
         (Workspace::Fresh, None) => First::Nothing,
         (Workspace::Fresh, Some(_)) | (Workspace::Granted(_) | Workspace::Session(_), _) => {
@@ -168,25 +168,25 @@ fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
     }
 }
 
-/// Returns directory, candidates for exec, arguments and environment, each ended by NUL.
+/// Encodes directory, exec candidates, arguments and environment, each NUL-terminated.
 fn strings(
     cell: &Cell,
     design: &Design,
     block: &Block,
     limits: &Limits,
 ) -> Result<(Vec<u8>, ToPayload), Errno> {
-    let place = |path: &str| match &cell.private {
+    let host_path = |path: &str| match &cell.private {
         Some(private) => private.host_path(path),
         None => path.to_owned(),
     };
     let mut environment = environment(cell, &design.profile, &block.env);
     if cell.private.is_some() {
-        // Without a /tmp of its own, variables name the directory that stands for it.
+        // Without a private /tmp, variables name the directory that replaces it.
         environment.retain(|variable| !variable.starts_with("HOME="));
-        environment.push(format!("HOME={}", place("/tmp/home")));
-        environment.push(format!("TMPDIR={}", place("/tmp")));
+        environment.push(format!("HOME={}", host_path("/tmp/home")));
+        environment.push(format!("TMPDIR={}", host_path("/tmp")));
     }
-    let directory = place(block.cwd.as_str());
+    let directory = host_path(block.cwd.as_str());
     let path = environment
         .iter()
         .find_map(|variable| variable.strip_prefix("PATH="))
@@ -218,7 +218,7 @@ fn strings(
     Ok((bytes, head))
 }
 
-/// `NAME=value`, later sources over earlier ones.
+/// Returns `NAME=value` strings; later sources override earlier ones.
 fn environment(cell: &Cell, profile: &Profile, caller: &Env) -> Vec<String> {
     let placeholders: Vec<_> = cell.network.placeholders(&profile.egress).collect();
     let mut all = profile.environment();
@@ -227,12 +227,13 @@ fn environment(cell: &Cell, profile: &Profile, caller: &Env) -> Vec<String> {
     all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// Paths to try, as execvp(3) does. At most 64: a longer PATH is the caller's joke.
+/// Returns the paths that execvp(3) would try. At most 64 entries of PATH are used.
+const MAX_PATH_ENTRIES: usize = 64;
 fn candidates(program: &str, path: &str) -> Vec<String> {
     if program.contains('/') {
         return vec![program.to_owned()];
     }
-    let directories = path.split(':').take(64);
+    let directories = path.split(':').take(MAX_PATH_ENTRIES);
     // An empty entry of PATH means the current directory.
     directories
         .map(|directory| {

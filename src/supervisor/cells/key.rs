@@ -1,6 +1,6 @@
-//! The table of keys: each a profile with a workspace, and the design of the cells that have both.
+//! The table of keys: a key is a profile with a workspace, and has the design of its cells.
 //!
-//! Those of boot stay; those of a session come and go with it.
+//! Keys made at boot stay; those of a session are added and removed with it.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use cell::Design;
 use cell::ids::CellIds;
 use model::job::{ProfileName, Workspace};
 
-/// The number of a key in the table, never used twice.
+/// Number of a key in the table; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyId(pub(super) u64);
 
-/// A pool key that can be used here, or why it cannot.
+/// A key of the cell pool, and its design or the reason why it is unusable.
 #[derive(Debug)]
 pub struct Key {
     pub profile: ProfileName,
@@ -38,11 +38,11 @@ impl From<Design> for Key {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
     pub why: String,
-    /// The one program of the profile, where it is this that is missing.
+    /// The profile's only program, if it is the missing one.
     pub missing_program: Option<String>,
 }
 
-/// Every key for which cells can be asked.
+/// All keys for which cells can be requested.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     keys: BTreeMap<KeyId, Key>,
@@ -50,7 +50,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Adds a key, at boot or later: its cells are built when a job first names it.
+    /// Adds a key, at boot or later. Its cells are built when a job first uses it.
     pub(crate) fn add(&mut self, key: Key) -> KeyId {
         let id = KeyId(self.next);
         self.next += 1;
@@ -58,7 +58,7 @@ impl Keys {
         id
     }
 
-    /// Removes a key, with the mounts that its cells are cloned from.
+    /// Removes a key with the mounts that its cells would be cloned from.
     pub(crate) fn remove(&mut self, id: KeyId) {
         self.keys.remove(&id);
     }
@@ -67,15 +67,15 @@ impl Keys {
         self.keys.get(&id)
     }
 
-    /// Returns the design of a key, where it can be used here.
+    /// Returns the design of a key if it is usable.
     pub(crate) fn design(&self, id: KeyId) -> Option<&Design> {
         self.get(id)?.design.as_ref().ok()
     }
 
-    /// Returns the first key with this profile and this workspace.
+    /// Returns the first key with this profile and workspace.
     pub(crate) fn find(&self, profile: &ProfileName, workspace: Workspace) -> Option<KeyId> {
-        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
-        self.keys.iter().find(|(_, key)| named(key)).map(|(id, _)| *id)
+        let matches = |key: &Key| key.profile == *profile && key.workspace == workspace;
+        self.keys.iter().find(|(_, key)| matches(key)).map(|(id, _)| *id)
     }
 }
 
@@ -100,22 +100,22 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_after_boot_is_found_until_it_goes_and_its_number_is_not_used_again() {
+    fn a_later_key_is_found_until_it_is_removed_and_its_number_is_never_reused() {
         let mut keys: Keys =
             [Workspace::Fresh, Workspace::Granted(GrantId(0))].map(key).into_iter().collect();
-        let none = ProfileName::none();
+        let profile = ProfileName::none();
         let session = Workspace::Session(SessionId(7));
-        assert_eq!(keys.find(&none, session), None);
+        assert_eq!(keys.find(&profile, session), None);
         let first = keys.add(key(session));
-        assert_eq!(keys.find(&none, session), Some(first));
+        assert_eq!(keys.find(&profile, session), Some(first));
         keys.remove(first);
-        assert_eq!(keys.find(&none, session), None);
+        assert_eq!(keys.find(&profile, session), None);
         assert!(keys.get(first).is_none());
         assert_ne!(keys.add(key(session)), first);
     }
 
     #[test]
-    fn a_name_is_of_the_key_of_boot_where_a_session_has_another_of_the_same_name() {
+    fn a_key_of_boot_is_found_before_a_sessions_key_of_the_same_name() {
         let mut keys: Keys = std::iter::once(key(Workspace::Fresh)).collect();
         let boot = keys.find(&ProfileName::none(), Workspace::Fresh);
         keys.add(key(Workspace::Fresh));

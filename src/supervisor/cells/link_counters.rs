@@ -1,7 +1,8 @@
-//! The kernel's counters of a cell's network link, by which the supervisor knows that a cell has sent nothing.
+//! The kernel's counters of a cell's network link, which show that a cell has sent nothing.
 //!
-//! A call in such a cell has nothing that the gateway could tell of it, so its end is told without asking: that is a
-//! round trip less for every call that has a network and does not use it.
+//! If nothing was sent, the gateway has nothing to report about a call, and its end is answered
+//! without asking the gateway. This saves a round trip for every call that could use a network and
+//! does not.
 
 use std::os::fd::OwnedFd;
 
@@ -12,17 +13,18 @@ use nix::sys::uio::pread;
 
 use cell::network::LINK;
 
-/// Bytes that are read: three links have some 600.
-const ROOM: usize = 4_096;
-/// Counters of a link, eight of each way (proc_pid_net(5)).
+/// Maximum bytes that are read: three links need about 600.
+const MAX_TABLE_BYTES: usize = 4_096;
+/// Number of counters of a link, eight in each direction (proc_pid_net(5)).
 const COUNTERS: usize = 16;
 
-/// `net/dev` of a process of a cell, held open: it shows the cell's network namespace, whatever becomes of the process.
+/// `net/dev` of a process in a cell. Held open, it shows the cell's network namespace even after
+/// the process has ended.
 #[derive(Debug)]
 pub(crate) struct LinkCounters(OwnedFd);
 
 impl LinkCounters {
-    /// Opens the counters of a process, by its directory in procfs.
+    /// Opens the counters of a process, given its procfs directory.
     ///
     /// # Errors
     /// The errno of openat(2).
@@ -30,24 +32,26 @@ impl LinkCounters {
         openat(process, "net/dev", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(Self)
     }
 
-    /// Returns true if the cell's link has never sent anything. False also where the counters cannot be read.
+    /// Returns true if the cell's link has never sent a packet; false also if the counters cannot
+    /// be read.
     pub(crate) fn is_silent(&self) -> bool {
-        let mut text = [0; ROOM];
+        let mut text = [0; MAX_TABLE_BYTES];
         let length = pread(&self.0, &mut text, 0).unwrap_or_default();
         text.get(..length).is_some_and(says_silent)
     }
 }
 
-/// Reads a table of links: true if that of cells is in it, and all its counters of sending are 0.
+/// Parses a table of links: returns true if the cells' link is in it and all its send counters are
+/// 0.
 fn says_silent(table: &[u8]) -> bool {
     let Ok(table) = std::str::from_utf8(table) else { return false };
-    let of_link = |line: &str| {
+    let is_link_silent = |line: &str| {
         let counters = line.trim_start().strip_prefix(LINK)?.strip_prefix(':')?;
         let counters: Vec<&str> = counters.split_ascii_whitespace().collect();
         let sent = counters.get(COUNTERS / 2..).filter(|_| counters.len() == COUNTERS)?;
         Some(sent.iter().all(|counter| *counter == "0"))
     };
-    table.lines().find_map(of_link).unwrap_or(false)
+    table.lines().find_map(is_link_silent).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -71,15 +75,15 @@ mod tests {
         assert!(silent(
             "  eth0:     120       2    0    0    0     0          0         0 0 0 0 0 0 0 0 0"
         ));
-        // Whatever the counter: bytes, packets, errors, drops.
-        for place in 8..16 {
+        // Any counter matters: bytes, packets, errors, drops.
+        for index in 8..16 {
             let mut counters = ["0"; 16];
-            if let Some(counter) = counters.get_mut(place) {
+            if let Some(counter) = counters.get_mut(index) {
                 *counter = "1";
             }
-            assert!(!silent(&format!("  eth0: {}", counters.join(" "))), "{place}");
+            assert!(!silent(&format!("  eth0: {}", counters.join(" "))), "{index}");
         }
-        // A table that is cut, has no such link, or is none.
+        // A table that is truncated, lacks the link, or is malformed.
         assert!(!silent("  eth0: 0 0 0 0 0 0 0 0 0 0 0"));
         assert!(!silent("  eth1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"));
         assert!(!silent("  eth0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"));
@@ -88,12 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_read_anew_each_time() {
+    fn counters_are_read_from_the_kernel_each_time() {
         let process = nix::fcntl::open("/proc/self", OFlag::O_PATH, Mode::empty());
         let counters = LinkCounters::open(&process.expect("procfs")).expect("counters");
-        let mut first = [0; ROOM];
+        let mut first = [0; MAX_TABLE_BYTES];
         let read = pread(&counters.0, &mut first, 0).expect("a table");
         assert!(read > HEAD.len() / 2);
-        assert_eq!(pread(&counters.0, &mut [0; ROOM], 0).map(|more| more > 0), Ok(true));
+        assert_eq!(pread(&counters.0, &mut [0; MAX_TABLE_BYTES], 0).map(|more| more > 0), Ok(true));
     }
 }

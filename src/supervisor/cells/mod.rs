@@ -1,8 +1,9 @@
-//! One cell and the one call that it serves: from the clone to the last descriptor.
+//! One cell and the call that it serves, from the clone to the last descriptor.
 //!
-//! `cell` clones and measures, `pooled_cell` and `pool` keep those that wait for a job, `prestart` has a
-//! program wait there for its input, `handover` sends a job, `running` follows it to its end, `crawl` ends it where its
-//! memory no longer holds its programs, `link_counters` tell if it has sent anything.
+//! `cell` clones and measures cells. `pooled_cell` and `pool` keep those without a job, and
+//! `prestart` executes a program in one before its input arrives. `handover` sends a job, `running`
+//! follows it to its end, `crawl` ends a cell that thrashes, and `link_counters` shows whether it
+//! has sent anything.
 
 pub(crate) mod attachments;
 pub(crate) mod bare;

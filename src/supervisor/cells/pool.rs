@@ -1,7 +1,7 @@
-//! The pool: cells that wait for a job, built and measured before it comes, each used once.
+//! The pool of cells without a job: built and measured in advance, each used once.
 //!
-//! Its key is profile and workspace. It is lazy: a key gets cells in advance after its first call,
-//! and loses them when nobody calls for a while.
+//! The pool's key is profile and workspace. Cells of a key are built in advance only after its
+//! first call, and removed if it is unused for a while.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -16,57 +16,57 @@ use cell::mounts::Slot;
 use model::outcome::PoolCounts;
 
 /// How long an idle cell is kept.
-const KEEP: Duration = Duration::from_secs(60);
-/// How long after a call the pool is filled again: a burst of calls has the processors first.
-const REST: Duration = Duration::from_millis(3);
-/// How long a pool may stay short while calls run, which have the processors first: calls without
-/// a pause between them must not keep it empty.
-const LATE: Duration = Duration::from_millis(50);
-/// Cells of a key that have their program executed: memory, for as long as nobody calls.
-const PROGRAMS: usize = 2;
+const KEEP_TIME: Duration = Duration::from_secs(60);
+/// How long after a call the pool is refilled: calls in a burst get the processors first.
+const REFILL_DELAY: Duration = Duration::from_millis(3);
+/// Maximum delay of a refill while calls run, which get the processors first: a steady stream of
+/// calls must not keep the pool empty.
+const MAX_REFILL_DELAY: Duration = Duration::from_millis(50);
+/// Maximum number of cells per key with an executed program, which takes memory while it waits.
+const MAX_PRESTARTED: usize = 2;
 
 /// Cells without a job, by slot.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pooled: BTreeMap<Slot, PooledCell>,
-    /// By key: when it was last called for, and by a job whose program may be executed ahead.
-    called: BTreeMap<KeyId, Called>,
-    /// Cells to keep ready for a key that is in use.
+    /// When each key was last called, and when by a job that fits a prestarted program.
+    called: BTreeMap<KeyId, LastCalls>,
+    /// Number of cells to keep ready for a key in use.
     warm: u16,
-    /// Since when cells may be missing.
+    /// Time since when cells may be missing.
     short: Option<Instant>,
     pub counts: PoolCounts,
 }
 
-/// When a key was called for.
+/// When a key was last called.
 #[derive(Debug, Clone, Copy, Default)]
-struct Called {
+struct LastCalls {
     at: Option<Instant>,
-    /// By a job whose program may have been executed before it came.
+    /// By a job that fits a cell whose program is already running.
     fitting: Option<Instant>,
 }
 
-/// The resource that a key has too little of.
+/// A shortage of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shortage {
-    /// Cells of this key.
+    /// A cell of this key.
     Cell(KeyId),
-    /// The program in this cell.
+    /// A running program in this cell.
     Program(Slot),
 }
 
-/// The cell that the pool had for a job.
+/// Which kind of cell the pool had for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PoolHit {
-    /// A cell that was ready, with its program in it.
+    /// A ready cell with its program running.
     Program,
-    /// A cell that was ready.
+    /// A ready cell.
     Warm,
-    /// None until one was built.
+    /// No cell; one had to be built.
     Cold,
 }
 
-/// The load by running programs.
+/// State of the processors: idle, or busy with programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     Rest,
@@ -85,7 +85,7 @@ impl Pool {
     }
 
     pub(crate) fn keep(&self) -> Duration {
-        KEEP
+        KEEP_TIME
     }
 
     pub(crate) fn take(&mut self, slot: Slot) -> Option<PooledCell> {
@@ -100,8 +100,8 @@ impl Pool {
         self.pooled.insert(slot, pooled);
     }
 
-    /// The slot of an idle cell of `key` for a job: one with its program before others, and the oldest
-    /// of these, so that none waits for ever.
+    /// Returns an idle cell of `key` for a job: preferably one with its program running, and the
+    /// oldest of these, so that each is used eventually.
     pub(crate) fn idle(&self, key: KeyId, fits: PrestartFit) -> Option<Slot> {
         let idle = self.pooled.iter().filter(|(_, pooled)| pooled.key == key && pooled.is_idle());
         let fit = idle.filter(|(_, pooled)| pooled.takes(fits));
@@ -109,84 +109,88 @@ impl Pool {
             .map(|(slot, _)| *slot)
     }
 
-    /// An idle cell that can be spared, to make room for another.
+    /// Returns an idle cell that may be removed to make room for another.
     pub(crate) fn spare(&self, can_spare: impl Fn(&PooledCell) -> bool) -> Option<Slot> {
         let mut idle = self.pooled.iter().filter(|(_, pooled)| pooled.is_idle());
         idle.find(|(_, pooled)| can_spare(pooled)).map(|(slot, _)| *slot)
     }
 
-    /// The ends by which programs that wait are given their input.
+    /// Returns the input pipes of the prestarted programs.
     pub(crate) fn inputs(&self) -> Vec<BorrowedFd<'_>> {
         let executed = self.pooled.values().filter_map(|pooled| pooled.cell.prestarted.as_ref());
         executed.map(Prestarted::input).collect()
     }
 
-    /// Every cell without a job.
+    /// Iterates over all cells without a job.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
         self.pooled.values().map(|pooled| &pooled.cell)
     }
 
-    /// Cells that are killed and not collected: their slots are free in a moment.
+    /// Returns the number of cells that are killed and not reaped: their slots are free in a
+    /// moment.
     pub(crate) fn dying(&self) -> usize {
         self.pooled.values().filter(|pooled| !pooled.is_alive()).count()
     }
 
-    /// Cells of `key` that are offered or will be, and that such a job can have.
+    /// Returns the number of live cells of `key`, ready or being built, that such a job can use.
     pub(crate) fn count(&self, key: KeyId, fits: PrestartFit) -> usize {
         let alive = self.pooled.values().filter(|pooled| pooled.key == key && pooled.is_alive());
         alive.filter(|pooled| pooled.takes(fits)).count()
     }
 
-    /// Every cell of these keys, those that end among them.
+    /// Iterates over all cells of these keys, including those that are ending.
     pub(crate) fn of_keys(&mut self, keys: &[KeyId]) -> impl Iterator<Item = &mut PooledCell> {
         self.pooled.values_mut().filter(|pooled| keys.contains(&pooled.key))
     }
 
-    /// Notes that `key` is in use, and that its pool may want a cell soon.
+    /// Records that `key` is in use and may need a cell soon.
     pub(crate) fn called(&mut self, key: KeyId, fits: PrestartFit, now: Instant) {
         let called = self.called.entry(key).or_default();
         called.at = Some(now);
         if fits == PrestartFit::Yes {
             called.fitting = Some(now);
         }
-        self.look(now);
+        self.schedule_refill(now);
     }
 
-    /// Notes that a cell of `key` is idle, in which its program may be executed soon.
+    /// Records that a cell of `key` is idle, so that its program may be executed in it soon.
     pub(crate) fn ready(&mut self, key: KeyId, now: Instant) {
         if self.called.get(&key).is_some_and(|called| called.fitting.is_some()) {
-            self.look(now);
+            self.schedule_refill(now);
         }
     }
 
-    fn look(&mut self, now: Instant) {
+    fn schedule_refill(&mut self, now: Instant) {
         if self.warm > 0 {
             self.short = Some(self.short.unwrap_or(now));
         }
     }
 
-    /// Counts a job that has its cell.
+    /// Counts a job that got its cell.
     pub(crate) fn got(&mut self, got: PoolHit) {
         let counts = &mut self.counts;
         match got {
-            PoolHit::Program => (counts.warm, counts.ahead) = (counts.warm + 1, counts.ahead + 1),
+            PoolHit::Program => {
+                counts.warm += 1;
+                counts.ahead += 1;
+            }
             PoolHit::Warm => counts.warm += 1,
             PoolHit::Cold => counts.cold += 1,
         }
     }
 
-    /// Returns what a key in use has less of than it should, when it is time to look.
+    /// Returns what a key in use lacks, if a refill is due.
     pub(crate) fn wants(&mut self, now: Instant, load: Load) -> Option<Shortage> {
         if self.refill(load).is_none_or(|refill| refill > now) {
             return None;
         }
         let in_use = |called: Option<Instant>| {
-            called.is_some_and(|called| now.saturating_duration_since(called) < KEEP)
+            called.is_some_and(|called| now.saturating_duration_since(called) < KEEP_TIME)
         };
         let keys = || self.called.iter().map(|(key, called)| (*key, called));
         let programs = keys().filter(|(_, called)| in_use(called.fitting));
         let cells = keys().filter(|(_, called)| in_use(called.at));
-        // A program first: it takes less, and saves more.
+        // Programs first: they cost less and save more.
         let wanted = programs
             .filter_map(|(key, _)| self.without_program(key).map(Shortage::Program))
             .chain(
@@ -195,25 +199,26 @@ impl Pool {
                     .map(|(key, _)| Shortage::Cell(key)),
             )
             .next();
-        // One at a time: the next look comes when this one is built.
+        // One at a time: the next refill waits until this one is built.
         self.short = wanted.map(|_| now);
         wanted
     }
 
-    /// An idle cell of `key` in which its program is to be executed: the oldest, where few have it.
+    /// Returns the idle cell of `key` in which its program should be executed: the oldest, unless
+    /// enough have it.
     fn without_program(&self, key: KeyId) -> Option<Slot> {
         let programs = self.count(key, PrestartFit::Yes) - self.count(key, PrestartFit::No);
-        (programs < PROGRAMS).then(|| self.idle(key, PrestartFit::No)).flatten()
+        (programs < MAX_PRESTARTED).then(|| self.idle(key, PrestartFit::No)).flatten()
     }
 
-    /// Nothing is executed ahead for this key until a job comes that could have it.
+    /// Executes no program in advance for this key until a job arrives that fits.
     pub(crate) fn leave_empty(&mut self, key: KeyId) {
         if let Some(called) = self.called.get_mut(&key) {
             called.fitting = None;
         }
     }
 
-    /// Cells for which something is due.
+    /// Returns the cells with a due deadline.
     pub(crate) fn due(&self, now: Instant) -> Vec<Slot> {
         let due = |pooled: &PooledCell| pooled.deadline().is_some_and(|deadline| deadline <= now);
         self.pooled.iter().filter(|(_, pooled)| due(pooled)).map(|(slot, _)| *slot).collect()
@@ -223,16 +228,17 @@ impl Pool {
         self.pooled.values().filter_map(PooledCell::deadline).min()
     }
 
-    /// When to look whether cells are missing.
+    /// Returns when to check whether cells are missing.
     pub(crate) fn refill(&self, load: Load) -> Option<Instant> {
         let wait = match load {
-            Load::Rest => REST,
-            Load::Busy => LATE,
+            Load::Rest => REFILL_DELAY,
+            Load::Busy => MAX_REFILL_DELAY,
         };
         self.short.map(|short| short + wait)
     }
 
-    /// Builds nothing in advance for this key until it is called for again: its cells fail, or it is gone.
+    /// Builds no cell in advance for this key until it is called again: its cells fail, or the key
+    /// is removed.
     pub(crate) fn give_up(&mut self, key: KeyId) {
         self.called.remove(&key);
     }
@@ -243,26 +249,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
+    fn a_pool_is_refilled_after_a_delay_that_is_longer_while_programs_run() {
         let mut pool = Pool::new(1);
         let now = Instant::now();
-        assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
+        assert_eq!(pool.wants(now + KEEP_TIME, Load::Rest), None, "no call yet");
         pool.called(KeyId(1), PrestartFit::No, now);
         assert_eq!(pool.wants(now, Load::Rest), None);
-        assert_eq!(pool.wants(now + REST, Load::Busy), None);
-        // Further calls do not put it off.
-        pool.called(KeyId(1), PrestartFit::No, now + REST);
-        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Shortage::Cell(KeyId(1))));
-        assert_eq!(pool.wants(now + REST, Load::Rest), None, "one at a time");
-        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Shortage::Cell(KeyId(1))));
-        assert_eq!(pool.wants(now + REST + KEEP, Load::Rest), None, "nobody has called since");
+        assert_eq!(pool.wants(now + REFILL_DELAY, Load::Busy), None);
+        // More calls do not postpone the refill.
+        pool.called(KeyId(1), PrestartFit::No, now + REFILL_DELAY);
+        assert_eq!(pool.wants(now + REFILL_DELAY, Load::Rest), Some(Shortage::Cell(KeyId(1))));
+        assert_eq!(pool.wants(now + REFILL_DELAY, Load::Rest), None, "one at a time");
+        assert_eq!(
+            pool.wants(now + REFILL_DELAY + MAX_REFILL_DELAY, Load::Busy),
+            Some(Shortage::Cell(KeyId(1)))
+        );
+        assert_eq!(pool.wants(now + REFILL_DELAY + KEEP_TIME, Load::Rest), None, "no call since");
     }
 
     #[test]
-    fn a_pool_of_none_is_never_filled() {
+    fn a_pool_of_size_zero_is_never_filled() {
         let mut pool = Pool::new(0);
         let now = Instant::now();
         pool.called(KeyId(0), PrestartFit::No, now);
-        assert_eq!(pool.wants(now + LATE, Load::Rest), None);
+        assert_eq!(pool.wants(now + MAX_REFILL_DELAY, Load::Rest), None);
     }
 }

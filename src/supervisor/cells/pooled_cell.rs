@@ -1,4 +1,4 @@
-//! A cell without a job: it confines itself, is measured, becomes untraceable, and is offered.
+//! A cell without a job: it sets itself up, is measured, becomes untraceable, and can then be used.
 
 use std::time::{Duration, Instant};
 
@@ -15,37 +15,37 @@ use model::outcome::Failure;
 use model::receipt::Receipt;
 use sys::socket::{self, PacketWait};
 
-/// Set-up that takes longer has hung: the cell is killed and the call told.
-const SETUP_TIME: Duration = Duration::from_secs(10);
+/// Maximum time of the set-up. A cell that takes longer hangs: it is killed, and the call fails.
+const MAX_SETUP_TIME: Duration = Duration::from_secs(10);
 
 /// The stage of a cell without a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PooledStage {
-    /// It confines itself; the payload reports when it is ready for a job.
+    /// The cell sets itself up; the payload reports when it is ready for a job.
     Building,
-    /// Measured; init is becoming untraceable, if it is not yet.
+    /// Measured; init may still be making itself untraceable.
     Sealing,
-    /// Offered.
+    /// Ready for a job.
     Idle,
-    /// Killed, and not collected yet.
+    /// Killed but not reaped.
     Dead,
 }
 
-/// The event in the life of a pooled cell.
+/// An event in the life of a pooled cell.
 #[derive(Debug)]
 pub(crate) enum PoolEvent {
     None,
-    /// It can be offered from now on.
+    /// The cell is ready for a job.
     Ready,
-    /// It is being destroyed, for this reason.
+    /// The set-up failed for this reason, and the cell was killed.
     Failed(Failure),
-    /// It was offered and is being destroyed: no job lost anything by it.
+    /// A ready cell was killed; no job is affected.
     Died,
-    /// It is collected: nothing of it is left.
+    /// The cell is reaped and gone.
     Gone,
 }
 
-/// A cell that has no job yet.
+/// A cell without a job.
 #[derive(Debug)]
 pub(crate) struct PooledCell {
     pub key: KeyId,
@@ -55,24 +55,24 @@ pub(crate) struct PooledCell {
     deadline: Instant,
     pub born: Instant,
     pub measured: Option<Instant>,
-    /// Its payload's pid, once it was measured.
+    /// The payload's pid, once it is measured.
     pub payload: Option<i32>,
 }
 
 impl PooledCell {
     pub(crate) fn new(key: KeyId, cell: Cell) -> Self {
         let born = Instant::now();
-        let deadline = born + SETUP_TIME;
+        let deadline = born + MAX_SETUP_TIME;
         let stage = PooledStage::Building;
         Self { key, cell, stage, receipt: None, deadline, born, measured: None, payload: None }
     }
 
-    /// Returns whether it is, or will be, fit for a call.
+    /// Returns true if the cell is, or will be, ready for a job.
     pub(crate) fn is_alive(&self) -> bool {
         self.stage != PooledStage::Dead
     }
 
-    /// Returns whether a job of its key can have it.
+    /// Returns true if a job of the cell's key can use it.
     pub(crate) fn takes(&self, fits: PrestartFit) -> bool {
         self.cell.prestarted.is_none() || fits == PrestartFit::Yes
     }
@@ -81,24 +81,25 @@ impl PooledCell {
         self.stage == PooledStage::Idle
     }
 
-    /// When something is due: set-up has hung, nobody wanted the cell, or it is still there although it
-    /// was killed.
+    /// Returns when the cell must be handled: its set-up hangs, no job wanted it, or it outlived
+    /// its kill.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Some(self.deadline)
     }
 
-    /// Takes the cell out of the pool with what it was measured to have.
+    /// Takes the cell out of the pool with its receipt.
     pub(crate) fn offer(self) -> Option<(Cell, Receipt)> {
         Some((self.cell, self.receipt?))
     }
 
-    /// Something from the payload-to-be.
+    /// Reads a message of the payload.
     pub(crate) fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> PoolEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return PoolEvent::None,
-            // It ended before its time; if it could say why, that was read before this.
+            // The payload ended too early; a message with the reason would have been read before
+            // this.
             Ok(_) | Err(_) => return self.closed(),
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
@@ -108,14 +109,14 @@ impl PooledCell {
                     return self.fail(Failure::Unmeasured { what: "its pid".to_owned() });
                 };
                 self.payload = Some(pid);
-                // Init seals itself while its payload is measured.
+                // Init makes itself untraceable while the payload is measured.
                 if let Err(errno) = self.cell.seal() {
                     let step = "talking to the cell".to_owned();
                     return self.fail(Failure::Setup { step, errno: raw(errno) });
                 }
                 match maker.measure(design, pid, probes) {
                     Ok(MeasuredCell { receipt, links }) => {
-                        self.receipt = Some(self.cell.told_in(receipt));
+                        self.receipt = Some(self.cell.with_workspace(receipt));
                         self.cell.network.links = links;
                         self.measured = Some(Instant::now());
                         self.stage = PooledStage::Sealing;
@@ -132,7 +133,7 @@ impl PooledCell {
         }
     }
 
-    /// The payload's socket closed: at the exec that it was sent, or with the payload.
+    /// Handles the closing of the payload's socket: at its exec, or at its end.
     fn closed(&mut self) -> PoolEvent {
         match &mut self.cell.prestarted {
             Some(executed) => {
@@ -144,9 +145,9 @@ impl PooledCell {
         }
     }
 
-    /// Something from init. `keep` is how long an idle cell is kept.
+    /// Reads a message of init. `keep` is how long an idle cell is kept.
     pub(crate) fn read_control(&mut self, keep: Duration) -> PoolEvent {
-        // Enough for the head of a report: of an end, nobody asks what was refused.
+        // Large enough for the head of a report: the denied calls are not needed here.
         let mut buffer = [0; 512];
         let mut received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
@@ -158,13 +159,15 @@ impl PooledCell {
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.fail(Failure::Setup { step: step.name().to_owned(), errno })
             }
-            // The payload may have said before that it is ready: the two sockets are read in no order.
+            // May arrive after the payload's ready message, as the two sockets are read in any
+            // order.
             Ok((FromInit::Network, _)) if self.cell.network.is_awaited() => {
                 let [packets, ..] = &mut received.fds;
-                self.cell.network.got(packets.take());
+                self.cell.network.set_packets(packets.take());
                 PoolEvent::None
             }
-            // A cell that has not said so has no network, and would look as if nobody answered.
+            // Without the packet socket the cell has no network, which would look like an
+            // unresponsive one.
             Ok((FromInit::Sealed, _)) if self.cell.network.is_awaited() => {
                 self.fail(Failure::Unmeasured { what: "its network".to_owned() })
             }
@@ -173,9 +176,9 @@ impl PooledCell {
                 self.deadline = Instant::now() + keep;
                 PoolEvent::Ready
             }
-            // The payload's own words, if it has any, say more than that it ended.
+            // A message of the payload, if there is one, says more than its end.
             Ok((FromInit::Ended(_), _)) => {
-                let failure = self.last_words().unwrap_or(Failure::Lost);
+                let failure = self.read_failure().unwrap_or(Failure::Lost);
                 self.fail(failure)
             }
             Ok((
@@ -193,8 +196,8 @@ impl PooledCell {
         }
     }
 
-    /// The kernel ran out of this cell's memory: what is left of it is not offered, or a job would be
-    /// told of a limit that it never met.
+    /// Handles that the kernel ran out of this cell's memory. The cell is not used, as its job
+    /// would be blamed for a limit that it never reached.
     pub(crate) fn out_of_memory(&mut self) -> PoolEvent {
         if !self.cell.took_out_of_memory() {
             return PoolEvent::None;
@@ -205,7 +208,7 @@ impl PooledCell {
         })
     }
 
-    fn last_words(&self) -> Option<Failure> {
+    fn read_failure(&self) -> Option<Failure> {
         let mut buffer = [0; 512];
         let received = socket::receive(&self.cell.job, &mut buffer, PacketWait::No).ok()?;
         match report::decode::<FromPayload>(buffer.get(..received.bytes)?) {
@@ -216,16 +219,17 @@ impl PooledCell {
         }
     }
 
-    /// Its init may have ended.
+    /// Reaps init if it has ended.
     pub(crate) fn collect(&mut self) -> PoolEvent {
         match self.cell.collect() {
             Ok(None) => PoolEvent::None,
-            // ECHILD cannot be: the child is ours and collected once. It is gone either way.
+            // ECHILD is impossible: init is our child and is reaped once. The cell is gone in
+            // either case.
             Ok(Some(_)) | Err(_) => PoolEvent::Gone,
         }
     }
 
-    /// Does what is due: a cell that hangs fails, one that nobody wanted ends.
+    /// Handles a due deadline: fails a cell whose set-up hangs, and ends one that no job wanted.
     pub(crate) fn pass_deadline(&mut self, now: Instant) -> PoolEvent {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return PoolEvent::None;
@@ -240,17 +244,17 @@ impl PooledCell {
         })
     }
 
-    /// Ends a cell that is not wanted.
+    /// Ends a cell that is not needed.
     pub(crate) fn end(&mut self) {
         self.stage = PooledStage::Dead;
         self.deadline = Instant::now() + LINGER;
-        // Its sockets have nothing more to say; its pidfd has.
+        // No more messages are expected on its sockets, only the end of its pidfd.
         self.cell.stop_listening(CellSocket::Job);
         self.cell.stop_listening(CellSocket::Control);
         self.cell.kill();
     }
 
-    /// Destroys a cell that cannot be used. Told once: the cell is dead from here on.
+    /// Ends a cell that cannot be used. Reported once, as the cell is dead afterwards.
     pub(crate) fn fail(&mut self, failure: Failure) -> PoolEvent {
         if self.stage == PooledStage::Dead {
             return PoolEvent::None;

@@ -1,8 +1,8 @@
-//! A program that is executed before its job is there: `ahead` of a profile, in a cell that waits.
+//! Programs that are executed before their job arrives: the `ahead` of a profile, in an idle cell.
 //!
-//! All of it is the profile's word and nothing is a frame's: arguments, variables, directory, limits. A
-//! job that is the same but for its input gets such a cell. Its input goes into the pipe that the program
-//! reads, and its time begins then. Like any other, the cell serves one job.
+//! argv, env, cwd and limits come from the profile, never from a frame. A job that differs only in
+//! its input gets such a cell: the input is written to the pipe that the program reads, and its
+//! time limit starts then. Like every cell, it serves one job.
 
 use std::os::fd::AsFd;
 
@@ -21,34 +21,36 @@ use model::job::{Limits, ListChanges, Workspace};
 use model::profile::Ahead;
 use model::wire::{Block, Start};
 
-/// Most bytes of input that such a job may have: what a pipe takes at once.
-const INPUT_BYTES: usize = 64 << 10;
+/// Maximum bytes of input for such a job: a pipe's capacity.
+const MAX_INPUT_BYTES: usize = 64 << 10;
 
-/// Returns whether a cell in which the program is executed may serve the job: it may where the job
-/// differs from what was executed in its input alone.
+/// Decides whether a cell with the running program can serve the job: only if the job differs from
+/// the program in nothing but its input.
 pub(crate) fn fits(
     design: &Design,
-    (start, block): (&Start, &Block),
+    job: (&Start, &Block),
     attachments: &Attachments,
     limits: &Limits,
 ) -> PrestartFit {
-    let Some(ahead) = of(design) else { return PrestartFit::No };
-    let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
+    let (start, block) = job;
+    let Some(ahead) = ahead_of(design) else { return PrestartFit::No };
+    let configured = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
     let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
         && start.changes == ListChanges::No
         && attachments.script.is_none();
-    // Without a byte to write, nothing would tell that the program has ended meanwhile.
-    let is_short = |length| (1..=INPUT_BYTES).contains(&length);
+    // Without input there is no write that would fail if the program has ended meanwhile.
+    let is_short = |length| (1..=MAX_INPUT_BYTES).contains(&length);
     let short = attachments.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(is_short));
-    if plain && short && *limits == own && *block == block_of(ahead) {
+    if plain && short && *limits == configured && *block == block_of(ahead) {
         PrestartFit::Yes
     } else {
         PrestartFit::No
     }
 }
 
-/// Returns the program that is executed ahead in cells of this design: only where a cell has namespaces of its own.
-fn of(design: &Design) -> Option<&Ahead> {
+/// Returns the program to execute in advance in cells of this design; `None` in the tier without
+/// namespaces.
+fn ahead_of(design: &Design) -> Option<&Ahead> {
     match &design.ground {
         Ground::Root(_) => design.profile.ahead.as_ref(),
         Ground::Bare(_) => None,
@@ -59,20 +61,21 @@ fn block_of(ahead: &Ahead) -> Block {
     Block { argv: ahead.argv.clone(), env: ahead.env.clone(), cwd: ahead.cwd() }
 }
 
-/// Has the payload of an idle cell become the program of its profile. Nothing waits for it: what it is
-/// given before it reads stays in the pipe. A pipe too short for the longest input leaves the cell as it is.
+/// Makes the payload of an idle cell execute the program of its profile. Nothing waits for the
+/// exec: input written earlier stays in the pipe. If the pipe is smaller than the longest input,
+/// the cell is left unchanged.
 ///
 /// # Errors
-/// What making pipes or sending said.
+/// The errno of making pipes or of sending.
 pub(crate) fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
-    let Some(ahead) = of(design) else { return Ok(()) };
+    let Some(ahead) = ahead_of(design) else { return Ok(()) };
     let (stdin, input) = pipe()?;
-    // A user who has many pipes gets short ones (pipe(7), pipe-user-pages-soft).
+    // The kernel gives smaller pipes to a user with many of them (pipe(7), pipe-user-pages-soft).
     let room = usize::try_from(fcntl(&input, FcntlArg::F_GETPIPE_SZ)?).unwrap_or(0);
-    if room < INPUT_BYTES {
+    if room < MAX_INPUT_BYTES {
         return Ok(());
     }
-    // This process waits for nobody.
+    // This process must never block.
     fcntl(&input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     let Streams { stdout: (stdout, out), stderr: (stderr, err), .. } =
         handover::streams(cell, design)?;
@@ -85,23 +88,23 @@ pub(crate) fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives the program its input, with the end behind it. If init watches the cell's memory, it does from here on.
+/// Writes the input to the program and closes the pipe. Starts init's memory watch, if it has one.
 ///
 /// # Errors
-/// EPIPE where the program has ended meanwhile; what reading the input said.
+/// EPIPE: the program has ended meanwhile. Otherwise the errno of reading the input.
 pub(crate) fn feed(
     cell: &Cell,
     design: &Design,
     ready: &QueuedJob,
-    executed: Prestarted,
+    program: Prestarted,
 ) -> Result<FarEnds, Errno> {
     if ready.fits == PrestartFit::No {
         return Err(Errno::EINVAL);
     }
     cell.limit(&design.profile.limits, &ready.limits)?;
-    let Prestarted { input, stdout, stderr, .. } = executed;
+    let Prestarted { input, stdout, stderr, .. } = program;
     if let Some(bytes) = &ready.attachments.stdin {
-        let text = bytes.read(INPUT_BYTES)?;
+        let text = bytes.read(MAX_INPUT_BYTES)?;
         if write(&input, &text)? < text.len() {
             return Err(Errno::EIO);
         }

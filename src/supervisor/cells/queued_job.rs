@@ -7,23 +7,23 @@ use super::key::KeyId;
 use model::job::Limits;
 use model::wire::{Block, Start};
 
-/// A job that is ready for a cell, checked.
+/// A checked job that is ready for a cell.
 #[derive(Debug)]
 pub(crate) struct QueuedJob {
     pub start: Start,
     pub key: KeyId,
     pub block: Block,
     pub attachments: Attachments,
-    /// Limits that it asked for, clamped to its profile's.
+    /// Requested limits, clamped to the profile's.
     pub limits: Limits,
-    /// Fitness for a cell in which its program was executed before it came.
+    /// Fitness for a cell with its program already running.
     pub fits: PrestartFit,
     pub arrived: Instant,
-    /// Cells that died before they could be handed the job.
+    /// Number of cells that died before they got the job.
     pub lost: u8,
 }
 
-/// The fitness of a job for a cell in which its program is already executed.
+/// Fitness of a job for a cell in which its program is already running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PrestartFit {
     Yes,

@@ -1,4 +1,4 @@
-//! One call's life in the supervisor, from the hand-over of its job to the end of its cell.
+//! The life of a call in the supervisor, from the hand-over of its job to the end of its cell.
 
 use std::time::{Duration, Instant};
 
@@ -25,27 +25,27 @@ use sys::socket::{self, PacketWait};
 /// The stage of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallStage {
-    /// The job is handed over.
+    /// The job was handed over.
     Running,
-    /// TERM is sent, KILL follows.
+    /// TERM was sent, and KILL follows.
     Terminating,
-    /// The end is known; init is on its way out.
+    /// The end is known, and init is exiting.
     Ending,
 }
 
-/// The event that a step passes to the loop.
+/// The event that a step reports to the loop.
 #[derive(Debug)]
 pub(crate) enum CallEvent {
     None,
     Ended(Box<Ended>),
-    /// The cell is collected; the end is told now if it was not before.
+    /// The cell was reaped; carries the end if it was not reported before.
     Gone(Option<Box<Ended>>),
 }
 
-/// Why a job was not handed over, with the job and its cell: nothing ran.
-pub(crate) type Unbegun = Box<(Errno, QueuedJob, Cell)>;
+/// The errno, the job and the cell of a failed hand-over: nothing was executed.
+pub(crate) type NotStarted = Box<(Errno, QueuedJob, Cell)>;
 
-/// A call that has its cell.
+/// A call with its cell.
 #[derive(Debug)]
 pub(crate) struct Running {
     start: Start,
@@ -54,34 +54,34 @@ pub(crate) struct Running {
     pub cell: Cell,
     stage: CallStage,
     deadline: Option<Instant>,
-    /// Why the supervisor ends the call; it outweighs what the program's status says.
+    /// Why the supervisor ends the call; overrides the program's status.
     stopped: Option<Outcome>,
     /// Why the program could not start.
     exec: Option<Failure>,
-    /// The end, kept back until the cell is collected where something outlives it.
+    /// The end, held back until the cell is reaped if the workspace outlives the cell.
     ended: Option<Box<Ended>>,
     is_reported: bool,
-    /// Once it is ending: when to look whether it can be told before that.
-    look: DeathCheck,
-    /// Changes in the workspace, as init reported them.
+    /// Schedule of checks whether the end can be reported before the cell is reaped.
+    death_check: DeathCheck,
+    /// Changes in the workspace as init reported them.
     changed: Option<FilesChanged>,
     phases: Phases,
 }
 
 impl Running {
-    /// Hands a job over to a cell that is offered.
+    /// Hands a job to a ready cell.
     ///
     /// # Errors
-    /// What failed, with the job, which nobody has, and the cell.
+    /// The errno, with the job, which was not started, and the cell.
     pub(crate) fn begin(
         ready: QueuedJob,
         mut cell: Cell,
         design: &Design,
         measured: Instant,
-    ) -> Result<(Self, FarEnds), Unbegun> {
-        let executed = cell.prestarted.as_ref().is_some_and(|executed| executed.execed);
+    ) -> Result<(Self, FarEnds), NotStarted> {
+        let is_prestarted = cell.prestarted.as_ref().is_some_and(|program| program.execed);
         let handed_over = match cell.prestarted.take() {
-            Some(executed) => prestart::feed(&cell, design, &ready, executed),
+            Some(program) => prestart::feed(&cell, design, &ready, program),
             None => handover::hand_over(&mut cell, design, &ready),
         };
         let ends = match handed_over {
@@ -91,7 +91,7 @@ impl Running {
         let QueuedJob { start, block, limits, arrived, .. } = ready;
         cell.crawl.begin(Instant::now(), limits.memory);
         let mut phases = Phases::new(arrived, measured);
-        if executed {
+        if is_prestarted {
             phases.execed_before();
         }
         let running = Self {
@@ -105,7 +105,7 @@ impl Running {
             exec: None,
             ended: None,
             is_reported: false,
-            look: DeathCheck::default(),
+            death_check: DeathCheck::default(),
             changed: None,
             phases,
         };
@@ -116,23 +116,24 @@ impl Running {
         self.start.workspace
     }
 
-    /// Returns whether its program has ended: what is left takes no processor from anybody.
+    /// Returns true if the program has ended: the remaining processes do not compete for
+    /// processors.
     pub(crate) fn is_over(&self) -> bool {
         self.stage == CallStage::Ending
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let crawl = self.cell.crawl.at().filter(|_| self.stage == CallStage::Running);
-        [self.deadline, self.look.at(), crawl].into_iter().flatten().min()
+        [self.deadline, self.death_check.at(), crawl].into_iter().flatten().min()
     }
 
-    /// Something from the payload: it cannot exec, or it has exec'd.
+    /// Reads a message of the payload: either it cannot exec, or it has.
     pub(crate) fn read_job(&mut self) -> CallEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return CallEvent::None,
-            // Closed at exec, or with the payload; init tells which.
+            // Closed at the exec or at the payload's end; init's report shows which.
             Ok(_) | Err(_) => {
                 self.phases.execed();
                 self.cell.stop_listening(CellSocket::Job);
@@ -140,12 +141,12 @@ impl Running {
             }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
-        self.hear(bytes);
+        self.handle_report(bytes);
         CallEvent::None
     }
 
-    /// Takes a report of the payload.
-    fn hear(&mut self, bytes: &[u8]) {
+    /// Handles a message of the payload.
+    fn handle_report(&mut self, bytes: &[u8]) {
         match report::decode::<FromPayload>(bytes) {
             Ok(FromPayload::Exec { errno }) => {
                 self.exec = Some(exit::exec_failure(self.block.argv.program(), errno));
@@ -157,17 +158,18 @@ impl Running {
             Ok(FromPayload::Failed { step, errno }) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
             }
-            // Only a program could send more, and it does not have this socket.
+            // Other messages cannot come from the payload, and the program does not have this
+            // socket.
             Ok(FromPayload::Ready(_)) | Err(_) => {}
         }
     }
 
-    /// Something from init, read into `room`, which holds the longest report.
+    /// Reads a message of init into `room`, which fits the longest report.
     pub(crate) fn read_control(&mut self, room: &mut Vec<u8>) -> CallEvent {
         match socket::receive_into(&self.cell.control, room, PacketWait::No) {
             Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return CallEvent::None,
-            // The pidfd tells the rest.
+            // The pidfd shows the end.
             Ok(_) | Err(_) => {
                 self.cell.stop_listening(CellSocket::Control);
                 return CallEvent::None;
@@ -183,7 +185,7 @@ impl Running {
                 self.changed = report::changed(changed);
                 CallEvent::None
             }
-            // Init says neither of these to a cell that runs: its end will tell.
+            // Init does not send these to a running cell; its end will show what is wrong.
             Ok((
                 FromInit::Sealed
                 | FromInit::Network
@@ -198,28 +200,28 @@ impl Running {
         }
     }
 
-    /// Reads what the payload may have reported about exec before init's own report.
-    fn last_words(&mut self) {
+    /// Reads a message that the payload may have sent about its exec before init's report.
+    fn read_exec_failure(&mut self) {
         let mut buffer = [0; 512];
         if let Ok(received) = socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
-            self.hear(buffer.get(..received.bytes).unwrap_or_default());
+            self.handle_report(buffer.get(..received.bytes).unwrap_or_default());
         }
     }
 
-    /// Ends the call from outside, at once or after a grace period.
+    /// Ends the call from outside, immediately or after a grace period.
     pub(crate) fn stop(&mut self, outcome: Outcome, now: Instant) {
         if self.stopped.is_some() || self.stage == CallStage::Ending {
             return;
         }
-        let gently = matches!(outcome, Outcome::Timeout | Outcome::Cancelled);
+        let is_graceful = matches!(outcome, Outcome::Timeout | Outcome::Cancelled);
         self.stopped = Some(outcome);
-        if gently && self.stage == CallStage::Running {
+        if is_graceful && self.stage == CallStage::Running {
             self.stage = CallStage::Terminating;
             self.deadline = Some(now + GRACE);
-            // Init has ended, with (ECONNRESET) or without (EPIPE) something unread: its pidfd is
-            // readable. After any other error KILL follows.
+            // Fails if init has ended, with (ECONNRESET) or without (EPIPE) unread messages: its
+            // pidfd is then readable. After any other error KILL follows.
             if let Err(errno) = self.cell.terminate() {
-                tracing::debug!(%errno, "a cell could not be told to end");
+                tracing::debug!(%errno, "a cell could not be asked to end");
             }
             return;
         }
@@ -230,12 +232,12 @@ impl Running {
         self.stage = CallStage::Ending;
         self.deadline = Some(now + LINGER);
         if !self.is_reported {
-            self.look.begin(now);
+            self.death_check.begin(now);
         }
         self.cell.kill();
     }
 
-    /// Does what is due.
+    /// Handles a due deadline.
     pub(crate) fn pass_deadline(&mut self, now: Instant) {
         if self.stage == CallStage::Running && self.cell.crawls(now) {
             self.stop(Outcome::Limit(LimitKind::Memory), now);
@@ -249,7 +251,7 @@ impl Running {
         }
     }
 
-    /// The kernel ran out of this cell's memory.
+    /// Handles that the kernel ran out of this cell's memory.
     pub(crate) fn out_of_memory(&mut self) -> CallEvent {
         if self.cell.took_out_of_memory() {
             self.stop(Outcome::Limit(LimitKind::Memory), Instant::now());
@@ -257,7 +259,7 @@ impl Running {
         CallEvent::None
     }
 
-    /// The end as init reported it.
+    /// Returns the end as init reported it.
     fn as_reported(&mut self, end: PayloadEnd, denied: &[u8]) -> Ended {
         Ended {
             usage: Usage {
@@ -272,7 +274,8 @@ impl Running {
         }
     }
 
-    /// Takes the changes in the workspace. Without a report, a workspace that is gone with its cell had none.
+    /// Takes the changes in the workspace. If they were not reported, a workspace that ended with
+    /// its cell had none.
     fn files_changed(&mut self) -> Option<FilesChanged> {
         match (self.start.changes, self.start.workspace) {
             (ListChanges::No, _) => None,
@@ -284,7 +287,8 @@ impl Running {
         .filter(|changed| !changed.is_nothing())
     }
 
-    /// Returns the usage of the cell as the supervisor itself knows it; `largest` where nothing counts its memory.
+    /// Returns the usage that the supervisor itself knows; `largest` is used if the memory is not
+    /// counted.
     fn usage(&self, largest: u64) -> Usage {
         let peak = self.cell.peak_memory();
         Usage {
@@ -298,33 +302,34 @@ impl Running {
         }
     }
 
-    /// Init has reported: the answer goes out, or waits for the cell's last breath.
+    /// Handles init's report. Replies now, or once the cell is reaped if it can still write to a
+    /// grant.
     fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> CallEvent {
         self.phases.reported();
-        self.last_words();
+        self.read_exec_failure();
         let ended = self.as_reported(end, denied);
         self.stage = CallStage::Ending;
         self.deadline = Some(Instant::now() + LINGER);
         self.cell.stop_listening(CellSocket::Control);
-        // A granted directory outlives the cell: the answer waits until nothing can write to it.
+        // A granted directory outlives the cell: the reply waits until nothing can write to it.
         if self.start.workspace == Workspace::Fresh {
             self.is_reported = true;
             CallEvent::Ended(Box::new(ended))
         } else {
             self.ended = Some(Box::new(ended));
-            self.look.begin(Instant::now());
+            self.death_check.begin(Instant::now());
             CallEvent::None
         }
     }
 
-    /// The end, where the cell takes its time and nothing of it can run any more.
+    /// Returns the end early if the cell ends slowly and none of its processes can run any more.
     pub(crate) fn answer_dying(
         &mut self,
         shared: &Shared,
         now: Instant,
         budget: TurnBudget,
     ) -> Option<Box<Ended>> {
-        if !self.look.is_over(&self.cell, shared, now, budget) {
+        if !self.death_check.is_over(&self.cell, shared, now, budget) {
             return None;
         }
         self.is_reported = true;
@@ -345,9 +350,10 @@ impl Running {
         exit::of_program(end, &self.limits, &self.cell)
     }
 
-    /// The cell's init may have ended.
+    /// Reaps the cell's init if it has ended.
     pub(crate) fn collect(&mut self) -> CallEvent {
-        // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
+        // ECHILD is impossible: init is our child and is reaped once. The cell is gone in either
+        // case.
         let used = match self.cell.collect() {
             Ok(None) => return CallEvent::None,
             Ok(Some(used)) => used,
@@ -359,9 +365,9 @@ impl Running {
         CallEvent::Gone(Some(self.last_end(used)))
     }
 
-    /// The end as it was reported, or else as it is known here.
+    /// Returns the reported end, or one made from what is known here.
     fn last_end(&mut self, used: Used) -> Box<Ended> {
-        // The report may have come in the same round of events.
+        // The report may have arrived in the same round of events.
         if self.ended.is_none() {
             self.ended = self.late_report();
         }
@@ -380,7 +386,7 @@ impl Running {
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
             match postcard::take_from_bytes::<FromInit>(bytes) {
                 Ok((FromInit::Ended(end), denied)) => {
-                    self.last_words();
+                    self.read_exec_failure();
                     return Some(Box::new(self.as_reported(end, denied)));
                 }
                 Ok((FromInit::Failed { step, errno }, _)) => {
@@ -402,11 +408,12 @@ impl Running {
         }
     }
 
-    /// The end of a cell whose init could not report it.
+    /// Makes the end of a cell whose init could not report it.
     ///
-    /// Its kernel counted for it: an init that was killed has waited for all it left.
+    /// The kernel's counts for init include all children that it has waited for, even if it was
+    /// killed.
     fn unreported(&mut self, used: Used) -> Ended {
-        self.last_words();
+        self.read_exec_failure();
         let outcome = if let Some(failure) = self.exec.take() {
             Outcome::Failed(failure)
         } else if let Some(stopped) = self.stopped.take() {

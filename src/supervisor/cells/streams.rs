@@ -9,7 +9,7 @@ use nix::unistd::pipe2;
 
 use cell::Design;
 
-/// The far ends of a job's pipes, for the front end.
+/// The front end's ends of a job's pipes.
 #[derive(Debug)]
 pub(crate) struct FarEnds {
     pub stdin: Option<OwnedFd>,
@@ -18,24 +18,26 @@ pub(crate) struct FarEnds {
 }
 
 impl FarEnds {
-    /// In the order of the frame.
+    /// Lists the descriptors in the order of the frame.
     pub(crate) fn list(&self) -> Vec<BorrowedFd<'_>> {
         let stdin = self.stdin.iter().map(AsFd::as_fd);
         stdin.chain([self.stdout.as_fd(), self.stderr.as_fd()]).collect()
     }
 }
 
-/// The streams of a job to come, made while its cell is: then there is time.
+/// The streams of a future job, made while its cell is being set up.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    /// The end of the front end first.
+    /// The front end's end first.
     pub stdout: (OwnedFd, OwnedFd),
     pub stderr: (OwnedFd, OwnedFd),
-    /// An input that ends at once, for a job that brings none.
+    /// An empty input, for a job without one.
     pub empty: OwnedFd,
 }
 
 impl Streams {
+    /// Makes the streams.
+    ///
     /// # Errors
     /// What pipe2(2) or openat(2) say.
     pub(crate) fn new(design: &Design) -> Result<Self, Errno> {
@@ -44,7 +46,8 @@ impl Streams {
     }
 }
 
-/// Makes a pipe that the program can open anew for writing, as /dev/stdout: it may have another uid than this process. Nobody can open it for reading.
+/// Makes a pipe that the program can reopen for writing, for example as /dev/stdout, although its
+/// uid may differ from this process's. No process can reopen it for reading.
 fn output() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (read, write) = pipe()?;
     fchmod(&write, Mode::S_IWUSR | Mode::S_IWGRP | Mode::S_IWOTH)?;
@@ -54,16 +57,17 @@ fn output() -> Result<(OwnedFd, OwnedFd), Errno> {
 /// A program that waits for its input.
 #[derive(Debug)]
 pub(crate) struct Prestarted {
-    /// Pipe that it reads from, and the ends of its output.
+    /// The pipe that it reads from, and the ends of its output.
     pub input: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    /// True once the payload is known to have become it.
+    /// True once the payload is known to have become the program.
     pub execed: bool,
 }
 
 impl Prestarted {
-    /// Returns the end that a cell which is cloned meanwhile must let go at once: the input ends when nobody has it.
+    /// Returns the input pipe, which a cell cloned meanwhile must close at once: the program sees
+    /// the end of its input only when all copies are closed.
     pub(crate) fn input(&self) -> BorrowedFd<'_> {
         self.input.as_fd()
     }
@@ -73,8 +77,8 @@ pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe2(OFlag::O_CLOEXEC)
 }
 
-/// /dev/null of the template, opened anew, as what a program sets on a description is shared by all
-/// who have it. For reading it is an input that ends at once.
+/// Opens the template's /dev/null. Each caller gets a separate open file description, whose flags a
+/// program could otherwise change for others. For reading it is an empty input.
 pub(crate) fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
     openat(&design.devices, "null", access | OFlag::O_CLOEXEC, Mode::empty())
 }
