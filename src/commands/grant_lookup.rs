@@ -136,8 +136,8 @@ fn resolve(request: GrantRequest) -> Result<ResolvedGrant, CliError> {
     never_whole(request, &host)?;
     // The file is still open, so that no other can have its inode.
     let again = open_resolved(&c_path(&host).map_err(failed)?).map_err(failed)?;
-    let file = FileId::of(&end).map_err(failed)?;
-    if FileId::of(&again).map_err(failed)? != file {
+    let file = FileId::of_file(&end).map_err(failed)?;
+    if FileId::of_file(&again).map_err(failed)? != file {
         return Err(failed(Errno::ESTALE));
     }
     let is_directory = is(&status, libc::S_IFDIR);
@@ -268,7 +268,7 @@ impl FollowedPath {
         let mut remaining: VecDeque<OsString> = names(path).collect();
         let mut host = PathBuf::from("/");
         let mut end = open_resolved(c"/")?;
-        let mut above = vec![FileId::of(&end)?];
+        let mut above = vec![FileId::of_file(&end)?];
         let mut links = Vec::new();
         while let Some(name) = remaining.pop_front() {
             let next = open_name(&end, &name)?;

@@ -84,7 +84,7 @@ pub fn start_with_gateway(
     let (link, theirs) = packets().map_err(StartError::Link)?;
     let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
-    let guarded = grants::look(&spec.granted, spec.tier)?;
+    let guarded = grants::find_guarded(&spec.granted, spec.tier)?;
     let (cgroups, scope, asking) = control_groups(&spec, &identity).map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,

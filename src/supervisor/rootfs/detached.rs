@@ -1,4 +1,4 @@
-//! Pieces of a root: detached copies of the host's mounts, on their way into a template.
+//! Detached copies of the host's mounts, which become part of a template.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -28,10 +28,10 @@ use sys::mount::{
 /// Devices of every cell, bound one by one.
 pub(crate) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// Where a process finds the file that it runs.
+/// Link to the program of the reading process.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// A mount on its way into the template.
+/// A mount that will be part of the template.
 pub(crate) struct DetachedMount {
     source: Source,
     pub target: PathBuf,
@@ -42,40 +42,42 @@ pub(crate) struct DetachedMount {
 enum Source {
     /// A detached mount.
     Tree(OwnedFd),
-    /// A directory of the host, held, to be shown as an overlay.
+    /// A directory of the host that will be shown as an overlay.
     Sealed(OwnedFd),
-    /// A detached mount of a directory that cannot be one.
+    /// A detached mount of a directory that cannot be shown as an overlay.
     Open(OwnedFd),
 }
 
 impl Source {
-    /// Makes the mount of it, an overlay with `empty` beneath where it is to be one.
+    /// Makes the mount; for an overlay, `empty` is its second layer.
     fn mount(self, empty: &OwnedFd) -> Result<(OwnedFd, Placed), Errno> {
         match self {
-            Self::Tree(tree) => Ok((tree, Placed::AsItIs)),
+            Self::Tree(tree) => Ok((tree, Placed::Plain)),
             Self::Open(tree) => Ok((tree, Placed::Open)),
             Self::Sealed(directory) => match sealed::overlay(&directory, empty) {
                 Ok((filesystem, mount)) => Ok((mount, Placed::Sealed(filesystem))),
-                // For any reason: the cell gets other means against sockets then.
+                // Whatever the reason: the cell is kept from the host's sockets by other means
+                // then.
                 Err(_) => Ok((read_only(&directory)?, Placed::Open)),
             },
         }
     }
 }
 
-/// How a piece stands in its root.
+/// How a mount was placed in its root.
 pub(crate) enum Placed {
-    AsItIs,
-    /// As this overlay.
+    Plain,
+    /// Shown through this overlay.
     Sealed(Filesystem),
-    /// As it is, though an overlay was wanted.
+    /// A plain mount, although an overlay was wanted.
     Open,
 }
 
 /// Symbolic links of the host that a cell gets as links, such as `/bin`.
 pub(crate) type Links = Vec<(PathBuf, PathBuf)>;
 
-/// Takes a detached copy of every mount that the profile lists, while the host is in sight.
+/// Takes a detached copy of every mount that the profile lists, while the host's mounts are
+/// visible.
 pub(crate) fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), TemplateError> {
     let mut pieces = Vec::new();
     let mut links = Vec::new();
@@ -87,9 +89,9 @@ pub(crate) fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), T
                 return Err(TemplateError::Missing { path: path.host.clone() });
             }
             Err(error) => {
-                let own = own_program(&path.host).filter(|_| error.kind() == PermissionDenied);
-                let own = own.ok_or_else(|| refused(&path.host, &error))?;
-                let copy = DetachedMount::of_copy(own, &path.cell);
+                let program = own_program(&path.host).filter(|_| error.kind() == PermissionDenied);
+                let program = program.ok_or_else(|| refused(&path.host, &error))?;
+                let copy = DetachedMount::copy_of(program, &path.cell);
                 pieces.push(copy.map_err(|error| refused(&path.host, &error))?);
                 continue;
             }
@@ -107,12 +109,12 @@ pub(crate) fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), T
             PathKind::Program => gather_program(path, &mut pieces)?,
         }
     }
-    // Parents before what lies in them.
+    // Parents before their children.
     pieces.sort_by(|one, other| one.target.cmp(&other.target));
     Ok((pieces, links))
 }
 
-/// A program with its interpreter and its libraries, each file by itself.
+/// Adds a program with its interpreter and its libraries, each as a separate file mount.
 fn gather_program(path: &HostPath, pieces: &mut Vec<DetachedMount>) -> Result<(), TemplateError> {
     pieces.push(DetachedMount::take(&path.host, &path.cell)?);
     let needed = program::libraries(&path.host).map_err(|error| refused(&path.host, &error))?;
@@ -123,24 +125,24 @@ fn gather_program(path: &HostPath, pieces: &mut Vec<DetachedMount>) -> Result<()
 }
 
 impl DetachedMount {
-    /// Takes what is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
-    /// copy of the mount.
+    /// Takes the file or directory at `host`, read-only: a directory as an overlay if `sealed`
+    /// demands it, anything else as a detached copy of the mount.
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
-        // Resolved here, in our copy of the host's mounts, and opened without following a link.
+        // Resolved here, in our copy of the host's mounts, and opened without following links.
         let resolved = host.canonicalize().map_err(|error| refused(host, &error))?;
         let held = c_path(&resolved).and_then(|path| open_resolved(&path)).map_err(here)?;
         let kind = match file_type(&held).map_err(here)? {
             libc::S_IFDIR => Kind::Directory,
             libc::S_IFREG => Kind::File,
-            // One bound by itself would lead to whoever listens on the host.
+            // Bound on its own, it would connect to the host's listener.
             _ => return Err(TemplateError::Special { path: host.to_owned() }),
         };
         let source = match kind {
             Kind::Directory if !sealed::is_sealed(&resolved) => {
                 Source::Tree(read_only(&held).map_err(here)?)
             }
-            // The stage is about to be mounted in it.
+            // The stage will be mounted in this directory.
             Kind::Directory if Path::new(STAGE).starts_with(&resolved) => {
                 Source::Open(read_only(&held).map_err(here)?)
             }
@@ -150,11 +152,12 @@ impl DetachedMount {
         Ok(Self { source, target: cell.to_owned(), kind })
     }
 
-    /// A read-only filesystem with a copy of `program`, which takes the place of the directory that `cell` is in.
-    fn of_copy(mut program: File, cell: &Path) -> std::io::Result<Self> {
+    /// Makes a read-only filesystem with a copy of `program`, to be mounted over the directory of
+    /// `cell`.
+    fn copy_of(mut program: File, cell: &Path) -> std::io::Result<Self> {
         let (directory, name) =
             cell.parent().zip(cell.file_name()).ok_or(ErrorKind::InvalidInput)?;
-        // Any other directory has more in it, which the copy would cover.
+        // The copy would hide the other files of any other directory.
         if directory != Path::new(SCRIPT_PROGRAMS) {
             return Err(ErrorKind::InvalidInput.into());
         }
@@ -166,7 +169,7 @@ impl DetachedMount {
         let name = c_path(Path::new(name))?;
         let mut copy = File::from(lookup::open(&mount, &name, flags, 0o755, Follow::Nothing)?);
         std::io::copy(&mut program, &mut copy)?;
-        // A mount becomes read-only only when no file on it is open for writing.
+        // A mount can become read-only only while no file on it is open for writing.
         drop(copy);
         set_attributes(&mount, attribute::RDONLY, Reach::One)?;
         Ok(Self {
@@ -176,20 +179,21 @@ impl DetachedMount {
         })
     }
 
-    /// The directory of other software in a tree of the distribution's, by itself.
+    /// Takes the directory for locally installed software below a distribution's directory, as a
+    /// separate mount.
     fn local(tree: &HostPath) -> Result<Option<Self>, TemplateError> {
         let local = Path::new(sealed::LOCAL);
-        let is_there = || local.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        let exists = || local.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
         match local.strip_prefix(&tree.host) {
-            Ok(below) if !sealed::is_sealed(&tree.host) && is_there() => {
+            Ok(below) if !sealed::is_sealed(&tree.host) && exists() => {
                 Self::take(local, &tree.cell.join(below)).map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    /// Takes a directory or a regular file that was granted: a directory to be read as an overlay, anything else as a
-    /// detached copy of the mount.
+    /// Takes a granted directory or regular file: a read-only directory as an overlay, anything
+    /// else as a detached copy of the mount.
     pub(crate) fn take_granted(granted: &Granted) -> Result<Self, TemplateError> {
         let Granted { host, cell, access, .. } = granted;
         let here = |errno| TemplateError::Path { path: host.clone(), errno };
@@ -199,7 +203,7 @@ impl DetachedMount {
             libc::S_IFREG => Kind::File,
             _ => return Err(TemplateError::Special { path: host.clone() }),
         };
-        // The stage is mounted in a directory that it lies in, which then cannot be a layer.
+        // The stage is mounted in this directory, which therefore cannot be a layer.
         let holds_stage = Path::new(STAGE).starts_with(host);
         let source = match (access, kind) {
             (Access::ReadOnly, Kind::Directory) if !holds_stage => Source::Sealed(held),
@@ -213,13 +217,13 @@ impl DetachedMount {
         Ok(Self { source, target: cell.clone(), kind })
     }
 
-    /// Takes a device, at the same path.
+    /// Takes a device, for the same path.
     fn device(path: &Path) -> Result<Self, Errno> {
         let source = Source::Tree(clone_tree(&c_path(path)?)?);
         Ok(Self { source, target: path.to_owned(), kind: Kind::File })
     }
 
-    /// Attaches the mount below the stage, where a file or directory is made for it.
+    /// Attaches the mount below the stage, and creates its mount point.
     pub(crate) fn place(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
         let here = relative(&self.target);
         stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
@@ -230,14 +234,14 @@ impl DetachedMount {
         Ok(placed)
     }
 
-    /// Attaches the mount of a grant. It may lie within another grant, whose files cells write: no link on the way
-    /// leads anywhere.
+    /// Attaches the mount of a grant. If the grant lies inside another one, cells can write to
+    /// that: links on the path are not followed.
     pub(crate) fn place_in_grants(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
         let Self { source, target, kind } = self;
         let at = |errno| TemplateError::Path { path: target.clone(), errno };
-        let place = stand_in_without_links(&relative(&target), kind).map_err(at)?;
+        let target = stand_in_without_links(&relative(&target), kind).map_err(at)?;
         let (mount, placed) = source.mount(empty).map_err(at)?;
-        attach_held(&mount, &place).map_err(at)?;
+        attach_held(&mount, &target).map_err(at)?;
         Ok(placed)
     }
 
@@ -247,7 +251,7 @@ impl DetachedMount {
     }
 }
 
-/// A detached, read-only copy of the mount that is held, with all that is mounted below.
+/// Makes a detached, read-only copy of a held mount, including the mounts below it.
 fn read_only(held: &OwnedFd) -> Result<OwnedFd, Errno> {
     let tree = clone_held(held)?;
     let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV;
@@ -259,7 +263,7 @@ fn file_type(held: &OwnedFd) -> Result<libc::mode_t, Errno> {
     nix::sys::stat::fstat(held).map(|status| status.st_mode & libc::S_IFMT)
 }
 
-/// The second layer of overlays, on the stage.
+/// Makes the second layer of overlays, on the stage.
 pub(crate) fn empty_directory() -> std::io::Result<OwnedFd> {
     let path = hidden_here().join("empty");
     directories(&path)?;
@@ -267,10 +271,10 @@ pub(crate) fn empty_directory() -> std::io::Result<OwnedFd> {
     Ok(open(&path, flags, Mode::empty())?)
 }
 
-/// The device that is the controlling terminal of whoever opens it.
+/// The device of the opening process's controlling terminal.
 const CONTROLLING_TERMINAL: &str = "tty";
 
-/// Takes the devices of a cell; one whose call has a terminal has `/dev/tty` too.
+/// Takes the devices of a cell, including `/dev/tty` if its call has a terminal.
 pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateError> {
     let terminal = profile.terminal.map(|_| CONTROLLING_TERMINAL);
     DEVICES
@@ -280,7 +284,7 @@ pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateE
             let path = Path::new("/dev").join(name);
             let here = |errno| TemplateError::Path { path: path.clone(), errno };
             let piece = DetachedMount::device(&path).map_err(here)?;
-            // Read-only is about the node's own mode and times: writing to the device goes on.
+            // Read-only protects the node's mode and times; writing to the device still works.
             let flags = attribute::RDONLY | attribute::NOSUID | attribute::NOEXEC;
             piece.set(flags, Reach::One).map_err(here)?;
             Ok(piece)
@@ -288,14 +292,14 @@ pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateE
         .collect()
 }
 
-/// Opens this program's own file, if `host` is its path. It is reached without its path: a directory on the way may be
-/// closed to the supervisor, as root's home is to one that root has started.
+/// Opens the program of this process if `host` is its path. The path itself may be inaccessible to
+/// the supervisor, such as root's home directory.
 fn own_program(host: &Path) -> Option<File> {
-    let own = std::fs::read_link(OWN_PROGRAM).ok()?;
-    if own == host { File::open(OWN_PROGRAM).ok() } else { None }
+    let path = std::fs::read_link(OWN_PROGRAM).ok()?;
+    if path == host { File::open(OWN_PROGRAM).ok() } else { None }
 }
 
-/// An absolute path of the cell as a path below the current directory, the stage.
+/// Converts an absolute path of the cell to one relative to the current directory, the stage.
 pub(crate) fn relative(path: &Path) -> PathBuf {
     let below = path.strip_prefix("/").unwrap_or(path);
     if below.as_os_str().is_empty() { PathBuf::from(".") } else { below.to_owned() }
@@ -305,56 +309,57 @@ pub(crate) fn hidden_here() -> PathBuf {
     relative(Path::new(HIDDEN))
 }
 
-/// Makes a directory and its parents, as others may read them.
+/// Makes a directory and its parents, readable by others.
 pub(crate) fn directories(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Makes the empty file or directory that a mount covers.
+/// Makes the empty file or directory that serves as a mount point.
 pub(crate) fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
     match kind {
         Kind::Directory => directories(path),
         Kind::File => match write_file(path, "") {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-            // Most stand in a directory that is there.
+            // Usually its directory exists.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 path.parent().map_or(Ok(()), directories)?;
                 write_file(path, "")
             }
-            made => made,
+            result => result,
         },
     }
 }
 
-/// Holds the file or directory at a path below the current directory, and makes what is missing of it name by name.
+/// Opens the file or directory at a path below the current directory. Creates missing parts one by
+/// one.
 pub(crate) fn stand_in_without_links(path: &Path, kind: Kind) -> Result<OwnedFd, Errno> {
-    let held = |parent: BorrowedFd<'_>, name: &CStr| {
+    let open_part = |parent: BorrowedFd<'_>, name: &CStr| {
         lookup::open(parent, name, libc::O_PATH | libc::O_CLOEXEC, 0, Follow::Nothing)
     };
-    let mut place = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut current = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut names = path.components().peekable();
     while let Some(name) = names.next() {
         let name = c_path(Path::new(name.as_os_str()))?;
         let is_file = names.peek().is_none() && kind == Kind::File;
-        place = match held(place.as_fd(), &name) {
+        current = match open_part(current.as_fd(), &name) {
             Err(Errno::ENOENT) => {
                 let made = match is_file {
                     true => {
                         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-                        lookup::open(&place, &name, flags, 0o644, Follow::Nothing).map(drop)
+                        lookup::open(&current, &name, flags, 0o644, Follow::Nothing).map(drop)
                     }
-                    false => mkdirat(&place, name.as_c_str(), Mode::from_bits_truncate(0o755)),
+                    false => mkdirat(&current, name.as_c_str(), Mode::from_bits_truncate(0o755)),
                 };
                 made?;
-                held(place.as_fd(), &name)?
+                open_part(current.as_fd(), &name)?
             }
-            there => there?,
+            result => result?,
         };
     }
-    Ok(place)
+    Ok(current)
 }
 
-/// Writes a new file that everybody may read.
+/// Writes a new file that all users may read.
 pub(crate) fn write_file(path: &Path, text: impl AsRef<[u8]>) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_ref())

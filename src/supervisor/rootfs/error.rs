@@ -1,4 +1,4 @@
-//! Why a root could not be put together, or something of the host granted.
+//! Reasons why a root could not be built, or a part of the host not granted.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use cell::errno_of;
 use model::profile::SocketName;
 
-/// The directory in which a root is put together before it becomes one. It exists on every system, and in our
-/// own namespace covering it hides nothing from anybody.
+/// The directory in which a root is built. It exists on every system, and in our mount namespace
+/// nothing else needs it.
 pub(crate) const STAGE: &str = "/tmp";
 
 /// Why a template could not be built.
@@ -30,9 +30,9 @@ pub(crate) enum TemplateError {
     System { what: &'static str, errno: Errno },
 }
 
-/// Names what was going on when a call failed.
+/// Adds the name of the step to a failed call.
 pub(crate) trait DuringBuild<T> {
-    /// The value, or the error with what was going on.
+    /// Returns the value, or the error with the step.
     fn during(self, what: &'static str) -> Result<T, TemplateError>;
 }
 
@@ -48,7 +48,7 @@ impl<T> DuringBuild<T> for std::io::Result<T> {
     }
 }
 
-/// Why something of the host could not be prepared for cells.
+/// Why a part of the host could not be prepared for cells.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     #[error("`{}` cannot be granted: {errno}", path.display())]
@@ -86,7 +86,7 @@ pub enum GrantError {
 }
 
 impl GrantError {
-    /// Says why a grant could not be held.
+    /// Explains why a grant could not be opened.
     pub(crate) fn held(path: &Path, errno: Errno) -> Self {
         let path = path.to_owned();
         match [Errno::ESTALE, Errno::ELOOP].contains(&errno) {

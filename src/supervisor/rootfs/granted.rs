@@ -11,41 +11,42 @@ use cell::c_path;
 use model::job::Access;
 use sys::mount::{attribute, open_resolved};
 
-/// A host directory, or a single file, that cells may use.
+/// A directory or a single file of the host that cells may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
     /// Path without links.
     pub host: PathBuf,
-    /// File that was there when the grant was checked.
+    /// The file at the path when the grant was checked.
     pub file: FileId,
     /// Path in the cell, such as `/workspace`.
     pub cell: PathBuf,
     pub access: Access,
-    /// Names that the operator guards in it, besides those of [`cell::mediate::names`].
+    /// Names in it that the operator guards, in addition to those of [`cell::mediate::names`].
     pub also: Rc<[Vec<u8>]>,
 }
 
 impl Granted {
-    /// Returns a grant of what is at a path now.
+    /// Makes a grant of the file that is at a path now.
     ///
     /// # Errors
-    /// ELOOP: the path has a link; else as of openat2(2).
+    /// ELOOP: the path contains a link. Otherwise the errno of openat2(2).
     pub fn now(host: PathBuf, cell: PathBuf, access: Access) -> Result<Self, Errno> {
-        let file = FileId::of(&open_resolved(&c_path(&host)?)?)?;
+        let file = FileId::of_file(&open_resolved(&c_path(&host)?)?)?;
         Ok(Self { host, file, cell, access, also: Rc::default() })
     }
 
-    /// Holds what is granted (O_PATH).
+    /// Opens the granted file or directory (O_PATH).
     ///
     /// # Errors
-    /// ELOOP: a link is on the way; ESTALE: another file is there. Either has come since the grant was checked.
+    /// The file was replaced since the grant was checked: ELOOP: by a path with a link; ESTALE: by
+    /// another file.
     pub(crate) fn hold(&self) -> Result<OwnedFd, Errno> {
         let held = open_resolved(&c_path(&self.host)?)?;
-        if FileId::of(&held)? == self.file { Ok(held) } else { Err(Errno::ESTALE) }
+        if FileId::of_file(&held)? == self.file { Ok(held) } else { Err(Errno::ESTALE) }
     }
 }
 
-/// Identity of a file while it exists: its device and its inode.
+/// Identity of an existing file: its device and inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -53,11 +54,11 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// Returns the identity of a held file.
+    /// Returns the identity of an open file.
     ///
     /// # Errors
-    /// As of fstat(2).
-    pub fn of(held: impl AsFd) -> Result<Self, Errno> {
+    /// The errno of fstat(2).
+    pub fn of_file(held: impl AsFd) -> Result<Self, Errno> {
         fstat(held).map(|status| Self::from(&status))
     }
 }
@@ -68,14 +69,14 @@ impl From<&FileStat> for FileId {
     }
 }
 
-/// The kind of file that a mount covers.
+/// Kind of a mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
     Directory,
 }
 
-/// Returns the attributes of a mount with this access (mount_setattr(2)).
+/// Returns the mount attributes for this access (mount_setattr(2)).
 pub(crate) fn attributes(access: Access) -> u64 {
     let always = attribute::NOSUID | attribute::NODEV;
     match access {

@@ -1,4 +1,4 @@
-//! Granted directories and sockets as the cells of one key have them.
+//! Prepares the granted directories and sockets for the cells of a key.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -18,67 +18,71 @@ use model::job::{Access, Workspace};
 use model::receipt::Tier;
 use sys::mount::clone_held;
 
-/// The parts of the host that the cells of one key have besides what their profile lists.
+/// The parts of the host that the cells of a key get in addition to those of their profile.
 #[derive(Debug)]
 pub(crate) struct KeyGrant {
     pub workspace: Workspace,
-    /// Empty unless the workspace is a granted one.
+    /// Empty unless the workspace is granted.
     pub directories: Vec<PathGrant>,
     pub sockets: Vec<SocketGrant>,
 }
 
-/// A granted directory or file, with what `main` prepared for it.
+/// A granted directory or file, with the mounts that `main` prepared for it.
 #[derive(Debug)]
 pub(crate) struct PathGrant {
     pub granted: Granted,
     pub kind: Kind,
     /// Files in it that the host obeys, as `main` found them.
-    pub found: Rc<GuardedPaths>,
-    /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
+    pub guarded: Rc<GuardedPaths>,
+    /// For root, one id-mapped mount per slot, made in the host's namespace. Otherwise empty.
     pub by_slot: Vec<OwnedFd>,
-    /// True if cells see an overlay of it: `run` as root. A server has 250 slots, and as many overlays would make its
-    /// start take 50 ms longer and a call 80 ms. An overlay shows nothing that is mounted below.
+    /// True if cells see an overlay of it: with `run` as root. For a server with 250 slots as many
+    /// overlays would add 50 ms to the start and 80 ms to a call. An overlay does not show mounts
+    /// below the directory.
     pub is_layer: bool,
 }
 
-/// Prepares the directories of one granted set: as root each gets one idmapped mount for every slot, so that the
-/// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts"). One that lies within
-/// another in the cell comes after it, which would cover it otherwise, and the directories on the way to it stay where
-/// they are: a cell that renamed one would leave the next without a place for the grant.
+/// Prepares the directories of one granted set. For root each gets an id-mapped mount per slot, so
+/// that the cell's host id owns the files of the directory's owner (mount_setattr(2), "ID-mapped
+/// mounts"). A grant inside another one is mounted after it, as it would be hidden otherwise. The
+/// directories on the path to it are pinned: if a cell could rename one, the next cell would lack
+/// the mount point.
 pub(crate) fn grants(
     granted: &[Granted],
-    looked: &[Rc<GuardedPaths>],
+    guarded: &[Rc<GuardedPaths>],
     ids: SlotIds,
 ) -> Result<Vec<PathGrant>, GrantError> {
-    let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(looked).collect();
+    let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(guarded).collect();
     all.sort_by_key(|(granted, _)| granted.cell.components().count());
     for (inner, _) in &all {
         let others = all.iter().rev().filter(|(outer, _)| outer.cell != inner.cell);
         let mut around = others
             .filter_map(|(outer, _)| Some((outer, inner.cell.strip_prefix(&outer.cell).ok()?)));
-        if let Some((nearest, place)) = around.next() {
-            check_way(&nearest.host, place, ids)?;
+        if let Some((nearest, path)) = around.next() {
+            check_path(&nearest.host, path, ids)?;
         }
     }
     let mut maps = OwnerMaps::default();
-    let with_pins = |(outer, found): (&Granted, &Rc<GuardedPaths>)| {
+    let with_pins = |entry: (&Granted, &Rc<GuardedPaths>)| {
+        let (outer, guarded) = entry;
         let within = granted.iter().filter_map(|inner| inner.cell.strip_prefix(&outer.cell).ok());
-        let found = found.with_places(within.filter(|place| !place.as_os_str().is_empty()));
-        grant(outer, &Rc::new(found), ids, &mut maps)
+        let guarded = guarded.with_pins(within.filter(|path| !path.as_os_str().is_empty()));
+        grant(outer, &Rc::new(guarded), ids, &mut maps)
     };
     all.into_iter().map(with_pins).collect()
 }
 
-/// Checks the names on the way to a grant within another. A cell could lead a link elsewhere, and the grant with it. What
-/// is missing is made for an ordinary user; root's hand makes nothing in a directory of somebody's.
-fn check_way(outer: &Path, place: &Path, ids: SlotIds) -> Result<(), GrantError> {
+/// Checks the directories on the path to a grant inside another one. A cell could use a link to
+/// redirect the grant. For an ordinary user missing directories are created; root creates nothing
+/// in other users' directories.
+fn check_path(outer: &Path, inner: &Path, ids: SlotIds) -> Result<(), GrantError> {
     let mut path = outer.to_owned();
-    for name in place.components() {
+    for name in inner.components() {
         path.push(name);
         match path.symlink_metadata() {
-            Ok(found) if found.is_symlink() => return Err(GrantError::Link { path }),
+            Ok(metadata) if metadata.is_symlink() => return Err(GrantError::Link { path }),
             Err(error) if error.kind() == ErrorKind::NotFound && ids != SlotIds::Shared => {
-                return Err(GrantError::NoPlace { path: outer.join(place) });
+                return Err(GrantError::NoPlace { path: outer.join(inner) });
             }
             Ok(_) | Err(_) => {}
         }
@@ -86,9 +90,9 @@ fn check_way(outer: &Path, place: &Path, ids: SlotIds) -> Result<(), GrantError>
     Ok(())
 }
 
-/// Looks at what the host obeys in every directory of each granted set, once for all profiles and
-/// cells. Cells of the lower tier write to none.
-pub(crate) fn look(
+/// Finds the files that the host obeys in the directories of each granted set, once for all
+/// profiles and cells. Not needed in the lower tier, whose cells cannot write to grants.
+pub(crate) fn find_guarded(
     sets: &[Vec<Granted>],
     tier: Tier,
 ) -> Result<Vec<Vec<Rc<GuardedPaths>>>, GrantError> {
@@ -101,7 +105,7 @@ pub(crate) fn look(
 
 fn grant(
     granted: &Granted,
-    found: &Rc<GuardedPaths>,
+    guarded: &Rc<GuardedPaths>,
     ids: SlotIds,
     maps: &mut OwnerMaps,
 ) -> Result<PathGrant, GrantError> {
@@ -111,7 +115,7 @@ fn grant(
     let kind = match status.st_mode & libc::S_IFMT {
         libc::S_IFDIR => Kind::Directory,
         libc::S_IFREG => Kind::File,
-        // A socket would reach the service that listens at it.
+        // A socket would connect to its service on the host.
         _ => return Err(GrantError::Special { path: granted.host.clone() }),
     };
     let owner = (status.st_uid, status.st_gid);
@@ -126,10 +130,10 @@ fn grant(
         && kind == Kind::Directory
         && by_slot.len() == 1
         && !has_mounts_below(&granted.host);
-    Ok(PathGrant { granted: granted.clone(), kind, found: Rc::clone(found), by_slot, is_layer })
+    Ok(PathGrant { granted: granted.clone(), kind, guarded: Rc::clone(guarded), by_slot, is_layer })
 }
 
-/// Returns whether something is mounted below a directory, or whether that cannot be read.
+/// Returns true if a mount lies below a directory, or if that is unknown.
 fn has_mounts_below(directory: &Path) -> bool {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return true };
     let points = table.split(|byte| *byte == b'\n').filter_map(mount_point);
@@ -140,7 +144,8 @@ fn has_mounts_below(directory: &Path) -> bool {
     })
 }
 
-/// Returns the mount point of a line of mountinfo, where blanks and backslashes are in octal (proc_pid_mountinfo(5)).
+/// Parses the mount point in a line of mountinfo, where blanks and backslashes are in octal
+/// (proc_pid_mountinfo(5)).
 fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
     let mut point = Vec::new();
     let mut bytes = line.split(|byte| *byte == b' ').nth(4)?;
@@ -162,14 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_point_is_read_with_its_blanks_and_any_bytes() {
+    fn a_mount_point_is_parsed_with_blanks_and_arbitrary_bytes() {
         let line = b"36 35 98:0 / /mnt/a\\040b\\134\xff\\x rw,noatime master:1 - ext3 /dev/root rw";
         assert_eq!(mount_point(line).as_deref(), Some(&b"/mnt/a b\\\xff\\x"[..]));
         assert_eq!(mount_point(b"36 35 98:0 /"), None);
     }
 
     #[test]
-    fn what_is_mounted_below_the_root_is_found() {
+    fn mounts_below_a_directory_are_detected() {
         assert!(has_mounts_below(Path::new("/")));
         assert!(!has_mounts_below(Path::new("/proc/self")));
     }

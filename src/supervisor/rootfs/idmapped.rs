@@ -1,4 +1,4 @@
-//! Mounts that show files of the host as a cell's own (mount_setattr(2), "ID-mapped mounts").
+//! Mounts that show files of the host as those of a cell (mount_setattr(2), "ID-mapped mounts").
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,17 +17,17 @@ use sys::process::{self, Side};
 /// Host ids of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotIds {
-    /// The operator's, for every cell.
+    /// All cells have the operator's.
     Shared,
-    /// One for each slot, after `first`.
+    /// One per slot, after `first`.
     Own { first: u32, slots: u16 },
 }
 
 impl SlotIds {
-    /// Makes a mount for the id of each slot, in their order; none where all cells share an id.
+    /// Makes one mount per slot, in order; an empty list if all cells share an id.
     ///
     /// # Errors
-    /// ERANGE for a slot that has no id, or the errno of `make`.
+    /// ERANGE: a slot has no id. Otherwise the errno of `make`.
     pub(crate) fn mounts(
         self,
         mut make: impl FnMut(u32) -> Result<OwnedFd, Errno>,
@@ -49,7 +49,7 @@ pub(crate) struct OwnerMaps {
 }
 
 impl OwnerMaps {
-    /// Has a detached mount show what belongs to `owner` as `host_id`'s, and sets `attributes` on it.
+    /// Makes a detached mount show the files of `owner` as those of `host_id`, and sets `attributes` on it.
     pub(crate) fn show_as(
         &mut self,
         tree: &OwnedFd,
@@ -62,29 +62,29 @@ impl OwnerMaps {
             self.owner = owner;
         }
         let map = match self.by_host_id.entry(host_id) {
-            Entry::Occupied(made) => made.into_mut(),
-            Entry::Vacant(place) => place.insert(mapping(owner.0, owner.1, host_id)?),
+            Entry::Occupied(namespace) => namespace.into_mut(),
+            Entry::Vacant(entry) => entry.insert(mapping(owner.0, owner.1, host_id)?),
         };
         set_idmap(tree, map, attributes, Reach::Recursive)
     }
 }
 
-/// Makes one such mount of what is held, and lets it go again.
+/// Tries to make such a mount of an open directory, and discards it.
 ///
 /// # Errors
-/// EPERM: the caller has not the rights over this filesystem (in a container most often); EINVAL: the filesystem has no
-/// such mounts.
+/// EPERM: the caller has no rights over this filesystem, usually in a container. EINVAL: the
+/// filesystem does not support id-mapped mounts.
 pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
     let owner = fstat(held)?;
     let owner = (owner.st_uid, owner.st_gid);
     OwnerMaps::default().show_as(&clone_held(held)?, owner, host_id, 0)
 }
 
-/// A user namespace that maps an owner on disk to a host id: it exists only to be named.
+/// Makes a user namespace that maps the owner on disk to a host id. Only its descriptor is needed.
 fn mapping(uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
     match process::clone3(libc::CLONE_NEWUSER, None)? {
         Side::Child => loop {
-            // Killed by the parent as soon as the namespace is held.
+            // Killed by the parent as soon as the namespace is open.
             nix::unistd::pause();
         },
         Side::Parent(child) => {

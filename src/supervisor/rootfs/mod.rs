@@ -1,7 +1,8 @@
-//! The root that the cells of one key share: what of the host it shows, and what is made for it.
+//! The root that the cells of one key share: which parts of the host it shows, and which files are
+//! made for it.
 //!
-//! `template` puts it together from `detached` mounts, in the places that `placement` gives them;
-//! `protect` finds and covers what the host obeys in a granted directory.
+//! `template` builds it from `detached` mounts, which `placement` attaches. `protect` finds and
+//! covers files that the host obeys in a granted directory.
 
 pub(crate) mod detached;
 pub(crate) mod error;

@@ -1,5 +1,5 @@
-//! cofferdam's own programs in the roots of cells: `cofferdam-clerk`, which reads and writes files where there can be a shell,
-//! and `cofferdam-runner`, which stands around the scripts of a project.
+//! cofferdam's own programs in the roots of cells: `cofferdam-clerk`, which reads and writes files
+//! in cells that can have a shell, and `cofferdam-runner`, which starts the scripts of a project.
 
 use std::io::{Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,12 +9,12 @@ use super::detached::{directories, relative};
 use model::call::{CLERK, RUNNER};
 use model::profile::Profile;
 
-/// Puts the programs that cells of the profile can need below the current directory, the stage. Returns the directory that
-/// they are in, as cells have it, if there are any.
+/// Writes the programs that cells of the profile may need below the current directory, the stage.
+/// Returns their directory in the cell, if there are any.
 ///
 /// # Errors
-/// What mkdir(2), open(2) or write(2) say.
-pub(crate) fn place(profile: &Profile) -> Result<Option<PathBuf>> {
+/// The error of mkdir(2), open(2) or write(2).
+pub(crate) fn install(profile: &Profile) -> Result<Option<PathBuf>> {
     let clerk = (profile.can_hold_a_shell(), CLERK, helpers::CLERK);
     let runner = (!profile.script_sdk.is_empty(), RUNNER, helpers::RUNNER);
     let mut directory = None;

@@ -1,4 +1,4 @@
-//! The host's files in a root: those of the profile, and those that the operator granted.
+//! Places files of the host in a root: those of the profile, and those that the operator granted.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -20,19 +20,20 @@ use model::job::Access;
 use model::profile::TRUST;
 use sys::mount::{Filesystem, Reach, attach, attribute, clone_tree, set_attributes};
 
-/// Copies of the granted directories, taken before the stage hides any of them.
+/// Takes copies of the granted directories, before the stage hides any of them.
 pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
-    // Others are made by main, with the cells' ids: attached by descriptor.
+    // The others have id-mapped mounts made by main, which are attached by descriptor.
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
     shared.map(|grant| DetachedMount::take_granted(&grant.granted)).collect()
 }
 
-/// The mounts that a root has by its profile.
+/// The mounts of a root that come from its profile.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedMounts {
-    /// Paths as the cell has them.
+    /// Paths inside the cell.
     pub readable: Vec<PathBuf>,
     pub overlays: Vec<Filesystem>,
+    /// True if a directory could not be made an overlay.
     pub is_open: bool,
 }
 
@@ -42,24 +43,26 @@ impl PlacedMounts {
         piece: DetachedMount,
         empty: &OwnedFd,
     ) -> Result<(), TemplateError> {
-        // Of what lies beneath another the rule for that one says the same.
+        // A path below a readable one needs no separate rule.
         if !self.readable.iter().any(|path| piece.target.starts_with(path)) {
             self.readable.push(piece.target.clone());
         }
         match piece.place(empty)? {
-            Placed::AsItIs => {}
+            Placed::Plain => {}
             Placed::Sealed(overlay) => self.overlays.push(overlay),
             Placed::Open => self.is_open = true,
         }
         Ok(())
     }
 
-    /// Puts the certificates that the cell trusts over the host's, for programs that look for them nowhere else. Where
-    /// that cannot be an overlay (mounts may lie below it), the bundle alone is replaced.
+    /// Replaces the host's certificates by those that the cell trusts, for programs that only read
+    /// the host's. If the directory cannot be an overlay, because mounts lie below it, only the
+    /// bundle is replaced.
     pub(crate) fn trust(&mut self) -> Result<(), Errno> {
         const HOSTS: &str = "etc/ssl/certs";
         const BUNDLE: &str = "ca-certificates.crt";
-        let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        let is_directory =
+            |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
         if !is_directory(Path::new(HOSTS)) {
             return Ok(());
         }
@@ -67,27 +70,27 @@ impl PlacedMounts {
             let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             open(path, flags, Mode::empty())
         };
-        let own = relative(Path::new(TRUST));
-        let place = Path::new(HOSTS);
-        if let Ok((filesystem, mount)) = sealed::overlay(&hold(&own)?, &hold(place)?) {
+        let trusted = relative(Path::new(TRUST));
+        let hosts = Path::new(HOSTS);
+        if let Ok((filesystem, mount)) = sealed::overlay(&hold(&trusted)?, &hold(hosts)?) {
             self.overlays.push(filesystem);
-            return attach(&mount, &c_path(place)?);
+            return attach(&mount, &c_path(hosts)?);
         }
-        if !place.join(BUNDLE).exists() {
+        if !hosts.join(BUNDLE).exists() {
             return Ok(());
         }
-        let bundle = clone_tree(&c_path(&own.join(BUNDLE))?)?;
+        let bundle = clone_tree(&c_path(&trusted.join(BUNDLE))?)?;
         set_attributes(&bundle, attribute::RDONLY, Reach::One)?;
-        attach(&bundle, &c_path(&place.join(BUNDLE))?)
+        attach(&bundle, &c_path(&hosts.join(BUNDLE))?)
     }
 }
 
-/// The operator's grants in a root, as the cell has their paths.
+/// The operator's grants in a root, with paths inside the cell.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedGrants {
     pub by_slot: Vec<CString>,
     pub sockets: Sockets,
-    /// Read-only directories among them, where the kernel makes overlays of them.
+    /// Overlays of read-only directories among the grants.
     pub overlays: Vec<Filesystem>,
     pub all: Vec<PathBuf>,
     pub has_directory: bool,
@@ -99,7 +102,7 @@ pub(crate) struct PlacedGrants {
     pub notes: Vec<String>,
 }
 
-/// Puts granted directories in place: at their path, or in the hidden store by slot.
+/// Attaches the granted directories: at their path, or by slot in the hidden store.
 pub(crate) fn place_grants(
     granted: &[PathGrant],
     pieces: Vec<DetachedMount>,
@@ -109,8 +112,8 @@ pub(crate) fn place_grants(
     for piece in pieces {
         match piece.place_in_grants(empty)? {
             Placed::Sealed(overlay) => grants.overlays.push(overlay),
-            // A cell with a granted directory has init connect its sockets in any case.
-            Placed::AsItIs | Placed::Open => {}
+            // Init connects the sockets of cells with a granted directory in any case.
+            Placed::Plain | Placed::Open => {}
         }
     }
     for (index, grant) in granted.iter().enumerate() {
@@ -123,16 +126,18 @@ pub(crate) fn place_grants(
         stand_in(&relative(cell), grant.kind).map_err(|error| refused(cell, &error))?;
         for (mount, slot) in grant.by_slot.iter().zip(Slot::all()) {
             let here = |errno| TemplateError::Path { path: cell.clone(), errno };
-            let place = slot_place(slot, grants.by_slot.len(), grant.kind).map_err(here)?;
+            let store_path =
+                make_slot_path(slot, grants.by_slot.len(), grant.kind).map_err(here)?;
             let overlay = match grant.is_layer {
-                // Where the kernel makes none of an idmapped mount, cells see the mount itself.
+                // If the kernel refuses an overlay of an id-mapped mount, cells see the mount
+                // itself.
                 true => overlay_of(mount, empty).ok(),
                 false => None,
             };
             let shown = overlay.as_ref().map_or(mount, |(_, overlay)| overlay);
-            c_path(&place).and_then(|path| attach(shown, &path)).map_err(here)?;
+            c_path(&store_path).and_then(|path| attach(shown, &path)).map_err(here)?;
             grants.overlays.extend(overlay.map(|(filesystem, _)| filesystem));
-            grants.guard(&place, grant)?;
+            grants.guard(&store_path, grant)?;
         }
         debug_assert_eq!(
             index,
@@ -145,10 +150,10 @@ pub(crate) fn place_grants(
 }
 
 impl PlacedGrants {
-    fn add(&mut self, PathGrant { granted, kind, found, .. }: &PathGrant) {
+    fn add(&mut self, PathGrant { granted, kind, guarded, .. }: &PathGrant) {
         let Granted { cell, access, .. } = granted;
         self.all.push(cell.clone());
-        self.notes.extend(found.notes(cell));
+        self.notes.extend(guarded.notes(cell));
         self.has_directory |= *kind == Kind::Directory;
         match access {
             Access::ReadOnly => {}
@@ -156,7 +161,7 @@ impl PlacedGrants {
                 self.writable.push(cell.clone());
                 self.guarded.push(cell.clone());
                 self.also = Rc::clone(&granted.also);
-                self.named.extend(found.named.iter().map(|path| cell.join(path)));
+                self.named.extend(guarded.named.iter().map(|path| cell.join(path)));
             }
             Access::Unguarded => self.writable.push(cell.clone()),
             Access::Cache => {
@@ -166,33 +171,34 @@ impl PlacedGrants {
         }
     }
 
-    /// Guards what the host obeys in a grant that stands at `place`.
-    fn guard(&mut self, place: &Path, grant: &PathGrant) -> Result<(), TemplateError> {
-        let PathGrant { granted, kind, found, .. } = grant;
+    /// Guards files that the host obeys in a grant that is attached at `root`.
+    fn guard(&mut self, root: &Path, grant: &PathGrant) -> Result<(), TemplateError> {
+        let PathGrant { granted, kind, guarded, .. } = grant;
         match (granted.access, kind) {
             (Access::ReadOnly | Access::Cache, _) | (_, Kind::File) => return Ok(()),
             (Access::ReadWrite | Access::Unguarded, Kind::Directory) => {}
         }
-        // Told with the path that the cell has: a caller must not learn the host's.
-        let as_the_cell_has_it =
-            |path: &Path| granted.cell.join(path.strip_prefix(place).unwrap_or(Path::new("")));
-        found
-            .cover(place)
-            .map_err(|(path, errno)| TemplateError::Path { path: as_the_cell_has_it(&path), errno })
+        // Errors name the path inside the cell, as a client must not learn the host's.
+        let path_in_cell =
+            |path: &Path| granted.cell.join(path.strip_prefix(root).unwrap_or(Path::new("")));
+        guarded
+            .cover(root)
+            .map_err(|(path, errno)| TemplateError::Path { path: path_in_cell(&path), errno })
     }
 }
 
 /// Makes an overlay of a detached mount.
 ///
-/// A layer must be mounted in this namespace. It is put over a directory of the host that nothing needs any
-/// longer, and leaves with all mounts of the host: unmounting it would take longer.
+/// A layer must be attached in this namespace. It is attached over a directory of the host that is
+/// not needed any more, and disappears with all mounts of the host; unmounting it separately would
+/// take longer.
 fn overlay_of(mount: &OwnedFd, empty: &OwnedFd) -> Result<(Filesystem, OwnedFd), Errno> {
     attach(mount, c"/dev")?;
     sealed::overlay(mount, empty)
 }
 
-/// Makes the place of a grant in the store of `slot`.
-fn slot_place(slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
+/// Makes the mount point of a grant in the store of `slot`.
+fn make_slot_path(slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
     let mut buffer = [0; 64];
     let path = mounts::slot_path(&mut buffer, slot, index)?;
     let path = relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?));

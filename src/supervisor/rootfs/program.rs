@@ -1,7 +1,8 @@
-//! The files that a program needs to start, by reading ELF: its interpreter and its shared libraries.
+//! Determines the files that a program needs to start, by parsing ELF: its interpreter and shared
+//! libraries.
 //!
-//! So a cell with one program has that program's files and no others. Nothing is executed to
-//! find them, as ldd(1) would.
+//! A cell with a single program contains exactly that program's files. Unlike ldd(1), this executes
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,7 +13,7 @@ use elf::ElfStream;
 use elf::abi::{DT_NEEDED, DT_STRTAB, PT_INTERP};
 use elf::endian::AnyEndian;
 
-/// Directories in which ld.so(8) looks without a cache, in the layouts of Debian, Fedora, Arch and Alpine.
+/// Directories that ld.so(8) searches without a cache, on Debian, Fedora, Arch and Alpine.
 const DIRECTORIES: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -23,32 +24,33 @@ const DIRECTORIES: [&str; 8] = [
     "/lib",
     "/usr/lib",
 ];
-/// More than any program we confine this way needs; a file that lists more is refused.
-const MOST_LIBRARIES: usize = 64;
+/// More than any program confined this way needs; a file that lists more is refused.
+const MAX_LIBRARIES: usize = 64;
 
-/// Paths of the interpreter and of every library that `program` loads at start, in order.
+/// Returns the paths of the interpreter and of all libraries that `program` loads at its start,
+/// sorted.
 ///
 /// # Errors
-/// When a file cannot be read, is no ELF file, or a library is not found.
+/// A file cannot be read, is not an ELF file, or a library is not found.
 pub(crate) fn libraries(program: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = BTreeSet::new();
+    let mut files = BTreeSet::new();
     let mut waiting = vec![program.to_owned()];
     while let Some(path) = waiting.pop() {
         let needs = Needs::read(&path)?;
         for name in needs.libraries {
             let library = locate(&name)?;
-            if found.insert(library.clone()) {
+            if files.insert(library.clone()) {
                 waiting.push(library);
             }
         }
         if let Some(interpreter) = needs.interpreter {
-            found.insert(interpreter);
+            files.insert(interpreter);
         }
-        if found.len() > MOST_LIBRARIES {
+        if files.len() > MAX_LIBRARIES {
             return Err(io::Error::other("more shared libraries than a small program has"));
         }
     }
-    Ok(found.into_iter().collect())
+    Ok(files.into_iter().collect())
 }
 
 fn locate(name: &str) -> io::Result<PathBuf> {
@@ -59,7 +61,7 @@ fn locate(name: &str) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("library {name}")))
 }
 
-/// The files that one ELF file asks for.
+/// Files that one ELF file requests.
 struct Needs {
     interpreter: Option<PathBuf>,
     libraries: Vec<String>,
@@ -95,7 +97,7 @@ impl Needs {
     }
 }
 
-/// Strings of the dynamic string table, which is given by its address in memory.
+/// Reads names from the dynamic string table, which is given by its address in memory.
 fn names(
     file: &mut ElfStream<AnyEndian, File>,
     segments: &[elf::segment::ProgramHeader],

@@ -1,7 +1,7 @@
-//! Sockets that the operator granted, on their way from the host into templates.
+//! Granted sockets, from the host to the templates.
 //!
-//! Main has looked at each file and holds it open by then. The mounted file must be that very one:
-//! one that was put in its place since is refused.
+//! Main has checked each file and holds it open. The mounted file must be the same one: a file that
+//! has replaced it since is refused.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -24,32 +24,32 @@ use cell::{c_path, errno_of};
 use model::profile::{Profile, SocketName, UnixSockets};
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
-/// Nothing of a mounted socket can be changed; connecting to it is no change.
+/// Mount attributes that prevent every change to the socket; connecting is not a change.
 const ATTRIBUTES: u64 =
     attribute::RDONLY | attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
 
-/// Directories and empty files only, a few for each cell.
+/// Only directories and empty files, a few per cell.
 const OPTIONS: &str = "size=1m,mode=0755";
 
-/// A socket of the host for cells of the profiles that take it.
+/// A socket of the host for cells of the profiles that use it.
 #[derive(Debug, Clone)]
 pub struct Socket {
     pub name: SocketName,
-    /// Its path, every link in it resolved.
+    /// Path with all links resolved.
     pub host: PathBuf,
-    /// The file that was looked at: while it is held, no other has its number.
+    /// The checked file: while it is open, no other file can have its inode number.
     pub held: Arc<OwnedFd>,
 }
 
-/// A socket for the cells of one key.
+/// A socket for the cells of a key.
 #[derive(Debug)]
 pub(crate) struct SocketGrant {
     socket: Socket,
-    /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
+    /// For root, one id-mapped mount per slot, made in the host's namespace. Otherwise empty.
     by_slot: Vec<OwnedFd>,
 }
 
-/// Prepares the sockets for one key of `profile`: none where it takes none.
+/// Prepares the sockets for one key of `profile`; an empty list if it uses no sockets.
 pub(crate) fn grants(
     sockets: &[Socket],
     profile: &Profile,
@@ -65,7 +65,7 @@ pub(crate) fn grants(
     taken.map(grant).collect()
 }
 
-/// A mount of a socket whose owner is `host_id`.
+/// Makes a mount of a socket whose owner is `host_id`.
 fn mapped(socket: &Socket, host_id: u32, maps: &mut OwnerMaps) -> Result<OwnedFd, Errno> {
     let tree = detached(socket)?;
     let owner = fstat(&tree)?;
@@ -74,18 +74,19 @@ fn mapped(socket: &Socket, host_id: u32, maps: &mut OwnerMaps) -> Result<OwnedFd
     Ok(tree)
 }
 
-/// A detached mount of the file that is held.
+/// Makes a detached mount, and checks that it is the file that is held.
 fn detached(socket: &Socket) -> Result<OwnedFd, Errno> {
     let tree = clone_tree(&c_path(&socket.host)?)?;
     let identity = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
     if identity(&tree)? == identity(&socket.held)? { Ok(tree) } else { Err(Errno::ESTALE) }
 }
 
-/// Mounts of the sockets where every cell has the operator's id, while the host is in sight.
+/// Takes the mounts of the sockets if every cell has the operator's id, while the host's mounts are
+/// visible.
 pub(crate) fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
     let take = |grant: &SocketGrant| {
-        let here = |errno| TemplateError::Path { path: place_of(&grant.socket.name), errno };
+        let here = |errno| TemplateError::Path { path: cell_path(&grant.socket.name), errno };
         let tree = detached(&grant.socket).map_err(here)?;
         set_attributes(&tree, ATTRIBUTES, Reach::One).map_err(here)?;
         Ok(tree)
@@ -93,10 +94,10 @@ pub(crate) fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError
     shared.map(take).collect()
 }
 
-/// Makes the store, with a directory of sockets for each id in it.
+/// Makes the store, which contains a directory of sockets for each id.
 ///
-/// It is a filesystem of its own: by that init knows which sockets were granted as such, and which
-/// lie in a granted directory (`cell::mediate::sockets`).
+/// The store is a separate filesystem, so that init can distinguish granted sockets from those in a
+/// granted directory (`cell::mediate::sockets`).
 pub(crate) fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
     if grants.is_empty() {
         return Ok(Sockets::None);
@@ -135,7 +136,7 @@ fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, Template
     Ok(Sockets::BySlot)
 }
 
-/// A directory that the cell in `slot` alone may enter: its id is `owner` here.
+/// Makes a directory that only the cell in `slot` can enter, whose id here is `owner`.
 fn directory(which: Sockets, slot: Slot, owner: u32) -> Result<(), Errno> {
     let here = here(which, slot)?;
     directories(&here).map_err(|error| errno_of(&error))?;
@@ -151,13 +152,13 @@ fn attached(
     slot: Slot,
     name: &SocketName,
 ) -> Result<(), TemplateError> {
-    let failed = |errno| TemplateError::Path { path: place_of(name), errno };
+    let failed = |errno| TemplateError::Path { path: cell_path(name), errno };
     let here = here(which, slot).map_err(failed)?.join(name.file());
     stand_in(&here, Kind::File).map_err(|error| failed(errno_of(&error)))?;
     attach(tree, &c_path(&here).map_err(failed)?).map_err(failed)
 }
 
-/// The directory of `slot`, below the stage.
+/// Returns the directory of `slot`, relative to the stage.
 fn here(which: Sockets, slot: Slot) -> Result<PathBuf, Errno> {
     let mut buffer = [0; 64];
     let path = which.path(&mut buffer, slot)?.ok_or(Errno::EINVAL)?;
@@ -165,6 +166,6 @@ fn here(which: Sockets, slot: Slot) -> Result<PathBuf, Errno> {
 }
 
 /// Returns the path in the cell, for reports to a client, which must not learn the host's.
-fn place_of(name: &SocketName) -> PathBuf {
+fn cell_path(name: &SocketName) -> PathBuf {
     Path::new(model::profile::SOCKETS_DIRECTORY).join(name.file())
 }

@@ -1,4 +1,4 @@
-//! Files that a cell has and no host: `/etc`, and the facts of `/proc` made from its limits.
+//! Files of a cell that are made here: `/etc`, and the facts of `/proc` derived from its limits.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub use model::profile::HOST_NAME;
 /// Writes the synthetic `/etc` into `directory`.
 ///
 /// # Errors
-/// As of mkdir(2), open(2) and write(2).
+/// The error of mkdir(2), open(2) or write(2).
 pub(crate) fn etc(directory: &Path, class: NetworkClass) -> std::io::Result<()> {
     let has_dns = class.has_egress();
     let sources = if has_dns { "files dns" } else { "files" };
@@ -34,8 +34,9 @@ pub(crate) fn etc(directory: &Path, class: NetworkClass) -> std::io::Result<()> 
             ),
         ),
         ("group", format!("root:x:0:\nagent:x:{AGENT}:\nnogroup:x:65534:\n")),
-        // Without `dns`, which nothing in a cell answers: its failure reads as temporary (EAI_AGAIN), and
-        // installers try again for a minute. By files alone a name is unknown (EAI_NONAME) at once.
+        // Without `dns`, which nothing in a cell answers: its failure would look temporary
+        // (EAI_AGAIN), and installers would retry for a minute. With files only, a name is
+        // immediately unknown (EAI_NONAME).
         (
             "nsswitch.conf",
             format!("passwd: files\ngroup: files\nhosts: {sources}\nservices: files\n"),
@@ -50,7 +51,7 @@ pub(crate) fn etc(directory: &Path, class: NetworkClass) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Returns the text of resolv.conf: the gateway, in cells that have one.
+/// Returns the text of resolv.conf: the gateway's addresses, in cells that have one.
 fn resolvers(has_dns: bool) -> String {
     match has_dns {
         true => RESOLVERS.iter().map(|address| format!("nameserver {address}\n")).collect(),
@@ -58,10 +59,10 @@ fn resolvers(has_dns: bool) -> String {
     }
 }
 
-/// Writes the certificates that cells of a profile trust, if its requests are read.
+/// Writes the certificates that cells of a profile trust, if the gateway reads its requests.
 ///
 /// # Errors
-/// As of mkdir(2), open(2) and write(2).
+/// The error of mkdir(2), open(2) or write(2).
 pub(crate) fn trust(files: &[(&str, Arc<[u8]>)]) -> std::io::Result<()> {
     let directory = Path::new(TRUST.trim_start_matches('/'));
     files.iter().try_for_each(|(name, bytes)| {
@@ -71,15 +72,16 @@ pub(crate) fn trust(files: &[(&str, Arc<[u8]>)]) -> std::io::Result<()> {
     })
 }
 
-/// Writes the author of commits into `directory`, where every repository's own configuration counts more.
+/// Writes the author of commits into `directory`; a repository's own configuration takes
+/// precedence.
 ///
 /// # Errors
-/// What open(2) or write(2) say.
+/// The error of open(2) or write(2).
 pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io::Result<()> {
     let GitIdentity { name, email } = identity;
     let lines = [("name", name), ("email", email)].into_iter().filter_map(|(key, value)| {
         let value: String = value.as_ref()?.chars().filter(|c| !c.is_control()).collect();
-        // In quotes these two have a meaning (git-config(1), Values).
+        // These two characters have a meaning inside quotes (git-config(1), Values).
         let value = value.replace('\\', "\\\\").replace('"', "\\\"");
         Some(format!("\t{key} = \"{value}\"\n"))
     });
@@ -87,10 +89,10 @@ pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io:
     write_file(&directory.join("gitconfig"), &text)
 }
 
-/// Writes the functions for the scripts of a project, below the root that is the current directory.
+/// Writes the functions for the scripts of a project, below the current directory, the future root.
 ///
 /// # Errors
-/// As of mkdir(2), open(2) and write(2).
+/// The error of mkdir(2), open(2) or write(2).
 pub(crate) fn script_sdk(files: &[(&str, &str)]) -> std::io::Result<()> {
     let directory = Path::new(SCRIPTS.trim_start_matches('/'));
     files.iter().try_for_each(|(name, text)| {
@@ -100,10 +102,10 @@ pub(crate) fn script_sdk(files: &[(&str, &str)]) -> std::io::Result<()> {
     })
 }
 
-/// Writes what covers `/proc` into the hidden store.
+/// Writes the files that cover entries of `/proc` into the hidden store.
 ///
 /// # Errors
-/// As of mkdir(2), open(2) and write(2).
+/// The error of mkdir(2), open(2) or write(2).
 pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
     for (name, text) in facts(processors(), &features(&first_processor())) {
         write_file(&hidden.join(name), &text)?;
@@ -114,7 +116,8 @@ pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Resu
     Slot::first(cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
 }
 
-/// Returns the beginning of the host's `/proc/cpuinfo`, which the kernel makes processor by processor as it is read.
+/// Returns the beginning of the host's `/proc/cpuinfo`, which the kernel generates processor by
+/// processor while it is read.
 fn first_processor() -> String {
     let mut text = Vec::new();
     let read = std::fs::File::open("/proc/cpuinfo").and_then(|file| {
@@ -127,15 +130,16 @@ fn first_processor() -> String {
     }
 }
 
-/// Returns the line of `/proc/cpuinfo` that lists what the processor can do, which each program can ask it for as well.
+/// Returns the line of `/proc/cpuinfo` with the processor's features, which programs can query from
+/// the processor too.
 fn features(cpuinfo: &str) -> String {
     let is_list = |line: &&str| line.starts_with("flags") || line.starts_with("Features");
     cpuinfo.lines().find(is_list).map(|line| format!("{line}\n")).unwrap_or_default()
 }
 
-/// Files of `/proc` as a machine of the cell's size would have them, but for its memory and age.
+/// Returns files of `/proc` for a machine of the cell's size, except for its memory and uptime.
 ///
-/// `features` is the line by which scripts choose or refuse programs.
+/// `features` is a line that some scripts use to choose or refuse programs.
 fn facts(processors: usize, features: &str) -> [(&'static str, String); 4] {
     let cpuinfo: String = (0..processors)
         .map(|number| {
@@ -159,14 +163,14 @@ fn facts(processors: usize, features: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-/// Names of the files that [`facts`] replaces.
+/// Names of the files that [`facts`] returns.
 const FACTS: [&str; 4] = ["cpuinfo", "stat", "loadavg", "version"];
 
-/// Returns the files that cover entries of `/proc`. `meminfo` and `uptime` depend on the job: each cell
-/// has its own.
+/// Returns the files that cover entries of `/proc`. `meminfo` and `uptime` depend on the job, and
+/// each cell has its own.
 ///
 /// # Errors
-/// None: there is no NUL in these names.
+/// EINVAL: a path contains a NUL, which these names do not.
 pub(crate) fn covers() -> nix::Result<Vec<(CString, CString)>> {
     let pair = |name: &str| {
         let cover = c_path(&Path::new(HIDDEN).join(name))?;

@@ -1,7 +1,8 @@
-//! The root that cells of one key inherit: built once, read-only, in a mount namespace of its own.
+//! The template: the read-only root that cells of one key inherit, built once in a separate mount
+//! namespace.
 //!
-//! A cell's mount namespace is a copy of the template's, in a less privileged user namespace:
-//! the kernel locks every mount in it together with its flags (mount_namespaces(7)).
+//! A cell's mount namespace is a copy of the template's, in a less privileged user namespace: the
+//! kernel locks all its mounts and their flags (mount_namespaces(7)).
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -33,7 +34,7 @@ use super::error::{DuringBuild, STAGE, TemplateError, refused};
 use super::own_programs;
 use super::synthetic;
 
-/// Everything that building templates needs.
+/// Everything needed to build templates.
 #[derive(Debug)]
 pub(crate) struct TemplateBuilder<'a> {
     /// The supervisor's first mount namespace: a copy of the host's.
@@ -41,17 +42,17 @@ pub(crate) struct TemplateBuilder<'a> {
     pub proc: &'a OwnedFd,
     pub proc_kind: ProcKind,
     pub clocks: Clocks,
-    /// Cells that may be alive at once.
+    /// Maximum number of cells alive at once.
     pub cells: u16,
 }
 
-/// Which mount namespace becomes a template.
+/// The mount namespace that becomes a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Namespace {
-    /// A copy of the first, which others are to be made of.
+    /// A copy of the first one, which further templates need.
     New,
-    /// The first itself, for the last template: nobody copies the host's mounts then only to let them
-    /// go, for which the kernel waits for all processors.
+    /// The first one itself, for the last template: this saves a copy of the host's mounts whose
+    /// removal makes the kernel wait for all processors.
     First,
 }
 
@@ -61,47 +62,49 @@ pub(crate) struct Template {
     pub namespace: OwnedFd,
     pub hidden: OwnedFd,
     pub devices: OwnedFd,
-    /// The devpts of a call that has a terminal.
+    /// The devpts of a call with a terminal.
     pub terminals: Option<Rc<OwnedFd>>,
     pub sizes: Sizes,
     pub facts: Vec<(CString, CString)>,
     pub by_slot: Vec<CString>,
     pub sockets: Sockets,
-    /// Paths with something of the host beneath, as the cell has them.
+    /// Paths that contain files of the host, as the cell sees them.
     pub readable: Vec<PathBuf>,
-    /// Granted directories and files as the cell has them, and those of them that may be written to.
+    /// Granted directories and files, as the cell sees them.
     pub granted: Vec<PathBuf>,
-    /// True if there is a directory among them, in which sockets may be.
+    /// True if `granted` contains a directory, which may contain sockets.
     pub has_directory: bool,
     /// Directories of the profile and of grants that are overlays.
     pub overlays: Overlays,
-    /// True if one of them could not be: the host's sockets in it must be kept out by other means.
+    /// True if a directory could not be an overlay: other means must prevent connections to the
+    /// host's sockets in it.
     pub is_open: bool,
+    /// The writable part of `granted`.
     pub writable: Vec<PathBuf>,
-    /// Of these, the ones in which no guarded name may be made.
+    /// The part of `writable` in which guarded names must not be made.
     pub guarded: Vec<PathBuf>,
-    /// The workspace's cache, in which every name may be made.
+    /// The workspace's cache, in which any name may be made.
     pub cache: Option<PathBuf>,
-    /// Places in them that links lead to or a configuration names, there or not.
+    /// Paths in guarded directories that a link or a configuration refers to, existing or not.
     pub named: Vec<PathBuf>,
-    /// Names that the operator guards in them.
+    /// Names that the operator guards in these.
     pub also: Rc<[Vec<u8>]>,
-    /// Places in them that are not guarded in full, each with the reason.
+    /// Paths in these that are not fully guarded, with the reason.
     pub notes: Vec<String>,
 }
 
 impl Template {
-    /// Returns whether the cell has directories in which sockets of the host can be found.
+    /// Returns true if the cell has directories that may contain sockets of the host.
     pub(crate) fn shows_sockets(&self) -> bool {
         self.has_directory || self.is_open
     }
 }
 
 impl TemplateBuilder<'_> {
-    /// Builds the template of `profile` with `grant` and leaves the caller in it.
+    /// Builds the template of `profile` with `grant`, and leaves the caller inside it.
     ///
     /// # Errors
-    /// A required path that is not there, or the step that failed.
+    /// A required path is missing, or a step failed.
     pub(crate) fn build(
         &self,
         profile: &Profile,
@@ -112,12 +115,14 @@ impl TemplateBuilder<'_> {
         let (pieces, links) = gather(profile)?;
         let devices = devices(profile)?;
         let granted = granted(&grant.directories)?;
-        let taken = sockets::take(&grant.sockets)?;
+        let socket_mounts = sockets::take(&grant.sockets)?;
         enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
         let empty = empty_directory().during("making an empty directory")?;
         let mut shown = PlacedMounts::default();
-        shown.readable.extend(own_programs::place(profile).during("placing cofferdam's programs")?);
+        shown
+            .readable
+            .extend(own_programs::install(profile).during("placing cofferdam's programs")?);
         for (path, text) in links {
             link(&path, &text).map_err(|error| refused(&path, &error))?;
         }
@@ -129,7 +134,7 @@ impl TemplateBuilder<'_> {
             None => None,
         };
         let mut grants = place_grants(&grant.directories, granted, &empty)?;
-        grants.sockets = sockets::place(&grant.sockets, taken)?;
+        grants.sockets = sockets::place(&grant.sockets, socket_mounts)?;
         synthetic::etc(Path::new("etc"), profile.egress.class).during("writing /etc")?;
         synthetic::trust(&profile.trust).during("writing certificates")?;
         if !profile.trust.is_empty() {
@@ -143,7 +148,7 @@ impl TemplateBuilder<'_> {
             .during("writing the hidden store")?;
         self.proc_for_cells(profile.proc)?;
         become_root()?;
-        // A mount of its own: that of the root becomes read-only, for the supervisor as well.
+        // A separate mount, because the root's becomes read-only for the supervisor too.
         let sizes = c_path(&Path::new(HIDDEN).join(size::DIRECTORY))
             .and_then(|path| clone_tree(&path))
             .during("holding the sizes")?;
@@ -151,7 +156,7 @@ impl TemplateBuilder<'_> {
         self.hold(profile, (namespace, sizes, terminals), shown, grants)
     }
 
-    /// Enters a copy of the host's mounts, to take pieces from.
+    /// Enters a copy of the host's mounts, from which parts are taken.
     fn enter(&self, namespace: Namespace) -> Result<(), TemplateError> {
         setns(&self.base, CloneFlags::CLONE_NEWNS).during("entering the first namespace")?;
         match namespace {
@@ -160,11 +165,11 @@ impl TemplateBuilder<'_> {
         }
     }
 
-    /// A procfs that nothing is mounted over: without one in its namespace, the kernel refuses a
-    /// cell its own, be it for the program or only for init's memory watch (mount_too_revealing
-    /// in the kernel). A cell without `/proc` has it in the store that it covers.
+    /// Mounts a procfs without any mounts on top: otherwise the kernel would refuse a cell its own
+    /// procfs, whether for the program or only for init's memory watch (mount_too_revealing in the
+    /// kernel). In a cell without `/proc` it is in the hidden store.
     fn proc_for_cells(&self, view: ProcView) -> Result<(), TemplateError> {
-        let place = match (view, self.proc_kind) {
+        let target = match (view, self.proc_kind) {
             (ProcView::Own, ProcKind::Own) => PathBuf::from("proc"),
             (ProcView::None, ProcKind::Own) => hidden_here().join("proc"),
             (ProcView::None, ProcKind::Outer) => return Ok(()),
@@ -175,14 +180,14 @@ impl TemplateBuilder<'_> {
                 });
             }
         };
-        directories(&place).during("mounting /proc")?;
+        directories(&target).during("mounting /proc")?;
         let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
         let proc = new_filesystem(c"proc", flags).during("mounting /proc")?;
-        let place = c_path(&place).during("mounting /proc")?;
-        attach(proc, &place).during("mounting /proc")
+        let target = c_path(&target).during("mounting /proc")?;
+        attach(proc, &target).during("mounting /proc")
     }
 
-    /// Makes the new root read-only and holds its namespace.
+    /// Makes the new root read-only and opens its namespace.
     fn finish(&self) -> Result<OwnedFd, TemplateError> {
         let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
             .during("opening the new root")?;
@@ -195,10 +200,11 @@ impl TemplateBuilder<'_> {
     fn hold(
         &self,
         profile: &Profile,
-        (namespace, sizes, terminals): (OwnedFd, OwnedFd, Option<OwnedFd>),
+        held: (OwnedFd, OwnedFd, Option<OwnedFd>),
         shown: PlacedMounts,
         grants: PlacedGrants,
     ) -> Result<Template, TemplateError> {
+        let (namespace, sizes, terminals) = held;
         let facts = match profile.proc {
             ProcView::Own => synthetic::covers().during("naming the facts of /proc")?,
             ProcView::None => Vec::new(),
@@ -218,7 +224,7 @@ impl TemplateBuilder<'_> {
             named,
             also,
             notes,
-            overlays: of_grants,
+            overlays: grant_overlays,
         } = grants;
         let PlacedMounts { readable, overlays, is_open } = shown;
         Ok(Template {
@@ -233,7 +239,7 @@ impl TemplateBuilder<'_> {
             readable,
             granted,
             has_directory,
-            overlays: Overlays::new(overlays, of_grants),
+            overlays: Overlays::new(overlays, grant_overlays),
             is_open,
             writable,
             guarded,
@@ -244,11 +250,12 @@ impl TemplateBuilder<'_> {
         })
     }
 
-    /// Leaves the caller without the host's mounts: in a template that is whole, where every cell is
-    /// cloned from anyway, or else in a root with nothing in it.
+    /// Moves the caller out of the host's mounts: into a finished template, from which cells are
+    /// cloned anyway, or into an empty root if there is no template.
     ///
-    /// A root of its own would cost every start an unmount of all the host's mounts, half a
-    /// millisecond, in which the kernel waits for all processors (umount2 takes `synchronize_rcu`).
+    /// Always making a separate root would cost every start an unmount of all the host's mounts,
+    /// which takes half a millisecond because the kernel waits for all processors (umount2 calls
+    /// `synchronize_rcu`).
     ///
     /// # Errors
     /// The step that failed.
@@ -265,8 +272,8 @@ impl TemplateBuilder<'_> {
     }
 }
 
-/// Covers the stage with the filesystem of the new root, which has a file for each cell, and goes
-/// there.
+/// Mounts the filesystem of the new root over the stage, with room for a file per cell, and changes
+/// to it.
 fn enter_stage(cells: u16) -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let kilobytes = 8192 + 4 * u32::from(cells);
@@ -277,7 +284,7 @@ fn enter_stage(cells: u16) -> Result<(), TemplateError> {
     nix::unistd::chdir(STAGE).during("entering the new root")
 }
 
-/// Makes the stage the root of this namespace and lets the host's mounts go.
+/// Makes the stage the root of this namespace and detaches the host's mounts.
 fn become_root() -> Result<(), TemplateError> {
     sys::mount::pivot_here().map_err(|errno| {
         let what = if errno == Errno::EINVAL {
@@ -287,11 +294,11 @@ fn become_root() -> Result<(), TemplateError> {
         };
         TemplateError::System { what, errno }
     })?;
-    umount2(".", MntFlags::MNT_DETACH).during("letting the host's mounts go")?;
+    umount2(".", MntFlags::MNT_DETACH).during("detaching the host's mounts")?;
     nix::unistd::chdir("/").during("entering the new root")
 }
 
-/// Directories and links of every root, besides what the profile lists.
+/// Makes the directories and links of every root, in addition to those of the profile.
 fn skeleton(profile: &Profile) -> std::io::Result<()> {
     for path in ["dev/shm", "etc", "mnt"] {
         directories(Path::new(path))?;

@@ -86,7 +86,7 @@ fn job_made() -> Vec<u8> {
 
 const OK: &[u8] = b"OK 00000000000000000000000000000000\r\n";
 
-/// A fake manager that sends all of `words` after the first request, each after its pause.
+/// Starts a fake manager that sends all of `words` after the first request, each after its pause.
 fn manager(words: Vec<(Duration, Vec<u8>)>) -> std::io::Result<Fake> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("private");
@@ -381,7 +381,7 @@ fn the_tightest_limits_of_a_unit_apply_to_its_scope() -> Check {
     Ok(())
 }
 
-/// Both ends of the socket for the answer, and of the supervisor's link.
+/// Makes both ends of the socket for the answer, and of the supervisor's link.
 fn ends() -> Result<[std::os::fd::OwnedFd; 4], Errno> {
     let (from, theirs) = crate::cells::cell::packets()?;
     let (link, front_end) = crate::cells::cell::packets()?;

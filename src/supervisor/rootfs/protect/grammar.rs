@@ -1,37 +1,39 @@
-//! Git's configuration, read with git's own grammar (config.c: git_parse_source and what it calls).
+//! Parses git's configuration with git's own grammar (config.c: git_parse_source and its callees).
 //!
-//! It allocates nothing and hands each setting to the caller as it is found. `fuzz/` and a property
-//! test hold it against `git config --list`.
+//! Allocates nothing, and passes each setting to the caller when it is found. `fuzz/` and a
+//! property test compare it with `git config --list`.
 
-/// Bytes of a name that are kept: of a longer one the section and the key are told apart all the same.
-const NAME: usize = 4096;
-/// Bytes of a value that are kept: more than any path.
+/// Maximum bytes of a name that are kept; section and key are separated correctly even for longer
+/// names.
+const MAX_NAME: usize = 4096;
+/// Maximum bytes of a value that are kept: longer than any path.
 pub const VALUE: usize = 16 << 10;
 
-/// A setting as it is written, its value without quotes, escapes and comment.
+/// A setting as it is written; its value is without quotes, escapes and comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenSetting<'a> {
-    /// All of its name that stands before the key, with the dot.
+    /// The part of the name before the key, including the dot.
     pub stem: &'a [u8],
-    /// In lower case, as all before the first dot.
+    /// In lower case, as everything before the first dot.
     pub section: &'a [u8],
-    /// Text between section and key; absent where there is none.
+    /// Text between section and key; `None` if there is no such text.
     pub subsection: Option<&'a [u8]>,
-    /// In lower case, as all after the last dot.
+    /// In lower case, as everything after the last dot.
     pub key: &'a [u8],
-    /// Absent where there is no `=`.
+    /// `None` if there is no `=`.
     pub value: Option<&'a [u8]>,
 }
 
-/// Git's verdict on a whole text.
+/// Git's verdict on a complete text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whole {
     Yes,
-    /// Git refuses it. Settings after the mistake are told all the same: another program may obey them.
+    /// Git refuses it. Settings after the mistake are still reported, as another program may obey
+    /// them.
     No,
 }
 
-/// Bytes with a limit, as text ended by NUL: what follows a NUL does not count.
+/// A bounded buffer of text; bytes after a NUL are ignored.
 struct Buffer<const N: usize> {
     bytes: [u8; N],
     length: usize,
@@ -42,7 +44,7 @@ impl<const N: usize> Buffer<N> {
         Self { bytes: [0; N], length: 0 }
     }
 
-    /// Adds a byte; what there is no room for is cut off.
+    /// Adds a byte, or drops it if the buffer is full.
     fn push(&mut self, byte: u8) {
         if let Some(room) = self.bytes.get_mut(self.length) {
             *room = byte;
@@ -59,11 +61,11 @@ impl<const N: usize> Buffer<N> {
     }
 }
 
-/// The text, a character at a time.
+/// The text, read character by character.
 struct Source<'t> {
     text: &'t [u8],
     at: usize,
-    /// The end was met; a line end stands for it.
+    /// True once the end was reached, where a line end is returned.
     ended: bool,
 }
 
@@ -84,7 +86,7 @@ impl Source<'_> {
         }
     }
 
-    /// Goes on after the end of a line that git would not have read.
+    /// Skips the rest of a line that git would not have read.
     fn skip_line(&mut self, last: u8) {
         let mut byte = last;
         while byte != b'\n' {
@@ -93,14 +95,14 @@ impl Source<'_> {
     }
 }
 
-/// A line that git refuses, with the last character that was read of it.
+/// A line that git refuses, with the last character that was read from it.
 struct Refused(u8);
 
-/// Hands each setting of `text` to `take`.
+/// Passes each setting of `text` to `take`.
 pub fn settings(text: &[u8], mut take: impl FnMut(WrittenSetting<'_>)) -> Whole {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut source = Source { text, at: 0, ended: false };
-    let mut stem = Buffer::<NAME>::new();
+    let mut stem = Buffer::<MAX_NAME>::new();
     let mut value = Buffer::<VALUE>::new();
     let mut verdict = Whole::Yes;
     let mut comment = false;
@@ -130,7 +132,8 @@ pub fn settings(text: &[u8], mut take: impl FnMut(WrittenSetting<'_>)) -> Whole 
     }
 }
 
-/// Reads what follows `[`, into `stem`: section, and after a dot the subsection, ended by a dot.
+/// Parses the text after `[` into `stem`: the section, then after a dot the subsection, terminated
+/// by a dot.
 fn header<const N: usize>(source: &mut Source<'_>, stem: &mut Buffer<N>) -> Result<(), Refused> {
     stem.length = 0;
     loop {
@@ -186,15 +189,15 @@ fn quoted_subsection<const N: usize>(
     }
 }
 
-/// Reads a setting that begins with `first`.
+/// Parses a setting that begins with `first`.
 fn setting(
     source: &mut Source<'_>,
     first: u8,
-    stem: &Buffer<NAME>,
+    stem: &Buffer<MAX_NAME>,
     value: &mut Buffer<VALUE>,
     take: &mut impl FnMut(WrittenSetting<'_>),
 ) -> Result<(), Refused> {
-    let mut key = Buffer::<NAME>::new();
+    let mut key = Buffer::<MAX_NAME>::new();
     key.push(first.to_ascii_lowercase());
     let mut byte = source.next();
     while !source.ended && is_key(byte) {

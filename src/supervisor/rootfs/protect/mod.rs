@@ -1,14 +1,17 @@
-//! Makes files of a granted directory read-only in the cell that the host may later run.
+//! Protects files of a granted directory that the host may run later: they become read-only in the
+//! cell.
 //!
-//! An agent that writes `.git/hooks/post-commit` waits for its user's next commit. So each such
-//! place that is there when the grant is made gets a read-only mount over itself, and each directory
-//! on the way to it a mount of its own, which keeps it from being renamed out of the way.
+//! An agent that writes `.git/hooks/post-commit` only has to wait for its user's next commit. So
+//! each such file that exists when the grant is made gets a read-only mount over itself, and each
+//! directory on the path to it a mount that prevents it from being renamed.
 //!
-//! What is not there yet cannot be mounted over: `cell::mediate::guard` keeps it from being made.
+//! A file that does not exist yet cannot be mounted over: `cell::mediate::guard` prevents its
+//! creation.
 //!
-//! `main` looks, once for all cells ([`scan`]); the supervisor mounts. `walk` goes through a directory,
-//! `repository` knows what git obeys in its own, `configured` what a configuration names, `grammar` how
-//! it is written, and `reader` is the process that reads it.
+//! `main` searches once for all cells ([`scan`]); the supervisor mounts. `scan` walks through a
+//! directory, `repository` knows the files that git obeys in its own directories, `configured`
+//! those that a configuration names, `grammar` how it is written, and `reader` is the process that
+//! parses it.
 
 mod configured;
 pub mod grammar;
@@ -30,30 +33,30 @@ use cell::c_path;
 use model::job::Access;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
-/// Mounts in one granted directory, at most: each costs every cell time. Places beyond it are guarded by
-/// its name.
-const MOUNTS: usize = 512;
-/// Notes on one granted directory, at most.
-const NOTES: usize = 8;
+/// Maximum number of mounts in one granted directory, as each costs every cell time. Paths beyond
+/// it are guarded by name.
+const MAX_MOUNTS: usize = 512;
+/// Maximum number of notes on one granted directory.
+const MAX_NOTES: usize = 8;
 
-/// Places to guard below a granted directory, in the order in which they were found.
+/// Paths to guard below a granted directory, in the order in which they were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuardedPaths {
     /// Become read-only.
     obeyed: Vec<PathBuf>,
-    /// Stay writable, and stay where they are.
+    /// Stay writable, but cannot be renamed.
     pinned: Vec<PathBuf>,
-    /// Must not be made or written to, by their names: links lead there, or a configuration does.
+    /// Must not be made or written to by name: a link or a configuration refers to them.
     pub named: BTreeSet<PathBuf>,
-    /// Places that are guarded by their names alone or not at all, and why.
+    /// Paths that are guarded only by name or not at all, with the reason.
     notes: BTreeSet<(PathBuf, &'static str)>,
 }
 
-/// Looks at what the host obeys in those of the `granted` directories that can be written to.
-/// Returns what was found for each of them.
+/// Finds the files that the host obeys in those of the `granted` directories that are writable.
+/// Returns the result for each of `granted`.
 ///
 /// # Errors
-/// A directory that cannot be held: nothing in it would be guarded.
+/// A directory cannot be opened, so that nothing in it would be guarded.
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     let writable = |access| match access {
         Access::ReadOnly | Access::Cache => false,
@@ -67,7 +70,7 @@ pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
         }
         match trees.hold(directory) {
             Ok(()) => indices.push(index),
-            // A file has nothing in it.
+            // A file has no entries.
             Err(Errno::ENOTDIR) => {}
             Err(errno) => return Err(GrantError::held(&directory.host, errno)),
         }
@@ -81,60 +84,63 @@ pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     scan.walk();
     scan.configurations();
     scan.other_names();
-    for (index, found) in indices.into_iter().zip(scan.found) {
-        if let Some(place) = all.get_mut(index) {
-            *place = found;
+    for (index, guarded) in indices.into_iter().zip(scan.guarded) {
+        if let Some(entry) = all.get_mut(index) {
+            *entry = guarded;
         }
     }
     Ok(all)
 }
 
 impl GuardedPaths {
-    /// Returns the directories that must stay where they are: those named, and all between the granted directory and
-    /// a guarded place. The kernel refuses to rename a mount, not a directory with one beneath.
+    /// Returns the directories that must not be renamed: the pinned ones, and all between the
+    /// granted directory and a guarded path. The kernel refuses to rename a mount point, but not a
+    /// directory with one below.
     fn pins(&self, obeyed: &[PathBuf]) -> BTreeSet<PathBuf> {
-        let places = obeyed.iter().chain(&self.pinned).chain(&self.named);
-        let above = places.flat_map(|place| place.ancestors().skip(1));
+        let paths = obeyed.iter().chain(&self.pinned).chain(&self.named);
+        let above = paths.flat_map(|path| path.ancestors().skip(1));
         let all = above.map(Path::to_owned).chain(self.pinned.iter().cloned());
         all.filter(|path| !path.as_os_str().is_empty()).collect()
     }
 
-    /// Returns these paths with the directories on the way to other places pinned as well.
-    pub(crate) fn with_places<'p>(&self, places: impl Iterator<Item = &'p Path>) -> Self {
+    /// Returns these paths, and pins the directories on the way to `targets` too.
+    pub(crate) fn with_pins<'p>(&self, targets: impl Iterator<Item = &'p Path>) -> Self {
         let mut all = self.clone();
-        for place in places {
-            let above = place.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());
+        for target in targets {
+            let above = target.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());
             all.pinned.extend(above.map(Path::to_owned));
         }
         all
     }
 
-    /// Places and reasons, for whoever reads a reply, as the cell has the paths.
+    /// Returns notes for the reader of a reply, with paths inside the cell.
     pub fn notes(&self, cell: &Path) -> Vec<String> {
-        let over = self.obeyed.len() > MOUNTS;
-        let over = over.then(|| format!("`{}`: only {MOUNTS} places are covered", cell.display()));
-        let notes = self.notes.iter().map(|(path, why)| {
+        let over = self.obeyed.len() > MAX_MOUNTS;
+        let over =
+            over.then(|| format!("`{}`: only {MAX_MOUNTS} places are covered", cell.display()));
+        let notes = self.notes.iter().map(|(path, reason)| {
             let path = if path.as_os_str().is_empty() { cell.to_owned() } else { cell.join(path) };
-            format!("{} {why}", quoted(&path))
+            format!("{} {reason}", quoted(&path))
         });
-        notes.take(NOTES).chain(over).collect()
+        notes.take(MAX_NOTES).chain(over).collect()
     }
 
-    /// Mounts what was found over itself below `root`, where the granted directory is in a template.
+    /// Makes each path a mount point below `root`, the location of the granted directory in a
+    /// template.
     ///
     /// # Errors
-    /// The place that could not be guarded: then the directory is not granted.
+    /// The path that could not be guarded; the directory must not be granted then.
     pub fn cover(&self, root: &Path) -> Result<(), (PathBuf, Errno)> {
-        let obeyed = self.obeyed.get(..MOUNTS).unwrap_or(&self.obeyed);
+        let obeyed = self.obeyed.get(..MAX_MOUNTS).unwrap_or(&self.obeyed);
         let pins = self.pins(obeyed).into_iter().filter(|pin| !obeyed.contains(pin));
-        let pins = pins.take(MOUNTS).map(|path| (path, 0));
+        let pins = pins.take(MAX_MOUNTS).map(|path| (path, 0));
         let obeyed = obeyed.iter().map(|path| (path.clone(), attribute::RDONLY));
         for (path, more) in pins.chain(obeyed) {
             let path = root.join(path);
             match mount_over_itself(&path, more) {
-                // Gone or replaced since the look: its name is guarded.
+                // Removed or replaced since the scan: its name is guarded.
                 Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
-                // Its path is too long for a mount, or neither we nor the cell may go there.
+                // The path is too long for a mount, or inaccessible both here and in the cell.
                 Err(Errno::ENAMETOOLONG | Errno::EACCES) => {}
                 Err(errno) => return Err((path, errno)),
             }
@@ -150,7 +156,8 @@ fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
     attach(tree, &target)
 }
 
-/// Quotes a path for a note. A cell can have chosen its names: no character of theirs ends the quotes.
+/// Quotes a path for a note. A cell may have chosen the names in it: no character of theirs can end
+/// the quotes.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string().escape_default().to_string();
     format!("`{}`", text.replace('`', "\\u{60}"))

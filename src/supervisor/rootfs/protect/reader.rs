@@ -1,7 +1,8 @@
-//! The process that reads configurations: bytes in and settings out by a socket, and nothing else.
+//! The process that parses configurations: it gets bytes and returns settings over a socket, and
+//! can do nothing else.
 //!
-//! What it reads somebody else may have written, and who starts it may be root. It holds one socket and
-//! can read, write and exit; what comes back from it is checked as if it were hostile.
+//! Another user may have written its input, and root may have started it. The process holds one
+//! socket and can only read, write and exit. Its answers are checked as if it were hostile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -21,14 +22,15 @@ use sys::bpf::{self, Instruction};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, close_range};
 
-/// The largest configuration that is read; git's are a few kilobytes.
-pub(crate) const MOST: usize = 1 << 20;
-/// How long one configuration may take.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// The longest section and key that means anything to us.
-const WORD: usize = 64;
+/// Maximum size of a configuration that is read; typical ones have a few kilobytes.
+pub(crate) const MAX_TEXT: usize = 1 << 20;
+/// Maximum time for one configuration.
+const MAX_TIME: Duration = Duration::from_millis(500);
+/// Maximum length of a section or key that any known setting has.
+const MAX_WORD: usize = 64;
 
-/// A variable of a configuration (git-config(1)), as the reader found it: names in lower case, subsections left out.
+/// A variable of a configuration (git-config(1)) as the reader reported it: names in lower case,
+/// without subsections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub section: Vec<u8>,
@@ -44,15 +46,15 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Forks it.
+    /// Forks the process.
     pub(crate) fn start() -> Result<Self, Errno> {
         let kind = (AddressFamily::Unix, SockType::Stream);
         let (link, theirs) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC)?;
-        // All that is allocated, before the fork.
+        // Everything is allocated before the fork.
         let calls = [Sysno::read, Sysno::write, Sysno::exit_group];
         let verdicts = calls.map(|call| (seccomp::number(call), Verdict::Allow)).into();
         let filter = seccomp::compile_for_ours(&verdicts, Action::Kill)?;
-        let mut text = vec![0; MOST];
+        let mut text = vec![0; MAX_TEXT];
         let room = Vec::with_capacity(ROOM);
         match fork()? {
             Side::Child => {
@@ -64,15 +66,16 @@ impl Reader {
         }
     }
 
-    /// Settings of a text of at most [`MOST`] bytes, and whether git would take all of it.
+    /// Parses a text of at most [`MAX_TEXT`] bytes. Returns its settings, and whether git would
+    /// accept it.
     pub(crate) fn read(&self, text: &[u8]) -> Result<(Vec<Variable>, Whole), Errno> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + MAX_TIME;
         let length = u32::try_from(text.len()).map_err(|_| Errno::EFBIG)?;
         self.send(&length.to_le_bytes(), until)?;
         self.send(text, until)?;
         let mut answers = Answers { reader: self, room: Vec::new(), taken: 0, until };
         let mut settings = Vec::new();
-        // Each of a text's settings takes two bytes of it at least.
+        // Each setting takes at least two bytes of the text.
         for _ in 0..=text.len() {
             let mut head = [0; 5];
             answers.take(&mut head)?;
@@ -88,7 +91,11 @@ impl Reader {
                 usize::from(key),
                 usize::from(u16::from_le_bytes([low, high])),
             ];
-            if lengths.iter().zip([WORD, WORD, VALUE]).any(|(length, most)| *length > most) {
+            if lengths
+                .iter()
+                .zip([MAX_WORD, MAX_WORD, VALUE])
+                .any(|(length, limit)| *length > limit)
+            {
                 return Err(Errno::EBADMSG);
             }
             let [section, key, value] = lengths.map(|length| vec![0; length]);
@@ -114,7 +121,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Fills `room` with what has come, waiting for some.
+    /// Fills `room` with available bytes; waits for some if necessary.
     fn receive(&self, room: &mut Vec<u8>, until: Instant) -> Result<(), Errno> {
         room.resize(ROOM, 0);
         loop {
@@ -142,7 +149,7 @@ impl Reader {
     }
 }
 
-/// Answers as they come.
+/// Reads the answers of the process.
 struct Answers<'r> {
     reader: &'r Reader,
     room: Vec<u8>,
@@ -171,7 +178,7 @@ impl Answers<'_> {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // It may have ended by itself: then there is nobody to end, and only to collect.
+        // Both calls fail only if the process has ended already.
         process::signal(&self.child.pidfd, Signal::SIGKILL).unwrap_or_default();
         process::wait(&self.child.pidfd).unwrap_or_default();
     }
@@ -181,7 +188,7 @@ const SETTING: u8 = 0;
 const WHOLE: u8 = 1;
 const BROKEN: u8 = 2;
 
-/// Gives up all but the socket, then reads texts until there are no more.
+/// Gives up everything except for the socket, then parses texts until the socket is closed.
 fn confined(out: &mut Out, text: &mut [u8], filter: &[Instruction]) -> Result<(), Errno> {
     process::set_death_signal(Signal::SIGKILL)?;
     process::set_dumpable(Dumpable::No)?;
@@ -211,8 +218,10 @@ fn answer(text: &[u8], out: &mut Out) -> Result<(), Errno> {
         }
         let value = setting.value.unwrap_or_default();
         let lengths = (
-            u8::try_from(setting.section.len()).ok().filter(|length| usize::from(*length) <= WORD),
-            u8::try_from(setting.key.len()).ok().filter(|length| usize::from(*length) <= WORD),
+            u8::try_from(setting.section.len())
+                .ok()
+                .filter(|length| usize::from(*length) <= MAX_WORD),
+            u8::try_from(setting.key.len()).ok().filter(|length| usize::from(*length) <= MAX_WORD),
             u16::try_from(value.len()),
         );
         let (Some(section), Some(key), Ok(length)) = lengths else { return };
@@ -233,7 +242,7 @@ fn answer(text: &[u8], out: &mut Out) -> Result<(), Errno> {
 
 const ROOM: usize = 64 << 10;
 
-/// Answers on their way out.
+/// Buffered answers to the parent.
 struct Out {
     to: OwnedFd,
     room: Vec<u8>,
@@ -259,7 +268,7 @@ impl Out {
     }
 }
 
-/// Fills `bytes` from a pipe.
+/// Fills `bytes` from a socket.
 fn fill(from: &OwnedFd, mut bytes: &mut [u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match read(from, bytes)? {
@@ -275,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_come_back_and_a_second_text_is_read_by_the_same_process()
+    fn settings_are_returned_and_a_second_text_is_parsed_by_the_same_process()
     -> Result<(), Box<dyn std::error::Error>> {
         let reader = Reader::start()?;
         let (settings, verdict) = reader.read(b"[Core] # see [docs]\n hooksPath = a\\\nb\n")?;
@@ -288,8 +297,8 @@ mod tests {
         assert_eq!(reader.read(b"[x\ny")?.1, Whole::No);
         let large = b"[include]\npath=/etc/shadow\n".repeat(30_000);
         assert_eq!(reader.read(&large)?.0.len(), 30_000);
-        // More than it has room for ends it, and is told.
-        assert!(reader.read(&vec![b'\n'; MOST + 1]).is_err());
+        // A text above the limit ends the process, and that is reported.
+        assert!(reader.read(&vec![b'\n'; MAX_TEXT + 1]).is_err());
         assert!(reader.read(b"[a]\nb=c\n").is_err());
         Ok(())
     }

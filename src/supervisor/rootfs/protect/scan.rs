@@ -1,7 +1,8 @@
-//! The look at granted directories before a start: one walk of each, within one budget.
+//! Scans granted directories before a start: one walk through each, within a common budget.
 //!
-//! A workspace that a cell has left must not hold up a later start, nor prevent it: no link is
-//! followed, entries and time are counted, and what is not looked at is left to the guard of names.
+//! A workspace that a cell has left must neither delay nor prevent a later start: no link is
+//! followed, entries and time are limited, and the name guard covers everything that was not
+//! scanned.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsStr;
@@ -15,34 +16,36 @@ use nix::errno::Errno;
 use super::GuardedPaths;
 use super::configured::files_for_all;
 use super::reader::Reader;
-use super::tree::{End, Kind, Led, Place, Trees, shared};
+use super::tree::{GrantPath, Kind, Resolution, Target, Trees, shared};
 use cell::mediate::names;
 
-/// Entries that are looked at, at most, and for how long.
-const ENTRIES: usize = 1_000_000;
-const TIME: Duration = Duration::from_millis(200);
-/// Of that, for walking.
-const WALK: Duration = Duration::from_millis(150);
-/// For the names at the top of a granted directory, before that, and for what they lead to.
-const TOP: Duration = Duration::from_millis(50);
-/// Entries that are looked at however long that takes: a busy machine must not cost a small
-/// directory its mounts.
-const ASSURED: usize = 5_000;
-/// Names that are looked at in directories that were not listed, at most.
-const NAMES: usize = 50_000;
+/// Maximum number of entries that are read, and maximum time.
+const MAX_ENTRIES: usize = 1_000_000;
+const MAX_TIME: Duration = Duration::from_millis(200);
+/// Part of the time for the walk.
+const WALK_TIME: Duration = Duration::from_millis(150);
+/// Time for the names at the top of a granted directory, before the walk, and for the paths that
+/// they lead to.
+const TOP_TIME: Duration = Duration::from_millis(50);
+/// Entries that are read regardless of time: on a busy machine a small directory must still get its
+/// mounts.
+const ASSURED_ENTRIES: usize = 5_000;
+/// Maximum number of names that are looked up in directories that were not listed.
+const MAX_NAMES: usize = 50_000;
 /// Cost of reading a file, in entries.
-const FILE: usize = 50;
-/// Places that are guarded by name, at most: each is compared with every name that a cell makes.
-const MOST_NAMED: usize = 1_000;
-/// Longer paths are not looked at: as mounts they could not be named.
-const LONGEST: usize = 3_500;
+const FILE_COST: usize = 50;
+/// Maximum number of paths that are guarded by name: each is compared with every name that a cell
+/// makes.
+const MAX_NAMED: usize = 1_000;
+/// Maximum length of a path: longer ones could not be mounted.
+const MAX_PATH_BYTES: usize = 3_500;
 
-/// The entries and the time that are left.
+/// The remaining entries and time.
 #[derive(Debug)]
 pub(crate) struct Budget {
     spent: usize,
     entries: usize,
-    /// Up to here time does not count.
+    /// Number of entries up to which the time does not count.
     assured: usize,
     start: Instant,
     time: Duration,
@@ -50,15 +53,15 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(entries: usize, time: Duration) -> Self {
-        Self { spent: 0, entries, assured: ASSURED, start: Instant::now(), time }
+        Self { spent: 0, entries, assured: ASSURED_ENTRIES, start: Instant::now(), time }
     }
 
-    /// Takes `entries` from it; false once there is nothing left.
+    /// Consumes `entries` of the budget. Returns false once it is exhausted.
     pub(crate) fn spend(&mut self, entries: usize) -> bool {
         self.spent = self.spent.saturating_add(entries);
-        // The clock is looked at now and then only.
-        let look = self.spent > self.assured && self.spent % 64 < entries;
-        if self.spent > self.entries || (look && self.start.elapsed() > self.time) {
+        // The clock is read only occasionally.
+        let is_time_checked = self.spent > self.assured && self.spent % 64 < entries;
+        if self.spent > self.entries || (is_time_checked && self.start.elapsed() > self.time) {
             self.entries = 0;
         }
         !self.is_spent()
@@ -68,38 +71,39 @@ impl Budget {
         self.spent > self.entries
     }
 
-    /// Adds the last part of it, for configurations.
-    fn add_last(&mut self) {
-        self.time = TIME;
-        self.assured = self.spent.saturating_add(ASSURED);
-        self.entries = self.assured.max(ENTRIES);
+    /// Extends the budget for the last step, the configurations.
+    fn extend_for_configurations(&mut self) {
+        self.time = MAX_TIME;
+        self.assured = self.spent.saturating_add(ASSURED_ENTRIES);
+        self.entries = self.assured.max(MAX_ENTRIES);
     }
 }
 
-/// The known places of the granted directories so far.
+/// State of a scan of the granted directories.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub trees: Trees,
-    pub found: Vec<GuardedPaths>,
+    pub guarded: Vec<GuardedPaths>,
     pub budget: Budget,
-    /// Started when there is something to read.
+    /// Started when there is a file to parse.
     pub reader: Option<Reader>,
-    /// Files that become read-only by one name and have others.
+    /// Files that become read-only under one name but have others.
     pub shared: BTreeSet<(u64, u64)>,
-    /// Repositories whose configuration is to be read, each with the directories that it is for.
+    /// Repositories whose configuration must be read, each with the directories that it applies to.
     pub repositories: Vec<Repository>,
-    /// Those whose configuration was read.
+    /// Repositories whose configuration was read.
     pub done: BTreeSet<Repository>,
-    /// Repositories' own directories whose submodules and linked worktrees are still to be listed.
-    pub unlisted: Vec<Place>,
-    /// Files of configuration that git reads for every repository.
+    /// Repository directories whose submodules and linked worktrees must be listed.
+    pub unlisted: Vec<GrantPath>,
+    /// Configuration files that git reads for every repository.
     pub for_all: Vec<PathBuf>,
 }
 
-/// A repository's own directory, and from where its hooks are run; resolved paths of the host.
+/// A repository's directory, and the directories from which its hooks are run, as resolved paths of
+/// the host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Repository {
-    /// Linked worktrees, which a cell can make many of, come after all others.
+    /// Linked worktrees, which a cell can make in large numbers, come after all others.
     pub is_linked: bool,
     pub git: PathBuf,
     pub tops: Vec<PathBuf>,
@@ -107,11 +111,11 @@ pub(crate) struct Repository {
 
 impl Scan {
     pub(crate) fn new(trees: Trees) -> Self {
-        let found = (0..trees.len()).map(|_| GuardedPaths::default()).collect();
-        let budget = Budget::new(ENTRIES, WALK);
+        let guarded = (0..trees.len()).map(|_| GuardedPaths::default()).collect();
+        let budget = Budget::new(MAX_ENTRIES, WALK_TIME);
         Self {
             trees,
-            found,
+            guarded,
             budget,
             reader: None,
             shared: BTreeSet::new(),
@@ -122,28 +126,28 @@ impl Scan {
         }
     }
 
-    /// Looks by name at what the host obeys at the top of each granted directory and at the
-    /// repositories around it, before any listing: however many entries a cell has left, they
-    /// cannot keep these from being found. Each step has time of its own.
+    /// Checks the files that the host obeys at the top of each granted directory, and the
+    /// repositories around it, by name and before any listing: a large number of entries left by a
+    /// cell cannot hide these. Each step has a separate time limit.
     pub(crate) fn tops(&mut self) {
-        let roots = (0..self.trees.len()).map(|tree| Place { tree, path: PathBuf::new() });
-        let roots: Vec<Place> = roots.collect();
-        self.budget = Budget::new(ENTRIES, TOP);
+        let roots = (0..self.trees.len()).map(|tree| GrantPath { tree, path: PathBuf::new() });
+        let roots: Vec<GrantPath> = roots.collect();
+        self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
         for root in &roots {
             self.repositories_by_name(root);
         }
         self.enclosing();
-        self.budget = Budget::new(ENTRIES, TOP);
+        self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
         self.configurations();
-        self.budget = Budget::new(ENTRIES, TOP);
+        self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
         for root in &roots {
             self.obeyed_by_name(root);
         }
-        self.budget = Budget::new(ENTRIES, WALK);
+        self.budget = Budget::new(MAX_ENTRIES, WALK_TIME);
     }
 
-    /// Looks by name at the repositories that a directory is or has, and lists nothing.
-    fn repositories_by_name(&mut self, directory: &Place) {
+    /// Checks by name whether a directory is or contains a repository, without listing it.
+    fn repositories_by_name(&mut self, directory: &GrantPath) {
         let git = directory.below(Path::new(names::GIT));
         match self.trees.kind(&self.trees.host(&git)) {
             Some(Kind::Directory) => self.main_repository(&git),
@@ -155,35 +159,35 @@ impl Scan {
         }
     }
 
-    /// Looks by name at what else the host obeys in a directory.
-    fn obeyed_by_name(&mut self, directory: &Place) {
+    /// Checks the other names that the host obeys in a directory, without listing it.
+    fn obeyed_by_name(&mut self, directory: &GrantPath) {
         for word in names::HOLDERS {
-            let place = directory.below(Path::new(word));
-            if let Some(kind) = self.trees.kind(&self.trees.host(&place)) {
-                self.holder(&place, kind);
+            let path = directory.below(Path::new(word));
+            if let Some(kind) = self.trees.kind(&self.trees.host(&path)) {
+                self.holder(&path, kind);
             }
         }
         let also = self.trees.also(directory.tree);
         let known = names::OBEYED.iter().map(|(word, _)| OsStr::new(word));
         for word in known.chain(also.iter().map(|word| OsStr::from_bytes(word))) {
-            let place = directory.below(Path::new(word));
-            match self.trees.kind(&self.trees.host(&place)) {
-                Some(Kind::Link) => drop(self.link(&place)),
-                // The walk looks at the entries of a directory.
-                Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&place),
+            let path = directory.below(Path::new(word));
+            match self.trees.kind(&self.trees.host(&path)) {
+                Some(Kind::Link) => drop(self.link(&path)),
+                // The walk handles the entries of a directory.
+                Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&path),
                 None => {}
             }
         }
     }
 
-    /// Looks at every granted directory, and then into repositories' own: however many entries a cell has left
-    /// there, they keep nothing of the work trees from being found.
+    /// Walks through every granted directory, and afterwards through repositories' directories: a
+    /// large number of entries in these cannot hide those of work trees.
     pub(crate) fn walk(&mut self) {
         for tree in 0..self.trees.len() {
-            self.walk_tree(Place { tree, path: PathBuf::new() });
+            self.walk_tree(GrantPath { tree, path: PathBuf::new() });
         }
         if self.is_spent() {
-            self.budget = Budget::new(ENTRIES, TOP);
+            self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
         }
         for git in std::mem::take(&mut self.unlisted) {
             self.submodules(&git);
@@ -192,14 +196,14 @@ impl Scan {
                 self.note(&git, "has submodules or worktrees that could not be looked at in time");
             }
         }
-        self.budget.add_last();
+        self.budget.extend_for_configurations();
     }
 
-    /// Breadth first: what lies near the top is looked at before the budget ends.
-    fn walk_tree(&mut self, root: Place) {
-        let mut left = VecDeque::from([root]);
-        while let Some(directory) = left.pop_front() {
-            if directory.path.as_os_str().len() > LONGEST {
+    /// Walks breadth first, so that entries near the top are read before the budget is exhausted.
+    fn walk_tree(&mut self, root: GrantPath) {
+        let mut queue = VecDeque::from([root]);
+        while let Some(directory) = queue.pop_front() {
+            if directory.path.as_os_str().len() > MAX_PATH_BYTES {
                 self.note(&directory, "lies too deep to be looked at");
                 continue;
             }
@@ -215,29 +219,30 @@ impl Scan {
                     (names::NameClass::Holder, kind) => {
                         self.holder(&here, kind);
                         if kind == Kind::Directory {
-                            left.push_back(here);
+                            queue.push_back(here);
                         }
                     }
-                    (_, Kind::Directory) => left.push_back(here),
+                    (_, Kind::Directory) => queue.push_back(here),
                     (_, Kind::File | Kind::Link | Kind::Other) => {}
                 }
             }
             if self.budget.is_spent() {
-                self.unwalked(directory, left);
+                self.unwalked(directory, queue);
                 return;
             }
         }
     }
 
-    /// Looks by name into the directory whose listing was broken off and into those that are still to be listed, within
-    /// a budget of their own: what the host obeys in them becomes read-only, and is not looked through.
-    fn unwalked(&mut self, directory: Place, left: VecDeque<Place>) {
-        let which = left.front().unwrap_or(&directory);
-        self.note(which, "and more could not be looked at in time");
-        let rest = std::mem::replace(&mut self.budget, Budget::new(NAMES, TOP));
-        // The top of a granted directory was looked at before.
-        let below = |directory: &Place| !directory.path.as_os_str().is_empty();
-        for directory in [directory].into_iter().chain(left).filter(below) {
+    /// Checks by name in the directory whose listing was interrupted and in those that were not
+    /// listed, within a separate budget. Files that the host obeys in them become read-only, but
+    /// are not scanned further.
+    fn unwalked(&mut self, directory: GrantPath, queue: VecDeque<GrantPath>) {
+        let first = queue.front().unwrap_or(&directory);
+        self.note(first, "and more could not be looked at in time");
+        let rest = std::mem::replace(&mut self.budget, Budget::new(MAX_NAMES, TOP_TIME));
+        // The top of a granted directory was checked before.
+        let below = |directory: &GrantPath| !directory.path.as_os_str().is_empty();
+        for directory in [directory].into_iter().chain(queue).filter(below) {
             if !self.budget.spend(2 + names::OBEYED.len()) {
                 break;
             }
@@ -247,9 +252,9 @@ impl Scan {
         self.budget = rest;
     }
 
-    /// Entries of a directory that the walk has to know of, within the budget: those of plain files
-    /// are only counted.
-    pub(crate) fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+    /// Returns the entries of a directory that the walk needs, within the budget. Plain files are
+    /// only counted.
+    pub(crate) fn entries(&mut self, directory: &GrantPath) -> Vec<(PathBuf, Kind)> {
         let also = self.trees.also(directory.tree);
         self.listed(directory, |name, kind| {
             matches!(kind, Kind::Directory | Kind::Link)
@@ -258,20 +263,20 @@ impl Scan {
         })
     }
 
-    /// All entries of a directory, within the budget.
-    fn all_entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+    /// Returns all entries of a directory, within the budget.
+    fn all_entries(&mut self, directory: &GrantPath) -> Vec<(PathBuf, Kind)> {
         self.listed(directory, |_, _| true)
     }
 
     fn listed(
         &mut self,
-        directory: &Place,
+        directory: &GrantPath,
         matters: impl Fn(&[u8], Kind) -> bool,
     ) -> Vec<(PathBuf, Kind)> {
         let trees = &self.trees;
         let budget = &mut self.budget;
         let mut entries = Vec::new();
-        // An empty one takes time as well.
+        // Listing an empty directory takes time too.
         if !budget.spend(1) {
             return entries;
         }
@@ -285,27 +290,27 @@ impl Scan {
             ControlFlow::Continue(())
         });
         match listed {
-            // Neither may the cell list it, or it is gone or replaced since it was listed.
+            // The cell may not list it either, or it was removed or replaced since.
             Ok(()) | Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
             Err(_) => self.note(directory, "cannot be listed"),
         }
         entries
     }
 
-    /// A name that the host obeys wherever it lies.
-    fn obeyed(&mut self, place: &Place, kind: Kind) {
+    /// Guards a name that the host obeys in any directory.
+    fn obeyed(&mut self, path: &GrantPath, kind: Kind) {
         let is_git =
-            place.path.file_name().is_some_and(|name| names::may_be(name.as_bytes(), names::GIT));
+            path.path.file_name().is_some_and(|name| names::may_be(name.as_bytes(), names::GIT));
         match (kind, is_git) {
-            (Kind::Directory, true) => self.repository(place),
-            (Kind::Directory, false) => self.directory(place),
+            (Kind::Directory, true) => self.repository(path),
+            (Kind::Directory, false) => self.directory(path),
             (Kind::File | Kind::Other, true) => {
-                self.cover(place);
-                self.git_file(&self.trees.host(place));
+                self.cover(path);
+                self.git_file(&self.trees.host(path));
             }
-            (Kind::File | Kind::Other, false) => self.cover(place),
+            (Kind::File | Kind::Other, false) => self.cover(path),
             (Kind::Link, _) => {
-                if let Some((to, Kind::Directory)) = self.link(place)
+                if let Some((to, Kind::Directory)) = self.link(path)
                     && is_git
                 {
                     self.repository(&to);
@@ -314,179 +319,184 @@ impl Scan {
         }
     }
 
-    /// A directory in which hooks of agents may be. Where it is a link, all that it leads to is guarded.
-    fn holder(&mut self, place: &Place, kind: Kind) {
-        let hooks = place.below(Path::new(names::HOOKS));
+    /// Guards the hooks in a directory that may contain hooks of agents. If it is a link, its whole
+    /// target is guarded.
+    fn holder(&mut self, path: &GrantPath, kind: Kind) {
+        let hooks = path.below(Path::new(names::HOOKS));
         match (kind, self.trees.kind(&self.trees.host(&hooks))) {
-            (Kind::Link, _) => drop(self.link(place)),
+            (Kind::Link, _) => drop(self.link(path)),
             (Kind::Directory, Some(kind)) => self.obeyed(&hooks, kind),
             (Kind::Directory, None) | (Kind::File | Kind::Other, _) => {}
         }
     }
 
-    /// Guards a directory with all that is in it, and what links in it lead to.
-    pub(crate) fn directory(&mut self, place: &Place) {
-        self.cover(place);
-        let mut left = VecDeque::from([place.clone()]);
-        while let Some(directory) = left.pop_front() {
+    /// Guards a directory with all its entries, and the targets of links in it.
+    pub(crate) fn directory(&mut self, path: &GrantPath) {
+        self.cover(path);
+        let mut queue = VecDeque::from([path.clone()]);
+        while let Some(directory) = queue.pop_front() {
             for (name, kind) in self.all_entries(&directory) {
                 let here = directory.below(&name);
                 match kind {
-                    Kind::Directory if here.path.as_os_str().len() <= LONGEST => {
-                        left.push_back(here)
+                    Kind::Directory if here.path.as_os_str().len() <= MAX_PATH_BYTES => {
+                        queue.push_back(here)
                     }
                     Kind::Link => drop(self.link(&here)),
                     Kind::File => {
-                        let looked = self.trees.look(&self.trees.host(&here)).ok();
-                        self.shared.extend(looked.and_then(|(_, found)| shared(&found)));
+                        let stat = self.trees.stat(&self.trees.host(&here)).ok();
+                        self.shared.extend(stat.and_then(|(_, stat)| shared(&stat)));
                     }
                     Kind::Directory | Kind::Other => {}
                 }
             }
             if self.budget.is_spent() {
-                self.note(place, "has more in it than could be looked at in time");
+                self.note(path, "has more in it than could be looked at in time");
                 return;
             }
         }
     }
 
-    /// Guards what a link leads to that the host obeys, and the links on the way. Returns it, where
-    /// it is in a granted directory.
-    pub(crate) fn link(&mut self, place: &Place) -> Option<(Place, Kind)> {
-        let host = self.trees.host(place);
+    /// Guards the target of a link that the host obeys, and the links on the way. Returns the
+    /// target if it is in a granted directory.
+    pub(crate) fn link(&mut self, path: &GrantPath) -> Option<(GrantPath, Kind)> {
+        let host = self.trees.host(path);
         let from = host.parent()?;
         let name = host.file_name()?;
-        match self.lead(place, from, Path::new(name)) {
-            End::At(to, kind) => {
-                if self.is_whole(&to, place) {
-                    self.note(place, "leads to a directory that holds it, which stays writable");
+        match self.guard_path(path, from, Path::new(name)) {
+            Target::InGrant(to, kind) => {
+                if self.is_whole(&to, path) {
+                    self.note(path, "leads to a directory that holds it, which stays writable");
                 }
                 Some((to, kind))
             }
-            End::Absent(_) => None,
-            End::Outside(_) => {
-                self.note(place, "leads out of the directory: what it leads to is not guarded");
+            Target::Missing(_) => None,
+            Target::Outside(_) => {
+                self.note(path, "leads out of the directory: what it leads to is not guarded");
                 None
             }
-            End::Nowhere => {
-                self.note(place, "is a link that cannot be followed");
+            Target::Unresolved => {
+                self.note(path, "is a link that cannot be followed");
                 None
             }
         }
     }
 
-    /// Guards what `path` leads to from the resolved directory `from`, for what `who` names there.
-    pub(crate) fn lead(&mut self, who: &Place, from: &Path, path: &Path) -> End {
+    /// Guards the target of `path`, relative to the resolved directory `from`, on behalf of
+    /// `origin`.
+    pub(crate) fn guard_path(&mut self, origin: &GrantPath, from: &Path, path: &Path) -> Target {
         if !self.budget.spend(1) {
-            self.note(who, "names more than could be looked at in time");
-            return End::Nowhere;
+            self.note(origin, "names more than could be looked at in time");
+            return Target::Unresolved;
         }
-        let led = self.follow(from, path);
-        for link in led.links {
-            self.name(link);
+        let resolution = self.follow(from, path);
+        for link in resolution.links {
+            self.guard_name(link);
         }
-        match &led.end {
-            End::At(place, _) if self.is_whole(place, who) => {}
-            End::At(place, kind) => {
-                self.name(place.clone());
+        match &resolution.end {
+            Target::InGrant(path, _) if self.is_whole(path, origin) => {}
+            Target::InGrant(path, kind) => {
+                self.guard_name(path.clone());
                 match kind {
-                    Kind::Directory if self.is_new(place) => self.directory(place),
-                    Kind::Directory | Kind::File | Kind::Link | Kind::Other => self.cover(place),
+                    Kind::Directory if self.is_new(path) => self.directory(path),
+                    Kind::Directory | Kind::File | Kind::Link | Kind::Other => self.cover(path),
                 }
             }
-            End::Absent(place) => self.name(place.clone()),
-            End::Outside(_) | End::Nowhere => {}
+            Target::Missing(path) => self.guard_name(path.clone()),
+            Target::Outside(_) | Target::Unresolved => {}
         }
-        led.end
+        resolution.end
     }
 
     /// Follows a path, within the budget.
-    pub(crate) fn follow(&mut self, from: &Path, path: &Path) -> Led {
+    pub(crate) fn follow(&mut self, from: &Path, path: &Path) -> Resolution {
         if self.is_spent() {
-            return Led { links: Vec::new(), end: End::Nowhere, looks: 0 };
+            return Resolution { links: Vec::new(), end: Target::Unresolved, components: 0 };
         }
-        let led = self.trees.follow(from, path);
-        self.budget.spend(led.looks);
-        led
+        let resolution = self.trees.follow(from, path);
+        self.budget.spend(resolution.components);
+        resolution
     }
 
-    /// Returns whether nothing more is looked at.
+    /// Returns true if the budget is exhausted.
     pub(crate) fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }
 
-    /// The resolved path that `path` leads to, if anything.
+    /// Returns the resolved target of `path`, if it exists.
     pub(crate) fn resolved(&mut self, from: &Path, path: &Path) -> Option<PathBuf> {
         match self.follow(from, path).end {
-            End::At(place, _) => Some(self.trees.host(&place)),
-            End::Outside(path) => Some(path),
-            End::Absent(_) | End::Nowhere => None,
+            Target::InGrant(path, _) => Some(self.trees.host(&path)),
+            Target::Outside(path) => Some(path),
+            Target::Missing(_) | Target::Unresolved => None,
         }
     }
 
-    /// Returns whether a place holds the one that leads to it, or is a granted directory itself.
-    pub(crate) fn is_whole(&self, place: &Place, who: &Place) -> bool {
-        let holds = place.tree == who.tree && who.path.starts_with(&place.path);
-        place.path.as_os_str().is_empty() || (holds && place.path != who.path)
+    /// Returns true if `path` contains `origin`, which refers to it, or is a granted directory
+    /// itself.
+    pub(crate) fn is_whole(&self, path: &GrantPath, origin: &GrantPath) -> bool {
+        let holds = path.tree == origin.tree && origin.path.starts_with(&path.path);
+        path.path.as_os_str().is_empty() || (holds && path.path != origin.path)
     }
 
-    /// Returns whether a place or one above it becomes read-only.
-    fn is_covered(&self, place: &Place) -> bool {
-        let found = self.found.get(place.tree);
-        found.is_some_and(|found| found.obeyed.iter().any(|above| place.path.starts_with(above)))
+    /// Returns true if a path or one of its parents becomes read-only.
+    fn is_covered(&self, path: &GrantPath) -> bool {
+        let guarded = self.guarded.get(path.tree);
+        guarded.is_some_and(|guarded| {
+            guarded.obeyed.iter().any(|parent| path.path.starts_with(parent))
+        })
     }
 
-    fn is_new(&self, place: &Place) -> bool {
-        let found = self.found.get(place.tree);
-        found.is_none_or(|found| !found.obeyed.contains(&place.path))
+    fn is_new(&self, path: &GrantPath) -> bool {
+        let guarded = self.guarded.get(path.tree);
+        guarded.is_none_or(|guarded| !guarded.obeyed.contains(&path.path))
     }
 
     /// Reads a file of the host, within the budget.
-    pub(crate) fn read(&mut self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn read(&mut self, host: &Path, limit: usize) -> Result<Vec<u8>, Errno> {
         if !self.budget.spend(1) {
             return Err(Errno::ETIME);
         }
-        self.trees.look(host)?;
-        if !self.budget.spend(FILE) {
+        self.trees.stat(host)?;
+        if !self.budget.spend(FILE_COST) {
             return Err(Errno::ETIME);
         }
-        self.trees.read(host, most)
+        self.trees.read(host, limit)
     }
 
-    /// Has a place become read-only.
-    pub(crate) fn cover(&mut self, place: &Place) {
-        if let Ok((_, found)) = self.trees.look(&self.trees.host(place)) {
-            self.shared.extend(shared(&found));
+    /// Marks a path as read-only.
+    pub(crate) fn cover(&mut self, path: &GrantPath) {
+        if let Ok((_, stat)) = self.trees.stat(&self.trees.host(path)) {
+            self.shared.extend(shared(&stat));
         }
-        if let Some(found) = self.found.get_mut(place.tree)
-            && !found.obeyed.contains(&place.path)
+        if let Some(guarded) = self.guarded.get_mut(path.tree)
+            && !guarded.obeyed.contains(&path.path)
         {
-            found.obeyed.push(place.path.clone());
+            guarded.obeyed.push(path.path.clone());
         }
     }
 
-    /// Guards other names of files that become read-only by one: whoever has such a name can write
-    /// to the file. This takes another walk, which few directories need.
+    /// Guards the other names of files that become read-only under one name, as the file could be
+    /// written to through them. This needs a second walk, which few directories require.
     pub(crate) fn other_names(&mut self) {
         if self.shared.is_empty() {
             return;
         }
-        let roots = (0..self.trees.len()).map(|tree| Place { tree, path: PathBuf::new() });
-        let mut left: VecDeque<Place> = roots.collect();
-        while let Some(directory) = left.pop_front() {
+        let roots = (0..self.trees.len()).map(|tree| GrantPath { tree, path: PathBuf::new() });
+        let mut queue: VecDeque<GrantPath> = roots.collect();
+        while let Some(directory) = queue.pop_front() {
             for (name, kind) in self.all_entries(&directory) {
                 let here = directory.below(&name);
                 match kind {
-                    Kind::Directory if here.path.as_os_str().len() <= LONGEST => {
-                        left.push_back(here)
+                    Kind::Directory if here.path.as_os_str().len() <= MAX_PATH_BYTES => {
+                        queue.push_back(here)
                     }
                     Kind::File => {
-                        let looked = self.trees.look(&self.trees.host(&here));
-                        let found = looked.ok().and_then(|(_, found)| shared(&found));
-                        let is_other = found.is_some_and(|found| self.shared.contains(&found));
+                        let stat = self.trees.stat(&self.trees.host(&here));
+                        let file = stat.ok().and_then(|(_, stat)| shared(&stat));
+                        let is_other = file.is_some_and(|file| self.shared.contains(&file));
                         if is_other && !self.is_covered(&here) {
                             self.cover(&here);
-                            self.name(here);
+                            self.guard_name(here);
                         }
                     }
                     Kind::Directory | Kind::Link | Kind::Other => {}
@@ -502,43 +512,44 @@ impl Scan {
         }
     }
 
-    /// Has a directory stay where it is.
-    pub(crate) fn pin(&mut self, place: &Place) {
-        if let Some(found) = self.found.get_mut(place.tree) {
-            found.pinned.push(place.path.clone());
+    /// Prevents a directory from being renamed.
+    pub(crate) fn pin(&mut self, path: &GrantPath) {
+        if let Some(guarded) = self.guarded.get_mut(path.tree) {
+            guarded.pinned.push(path.path.clone());
         }
     }
 
-    /// Keeps a place from being made or written to by its name, unless a name on the way does so.
-    pub(crate) fn name(&mut self, place: Place) {
+    /// Guards a path by name, so that it cannot be made or written to, unless a name in it is
+    /// guarded anyway.
+    pub(crate) fn guard_name(&mut self, place: GrantPath) {
         let path = place.path.as_os_str().as_bytes();
         if names::has_obeyed(path) || path.is_empty() {
             return;
         }
-        let Some(found) = self.found.get_mut(place.tree) else { return };
-        if found.named.len() < MOST_NAMED {
-            found.named.insert(place.path);
+        let Some(guarded) = self.guarded.get_mut(place.tree) else { return };
+        if guarded.named.len() < MAX_NAMED {
+            guarded.named.insert(place.path);
         } else {
-            let root = Place { tree: place.tree, path: PathBuf::new() };
+            let root = GrantPath { tree: place.tree, path: PathBuf::new() };
             self.note(&root, "has more places that links lead to than can be guarded by name");
         }
     }
 
-    /// Says of a place that it is guarded by its name alone, or not at all.
-    pub(crate) fn note(&mut self, place: &Place, why: &'static str) {
-        if let Some(found) = self.found.get_mut(place.tree) {
-            found.notes.insert((place.path.clone(), why));
+    /// Records that a path is guarded only by name, or not at all.
+    pub(crate) fn note(&mut self, path: &GrantPath, reason: &'static str) {
+        if let Some(guarded) = self.guarded.get_mut(path.tree) {
+            guarded.notes.insert((path.path.clone(), reason));
         }
     }
 }
 
-impl Place {
+impl GrantPath {
     pub(crate) fn below(&self, name: &Path) -> Self {
         Self { tree: self.tree, path: self.path.join(name) }
     }
 }
 
-/// Places without doubles, in order.
+/// Returns the paths sorted and without duplicates.
 pub(crate) fn sorted(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! Claims about what is found in a granted directory before a start.
+//! Tests of which files are guarded in a granted directory before a start.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use sys::mount::open_resolved;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-fn found(host: &Path) -> GuardedPaths {
-    let found = granted(host).map(|directory| scan(&[directory]));
-    match found {
-        Ok(Ok(mut found)) => found.pop().unwrap_or_default(),
+fn guarded_in(host: &Path) -> GuardedPaths {
+    let guarded = granted(host).map(|directory| scan(&[directory]));
+    match guarded {
+        Ok(Ok(mut guarded)) => guarded.pop().unwrap_or_default(),
         failed => panic!("{failed:?}"),
     }
 }
 
 fn granted(host: &Path) -> Result<Granted, Errno> {
-    let file = FileId::of(open_resolved(&c_path(host)?)?)?;
+    let file = FileId::of_file(open_resolved(&c_path(host)?)?)?;
     let host = host.to_owned();
     Ok(Granted {
         host,
@@ -32,7 +32,7 @@ fn granted(host: &Path) -> Result<Granted, Errno> {
 }
 
 #[test]
-fn a_directory_that_was_replaced_since_is_not_looked_at() -> Outcome {
+fn a_directory_that_was_replaced_meanwhile_is_refused() -> Outcome {
     let root = made(&["one", "other"], &[], &[("link", "other")])?;
     let checked = granted(&root.path().join("one"))?;
     assert!(scan(std::slice::from_ref(&checked)).is_ok());
@@ -48,11 +48,11 @@ fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
     names.iter().map(PathBuf::from).collect()
 }
 
-fn obeyed(found: &GuardedPaths) -> BTreeSet<PathBuf> {
-    found.obeyed.iter().cloned().collect()
+fn obeyed(guarded: &GuardedPaths) -> BTreeSet<PathBuf> {
+    guarded.obeyed.iter().cloned().collect()
 }
 
-/// A directory with these directories, files and links in it.
+/// Makes a directory with these subdirectories, files and links.
 fn made(
     directories: &[&str],
     files: &[(&str, &str)],
@@ -72,7 +72,7 @@ fn made(
 }
 
 #[test]
-fn obeyed_places_are_found_in_nested_repositories_too() -> Outcome {
+fn obeyed_files_are_found_in_nested_repositories_too() -> Outcome {
     let modules = ".git/modules/lib/one/hooks";
     let deep = "sub/deep/.git/hooks";
     let directories = [".git/hooks", modules, deep, ".vscode", "src", "tree", "bare/hooks"];
@@ -85,7 +85,7 @@ fn obeyed_places_are_found_in_nested_repositories_too() -> Outcome {
         ("tree/.git", ""),
     ];
     let root = made(&directories, &files, &[])?;
-    let found = found(root.path());
+    let guarded = guarded_in(root.path());
     let expected = [
         ".git/config",
         ".git/hooks",
@@ -96,28 +96,28 @@ fn obeyed_places_are_found_in_nested_repositories_too() -> Outcome {
         deep,
         "tree/.git",
     ];
-    assert_eq!(obeyed(&found), paths(&expected));
+    assert_eq!(obeyed(&guarded), paths(&expected));
     assert_eq!(
-        found.pinned.iter().cloned().collect::<BTreeSet<_>>(),
+        guarded.pinned.iter().cloned().collect::<BTreeSet<_>>(),
         paths(&[".git", "sub/deep/.git"])
     );
-    assert_eq!((found.named, found.notes), (BTreeSet::new(), BTreeSet::new()));
+    assert_eq!((guarded.named, guarded.notes), (BTreeSet::new(), BTreeSet::new()));
     Ok(())
 }
 
 #[test]
-fn every_directory_on_the_way_to_a_guarded_place_stays_where_it_is() {
-    let found = GuardedPaths {
+fn every_directory_on_the_way_to_a_guarded_path_is_pinned() {
+    let guarded = GuardedPaths {
         obeyed: vec!["a/b/.envrc".into()],
         pinned: vec!["c/.git".into()],
         named: paths(&["d/hooks"]),
         notes: BTreeSet::new(),
     };
-    assert_eq!(found.pins(&found.obeyed), paths(&["a", "a/b", "c", "c/.git", "d"]));
+    assert_eq!(guarded.pins(&guarded.obeyed), paths(&["a", "a/b", "c", "c/.git", "d"]));
 }
 
 #[test]
-fn what_links_in_obeyed_places_lead_to_is_guarded_and_what_leaves_is_told() -> Outcome {
+fn targets_of_links_are_guarded_and_links_out_of_the_grant_are_noted() -> Outcome {
     let directories = [".git/hooks", "tools", ".claude", "conf/vscode", "env"];
     let files = [("tools/check", ""), ("conf/settings.json", ""), ("env/rc", ""), ("plain", "")];
     let links = [
@@ -133,16 +133,16 @@ fn what_links_in_obeyed_places_lead_to_is_guarded_and_what_leaves_is_told() -> O
         (".cursor", "loop"),
     ];
     let root = made(&directories, &files, &links)?;
-    let found = found(root.path());
+    let guarded = guarded_in(root.path());
     let expected =
         [".git/hooks", ".claude", "tools/check", "conf/settings.json", "conf/vscode", "env/rc"];
-    assert_eq!(obeyed(&found), paths(&expected));
+    assert_eq!(obeyed(&guarded), paths(&expected));
     let named = ["tools/alias", "tools/check", "conf/vscode", "env/rc", "later", "loop"];
-    assert!(paths(&named).is_subset(&found.named), "{:?}", found.named);
-    let told = found.notes(Path::new("/workspace"));
+    assert!(paths(&named).is_subset(&guarded.named), "{:?}", guarded.named);
+    let notes = guarded.notes(Path::new("/workspace"));
     let starts = [".claude/whole", ".cursor", ".mcp.json"];
-    assert_eq!(told.len(), starts.len(), "{told:?}");
-    for (line, start) in told.iter().zip(starts) {
+    assert_eq!(notes.len(), starts.len(), "{notes:?}");
+    for (line, start) in notes.iter().zip(starts) {
         assert!(line.starts_with(&format!("`/workspace/{start}` ")), "{line}");
     }
     Ok(())
@@ -155,14 +155,14 @@ fn another_name_of_a_guarded_file_is_guarded_too() -> Outcome {
     let at = |path: &str| root.path().join(path);
     std::fs::hard_link(at(".git/hooks/pre-commit"), at("src/deep/alias"))?;
     std::fs::hard_link(at("src/plain"), at("src/deep/other"))?;
-    let found = found(root.path());
-    assert!(found.obeyed.contains(&"src/deep/alias".into()), "{found:?}");
-    assert_eq!(found.named, paths(&["src/deep/alias"]));
+    let guarded = guarded_in(root.path());
+    assert!(guarded.obeyed.contains(&"src/deep/alias".into()), "{guarded:?}");
+    assert_eq!(guarded.named, paths(&["src/deep/alias"]));
     Ok(())
 }
 
 #[test]
-fn no_workspace_holds_a_look_up() -> Outcome {
+fn no_workspace_can_block_a_scan() -> Outcome {
     let directories = [".git/modules", ".git/worktrees"];
     let links = [
         (".git/modules/a", "."),
@@ -177,24 +177,27 @@ fn no_workspace_holds_a_look_up() -> Outcome {
     std::fs::write(root.path().join(&deep).join(".envrc"), "")?;
     nix::unistd::mkfifo(&root.path().join(".git/config"), nix::sys::stat::Mode::S_IRWXU)?;
     let start = Instant::now();
-    let found = found(root.path());
+    let guarded = guarded_in(root.path());
     assert!(start.elapsed() < soon(5), "{:?}", start.elapsed());
-    assert_eq!(obeyed(&found), BTreeSet::from([PathBuf::from(".git/config"), deep.join(".envrc")]));
-    assert_eq!(found.notes(Path::new("/workspace")), Vec::<String>::new());
+    assert_eq!(
+        obeyed(&guarded),
+        BTreeSet::from([PathBuf::from(".git/config"), deep.join(".envrc")])
+    );
+    assert_eq!(guarded.notes(Path::new("/workspace")), Vec::<String>::new());
     Ok(())
 }
 
 #[test]
-fn what_is_over_the_budget_is_told() -> Outcome {
+fn entries_beyond_the_budget_are_noted() -> Outcome {
     let root = made(&["a", "b", "b/c"], &[("b/c/.envrc", "")], &[])?;
     let mut trees = Trees::default();
     trees.hold(&granted(root.path())?)?;
     let mut scan = Scan::new(trees);
     scan.budget = Budget::new(2, Duration::from_secs(1000));
     scan.walk();
-    let notes: Vec<_> = scan.found.iter().flat_map(|found| &found.notes).collect();
+    let notes: Vec<_> = scan.guarded.iter().flat_map(|guarded| &guarded.notes).collect();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(scan.found.iter().all(|found| found.obeyed.is_empty()));
+    assert!(scan.guarded.iter().all(|guarded| guarded.obeyed.is_empty()));
     Ok(())
 }
 
@@ -207,7 +210,7 @@ fn look_at(root: &Path) -> Result<Scan, Errno> {
 }
 
 #[test]
-fn what_lies_at_the_top_is_found_before_anything_is_listed() -> Outcome {
+fn files_at_the_top_are_found_before_any_listing() -> Outcome {
     let config = "[core]\n hooksPath = tools\n";
     let files = [(".git/HEAD", ""), (".git/config", config), (".envrc", "")];
     let root = made(&[".git/hooks", ".vscode", ".sl"], &files, &[])?;
@@ -216,15 +219,18 @@ fn what_lies_at_the_top_is_found_before_anything_is_listed() -> Outcome {
     scan.tops();
     scan.budget = Budget::new(0, Duration::ZERO);
     scan.walk();
-    let found = scan.found.pop().unwrap_or_default();
+    let guarded = scan.guarded.pop().unwrap_or_default();
     let expected = [".git/hooks", ".git/config", ".vscode", ".sl", ".envrc"];
-    assert_eq!(obeyed(&found), paths(&expected));
-    assert_eq!((found.pinned, found.named), (vec![".git".into()], paths(&["tools", ".git/tools"])));
+    assert_eq!(obeyed(&guarded), paths(&expected));
+    assert_eq!(
+        (guarded.pinned, guarded.named),
+        (vec![".git".into()], paths(&["tools", ".git/tools"]))
+    );
     Ok(())
 }
 
 #[test]
-fn worktrees_that_a_cell_made_keep_no_repository_from_being_read() -> Outcome {
+fn many_worktrees_of_a_cell_cannot_hide_a_repository() -> Outcome {
     let config = "[core]\n hooksPath = tools\n";
     let root = made(&[".git/worktrees", "z/.git"], &[("z/.git/config", config)], &[])?;
     let host = root.path().canonicalize()?;
@@ -242,23 +248,23 @@ fn worktrees_that_a_cell_made_keep_no_repository_from_being_read() -> Outcome {
     scan.budget = Budget::new(1000, Duration::from_secs(1000));
     scan.configurations();
     assert!(scan.is_spent(), "{:?}", scan.budget);
-    let named = scan.found.pop().unwrap_or_default().named;
+    let named = scan.guarded.pop().unwrap_or_default().named;
     assert_eq!(named, paths(&["z/tools", "z/.git/tools"]));
     Ok(())
 }
 
-/// A look with time for few entries, in which the walk ends early.
+/// Scans with time for few entries, so that the walk ends early.
 fn hurried(root: &Path, entries: usize) -> Result<GuardedPaths, Box<dyn std::error::Error>> {
     let mut scan = look_at(&root.canonicalize()?)?;
     scan.tops();
     scan.budget = Budget::new(entries, Duration::ZERO);
     scan.walk();
     scan.configurations();
-    Ok(scan.found.pop().unwrap_or_default())
+    Ok(scan.guarded.pop().unwrap_or_default())
 }
 
 #[test]
-fn what_fills_a_repositorys_own_directory_hides_nothing_of_the_work_tree() -> Outcome {
+fn a_full_repository_directory_cannot_hide_files_of_the_work_tree() -> Outcome {
     for part in [".git/modules", ".git/worktrees"] {
         let config = "[core]\n hooksPath = tools\n";
         let files = [(".git/HEAD", ""), ("sub/.envrc", ""), ("sub/z/.git/config", config)];
@@ -266,20 +272,20 @@ fn what_fills_a_repositorys_own_directory_hides_nothing_of_the_work_tree() -> Ou
         for index in 0..3_000 {
             std::fs::create_dir(root.path().join(part).join(index.to_string()))?;
         }
-        let found = hurried(root.path(), 1_000)?;
+        let guarded = hurried(root.path(), 1_000)?;
         let expected = ["sub/.envrc", "sub/z/.git/config"];
-        assert_eq!(obeyed(&found), paths(&expected), "{part}");
-        assert!(found.named.contains(Path::new("sub/z/tools")), "{part}: {found:?}");
-        let notes = found.notes(Path::new("/workspace"));
-        let told =
+        assert_eq!(obeyed(&guarded), paths(&expected), "{part}");
+        assert!(guarded.named.contains(Path::new("sub/z/tools")), "{part}: {guarded:?}");
+        let notes = guarded.notes(Path::new("/workspace"));
+        let note =
             "`/workspace/.git` has submodules or worktrees that could not be looked at in time";
-        assert_eq!(notes, [told], "{part}");
+        assert_eq!(notes, [note], "{part}");
     }
     Ok(())
 }
 
 #[test]
-fn a_directory_too_full_to_be_listed_is_looked_at_by_name() -> Outcome {
+fn a_directory_too_full_to_be_listed_is_checked_by_name() -> Outcome {
     let config = "[core]\n hooksPath = tools\n";
     let files = [
         ("full/.git/HEAD", ""),
@@ -293,13 +299,13 @@ fn a_directory_too_full_to_be_listed_is_looked_at_by_name() -> Outcome {
     for index in 0..5_000 {
         std::fs::write(root.path().join(format!("full/{index}")), "")?;
     }
-    // The top and its two entries; the next is in one of these.
-    let found = hurried(root.path(), 3)?;
+    // The top and its two entries; the next entry is in one of these.
+    let guarded = hurried(root.path(), 3)?;
     let expected =
         ["full/.git/hooks", "full/.git/config", "full/.envrc", "full/.vscode", "other/.mcp.json"];
-    assert_eq!(obeyed(&found), paths(&expected));
-    assert_eq!(found.named, paths(&["full/tools", "full/.git/tools", "full/tree"]));
-    assert_eq!(found.notes(Path::new("/workspace")).len(), 1, "{found:?}");
+    assert_eq!(obeyed(&guarded), paths(&expected));
+    assert_eq!(guarded.named, paths(&["full/tools", "full/.git/tools", "full/tree"]));
+    assert_eq!(guarded.notes(Path::new("/workspace")).len(), 1, "{guarded:?}");
     Ok(())
 }
 
@@ -317,10 +323,10 @@ fn configuration_of_the_user_in_the_grant_is_guarded_without_a_repository() -> O
     let mut scan = look_at(&host)?;
     scan.for_all = links.map(|(name, _)| home.path().join(name)).to_vec();
     scan.configurations();
-    let found = scan.found.pop().unwrap_or_default();
-    assert_eq!(obeyed(&found), paths(&["dotfiles/real"]));
+    let guarded = scan.guarded.pop().unwrap_or_default();
+    assert_eq!(obeyed(&guarded), paths(&["dotfiles/real"]));
     let named = ["dotfiles/git", "dotfiles/gone", "dotfiles/later", "dotfiles/real", "hooks"];
-    assert_eq!(found.named, paths(&named));
+    assert_eq!(guarded.named, paths(&named));
     Ok(())
 }
 
@@ -343,19 +349,19 @@ fn every_word_of_a_command_that_is_a_path_is_guarded() -> Outcome {
     let config = "[filter \"x\"]\n clean = python3 later/filter.py %f\n[alias]\n a = -c core.pager=scripts/pager log HEAD\n\
         [imap]\n tunnel = ssh -F conf/ssh\n[lfs \"extension.y\"]\n smudge = tools/y\n[sendemail]\n toCmd = ./to\n\
         [remote \"origin\"]\n url = https://example.org/no/command\n pushurl = ext::ssh -F remote/ssh %S\n[core]\n pager = less scripts/\n";
-    let found = configured(config)?;
+    let guarded = configured(config)?;
     let named = ["later", "conf", "tools", "to", "scripts/pager", "remote"];
     for name in named {
-        assert!(found.named.contains(&Path::new("project").join(name)), "{name}: {found:?}");
+        assert!(guarded.named.contains(&Path::new("project").join(name)), "{name}: {guarded:?}");
     }
-    // A directory is no command, and git writes to its references.
+    // A directory is not a command, and git writes to its references.
     for kept in ["project/scripts", "project/.git/HEAD"] {
-        assert!(!found.obeyed.contains(&kept.into()), "{kept}: {found:?}");
+        assert!(!guarded.obeyed.contains(&kept.into()), "{kept}: {guarded:?}");
     }
     Ok(())
 }
 
-/// Guarded and named places of a repository in `project` with this configuration.
+/// Returns the guarded paths of a repository in `project` with this configuration.
 fn configured(config: &str) -> Result<GuardedPaths, Box<dyn std::error::Error>> {
     let directories = ["project/.git/objects", "project/.git/refs", "project/scripts", "linked"];
     let files = [
@@ -371,11 +377,11 @@ fn configured(config: &str) -> Result<GuardedPaths, Box<dyn std::error::Error>> 
     let host = root.path().canonicalize()?;
     let config = config.replace("/srv/grant", host.to_str().unwrap_or_default());
     std::fs::write(host.join("project/.git/config"), config)?;
-    Ok(found(&host))
+    Ok(guarded_in(&host))
 }
 
 #[test]
-fn hooks_elsewhere_are_found_however_they_are_written() -> Outcome {
+fn a_hooks_path_is_found_in_every_notation() -> Outcome {
     for config in [
         "[core]\n\thooksPath = githooks\n",
         "[CORE] HooksPath=\"githooks\" ; ours\n",
@@ -389,8 +395,8 @@ fn hooks_elsewhere_are_found_however_they_are_written() -> Outcome {
         "\u{feff}[core]hooksPath=githooks\0junk\n",
         "[core]\n broken line\n hooksPath = githooks\n",
     ] {
-        let found = configured(config)?;
-        assert!(found.named.contains(Path::new("project/githooks")), "{config}: {found:?}");
+        let guarded = configured(config)?;
+        assert!(guarded.named.contains(Path::new("project/githooks")), "{config}: {guarded:?}");
     }
     Ok(())
 }
@@ -399,11 +405,11 @@ fn hooks_elsewhere_are_found_however_they_are_written() -> Outcome {
 fn included_files_are_followed_and_missing_ones_named() -> Outcome {
     let config = "[include]\n path = ../more.gitconfig\n[includeIf \"gitdir:~/a].b/\"]\n path = ../../more\n\
         [include]\n path = /etc/gitconfig\n path = ../../../../../../up\n[user]\n path = ../not-this\n";
-    let found = configured(config)?;
-    assert!(found.obeyed.contains(&"project/more.gitconfig".into()), "{found:?}");
+    let guarded = configured(config)?;
+    assert!(guarded.obeyed.contains(&"project/more.gitconfig".into()), "{guarded:?}");
     let named = ["more", "project/more.gitconfig", "project/missing.gitconfig", "project/nested"];
-    assert!(paths(&named).is_subset(&found.named), "{found:?}");
-    assert!(!found.named.contains(Path::new("not-this")), "{found:?}");
+    assert!(paths(&named).is_subset(&guarded.named), "{guarded:?}");
+    assert!(!guarded.named.contains(Path::new("not-this")), "{guarded:?}");
     Ok(())
 }
 
@@ -411,10 +417,10 @@ fn included_files_are_followed_and_missing_ones_named() -> Outcome {
 fn files_that_commands_name_are_guarded() -> Outcome {
     let config = "[core]\n fsmonitor = scripts/watch --quiet\n[filter \"x\"]\n clean = python3 scripts/filter.py %f\n\
         [alias]\n a = !scripts/alias README\n b = log README\n[merge \"y\"]\n driver = scripts/filter.py %O\n";
-    let found = configured(config)?;
+    let guarded = configured(config)?;
     let named = ["project/scripts/watch", "project/scripts/filter.py", "project/scripts/alias"];
-    assert!(paths(&named).is_subset(&found.named), "{found:?}");
-    assert!(found.obeyed.contains(&"project/scripts/filter.py".into()), "{found:?}");
+    assert!(paths(&named).is_subset(&guarded.named), "{guarded:?}");
+    assert!(guarded.obeyed.contains(&"project/scripts/filter.py".into()), "{guarded:?}");
     let whole = configured("[core]\n hooksPath = .\n")?;
     assert!(whole.named.contains(Path::new("project/pre-commit")), "{whole:?}");
     Ok(())
@@ -424,8 +430,12 @@ fn files_that_commands_name_are_guarded() -> Outcome {
 fn words_of_an_alias_that_name_no_program_leave_files_writable() -> Outcome {
     let script = "project/scripts/filter.py";
     for alias in ["log README scripts/filter.py", "add README"] {
-        let found = configured(&format!("[alias]\n a = {alias}\n"))?;
-        assert_eq!((&found.named, obeyed(&found)), (&BTreeSet::new(), own_parts()), "{alias}");
+        let guarded = configured(&format!("[alias]\n a = {alias}\n"))?;
+        assert_eq!(
+            (&guarded.named, obeyed(&guarded)),
+            (&BTreeSet::new(), repository_parts()),
+            "{alias}"
+        );
     }
     for alias in [
         "!python3 scripts/filter.py",
@@ -438,14 +448,14 @@ fn words_of_an_alias_that_name_no_program_leave_files_writable() -> Outcome {
         "b scripts/filter.py\n b = !python3",
         "b scripts/filter.py\n b = bisect run",
     ] {
-        let found = configured(&format!("[alias]\n a = {alias}\n"))?;
-        assert!(found.obeyed.contains(&script.into()), "{alias}: {found:?}");
+        let guarded = configured(&format!("[alias]\n a = {alias}\n"))?;
+        assert!(guarded.obeyed.contains(&script.into()), "{alias}: {guarded:?}");
     }
     Ok(())
 }
 
-/// Guarded places of the repository of [`configured`], whatever its configuration names.
-fn own_parts() -> BTreeSet<PathBuf> {
+/// Guarded paths of the repository of [`configured`] that do not depend on its configuration.
+fn repository_parts() -> BTreeSet<PathBuf> {
     paths(&["project/.git/config"])
 }
 
@@ -454,14 +464,14 @@ fn a_repository_around_the_grant_is_considered() -> Outcome {
     let config = "[core]\n hooksPath = sub/hooks\n";
     let root = made(&[".git", "sub"], &[(".git/config", config)], &[])?;
     let host = root.path().canonicalize()?.join("sub");
-    assert_eq!(found(&host).named, paths(&["hooks"]));
-    // A worktree, whose repository lies elsewhere.
+    assert_eq!(guarded_in(&host).named, paths(&["hooks"]));
+    // A worktree whose repository is in another directory.
     let root = made(&["r/.git/worktrees/w", "w"], &[("r/.git/config", config)], &[])?;
     let host = root.path().canonicalize()?;
     std::fs::write(host.join("r/.git/worktrees/w/commondir"), "../..\n")?;
     let git = format!("gitdir: {}\n", host.join("r/.git/worktrees/w").display());
     std::fs::write(host.join("w/.git"), git)?;
-    assert_eq!(found(&host.join("w")).named, paths(&["sub"]));
+    assert_eq!(guarded_in(&host.join("w")).named, paths(&["sub"]));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Granted directories as they are looked at before a start: by held descriptors, and no link followed.
+//! Reads granted directories before a start, through held descriptors and without following links.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr, OsString};
@@ -15,20 +15,20 @@ use nix::sys::stat::{FileStat, fstat, fstatat};
 use crate::rootfs::granted::{FileId, Granted};
 use sys::lookup::{self, Follow};
 
-/// Symbolic links that one lookup follows (path_resolution(7)).
-const LINKS: usize = 40;
-/// Parts of a path that one lookup looks at, those of links included.
-const LOOKS: usize = 1024;
+/// Maximum number of symbolic links that one lookup follows (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+/// Maximum number of path components that one lookup reads, including those of links.
+const MAX_COMPONENTS: usize = 1024;
 
-/// A place in one of the granted directories.
+/// A path in one of the granted directories.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct GrantPath {
     pub tree: usize,
-    /// Below the granted directory; empty for itself.
+    /// Relative to the granted directory; empty for the directory itself.
     pub path: PathBuf,
 }
 
-/// The file at a place.
+/// Type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,
@@ -37,30 +37,30 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// The end of a path, every link followed by ourselves.
+/// Target of a path, with every link followed here.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// Into a granted directory.
-    At(Place, Kind),
-    /// The same, but from this part on nothing is there.
-    Absent(Place),
-    /// To this path of the host, which no cell can write to by these grants.
+pub(crate) enum Target {
+    /// A file in a granted directory.
+    InGrant(GrantPath, Kind),
+    /// A missing file in a granted directory.
+    Missing(GrantPath),
+    /// A file of the host that no cell can write to through these grants.
     Outside(PathBuf),
-    /// Nowhere: too many links, or one that cannot be read.
-    Nowhere,
+    /// The path cannot be followed: too many links, or an unreadable one.
+    Unresolved,
 }
 
-/// A path that was followed.
+/// Result of following a path.
 #[derive(Debug)]
-pub(crate) struct Led {
-    /// Links on the way that are in a granted directory, and what is missing there.
-    pub links: Vec<Place>,
-    pub end: End,
-    /// Parts that were looked at.
-    pub looks: usize,
+pub(crate) struct Resolution {
+    /// Links on the way that are in a granted directory, and missing directories there.
+    pub links: Vec<GrantPath>,
+    pub end: Target,
+    /// Number of components that were read.
+    pub components: usize,
 }
 
-/// A granted directory, held.
+/// A granted directory, held open.
 #[derive(Debug)]
 struct Tree {
     held: OwnedFd,
@@ -74,7 +74,7 @@ struct Tree {
 pub(crate) struct Trees(Vec<Tree>);
 
 impl Trees {
-    /// Holds one more.
+    /// Adds a granted directory.
     pub(crate) fn hold(&mut self, granted: &Granted) -> Result<(), Errno> {
         let held = granted.hold()?;
         if kind(&fstat(&held)?) != Kind::Directory {
@@ -95,31 +95,32 @@ impl Trees {
         self.0.len()
     }
 
-    /// The path on the host of a place.
-    pub(crate) fn host(&self, place: &Place) -> PathBuf {
+    /// Returns the host path of a path in a granted directory.
+    pub(crate) fn host(&self, place: &GrantPath) -> PathBuf {
         let host = self.0.get(place.tree).map(|tree| tree.host.as_path());
-        // Joined with nothing, a path would end in a slash.
+        // Joining an empty path would add a slash.
         let below = Some(place.path.as_path()).filter(|path| !path.as_os_str().is_empty());
         let host = host.unwrap_or(Path::new("/"));
         below.map_or_else(|| host.to_owned(), |below| host.join(below))
     }
 
-    /// The place of a resolved path of the host; of nested grants the inner one.
-    pub(crate) fn place(&self, host: &Path) -> Option<Place> {
+    /// Returns the location of a resolved host path in the granted directories; for nested grants,
+    /// in the innermost.
+    pub(crate) fn locate(&self, host: &Path) -> Option<GrantPath> {
         let within = self.0.iter().enumerate().filter_map(|(tree, one)| {
-            Some(Place { tree, path: host.strip_prefix(&one.host).ok()?.to_owned() })
+            Some(GrantPath { tree, path: host.strip_prefix(&one.host).ok()?.to_owned() })
         });
         within.min_by_key(|place| place.path.as_os_str().len())
     }
 
-    /// Opens a resolved path: a link in it, put there since, is ELOOP.
+    /// Opens a resolved path. ELOOP means that it contains a link now.
     pub(crate) fn open(&self, host: &Path, flags: i32) -> Result<OwnedFd, Errno> {
-        // A file that is only held takes no other flags.
+        // O_PATH cannot be combined with other flags.
         let opened = libc::O_NONBLOCK | libc::O_NOCTTY;
         let opened = if flags & libc::O_PATH == 0 { opened } else { 0 };
         let flags = flags | opened | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        match self.place(host) {
-            Some(Place { tree, path }) => {
+        match self.locate(host) {
+            Some(GrantPath { tree, path }) => {
                 let tree = self.0.get(tree).ok_or(Errno::ENOENT)?;
                 let path = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
                 lookup::open(&tree.held, &text(path)?, flags, 0, Follow::Below)
@@ -128,23 +129,23 @@ impl Trees {
         }
     }
 
-    /// Holds what is at a resolved path, links themselves too.
-    pub(crate) fn look(&self, host: &Path) -> Result<(OwnedFd, FileStat), Errno> {
+    /// Holds the file at a resolved path; a link is held itself.
+    pub(crate) fn stat(&self, host: &Path) -> Result<(OwnedFd, FileStat), Errno> {
         let held = self.open(host, libc::O_PATH)?;
-        let found = fstat(&held)?;
-        Ok((held, found))
+        let status = fstat(&held)?;
+        Ok((held, status))
     }
 
-    /// Returns the file at a resolved path; nothing where it cannot be looked at.
+    /// Returns the type of the file at a resolved path; `None` if it cannot be read.
     pub(crate) fn kind(&self, host: &Path) -> Option<Kind> {
-        self.look(host).ok().map(|(_, found)| kind(&found))
+        self.stat(host).ok().map(|(_, status)| kind(&status))
     }
 
-    /// The first `most` bytes of a regular file, and no more.
-    pub(crate) fn read(&self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+    /// Reads at most the first `limit` bytes of a regular file.
+    pub(crate) fn read(&self, host: &Path, limit: usize) -> Result<Vec<u8>, Errno> {
         use std::io::Read;
-        // A device or a FIFO is never opened, only held.
-        if kind(&self.look(host)?.1) != Kind::File {
+        // A device or a FIFO must not be opened for reading.
+        if kind(&self.stat(host)?.1) != Kind::File {
             return Err(Errno::EINVAL);
         }
         let file = std::fs::File::from(self.open(host, libc::O_RDONLY)?);
@@ -152,12 +153,12 @@ impl Trees {
             return Err(Errno::EINVAL);
         }
         let mut bytes = Vec::new();
-        let most = u64::try_from(most).map_err(|_| Errno::EFBIG)?;
-        file.take(most).read_to_end(&mut bytes).map_err(|error| cell::errno_of(&error))?;
+        let limit = u64::try_from(limit).map_err(|_| Errno::EFBIG)?;
+        file.take(limit).read_to_end(&mut bytes).map_err(|error| cell::errno_of(&error))?;
         Ok(bytes)
     }
 
-    /// Lists a directory at a resolved path: `each` is given names and kinds, until it says stop.
+    /// Lists a directory at a resolved path, until `each` returns Break.
     pub(crate) fn list(
         &self,
         host: &Path,
@@ -172,109 +173,112 @@ impl Trees {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let found = match entry.file_type() {
+            let kind_of_entry = match entry.file_type() {
                 Some(Type::Directory) => Kind::Directory,
                 Some(Type::File) => Kind::File,
                 Some(Type::Symlink) => Kind::Link,
                 Some(Type::Fifo | Type::Socket | Type::CharacterDevice | Type::BlockDevice) => {
                     Kind::Other
                 }
-                // Not every filesystem says so in a listing.
+                // Not every filesystem returns types in a listing.
                 None => match fstatat(&by_name, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                    Ok(found) => kind(&found),
+                    Ok(status) => kind(&status),
                     Err(_) => continue,
                 },
             };
-            if each(name.to_bytes(), found).is_break() {
+            if each(name.to_bytes(), kind_of_entry).is_break() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Follows `path` from the resolved directory `from`, as the host would.
-    pub(crate) fn follow(&self, from: &Path, path: &Path) -> Led {
+    /// Follows `path`, relative to the resolved directory `from`, as the host would.
+    pub(crate) fn follow(&self, from: &Path, path: &Path) -> Resolution {
         let mut here = from.to_owned();
-        let mut left: VecDeque<OsString> = VecDeque::new();
+        let mut remaining: VecDeque<OsString> = VecDeque::new();
         let mut links = Vec::new();
         let mut followed = 0;
-        let mut looks = 0;
-        prepend(path, &mut here, &mut left);
+        let mut components = 0;
+        prepend(path, &mut here, &mut remaining);
         let mut last = Kind::Directory;
-        while let Some(part) = left.pop_front() {
+        while let Some(part) = remaining.pop_front() {
             if part == OsStr::new("..") {
                 here.pop();
                 continue;
             }
-            looks += 1;
-            if looks > LOOKS {
-                return Led { links, end: End::Nowhere, looks };
+            components += 1;
+            if components > MAX_COMPONENTS {
+                return Resolution { links, end: Target::Unresolved, components };
             }
             let next = here.join(&part);
-            let (held, found) = match self.look(&next) {
-                Ok(looked) => looked,
-                // A missing file may be made, and the path goes on from above it.
-                Err(Errno::ENOENT) if left.iter().any(|part| part == "..") => {
-                    links.extend(self.place(&next));
+            let (held, status) = match self.stat(&next) {
+                Ok(result) => result,
+                // A missing directory may be created, and the path continues above it.
+                Err(Errno::ENOENT) if remaining.iter().any(|part| part == "..") => {
+                    links.extend(self.locate(&next));
                     here = next;
                     continue;
                 }
-                Err(errno) => return Led { links, end: self.stopped(next, errno), looks },
+                Err(errno) => {
+                    return Resolution { links, end: self.stopped(next, errno), components };
+                }
             };
-            last = kind(&found);
+            last = kind(&status);
             match last {
                 Kind::Link => {
                     followed += 1;
-                    links.extend(self.place(&next));
+                    links.extend(self.locate(&next));
                     let mut buffer = [0; 4096];
                     let Ok(text) = lookup::read_link(&held, c"", &mut buffer) else {
-                        return Led { links, end: End::Nowhere, looks };
+                        return Resolution { links, end: Target::Unresolved, components };
                     };
-                    if followed > LINKS {
-                        return Led { links, end: End::Nowhere, looks };
+                    if followed > MAX_LINKS {
+                        return Resolution { links, end: Target::Unresolved, components };
                     }
-                    prepend(Path::new(OsStr::from_bytes(text)), &mut here, &mut left);
+                    prepend(Path::new(OsStr::from_bytes(text)), &mut here, &mut remaining);
                     last = Kind::Directory;
                 }
                 Kind::Directory | Kind::File | Kind::Other => {
-                    // By another path, such as a second mount, it may be a granted directory.
-                    let granted = self.0.iter().find(|tree| tree.file == FileId::from(&found));
+                    // Through another path, such as a second mount, this may be a granted
+                    // directory.
+                    let granted = self.0.iter().find(|tree| tree.file == FileId::from(&status));
                     here = granted.map_or(next, |tree| tree.host.clone());
                 }
             }
         }
-        let end = match self.place(&here) {
-            Some(place) => End::At(place, last),
-            None => End::Outside(here),
+        let end = match self.locate(&here) {
+            Some(path) => Target::InGrant(path, last),
+            None => Target::Outside(here),
         };
-        Led { links, end, looks }
+        Resolution { links, end, components }
     }
 
-    fn stopped(&self, next: PathBuf, errno: Errno) -> End {
-        match (self.place(&next), errno) {
-            (Some(place), Errno::ENOENT | Errno::ENOTDIR) => End::Absent(place),
-            (Some(_), _) => End::Nowhere,
-            (None, _) => End::Outside(next),
+    fn stopped(&self, next: PathBuf, errno: Errno) -> Target {
+        match (self.locate(&next), errno) {
+            (Some(place), Errno::ENOENT | Errno::ENOTDIR) => Target::Missing(place),
+            (Some(_), _) => Target::Unresolved,
+            (None, _) => Target::Outside(next),
         }
     }
 }
 
-/// Puts the parts of a path before those that are left; an absolute one starts at the root.
-fn prepend(path: &Path, here: &mut PathBuf, left: &mut VecDeque<OsString>) {
+/// Puts the components of a path before the remaining ones; an absolute path starts at the root.
+fn prepend(path: &Path, here: &mut PathBuf, remaining: &mut VecDeque<OsString>) {
     if path.is_absolute() {
         *here = PathBuf::from("/");
     }
     for part in path.components().rev() {
         match part {
-            Component::Normal(name) => left.push_front(name.to_owned()),
-            Component::ParentDir => left.push_front(OsString::from("..")),
+            Component::Normal(name) => remaining.push_front(name.to_owned()),
+            Component::ParentDir => remaining.push_front(OsString::from("..")),
             Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
         }
     }
 }
 
-fn kind(found: &FileStat) -> Kind {
-    match found.st_mode & libc::S_IFMT {
+fn kind(status: &FileStat) -> Kind {
+    match status.st_mode & libc::S_IFMT {
         libc::S_IFDIR => Kind::Directory,
         libc::S_IFREG => Kind::File,
         libc::S_IFLNK => Kind::Link,
@@ -282,21 +286,21 @@ fn kind(found: &FileStat) -> Kind {
     }
 }
 
-/// The file that a name is of, where it has others.
-pub(crate) fn shared(found: &FileStat) -> Option<(u64, u64)> {
-    (kind(found) == Kind::File && found.st_nlink > 1).then(|| inode(found))
+/// Returns the identity of a file that has several names.
+pub(crate) fn shared(status: &FileStat) -> Option<(u64, u64)> {
+    (kind(status) == Kind::File && status.st_nlink > 1).then(|| inode(status))
 }
 
-fn inode(found: &FileStat) -> (u64, u64) {
-    (found.st_dev, found.st_ino)
+fn inode(status: &FileStat) -> (u64, u64) {
+    (status.st_dev, status.st_ino)
 }
 
-/// A path for a system call.
+/// Converts a path for a system call.
 pub(crate) fn text(path: &Path) -> Result<CString, Errno> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)
 }
 
-/// A path of bytes that somebody wrote.
+/// Makes a path from bytes of a file.
 pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes.to_vec()))
 }
