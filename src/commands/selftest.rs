@@ -102,7 +102,7 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         report::lines(&results).iter().map(|line| shown(line, colour)).collect()
     };
     print_out(&text)?;
-    Ok(report::Count::of(&results).exit_code())
+    Ok(report::Count::of_results(&results).exit_code())
 }
 
 /// Formats a line of the report. Observations may contain any bytes, so what a terminal acts on is escaped.
@@ -160,7 +160,7 @@ fn broken(error: impl std::fmt::Display) -> CliError {
 /// Runs the attacks. Removes all files and processes that they left before it returns, also after
 /// an interruption.
 fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliError> {
-    let directory = conduct::place().map_err(|error| {
+    let directory = conduct::working_directory().map_err(|error| {
         broken(error).with_hint(
             "set TMPDIR to a directory in which programs may run; a container: --tmpfs /tmp:exec",
         )
@@ -168,7 +168,7 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
     let program = std::env::current_exe().map_err(broken)?;
     let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
     starts(&bench)?;
-    bench.memory = bench.held_memory().map_err(broken)?;
+    bench.memory = bench.memory_mechanism().map_err(broken)?;
     bench.isolation = bench.seen_isolation().map_err(broken)?;
     bench.pace = bench.measured_pace().map_err(broken)?;
     bench.no_lab = bench.lab_trial().map_err(broken)?;

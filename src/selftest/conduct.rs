@@ -1,4 +1,4 @@
-//! The whole corpus: each attack without the sandbox and within it, several at a time.
+//! Runs the whole corpus: each attack without the sandbox and inside it, several at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,23 +27,23 @@ pub struct AttackResult {
     pub took_ms: u64,
 }
 
-/// Puts up what all attacks share: the helper where everybody may execute it.
+/// Prepares what all attacks share: above all the helper, executable by every user.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Result<Bench> {
     use std::os::unix::fs::PermissionsExt;
-    let everybody =
+    let make_executable =
         |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755));
-    everybody(directory)?;
+    make_executable(directory)?;
     let helper = directory.join("cofferdam-probe");
     std::fs::write(&helper, helpers::PROBE)?;
-    everybody(&helper)?;
+    make_executable(&helper)?;
     let config = directory.join("config");
     std::fs::create_dir(&config)?;
     let private = directory.join(PRIVATE);
     std::fs::create_dir(&private)?;
-    // As /tmp: what is in it is removed by its owner, who is another where root runs the test.
+    // Like /tmp: files are removed by their owner, which is another user if root runs the test.
     std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o1777))?;
     // Placeholders until the sandbox reports them.
     let memory = Memory::ControlGroup;
@@ -68,7 +68,8 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     })
 }
 
-/// Reads if a filter is in force for this process (`Seccomp:` of proc_pid_status(5)), which loads none itself.
+/// Checks whether a filter is in force for this process (`Seccomp:` of proc_pid_status(5)), which
+/// has not loaded one itself.
 fn outer_filter() -> std::io::Result<OuterFilter> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
@@ -78,54 +79,59 @@ fn outer_filter() -> std::io::Result<OuterFilter> {
     })
 }
 
-/// Makes a directory for a run, where programs may be executed: engines often mount `/tmp` without that.
+/// Makes a directory for a run, on a filesystem that allows executing programs: engines often mount
+/// `/tmp` noexec.
 ///
 /// # Errors
-/// There is no such directory that can be written to.
-pub fn place() -> std::io::Result<tempfile::TempDir> {
+/// No writable directory allows executing programs.
+pub fn working_directory() -> std::io::Result<tempfile::TempDir> {
     let others = ["/var/tmp", "/dev/shm", "/run"].map(PathBuf::from);
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let places = std::iter::once(std::env::temp_dir()).chain(others).chain(home);
-    let mut why = None;
-    for place in places {
-        match place_in(&place) {
-            Ok(made) => return Ok(made),
-            Err(error) => why = why.or(Some(error)),
+    let candidates = std::iter::once(std::env::temp_dir()).chain(others).chain(home);
+    let mut first_error = None;
+    for candidate in candidates {
+        match working_directory_in(&candidate) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => first_error = first_error.or(Some(error)),
         }
     }
-    Err(why.unwrap_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound)))
+    Err(first_error.unwrap_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound)))
 }
 
-fn place_in(place: &Path) -> std::io::Result<tempfile::TempDir> {
-    let made = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir_in(place)?;
-    let flags = nix::sys::statvfs::statvfs(made.path())?.flags();
+fn working_directory_in(parent: &Path) -> std::io::Result<tempfile::TempDir> {
+    let directory = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir_in(parent)?;
+    let flags = nix::sys::statvfs::statvfs(directory.path())?.flags();
     if flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC) {
-        let why = format!("{} lets no program run (noexec)", place.display());
-        return Err(std::io::Error::other(why));
+        let reason = format!("{} lets no program run (noexec)", parent.display());
+        return Err(std::io::Error::other(reason));
     }
-    Ok(made)
+    Ok(directory)
 }
 
-/// Runs the attacks and returns the verdicts in their order, those there are when it is stopped. `told` gets the number
-/// of attacks that are done after each.
-pub fn all(bench: &Bench, probes: &[Attack], told: &(dyn Fn(usize) + Sync)) -> Vec<AttackResult> {
+/// Runs the attacks and returns the verdicts in order; only those reached so far if it is stopped.
+/// Calls `on_progress` with the number of finished attacks after each of them.
+pub fn all(
+    bench: &Bench,
+    probes: &[Attack],
+    on_progress: &(dyn Fn(usize) + Sync),
+) -> Vec<AttackResult> {
     let is_root = nix::unistd::geteuid().is_root();
     let verdicts = Mutex::new(vec![None; probes.len()]);
     let done = AtomicUsize::new(0);
     let settle = |at: usize, probe: &Attack| {
-        let found = found(bench, probe, is_root);
+        let result = judge_attack(bench, probe, is_root);
         let mut verdicts = verdicts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(place) = verdicts.get_mut(at) {
-            *place = found;
+        if let Some(slot) = verdicts.get_mut(at) {
+            *slot = result;
         }
-        told(done.fetch_add(1, Ordering::Relaxed).saturating_add(1));
+        on_progress(done.fetch_add(1, Ordering::Relaxed).saturating_add(1));
     };
     let workers = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some((at, probe)) = one_more(probes, &next) {
+                while let Some((at, probe)) = next_attack(probes, &next) {
                     if probe.company == Company::Any {
                         settle(at, probe);
                     }
@@ -139,21 +145,21 @@ pub fn all(bench: &Bench, probes: &[Attack], told: &(dyn Fn(usize) + Sync)) -> V
     verdicts.into_iter().flatten().collect()
 }
 
-fn one_more<'a>(probes: &'a [Attack], next: &AtomicUsize) -> Option<(usize, &'a Attack)> {
+fn next_attack<'a>(probes: &'a [Attack], next: &AtomicUsize) -> Option<(usize, &'a Attack)> {
     let at = next.fetch_add(1, Ordering::Relaxed);
     Some((at, probes.get(at)?))
 }
 
-fn found(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackResult> {
+fn judge_attack(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackResult> {
     if bench.is_stopped() {
         return None;
     }
     let began = std::time::Instant::now();
-    let none = judge::not_applicable(probe, &bench.target, bench.isolation, is_root);
+    let not_applicable = judge::not_applicable(probe, &bench.target, bench.isolation, is_root);
     let no_lab = bench.no_lab.clone().filter(|_| probe.network == Network::Lab);
-    let verdict = match none.or(no_lab.map(|why| AttackVerdict::NotApplicable { why })) {
+    let verdict = match not_applicable.or(no_lab.map(|why| AttackVerdict::NotApplicable { why })) {
         Some(verdict) => verdict,
-        None => tried(bench, probe, is_root)
+        None => run_attack(bench, probe, is_root)
             .unwrap_or_else(|error| AttackVerdict::NoVerdict { seen: error.to_string() }),
     };
     Some(AttackResult {
@@ -167,17 +173,18 @@ fn found(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackResult> {
     })
 }
 
-fn tried(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<AttackVerdict> {
-    let short = resources::short_of(probe, &bench.directory);
-    let shown = match (judge::without_control(probe, is_root, bench.outer), &short, &bench.target) {
-        (_, Some(why), Target::Other(_)) => {
-            return Ok(AttackVerdict::NotApplicable { why: why.clone() });
-        }
-        (Some(shown), _, _) => shown,
-        (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
-        (None, None, _) => judge::shown_to(is_root, probe, control(bench, probe)?),
-    };
-    let (seen, _) = seen(bench, probe, |stage| {
+fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<AttackVerdict> {
+    let shortage = resources::short_of(probe, &bench.directory);
+    let shown =
+        match (judge::without_control(probe, is_root, bench.outer), &shortage, &bench.target) {
+            (_, Some(why), Target::Other(_)) => {
+                return Ok(AttackVerdict::NotApplicable { why: why.clone() });
+            }
+            (Some(shown), _, _) => shown,
+            (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
+            (None, None, _) => judge::shown_to(is_root, probe, control(bench, probe)?),
+        };
+    let (seen, _) = observe(bench, probe, |stage| {
         if let Some(first) = &probe.first {
             bench.inside(probe, first, stage)?;
         }
@@ -188,7 +195,7 @@ fn tried(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<Attack
 }
 
 fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
-    let (seen, unseen) = seen(bench, probe, |stage| {
+    let (seen, unseen) = observe(bench, probe, |stage| {
         if let Some(first) = &probe.first {
             bench.without(probe, first, stage)?;
         }
@@ -203,8 +210,9 @@ fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
     })
 }
 
-/// Runs the attack once on a stage of its own. Returns also what no server of the lab has seen of what it wants them to.
-fn seen(
+/// Runs the attack once with new targets. Returns also a string that some server of the lab should
+/// have seen but did not.
+fn observe(
     bench: &Bench,
     probe: &Attack,
     run: impl Fn(&Stage) -> std::io::Result<Ran>,
@@ -217,8 +225,8 @@ fn seen(
     let unseen = stage.unseen(probe).map(str::to_owned);
     stage.clear()?;
     if is_short {
-        let why = format!("the servers did not end by themselves: {}", ran.story());
-        return Err(std::io::Error::other(why));
+        let reason = format!("the servers did not end by themselves: {}", ran.story());
+        return Err(std::io::Error::other(reason));
     }
     Ok((Seen { ran, hits }, unseen))
 }

@@ -1,4 +1,4 @@
-//! The corpus as data: what an attack is, what it says when it works, and what it must say.
+//! The corpus as data: the attacks, their output on success, and their required output.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use model::profile::calls::{self, CallMeaning};
 
-/// The files, a topic each.
+/// The files, one per topic.
 const FILES: [(&str, &str); 7] = [
     ("files", include_str!("../../tests/escape/files.toml")),
     ("processes", include_str!("../../tests/escape/processes.toml")),
@@ -22,13 +22,13 @@ const FILES: [(&str, &str); 7] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// To read, change or reach what is outside.
+    /// To read, change or reach something outside of the sandbox.
     Escape,
-    /// To reach code of the kernel that a sandboxed program does not need.
+    /// To reach kernel code that a sandboxed program does not need.
     Kernel,
-    /// To use more than was given.
+    /// To use more resources than granted.
     Resource,
-    /// To learn what is outside.
+    /// To obtain information about the host.
     Information,
 }
 
@@ -47,18 +47,19 @@ impl Class {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlMode {
-    /// The same line, without a sandbox, as the one who runs the test.
+    /// The same line, without a sandbox, as the user who runs the test.
     #[default]
     Outside,
-    /// The same line as root of fresh namespaces of its own, where it does no harm.
+    /// The same line as root of new namespaces, where it does no harm.
     Namespaces,
-    /// As `Outside`, by root; nobody else could do it without a sandbox either.
+    /// Like `Outside`, but only if root runs the test, as other users cannot do it without a
+    /// sandbox either.
     Root,
-    /// Not at all: `no_control` says why.
+    /// No control; `no_control` gives the reason.
     None,
 }
 
-/// For whom an attack makes sense.
+/// The users for whom an attack makes sense.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Whom {
@@ -68,7 +69,7 @@ pub enum Whom {
     User,
 }
 
-/// Answers of a control that show nothing, and why a machine may give them.
+/// Outputs of a control that prove nothing, and the reason why a machine may give them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unshown {
@@ -76,7 +77,7 @@ pub struct Unshown {
     pub why: String,
 }
 
-/// A breach that is known and that docs/threat-model.md explains.
+/// A known breach that docs/threat-model.md explains.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownBreach {
@@ -84,29 +85,29 @@ pub struct KnownBreach {
     pub why: String,
 }
 
-/// When a known breach is to be expected.
+/// When a known breach is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
     Always,
-    /// Machines on which no control group bounds the memory of cells.
+    /// On machines where no control group limits the memory of cells.
     BestEffortMemory,
 }
 
-/// Expected results in the tier `landlock+seccomp`, if they differ from those elsewhere.
+/// Expected results in the tier `landlock+seccomp`, if they differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lower {
     /// Output of an attack that is held.
     #[serde(default)]
     pub held: Vec<String>,
-    /// Why it is a breach there: docs/threat-model.md explains it.
+    /// Why it is a breach in this tier, as docs/threat-model.md explains.
     pub breach: Option<String>,
-    /// Why it is no question there.
+    /// Why the attack is not applicable in this tier.
     pub not: Option<String>,
 }
 
-/// Defaults of the probes of a file.
+/// Defaults for the probes of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shared {
@@ -131,13 +132,13 @@ struct File {
     class: Class,
     #[serde(default)]
     shared: Shared,
-    probe: Vec<Written>,
+    probe: Vec<ProbeEntry>,
 }
 
-/// A probe as it is written.
+/// A probe as written in the file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ProbeEntry {
     id: String,
     title: String,
     source: String,
@@ -155,7 +156,7 @@ struct Written {
     whom: Whom,
     #[serde(default)]
     options: Vec<String>,
-    /// Why it is no question for another sandbox.
+    /// Why the attack is not applicable to other sandboxes.
     ours: Option<String>,
     #[serde(default)]
     start: StartMode,
@@ -180,9 +181,9 @@ pub enum StartMode {
     Leaking,
     /// With the directory `{dir}` as standard input.
     Within,
-    /// In one process group with the sentinel.
+    /// In the process group of the sentinel.
     Grouped,
-    /// Killed from outside when it has said `ready`.
+    /// Killed from outside after it has printed `ready`.
     Killed,
 }
 
@@ -193,7 +194,7 @@ pub enum Network {
     /// That of this process.
     #[default]
     Host,
-    /// One of its own, with servers that write down who came: [`super::lab`].
+    /// A separate one, with servers that record their visitors: [`super::lab`].
     Lab,
 }
 
@@ -201,18 +202,18 @@ pub enum Network {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Harm {
-    /// Nothing that is not undone.
+    /// No lasting harm.
     #[default]
     None,
-    /// It ends processes or changes mounts of a host whose namespaces it shares.
+    /// Ends processes or changes mounts of a host whose namespaces it shares.
     WhereShared,
 }
 
-/// With what else it may run at the same time.
+/// Which other attacks may run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
     Any,
-    /// Nothing: it takes the machine, or its time is the verdict.
+    /// No other: it uses the whole machine, or its verdict depends on time.
     None,
 }
 
@@ -223,18 +224,18 @@ pub struct Attack {
     pub topic: &'static str,
     pub class: Class,
     pub title: String,
-    /// The incident, man page or line of the threat list behind it.
+    /// The incident, man page or threat that it is based on.
     pub source: String,
-    /// A line of bash, with placeholders that [`super::stage`] fills.
+    /// A line of bash, with placeholders that [`super::stage`] fills in.
     pub run: String,
-    /// Output in a cell of cofferdam; `exit N` is an exit code.
+    /// Required output in a cell of cofferdam; `exit N` is an exit code.
     pub held: Vec<String>,
-    /// Further output if another sandbox holds it.
+    /// Additional outputs that count as held in another sandbox.
     pub elsewhere: Vec<String>,
     /// Output of a successful attack, unless one of the above matches.
     pub breach: Regex,
     pub control: ControlMode,
-    /// The line of the control, where it is another.
+    /// The line of the control, if it differs.
     pub control_run: Option<String>,
     pub no_control: Option<String>,
     pub unshown: Option<Unshown>,
@@ -247,40 +248,40 @@ pub struct Attack {
     pub start: StartMode,
     pub harm: Harm,
     pub company: Company,
-    /// Seconds after which a call that has not ended is a breach.
+    /// Seconds after which a call that has not ended counts as a breach.
     pub within: u64,
-    /// Bytes of output beyond which it is a breach.
+    /// Bytes of output above which it counts as a breach.
     pub most_bytes: Option<u64>,
-    /// A line that runs in another cell before.
+    /// A line that runs in another cell first.
     pub first: Option<String>,
     pub network: Network,
-    /// Parts of a line in the record of the lab's servers that is there if the attack has worked.
+    /// Strings that occur in the record of the lab's servers if the attack was successful.
     pub unreached: Vec<String>,
 }
 
 impl Attack {
-    /// Returns a call of its lines that only other architectures have.
+    /// Returns a call in the attack's lines that only other architectures have.
     pub(crate) fn missing_call(&self) -> Option<&str> {
         let lines = [&self.first, &self.control_run].into_iter().flatten().chain([&self.run]);
         let mut calls =
-            lines.flat_map(|line| line.split(' ')).filter_map(|it| it.strip_prefix('@'));
+            lines.flat_map(|line| line.split(' ')).filter_map(|word| word.strip_prefix('@'));
         calls.find(|name| calls::lookup(name) == Some(CallMeaning::Elsewhere))
     }
 }
 
-/// Reads the whole corpus.
+/// Parses the whole corpus.
 ///
 /// # Errors
-/// The file and what is wrong in it: a mistake of ours, which a test finds first.
+/// The file and the mistake in it. A test finds such mistakes first.
 pub fn corpus() -> Result<Vec<Attack>, String> {
     let mut probes = Vec::new();
     let mut ids = BTreeSet::new();
     for (topic, text) in FILES {
         let file: File = toml::from_str(text).map_err(|error| format!("{topic}.toml: {error}"))?;
-        for written in file.probe {
-            let id = written.id.clone();
-            let probe = checked(topic, file.class, &file.shared, written)
-                .map_err(|why| format!("{topic}.toml: {id}: {why}"))?;
+        for entry in file.probe {
+            let id = entry.id.clone();
+            let probe = check_entry(topic, file.class, &file.shared, entry)
+                .map_err(|reason| format!("{topic}.toml: {id}: {reason}"))?;
             if !ids.insert(id.clone()) {
                 return Err(format!("{topic}.toml: {id} is there twice"));
             }
@@ -290,48 +291,48 @@ pub fn corpus() -> Result<Vec<Attack>, String> {
     Ok(probes)
 }
 
-fn checked(
+fn check_entry(
     topic: &'static str,
     class: Class,
     shared: &Shared,
-    written: Written,
+    entry: ProbeEntry,
 ) -> Result<Attack, String> {
-    let control = written.control.unwrap_or(shared.control);
-    let breach = written.breach.or_else(|| shared.breach.clone()).ok_or("no breach")?;
-    let held = written.held.unwrap_or_else(|| shared.held.clone());
+    let control = entry.control.unwrap_or(shared.control);
+    let breach = entry.breach.or_else(|| shared.breach.clone()).ok_or("no breach")?;
+    let held = entry.held.unwrap_or_else(|| shared.held.clone());
     if held.is_empty() {
         return Err("nothing that it says when it is held".to_owned());
     }
-    if (control == ControlMode::None) != written.no_control.is_some() {
+    if (control == ControlMode::None) != entry.no_control.is_some() {
         return Err("`no_control` is the reason for `control = \"none\"`".to_owned());
     }
     Ok(Attack {
-        id: written.id,
+        id: entry.id,
         topic,
         class,
-        title: written.title,
-        source: written.source,
-        run: written.run,
+        title: entry.title,
+        source: entry.source,
+        run: entry.run,
         held,
-        elsewhere: written.elsewhere.unwrap_or_else(|| shared.elsewhere.clone()),
+        elsewhere: entry.elsewhere.unwrap_or_else(|| shared.elsewhere.clone()),
         breach: Regex::new(&format!("^(?s:{breach})$")).map_err(|error| error.to_string())?,
         control,
-        control_run: written.control_run,
-        no_control: written.no_control,
-        unshown: written.unshown.or_else(|| shared.unshown.clone()),
-        known: written.known,
-        lower: written.landlock_seccomp.unwrap_or_else(|| shared.landlock_seccomp.clone()),
-        whom: written.whom,
-        options: written.options,
-        ours: written.ours.or_else(|| shared.ours.clone()),
-        start: written.start,
-        harm: written.harm,
-        company: if written.alone { Company::None } else { Company::Any },
-        within: written.within.unwrap_or(20),
-        most_bytes: written.most_bytes,
-        first: written.first,
+        control_run: entry.control_run,
+        no_control: entry.no_control,
+        unshown: entry.unshown.or_else(|| shared.unshown.clone()),
+        known: entry.known,
+        lower: entry.landlock_seccomp.unwrap_or_else(|| shared.landlock_seccomp.clone()),
+        whom: entry.whom,
+        options: entry.options,
+        ours: entry.ours.or_else(|| shared.ours.clone()),
+        start: entry.start,
+        harm: entry.harm,
+        company: if entry.alone { Company::None } else { Company::Any },
+        within: entry.within.unwrap_or(20),
+        most_bytes: entry.most_bytes,
+        first: entry.first,
         network: shared.network,
-        unreached: written.unreached,
+        unreached: entry.unreached,
     })
 }
 
@@ -339,7 +340,7 @@ fn checked(
 mod tests {
     use super::*;
 
-    /// Returns the ids that a text cites: one by one, and as the ends of a range.
+    /// Returns the ids that a text cites: single ids, and both ends of each range.
     fn cited(text: &str) -> Vec<(char, u32, u32)> {
         let pattern = Regex::new("\\b([FPNEKRI])([0-9]{2,3})(?:–[FPNEKRI]([0-9]{2,3}))?\\b");
         let pattern = pattern.unwrap_or_else(|error| panic!("{error}"));
@@ -347,10 +348,10 @@ mod tests {
             |text: Option<regex::Match<'_>>| text.and_then(|text| text.as_str().parse().ok());
         pattern
             .captures_iter(text)
-            .filter_map(|found| {
-                let letter = found.get(1)?.as_str().chars().next()?;
-                let first = number(found.get(2))?;
-                Some((letter, first, number(found.get(3)).unwrap_or(first)))
+            .filter_map(|captures| {
+                let letter = captures.get(1)?.as_str().chars().next()?;
+                let first = number(captures.get(2))?;
+                Some((letter, first, number(captures.get(3)).unwrap_or(first)))
             })
             .collect()
     }

@@ -1,39 +1,40 @@
-//! Verdicts: what was hit, seen from outside, counts before what the program said.
+//! Judges attacks: observed effects outside of the sandbox take precedence over the program's
+//! output.
 
 use serde::Serialize;
 
 use super::corpus::{Attack, ControlMode, Harm, When, Whom};
 use super::launch::Ran;
 
-/// Against whom the corpus runs.
+/// The sandbox that the corpus runs against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// `cofferdam run`.
     Own,
     /// The same in the tier `landlock+seccomp`.
     Lower,
-    /// Another sandbox: the words before the command.
+    /// Another sandbox, given by the words before the command.
     Other(Vec<String>),
 }
 
-/// Result of a run of an attack.
+/// Result of running an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub ran: Ran,
-    /// Targets that it hit outside, one sentence each.
+    /// Effects on targets outside of the sandbox, one sentence each.
     pub hits: Vec<String>,
 }
 
-/// How the positive control went.
+/// Result of the positive control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlResult {
     /// The attack worked without a sandbox.
     Yes,
-    /// It cannot be shown here, and why.
+    /// The attack cannot be tried here, for this reason.
     NotHere(String),
-    /// A filter around this process refuses it to everybody here, with these words.
+    /// A filter around this process refuses it to everyone, with this output.
     FilteredHere { said: String },
-    /// It should have worked and did not: what was seen instead.
+    /// The attack should have worked and did not; describes the observation.
     Failed(String),
 }
 
@@ -42,18 +43,18 @@ pub enum ControlResult {
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum AttackVerdict {
     Held {
-        /// Why the control shows nothing here; absent where it did.
+        /// Why the control proves nothing here; absent if it worked.
         #[serde(skip_serializing_if = "Option::is_none")]
         unshown: Option<String>,
     },
     Breach {
         seen: String,
     },
-    /// Neither: an error, never a pass.
+    /// Neither held nor a breach: an error, never a pass.
     NoVerdict {
         seen: String,
     },
-    /// A breach that SECURITY.md tells of: of cofferdam alone.
+    /// A breach that SECURITY.md documents; for cofferdam only.
     Known {
         seen: String,
         why: String,
@@ -63,30 +64,30 @@ pub enum AttackVerdict {
     },
 }
 
-/// Mechanism that bounds the memory of a cell.
+/// Mechanism that limits the memory of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     ControlGroup,
     BestEffort,
 }
 
-/// A system call filter that this process had from its start.
+/// A system call filter that was already in force when this process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OuterFilter {
     None,
     Some,
 }
 
-/// Whose mount and pid namespaces a sandbox has.
+/// Separation of a sandbox's mount and pid namespaces from the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// Its own.
+    /// Both are separate.
     Own,
-    /// One of them, or both, is the host's; or it could not be seen.
+    /// At least one is the host's, or this could not be determined.
     Shared,
 }
 
-/// Turns a breach that is known into that verdict, and only that.
+/// Turns a breach into [`AttackVerdict::Known`] if it is a known one.
 pub fn known(
     probe: &Attack,
     target: &Target,
@@ -117,13 +118,13 @@ pub fn not_applicable(
     isolation: Isolation,
     is_root: bool,
 ) -> Option<AttackVerdict> {
-    let wrong = match probe.whom {
+    let wrong_user = match probe.whom {
         Whom::Both => None,
         Whom::Root => (!is_root).then_some("for root only"),
         Whom::User => is_root.then_some("for ordinary users only"),
     };
-    let why = match (wrong, target, &probe.ours) {
-        (Some(wrong), _, _) => wrong.to_owned(),
+    let why = match (wrong_user, target, &probe.ours) {
+        (Some(wrong_user), _, _) => wrong_user.to_owned(),
         (None, Target::Other(_), Some(why)) => why.clone(),
         (None, _, _) if probe.missing_call().is_some() => {
             let call = probe.missing_call().unwrap_or_default();
@@ -143,11 +144,12 @@ pub fn not_applicable(
     Some(AttackVerdict::NotApplicable { why })
 }
 
-/// Decides if the control showed that the attack works without a sandbox.
+/// Decides whether the control proved that the attack works without a sandbox.
 pub fn shown(probe: &Attack, control: &Seen, outer: OuterFilter) -> ControlResult {
     let said = control.ran.said();
-    let held = is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);
-    if !control.hits.is_empty() || (!held && probe.breach.is_match(said)) {
+    let is_held_output =
+        is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);
+    if !control.hits.is_empty() || (!is_held_output && probe.breach.is_match(said)) {
         return ControlResult::Yes;
     }
     let is_refused = is_held(&probe.elsewhere, &control.ran);
@@ -164,8 +166,8 @@ pub fn shown(probe: &Attack, control: &Seen, outer: OuterFilter) -> ControlResul
     }
 }
 
-/// Returns the reason for running no control, if there is one. Under an outer filter one that is root's runs for others
-/// too: it shows whose answer a call gets.
+/// Returns the reason for running no control, if there is one. Under an outer filter a control
+/// meant for root runs for other users too: it shows which filter's answer a call gets.
 pub(crate) fn without_control(
     probe: &Attack,
     is_root: bool,
@@ -184,7 +186,8 @@ fn roots() -> ControlResult {
     ControlResult::NotHere("only root can do it without a sandbox".to_owned())
 }
 
-/// Returns what a control has shown. That one of root's failed as an ordinary user means nothing.
+/// Interprets the result of a control. A control meant for root proves nothing if it failed as an
+/// ordinary user.
 pub(crate) fn shown_to(is_root: bool, probe: &Attack, shown: ControlResult) -> ControlResult {
     match shown {
         ControlResult::NotHere(_) | ControlResult::Failed(_)
@@ -199,7 +202,7 @@ pub(crate) fn shown_to(is_root: bool, probe: &Attack, shown: ControlResult) -> C
     }
 }
 
-/// Returns the verdict on what was seen in the sandbox.
+/// Returns the verdict on the result in the sandbox.
 pub fn verdict(
     probe: &Attack,
     target: &Target,
@@ -209,14 +212,14 @@ pub fn verdict(
     if let [first, ..] = seen.hits.as_slice() {
         return AttackVerdict::Breach { seen: first.clone() };
     }
-    let elsewhere = match target {
+    let is_held_elsewhere = match target {
         Target::Own => is_answered_first(probe, &shown, seen),
         Target::Lower => {
             is_held(&probe.elsewhere, &seen.ran) || is_held(&probe.lower.held, &seen.ran)
         }
         Target::Other(_) => is_held(&probe.elsewhere, &seen.ran),
     };
-    if !is_held(&probe.held, &seen.ran) && !elsewhere {
+    if !is_held(&probe.held, &seen.ran) && !is_held_elsewhere {
         let story = seen.ran.story();
         return match probe.breach.is_match(seen.ran.said()) {
             true => AttackVerdict::Breach { seen: story },
@@ -235,8 +238,9 @@ pub fn verdict(
     }
 }
 
-/// Returns true if a filter around this process, a container engine's, gives the same answer without the sandbox: of two
-/// filters that refuse, the kernel takes that one's word, and nothing can be told about ours.
+/// Returns true if a filter around this process, such as a container engine's, gives the same
+/// answer without the sandbox. If two filters refuse a call, the kernel may use the outer one's
+/// errno, so that the result says nothing about ours.
 fn is_answered_first(probe: &Attack, shown: &ControlResult, seen: &Seen) -> bool {
     match shown {
         ControlResult::FilteredHere { said } => {

@@ -1,4 +1,4 @@
-//! Tests of [`super`]: what counts as held, as a breach, and as neither.
+//! Tests of [`super`]: results that count as held, as a breach, and as neither.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn other() -> Target {
 }
 
 #[test]
-fn what_was_hit_counts_before_what_was_said() {
+fn observed_effects_take_precedence_over_output() {
     let mut seen = seen("EPERM", 0);
     seen.hits.push("a process of the host was hurt".to_owned());
     let verdict = verdict(&probe(), &Target::Own, ControlResult::Yes, &seen);
@@ -72,20 +72,23 @@ fn what_was_hit_counts_before_what_was_said() {
 
 #[test]
 fn the_exact_answer_is_held_and_any_other_is_not() {
-    let of = |said: &str, code, target: &Target| {
+    let judge = |said: &str, code, target: &Target| {
         verdict(&probe(), target, ControlResult::Yes, &seen(said, code))
     };
     let held = AttackVerdict::Held { unshown: None };
-    assert_eq!(of("EPERM", 0, &Target::Own), held);
-    assert_eq!(of("whatever", 123, &Target::Own), held);
-    // Another sandbox may refuse in its own way; cofferdam may not.
-    assert_eq!(of("ENOSYS", 0, &other()), held);
+    assert_eq!(judge("EPERM", 0, &Target::Own), held);
+    assert_eq!(judge("whatever", 123, &Target::Own), held);
+    // Another sandbox may refuse in a different way; cofferdam may not.
+    assert_eq!(judge("ENOSYS", 0, &other()), held);
     assert_eq!(
-        of("ENOSYS", 0, &Target::Own),
+        judge("ENOSYS", 0, &Target::Own),
         AttackVerdict::Breach { seen: "`ENOSYS`, exit 0".to_owned() }
     );
-    assert_eq!(of("4", 0, &other()), AttackVerdict::Breach { seen: "`4`, exit 0".to_owned() });
-    assert_eq!(of("", 1, &Target::Own), AttackVerdict::NoVerdict { seen: "``, exit 1".to_owned() });
+    assert_eq!(judge("4", 0, &other()), AttackVerdict::Breach { seen: "`4`, exit 0".to_owned() });
+    assert_eq!(
+        judge("", 1, &Target::Own),
+        AttackVerdict::NoVerdict { seen: "``, exit 1".to_owned() }
+    );
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn a_control_that_fails_leaves_no_verdict() {
 }
 
 #[test]
-fn a_control_is_shown_by_what_was_said_or_hit_or_told_why_not() {
+fn a_control_succeeds_by_output_or_effect_or_gives_a_reason() {
     assert_eq!(shown(&probe(), &seen("7", 0), OuterFilter::None), ControlResult::Yes);
     let mut hit = seen("", 0);
     hit.hits.push("files of the host were changed".to_owned());
@@ -114,20 +117,24 @@ fn a_control_is_shown_by_what_was_said_or_hit_or_told_why_not() {
 fn an_answer_of_an_outer_filter_is_held_only_where_there_is_one() {
     let unshown = Some(Unshown { says: vec!["ENOSYS".to_owned()], why: "old".to_owned() });
     let probe = Attack { unshown, ..probe() };
-    let of = |outer, inside: &str| {
+    let judge = |outer, inside: &str| {
         let shown = shown(&probe, &seen("ENOSYS", 0), outer);
         verdict(&probe, &Target::Own, shown, &seen(inside, 0))
     };
     let breach = AttackVerdict::Breach { seen: "`ENOSYS`, exit 0".to_owned() };
-    assert_eq!(of(OuterFilter::None, "ENOSYS"), breach, "the kernel lacks it, and ours let it by");
+    assert_eq!(
+        judge(OuterFilter::None, "ENOSYS"),
+        breach,
+        "the kernel lacks the call, and our filter allowed it"
+    );
     let why = "a filter around this process refuses it to everybody here: ENOSYS".to_owned();
-    assert_eq!(of(OuterFilter::Some, "ENOSYS"), AttackVerdict::Held { unshown: Some(why) });
+    assert_eq!(judge(OuterFilter::Some, "ENOSYS"), AttackVerdict::Held { unshown: Some(why) });
     let breach = AttackVerdict::Breach { seen: "`7`, exit 0".to_owned() };
-    assert_eq!(of(OuterFilter::Some, "7"), breach);
+    assert_eq!(judge(OuterFilter::Some, "7"), breach);
 }
 
 #[test]
-fn under_an_outer_filter_a_control_of_roots_runs_for_others_to_tell_whose_answer_it_is() {
+fn under_an_outer_filter_a_control_for_root_runs_for_other_users_too() {
     let root_only = Attack { control: ControlMode::Root, ..probe() };
     assert_eq!(without_control(&root_only, false, OuterFilter::Some), None);
     let filtered = ControlResult::FilteredHere { said: "ENOSYS".to_owned() };
@@ -141,56 +148,56 @@ fn under_an_outer_filter_a_control_of_roots_runs_for_others_to_tell_whose_answer
 }
 
 #[test]
-fn what_does_not_apply_is_neither_held_nor_a_breach() {
+fn an_attack_that_does_not_apply_is_neither_held_nor_a_breach() {
     let ours = Attack { ours: Some("an option of ours".to_owned()), ..probe() };
-    let own = Isolation::Own;
-    assert_eq!(not_applicable(&ours, &Target::Own, own, true), None);
+    let separate = Isolation::Own;
+    assert_eq!(not_applicable(&ours, &Target::Own, separate, true), None);
     let why = "an option of ours".to_owned();
     assert_eq!(
-        not_applicable(&ours, &other(), own, true),
+        not_applicable(&ours, &other(), separate, true),
         Some(AttackVerdict::NotApplicable { why })
     );
     let roots = Attack { whom: Whom::Root, ..probe() };
     let why = "for root only".to_owned();
-    let verdict = not_applicable(&roots, &Target::Own, own, false);
+    let verdict = not_applicable(&roots, &Target::Own, separate, false);
     assert_eq!(verdict, Some(AttackVerdict::NotApplicable { why }));
 }
 
 #[test]
-fn what_would_harm_the_host_is_not_run_where_its_namespaces_are_shared() {
+fn a_harmful_attack_is_not_run_in_shared_namespaces() {
     let harmful = Attack { harm: Harm::WhereShared, ..probe() };
-    let of = |isolation| not_applicable(&harmful, &other(), isolation, true);
-    assert_eq!(of(Isolation::Own), None);
-    assert!(matches!(of(Isolation::Shared), Some(AttackVerdict::NotApplicable { .. })));
+    let verdict_with = |isolation| not_applicable(&harmful, &other(), isolation, true);
+    assert_eq!(verdict_with(Isolation::Own), None);
+    assert!(matches!(verdict_with(Isolation::Shared), Some(AttackVerdict::NotApplicable { .. })));
     assert_eq!(not_applicable(&probe(), &other(), Isolation::Shared, true), None);
 }
 
 #[test]
-fn a_known_breach_is_told_as_such_only_where_it_is_to_be_expected() {
+fn a_breach_counts_as_known_only_where_it_is_expected() {
     let breach = || AttackVerdict::Breach { seen: "4".to_owned() };
-    let told = |target: &Target, memory| known(&probe(), target, memory, breach());
+    let judge = |target: &Target, memory| known(&probe(), target, memory, breach());
     let why = "no control group".to_owned();
     let expected = AttackVerdict::Known { seen: "4".to_owned(), why };
-    assert_eq!(told(&Target::Own, Memory::BestEffort), expected);
-    assert_eq!(told(&Target::Own, Memory::ControlGroup), breach());
-    assert_eq!(told(&other(), Memory::BestEffort), breach());
+    assert_eq!(judge(&Target::Own, Memory::BestEffort), expected);
+    assert_eq!(judge(&Target::Own, Memory::ControlGroup), breach());
+    assert_eq!(judge(&other(), Memory::BestEffort), breach());
     let held = AttackVerdict::Held { unshown: None };
     assert_eq!(known(&probe(), &Target::Own, Memory::BestEffort, held.clone()), held);
 }
 
 #[test]
 fn a_call_of_another_architecture_alone_is_not_applicable() {
-    let of = |run: &str| {
+    let judge = |run: &str| {
         let probe = Attack { run: run.to_owned(), ..probe() };
         not_applicable(&probe, &Target::Own, Isolation::Own, true)
     };
     let other = if cfg!(target_arch = "x86_64") { "fstatat" } else { "uselib" };
     let why = format!("processors of this kind have no call `{other}`");
     assert_eq!(
-        of(&format!("{{probe}} call @{other} 1")),
+        judge(&format!("{{probe}} call @{other} 1")),
         Some(AttackVerdict::NotApplicable { why })
     );
-    assert_eq!(of("{probe} call @openat 1"), None);
-    // A mistake of ours: the helper makes no attempt, and that is no verdict.
-    assert_eq!(of("{probe} call @opennat 1"), None);
+    assert_eq!(judge("{probe} call @openat 1"), None);
+    // A typing error in the corpus: the helper makes no attempt, and there is no verdict.
+    assert_eq!(judge("{probe} call @opennat 1"), None);
 }

@@ -1,8 +1,10 @@
-//! A network for attacks on cells with egress: servers in a network namespace, and another from which they are reached.
+//! A network for attacks on cells with egress: servers in one network namespace, and a second one
+//! from which they are reached.
 //!
-//! The process that runs a command here enters namespaces of its own first, with the rights of an ordinary user, so nothing
-//! of it touches the machine's network. The cell's gateway stands in the near namespace, as on a host; the servers in the far
-//! one write down who came and what they read, which is what counts for a verdict.
+//! The process that runs a command here first enters separate namespaces, with the rights of an
+//! ordinary user, so that the machine's network is not affected. The cell's gateway runs in the
+//! near namespace, as on a host. The servers in the far one record their visitors and the data they
+//! read, which decide the verdict.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -27,11 +29,11 @@ use nix::unistd::pipe2;
 use sys::mount::{attach, attribute, new_filesystem, pivot_here};
 use sys::rtnetlink::{self, RouteRequests, attribute, link};
 
-/// Index of the only link in each of the two namespaces: that of loopback is 1.
+/// Index of the only link in each of the two namespaces; loopback has 1.
 const LINK: u32 = 2;
 const INET: u8 = 2;
 const UP: u32 = 1;
-/// Addresses of the near namespace, which are the host's own for the gateway there.
+/// Addresses of the near namespace, which are the host's from the gateway's point of view.
 const NEAR: [(Ipv4Addr, u8); 3] = [
     (Ipv4Addr::new(203, 0, 113, 1), 24),
     (Ipv4Addr::new(10, 77, 0, 1), 24),
@@ -39,9 +41,9 @@ const NEAR: [(Ipv4Addr, u8); 3] = [
 ];
 /// A server that rules name.
 const WEB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
-/// A host of an operator's own network.
+/// A host in a private network of an operator.
 const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 20);
-/// The service that tells machines in a cloud who they are.
+/// The metadata service of cloud machines.
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 const RESOLVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 53);
 /// Addresses of the far namespace; 203.0.113.20 is a server that no rule names.
@@ -52,41 +54,40 @@ const FAR: [(Ipv4Addr, u8); 5] = [
     (PRIVATE, 24),
     (METADATA, 16),
 ];
-/// Ports of TCP on which each far address answers, and of UDP.
+/// TCP and UDP ports on which each far address answers.
 const PORTS: [u16; 5] = [25, 53, 80, 81, 443];
 const DATAGRAM_PORTS: [u16; 2] = [53, 80];
-/// Port on which nobody answers.
+/// A port on which no server listens.
 const CLOSED_PORT: u16 = 9;
-/// Port on which the near namespace answers.
+/// A port on which the near namespace answers.
 const OWN_PORT: u16 = 8_080;
-/// Bytes of a connection that are looked at.
-const LOOKED_AT: usize = 4_096;
-/// Last line of a record: all that anybody sent stands before it.
+/// Maximum bytes of a connection that are read.
+const MAX_READ: usize = 4_096;
+/// Last line of a record; every visit is recorded before it.
 pub(crate) const WHOLE: &str = "whole";
 /// First byte of TLS (RFC 8446, 5.1: a handshake).
 const HANDSHAKE: u8 = 0x16;
 
-/// The record of who came and what was read: a line each.
+/// The record of visitors and of the data they sent, one line each.
 #[derive(Debug, Clone)]
 struct Visits(Arc<Mutex<File>>);
 
 impl Visits {
-    fn note(&self, line: &str) {
+    fn record(&self, line: &str) {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A line that is lost is an attack that is not seen: it ends the lab, which is no verdict.
+        // A lost line could hide a successful attack: end the lab, so that there is no verdict.
         if writeln!(file, "{line}").is_err() {
             lost();
         }
     }
 }
 
-/// Runs a command in the near namespace, and records in a file who came to the servers. Returns the command's exit code
-/// once all processes that it made have ended and the servers have read what they sent; the record then ends with the
-/// line `whole`.
-/// Needs a caller with one thread.
+/// Runs a command in the near namespace, and records the visitors of the servers in a file. Returns
+/// the command's exit code once all its processes have ended and the servers have read everything
+/// that they sent; the record then ends with the line `whole`. Requires a single-threaded caller.
 ///
 /// # Errors
-/// A namespace, link or server that cannot be made: the kernel may have no veth.
+/// A namespace, link or server cannot be made, for example because the kernel has no veth.
 pub fn run(record: &Path, words: &[String]) -> io::Result<i32> {
     let (program, rest) =
         words.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -102,6 +103,7 @@ pub fn run(record: &Path, words: &[String]) -> io::Result<i32> {
         Servers { over: Arc::clone(&here.over), visits: visits.clone(), threads: Vec::new() };
     thread::spawn(move || {
         let outcome = far_side(&made, &far, &mut there).map(|()| there.threads);
+        // Fails if the near side has given up already.
         ready.send(outcome).unwrap_or_default();
     });
     let gone = |_| io::Error::other("the servers have ended");
@@ -113,35 +115,36 @@ pub fn run(record: &Path, words: &[String]) -> io::Result<i32> {
     if !nix::unistd::geteuid().is_root() {
         command.env("COFFERDAM_CONFIG", CONFIG);
     }
-    // What the command leaves, a gateway that is ending among it, comes to this process, which waits for it.
+    // Orphans of the command, such as a gateway that is ending, become children of this process,
+    // which waits for them.
     set_child_subreaper(true)?;
-    pass_by()?;
+    flush_links()?;
     let status = command.args(rest).status()?;
     await_all()?;
-    pass_by()?;
+    flush_links()?;
     drop(closing);
     for thread in here.threads.into_iter().chain(far_threads) {
         thread.join().map_err(|_| io::Error::other("a server has panicked"))?;
     }
-    visits.note(WHOLE);
+    visits.record(WHOLE);
     use std::os::unix::process::ExitStatusExt;
     Ok(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1))
 }
 
-/// Goes the way to each address of the far side and back, without a visit. After it no datagram waits for the answer of
-/// ARP, and what was sent before has come.
-fn pass_by() -> io::Result<()> {
+/// Sends a packet to each address of the far side and waits for the answer. Afterwards no datagram
+/// waits for ARP, and everything sent before has arrived.
+fn flush_links() -> io::Result<()> {
     for (address, _) in FAR {
         match TcpStream::connect((address, CLOSED_PORT)) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            Ok(_) => return Err(io::Error::other("somebody answers on a closed port")),
+            Ok(_) => return Err(io::Error::other("a server answers on a closed port")),
             Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-/// Waits for every process below this one: then nobody is left who could send anything.
+/// Waits until every child process has ended, so that no process is left that could send data.
 fn await_all() -> io::Result<()> {
     loop {
         match wait() {
@@ -153,10 +156,10 @@ fn await_all() -> io::Result<()> {
 }
 
 const NEAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-/// An empty configuration, where an ordinary user runs this.
+/// An empty configuration, for runs by an ordinary user.
 const CONFIG: &str = "/cofferdam-lab";
 
-/// Enters the near namespace, with a resolver that is the lab's.
+/// Enters the near namespace, with the lab's resolver.
 fn enter() -> io::Result<()> {
     let user = nix::unistd::geteuid();
     let group = nix::unistd::getegid();
@@ -172,27 +175,27 @@ fn enter() -> io::Result<()> {
     }
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
     if !user.is_root() {
-        own_root()?;
+        make_root()?;
     }
     let mut resolver = tempfile::NamedTempFile::new()?;
     writeln!(resolver, "nameserver {RESOLVER}")?;
-    let place = std::fs::canonicalize("/etc/resolv.conf")?;
-    mount(Some(resolver.path()), &place, NONE, MsFlags::MS_BIND, NONE)?;
+    let target = std::fs::canonicalize("/etc/resolv.conf")?;
+    mount(Some(resolver.path()), &target, NONE, MsFlags::MS_BIND, NONE)?;
     sys::net::loopback_up()?;
     Ok(())
 }
 
 const NONE: Option<&str> = None;
 
-/// Makes a root that shows the same directories, and is this user's: that of the host has no owner in this namespace, and
-/// a configuration below it could be anybody's.
-fn own_root() -> io::Result<()> {
+/// Makes a root with the same directories that this user owns: the owner of the host's root is not
+/// mapped in this namespace, and a configuration below it could belong to any user.
+fn make_root() -> io::Result<()> {
     let root = new_filesystem(c"tmpfs", attribute::NOSUID | attribute::NODEV)?;
-    let place = tempfile::tempdir()?;
-    let target = CString::new(place.path().as_os_str().as_bytes())?;
+    let mount_point = tempfile::tempdir()?;
+    let target = CString::new(mount_point.path().as_os_str().as_bytes())?;
     attach(root.as_fd(), &target)?;
-    // Not among what is bound below it.
-    mount(NONE, place.path(), NONE, MsFlags::MS_UNBINDABLE, NONE)?;
+    // Excluded from the bind mounts below it.
+    mount(NONE, mount_point.path(), NONE, MsFlags::MS_UNBINDABLE, NONE)?;
     nix::unistd::fchdir(&root)?;
     for entry in std::fs::read_dir("/")? {
         let entry = entry?;
@@ -214,7 +217,7 @@ fn own_root() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a link between this namespace and another, and this end's addresses.
+/// Makes a link between this namespace and another one, and adds the addresses of this end.
 fn join(other: &File) -> io::Result<()> {
     const LINK_INFO: u16 = 18;
     const INFO_KIND: u16 = 1;
@@ -236,11 +239,11 @@ fn join(other: &File) -> io::Result<()> {
     let mut requests = RouteRequests::default();
     requests.new_link(&body);
     requests.send(&rtnetlink::open()?)?;
-    addressed(&NEAR)
+    add_addresses(&NEAR)
 }
 
-/// Brings the link of this namespace up, with addresses.
-fn addressed(addresses: &[(Ipv4Addr, u8)]) -> io::Result<()> {
+/// Brings up the link of this namespace and adds addresses.
+fn add_addresses(addresses: &[(Ipv4Addr, u8)]) -> io::Result<()> {
     let mut requests = RouteRequests::default();
     requests.set_link(&link(LINK, UP, UP));
     for (address, bits) in addresses {
@@ -250,7 +253,7 @@ fn addressed(addresses: &[(Ipv4Addr, u8)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Enters the far namespace and starts the servers in it. The threads that it starts stay there.
+/// Enters the far namespace and starts the servers in it. Their threads stay there.
 fn far_side(
     made: &mpsc::Sender<io::Result<File>>,
     linked: &mpsc::Receiver<()>,
@@ -261,7 +264,7 @@ fn far_side(
     made.send(namespace).map_err(|_| io::ErrorKind::BrokenPipe)?;
     linked.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
     sys::net::loopback_up()?;
-    addressed(&FAR)?;
+    add_addresses(&FAR)?;
     for port in PORTS {
         servers.answer_streams(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?)?;
     }
@@ -273,16 +276,17 @@ fn far_side(
     Ok(())
 }
 
-/// The servers of a namespace, a thread each.
+/// The servers of a namespace, one thread each.
 struct Servers {
     visits: Visits,
-    /// End of a pipe that hangs up once nobody is left who could send anything. The servers then take what has come, and end.
+    /// A pipe that hangs up once no process is left that could send data. The servers then read the
+    /// remaining data and exit.
     over: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Servers {
-    /// Answers each connection with a word, as HTTP/1 would.
+    /// Answers each connection with a short text, like HTTP/1.
     fn answer_streams(&mut self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let visits = self.visits.clone();
@@ -292,7 +296,7 @@ impl Servers {
             let mut is_over = false;
             while !is_over {
                 is_over = wait_for(listener.as_fd(), &over);
-                while let Some((stream, _)) = came(listener.accept()) {
+                while let Some((stream, _)) = received(listener.accept()) {
                     let visits = visits.clone();
                     connections.push(thread::spawn(move || answer_stream(stream, &visits)));
                 }
@@ -304,27 +308,27 @@ impl Servers {
         Ok(())
     }
 
-    /// Answers questions for addresses.
+    /// Answers DNS questions for addresses.
     fn answer_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
-        let own = socket.local_addr()?;
+        let local = socket.local_addr()?;
         let visits = self.visits.clone();
         let over = Arc::clone(&self.over);
         self.threads.push(thread::spawn(move || {
-            let asked = AtomicUsize::new(0);
-            let mut buffer = [0; LOOKED_AT];
+            let questions = AtomicUsize::new(0);
+            let mut buffer = [0; MAX_READ];
             let mut is_over = false;
             while !is_over {
                 is_over = wait_for(socket.as_fd(), &over);
-                while let Some((length, from)) = came(socket.recv_from(&mut buffer)) {
+                while let Some((length, from)) = received(socket.recv_from(&mut buffer)) {
                     let question = buffer.get(..length).unwrap_or_default();
-                    match question_name(question).filter(|_| own.ip() == RESOLVER) {
+                    match question_name(question).filter(|_| local.ip() == RESOLVER) {
                         Some(name) => {
-                            visits.note(&format!("dns {name}"));
-                            let address = address_of(&name, &asked);
+                            visits.record(&format!("dns {name}"));
+                            let address = address_of(&name, &questions);
                             answer_question(&socket, from, question, address);
                         }
-                        None => visits.note(&format!("udp {own}")),
+                        None => visits.record(&format!("udp {local}")),
                     }
                 }
             }
@@ -333,12 +337,12 @@ impl Servers {
     }
 }
 
-/// Ends the lab: a visit that is lost is an attack that is not seen.
+/// Ends the lab, because a lost visit could hide a successful attack.
 fn lost() -> ! {
     std::process::exit(1);
 }
 
-/// Waits until something may have come, or nothing more will. Returns true in the second case.
+/// Waits until data arrive or no more can come. Returns true in the second case.
 fn wait_for(socket: BorrowedFd<'_>, over: &OwnedFd) -> bool {
     let fds = [socket, over.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     let mut fds = fds;
@@ -350,25 +354,25 @@ fn wait_for(socket: BorrowedFd<'_>, over: &OwnedFd) -> bool {
     over.any().unwrap_or(false)
 }
 
-/// Returns what has come, if anything has.
-fn came<T>(result: io::Result<T>) -> Option<T> {
+/// Returns the result of a non-blocking call; `None` if it would block.
+fn received<T>(result: io::Result<T>) -> Option<T> {
     match result {
-        Ok(came) => Some(came),
+        Ok(value) => Some(value),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         Err(_) => lost(),
     }
 }
 
-/// Answers a connection once it has a request or TLS, and reads it to its end.
+/// Answers a connection once it has sent a request or TLS, and reads it to its end.
 fn answer_stream(mut stream: TcpStream, visits: &Visits) {
-    let Ok(own) = stream.local_addr() else { lost() };
-    visits.note(&format!("tcp {own}"));
+    let Ok(local) = stream.local_addr() else { lost() };
+    visits.record(&format!("tcp {local}"));
     let mut seen = Vec::new();
     let mut part = [0; 1_024];
     let mut answered = false;
     while let Ok(length @ 1..) = stream.read(&mut part) {
         let part = part.get(..length).unwrap_or_default();
-        visits.note(&format!("data {own} {}", printable(part)));
+        visits.record(&format!("data {local} {}", printable(part)));
         seen.extend_from_slice(part);
         let is_request = seen.windows(4).any(|four| four == b"\r\n\r\n");
         if !answered && (is_request || seen.first() == Some(&HANDSHAKE)) {
@@ -377,38 +381,38 @@ fn answer_stream(mut stream: TcpStream, visits: &Visits) {
                 true => b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n",
                 false => b"hello\n",
             };
-            // Whoever asked may be gone.
+            // Fails if the client has disconnected.
             stream.write_all(answer).unwrap_or_default();
         }
-        if seen.len() > LOOKED_AT {
+        if seen.len() > MAX_READ {
             return;
         }
     }
 }
 
-/// Writes what may be text on one line.
+/// Replaces everything except visible ASCII by blanks, so that the text fits on one line.
 fn printable(bytes: &[u8]) -> String {
     let shown = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { ' ' };
     bytes.iter().map(shown).collect()
 }
 
-/// Returns the address of a name. That of `turn.lab` is another at its second question, which is an attack: a name that is
-/// bound anew.
-fn address_of(name: &str, asked: &AtomicUsize) -> Option<Ipv4Addr> {
+/// Returns the address of a name. `turn.lab` gets another address at its second question, which is
+/// a DNS rebinding attack.
+fn address_of(name: &str, questions: &AtomicUsize) -> Option<Ipv4Addr> {
     match name {
         "web.lab" => Some(WEB),
         "other.lab" => Some(Ipv4Addr::new(203, 0, 113, 20)),
         "tenant.wild.lab" => Some(PRIVATE),
         "meta.lab" => Some(METADATA),
         "own.lab" => Some(NEAR_ADDRESS),
-        "turn.lab" if asked.fetch_add(1, Ordering::Relaxed) == 0 => Some(WEB),
+        "turn.lab" if questions.fetch_add(1, Ordering::Relaxed) == 0 => Some(WEB),
         "turn.lab" => Some(METADATA),
         _ => None,
     }
 }
 
-/// Returns the name in the first question of a message (RFC 1035, 4.1), if it asks for an IPv4 address; of any other type
-/// the name with the type.
+/// Returns the name in the first question of a message (RFC 1035, 4.1); with the type, unless it
+/// asks for an IPv4 address.
 fn question_name(message: &[u8]) -> Option<String> {
     let mut rest = message.get(12..)?;
     let mut labels = Vec::new();
@@ -426,24 +430,25 @@ fn question_name(message: &[u8]) -> Option<String> {
     Some(if kind == 1 { name } else { format!("{name} type {kind}") })
 }
 
-/// Answers a question with an address that may not be kept, or with none.
+/// Answers a question, if possible with an address that must not be cached.
 fn answer_question(socket: &UdpSocket, to: SocketAddr, question: &[u8], address: Option<Ipv4Addr>) {
     let Some(end) = question.get(12..).and_then(|rest| rest.iter().position(|byte| *byte == 0))
     else {
         return;
     };
-    // The head, the name, its type and class; of other questions nothing.
-    let Some(asked) = question.get(..12 + end + 5) else { return };
-    let mut answer = asked.to_vec();
+    // The header, the name, its type and class; other questions are dropped.
+    let Some(question_part) = question.get(..12 + end + 5) else { return };
+    let mut answer = question_part.to_vec();
     let counts = [0x81, 0x80, 0, 1, 0, u8::from(address.is_some()), 0, 0, 0, 0];
     for (to, from) in answer.iter_mut().skip(2).zip(counts) {
         *to = from;
     }
     if let Some(address) = address {
-        // The name of the question again, an address of the Internet, for no time, in four bytes.
+        // A pointer to the question's name, type A, class IN, TTL 0, four bytes.
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
         answer.extend(address.octets());
     }
+    // A lost answer looks like a timeout to the client, which may ask again.
     socket.send_to(&answer, to).map(drop).unwrap_or_default();
 }
 
@@ -452,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_read_and_a_name_is_bound_anew() {
+    fn a_question_is_parsed_and_a_name_is_rebound() {
         let mut message = vec![0; 12];
         message.extend(b"\x03WEB\x03lab\x00\x00\x01\x00\x01");
         assert_eq!(question_name(&message).as_deref(), Some("web.lab"));
@@ -462,8 +467,8 @@ mod tests {
         }
         assert_eq!(question_name(&message).as_deref(), Some("web.lab type 65"));
         assert_eq!(question_name(message.get(..15).expect("a head")), None);
-        let asked = AtomicUsize::new(0);
-        let twice = [address_of("turn.lab", &asked), address_of("turn.lab", &asked)];
+        let questions = AtomicUsize::new(0);
+        let twice = [address_of("turn.lab", &questions), address_of("turn.lab", &questions)];
         assert_eq!(twice, [Some(WEB), Some(METADATA)]);
     }
 }

@@ -1,4 +1,4 @@
-//! How an attack is started, without a sandbox and within one, and how its end is seen.
+//! Starts an attack, with and without a sandbox, and observes its end.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,40 +18,40 @@ use model::receipt::Tier;
 
 /// Path of the helper in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
-/// Directory of the private directories of cells in the lower tier.
+/// Directory for the private directories of cells in the lower tier.
 pub const PRIVATE: &str = "private";
-/// How long what removes them may take after the last attack.
-const SWEEPING: Duration = Duration::from_secs(60);
-/// Time of a trivial run within which a machine is fast: the time that attacks have is for such a machine.
-const FAST: Duration = Duration::from_millis(250);
-/// Most times that this time is lengthened.
-const SLOWEST: u32 = 10;
-/// How much of the output is looked at.
-const KEPT: u64 = 64 * 1024;
+/// Maximum time to remove these after the last attack.
+const MAX_SWEEP_TIME: Duration = Duration::from_secs(60);
+/// Duration of a trivial run on a fast machine, for which the time limits of attacks are meant.
+const FAST_RUN: Duration = Duration::from_millis(250);
+/// Maximum factor by which the time limits are extended.
+const MAX_PACE: u32 = 10;
+/// Maximum bytes of the output that are read.
+const MAX_OUTPUT: u64 = 64 * 1024;
 
-/// How a run ended and what it said.
+/// End and output of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     pub stdout: String,
     pub stderr: String,
-    /// The exit code; none where a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     pub took: Duration,
-    /// Of both streams.
+    /// Bytes of both streams.
     pub bytes: u64,
     pub end: RunEnd,
-    /// The process group it was started in.
+    /// The process group that it was started in.
     pub group: i32,
 }
 
-/// By whom a run was ended.
+/// Reason for the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunEnd {
-    /// By itself.
+    /// The program itself.
     Own,
-    /// By us, as the attack wanted it.
+    /// A kill that the attack requested.
     Wanted,
-    /// By us, as it did not end.
+    /// A kill because it did not end in time.
     Overdue,
 }
 
@@ -66,34 +66,34 @@ impl Ran {
             |text: &str| text.trim().chars().take(200).collect::<String>().replace('\n', " | ");
         let code = self.code.map_or("a signal".to_owned(), |code| format!("exit {code}"));
         match short(&self.stderr) {
-            none if none.is_empty() => format!("`{}`, {code}", short(&self.stdout)),
+            empty if empty.is_empty() => format!("`{}`, {code}", short(&self.stdout)),
             errors => format!("`{}`, {code}, `{errors}`", short(&self.stdout)),
         }
     }
 }
 
-/// Everything that runs share.
+/// Everything that the runs share.
 #[derive(Debug, Clone)]
 pub struct Bench {
     pub target: Target,
-    /// This program.
+    /// Path of this program.
     pub program: PathBuf,
-    /// Directory in which all targets are put up.
+    /// Directory that contains all targets.
     pub directory: PathBuf,
-    /// An empty directory: cells are those of the shipped profiles, whatever is configured here.
+    /// An empty directory: cells use the shipped profiles, whatever is configured on this machine.
     pub config: PathBuf,
     /// The helper on the host.
     pub helper: PathBuf,
-    /// Of cells.
+    /// Mechanism that limits the memory of cells.
     pub memory: Memory,
     pub isolation: Isolation,
-    /// Around this process: an engine's.
+    /// Filter around this process, such as an engine's.
     pub outer: OuterFilter,
-    /// Why the network of attacks on egress cannot be made here, if so.
+    /// Why the lab cannot be used here, if so.
     pub no_lab: Option<String>,
-    /// Times that a run may be longer than on a fast machine: an emulated one is slow.
+    /// Factor by which time limits are extended: an emulated machine is slow.
     pub pace: u32,
-    /// Set by whoever wants it to end: what runs is ended, nothing more is begun.
+    /// Set to stop: running attacks are ended, and no more are started.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -102,37 +102,38 @@ impl Bench {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits until the private directories of cells are gone, which outlive their calls for a moment.
+    /// Waits until the private directories of cells are removed, which outlive their calls for a
+    /// moment.
     pub fn await_sweepers(&self) {
-        let until = Instant::now() + SWEEPING;
-        let some = || {
+        let until = Instant::now() + MAX_SWEEP_TIME;
+        let remain = || {
             let left = std::fs::read_dir(self.directory.join(PRIVATE));
             left.is_ok_and(|mut left| left.next().is_some())
         };
-        while some() && Instant::now() < until && !self.is_stopped() {
+        while remain() && Instant::now() < until && !self.is_stopped() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Runs a line of an attack within the sandbox.
+    /// Runs a line of an attack inside the sandbox.
     ///
     /// # Errors
-    /// The program could not be started or looked at.
+    /// The program cannot be started or observed.
     pub fn inside(&self, probe: &Attack, line: &str, stage: &Stage) -> std::io::Result<Ran> {
-        let place = self.place(stage);
-        let line = stage.filled(&place.entered(line), &place);
+        let location = self.location(stage);
+        let line = stage.fill(&location.entered(line), &location);
         let mut words = match &self.target {
-            Target::Own | Target::Lower => self.own(probe, stage),
+            Target::Own | Target::Lower => self.command_line(probe, stage),
             Target::Other(prefix) => {
-                prefix.iter().map(|word| stage.filled(word, &self.outside(stage))).collect()
+                prefix.iter().map(|word| stage.fill(word, &self.outside(stage))).collect()
             }
         };
         words.extend(["bash".to_owned(), "-c".to_owned(), line]);
-        self.run(probe, &self.in_network(probe, words, stage), stage)
+        self.run(probe, &self.with_network(probe, words, stage), stage)
     }
 
-    /// Returns the command as it runs in the network that the attack wants.
-    fn in_network(&self, probe: &Attack, words: Vec<String>, stage: &Stage) -> Vec<String> {
+    /// Returns the command with which the words run in the network that the attack requires.
+    fn with_network(&self, probe: &Attack, words: Vec<String>, stage: &Stage) -> Vec<String> {
         match probe.network {
             Network::Host => words,
             Network::Lab => self.in_lab(stage.record(), words),
@@ -146,26 +147,26 @@ impl Bench {
         std::iter::once(text(&self.program)).chain(fixed).chain(words).collect()
     }
 
-    /// Tries the network of attacks on egress. Returns the reason where it cannot be made.
+    /// Tries out the lab. Returns the reason if it cannot be used.
     ///
     /// # Errors
-    /// The program could not be started.
+    /// The program cannot be started.
     pub fn lab_trial(&self) -> std::io::Result<Option<String>> {
         let record = self.directory.join("lab");
         let words = self.in_lab(&record, vec!["true".to_owned()]);
         let Some((program, rest)) = words.split_first() else { return Ok(None) };
         let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
-        let why = String::from_utf8_lossy(&output.stderr);
-        Ok((!output.status.success()).then(|| why.trim().to_owned()))
+        let reason = String::from_utf8_lossy(&output.stderr);
+        Ok((!output.status.success()).then(|| reason.trim().to_owned()))
     }
 
     /// Runs the control: the same attack without the sandbox.
     ///
     /// # Errors
-    /// The program could not be started or looked at.
+    /// The program cannot be started or observed.
     pub fn without(&self, probe: &Attack, line: &str, stage: &Stage) -> std::io::Result<Ran> {
-        let line = stage.filled(line, &self.outside(stage));
-        let around: &[&str] = match probe.control {
+        let line = stage.fill(line, &self.outside(stage));
+        let prefix: &[&str] = match probe.control {
             ControlMode::Namespaces => &[
                 "unshare",
                 "--user",
@@ -182,20 +183,20 @@ impl Bench {
             ],
             ControlMode::Outside | ControlMode::Root | ControlMode::None => &[],
         };
-        let words = around.iter().copied().chain(["bash", "-c", &line]);
+        let words = prefix.iter().copied().chain(["bash", "-c", &line]);
         let words: Vec<String> = words.map(str::to_owned).collect();
-        self.run(probe, &self.in_network(probe, words, stage), stage)
+        self.run(probe, &self.with_network(probe, words, stage), stage)
     }
 
-    /// Returns a command that runs the helper in the sandbox and must answer `EBADF`.
+    /// Returns a command that runs the helper in the sandbox; it must print `EBADF`.
     pub fn trial(&self) -> Vec<String> {
         let number = calls::number("close").map(|number| number.to_string());
         let number = number.unwrap_or_default();
-        let place = self.helper_inside();
-        self.prefixed([place, "call".to_owned(), number, "-1".to_owned()])
+        let helper = self.helper_inside();
+        self.prefixed([helper, "call".to_owned(), number, "-1".to_owned()])
     }
 
-    /// Returns a command of no attack, with what goes before it.
+    /// Returns a command that is not an attack, with the sandbox's words before it.
     fn prefixed<const N: usize>(&self, words: [String; N]) -> Vec<String> {
         let helper = self.helper.display().to_string();
         let mut all = match &self.target {
@@ -212,11 +213,11 @@ impl Bench {
         all
     }
 
-    /// Compares the sandbox's mount and pid namespaces with the host's, by their inode numbers, which are
-    /// the same for every reader.
+    /// Compares the sandbox's mount and pid namespaces with the host's by their inode numbers,
+    /// which all readers see alike.
     ///
     /// # Errors
-    /// The program could not be started or looked at.
+    /// The program cannot be started or observed.
     pub fn seen_isolation(&self) -> std::io::Result<Isolation> {
         const LINE: &str = "stat -Lc %i /proc/self/ns/mnt /proc/self/ns/pid";
         let words = self.prefixed(["bash", "-c", LINE].map(str::to_owned));
@@ -235,25 +236,25 @@ impl Bench {
         })
     }
 
-    /// Measures how slow this machine is, by a run that does nothing.
+    /// Measures how slow this machine is by a trivial run.
     ///
     /// # Errors
-    /// The program could not be started.
+    /// The program cannot be started.
     pub fn measured_pace(&self) -> std::io::Result<u32> {
         let words = self.prefixed(["true"].map(str::to_owned));
         let Some((program, rest)) = words.split_first() else { return Ok(1) };
         let began = Instant::now();
         Command::new(program).args(rest).stdin(Stdio::null()).output()?;
-        let times = began.elapsed().as_millis().div_ceil(FAST.as_millis());
-        Ok(u32::try_from(times).unwrap_or(SLOWEST).clamp(1, SLOWEST))
+        let times = began.elapsed().as_millis().div_ceil(FAST_RUN.as_millis());
+        Ok(u32::try_from(times).unwrap_or(MAX_PACE).clamp(1, MAX_PACE))
     }
 
-    /// Returns the mechanism that bounds the memory of a cell here, from the receipt of one.
+    /// Reads the mechanism that limits the memory of a cell here from a receipt.
     ///
     /// # Errors
-    /// The program could not be started.
-    pub fn held_memory(&self) -> std::io::Result<Memory> {
-        // No control group is used in the lower tier.
+    /// The program cannot be started.
+    pub fn memory_mechanism(&self) -> std::io::Result<Memory> {
+        // The lower tier uses no control group.
         if self.target != Target::Own {
             return Ok(Memory::BestEffort);
         }
@@ -262,12 +263,13 @@ impl Bench {
         output.arg("--config").arg(&self.config).args(arguments);
         let output = output.stdin(Stdio::null()).output()?;
         let output: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-        let held = output.pointer("/receipt/configured/memory").and_then(serde_json::Value::as_str);
-        let is_held = held.is_some_and(|held| held.starts_with("cgroup"));
+        let mechanism =
+            output.pointer("/receipt/configured/memory").and_then(serde_json::Value::as_str);
+        let is_held = mechanism.is_some_and(|mechanism| mechanism.starts_with("cgroup"));
         Ok(if is_held { Memory::ControlGroup } else { Memory::BestEffort })
     }
 
-    /// Returns `cofferdam run` as a command, with the helper in its place.
+    /// Returns the command `cofferdam run` with the helper granted.
     fn granted(&self, config: Option<&Path>) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
         let config = config.into_iter().flat_map(|path| ["--config".to_owned(), text(path)]);
@@ -281,21 +283,21 @@ impl Bench {
         std::iter::once(text(&self.program)).chain(config).chain(fixed).collect()
     }
 
-    fn own(&self, probe: &Attack, stage: &Stage) -> Vec<String> {
+    fn command_line(&self, probe: &Attack, stage: &Stage) -> Vec<String> {
         let mut words = match probe.network {
             Network::Host => self.granted(Some(stage.config().unwrap_or(&self.config))),
-            // By the environment: in the lab of an ordinary user there is another.
+            // Set by the environment: the lab of an ordinary user has another one.
             Network::Lab => self.granted(None),
         };
-        words.extend(probe.options.iter().map(|word| stage.filled(word, &self.outside(stage))));
+        words.extend(probe.options.iter().map(|word| stage.fill(word, &self.outside(stage))));
         words.push("--".to_owned());
         words
     }
 
-    /// Starts a command and waits for its end. Output goes to files: whoever holds them open then
-    /// holds nobody up.
+    /// Starts a command and waits for its end. Output is written to files: a process that keeps
+    /// them open blocks no reader.
     fn run(&self, probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
-        let mut command = started_as(probe, words, stage)?;
+        let mut command = command_for(probe, words, stage)?;
         if probe.network == Network::Lab {
             command.env("COFFERDAM_CONFIG", &self.config);
         }
@@ -308,7 +310,7 @@ impl Bench {
         let began = Instant::now();
         let mut child = command.spawn()?;
         let group = i32::try_from(child.id()).unwrap_or(i32::MAX);
-        let (end, code) = self.ended(probe, &mut child, &mut stdout, stage)?;
+        let (end, code) = self.wait_for_end(probe, &mut child, &mut stdout, stage)?;
         let took = began.elapsed();
         let bytes = stdout.metadata()?.len() + stderr.metadata()?.len();
         Ok(Ran {
@@ -322,8 +324,8 @@ impl Bench {
         })
     }
 
-    /// Waits, and does from outside what the attack wants done while it runs.
-    fn ended(
+    /// Waits for the end, and performs the attack's steps outside of the sandbox meanwhile.
+    fn wait_for_end(
         &self,
         probe: &Attack,
         child: &mut Child,
@@ -338,7 +340,7 @@ impl Bench {
                     status.code().or(status.signal().map(|signal| 128 + signal)),
                 ));
             }
-            stage.look();
+            stage.observe();
             if probe.start == StartMode::Killed && text(stdout)?.contains("ready") {
                 child.kill()?;
                 child.wait()?;
@@ -360,25 +362,27 @@ impl Bench {
         }
     }
 
-    /// Returns the place of an attack. In another sandbox it works in the directory of its stage: that one may
-    /// be the host's.
-    fn place(&self, stage: &Stage) -> stage::RunPlace {
+    /// Returns where an attack runs. In another sandbox, which may use the host's directories, it
+    /// works in the directory of its stage.
+    fn location(&self, stage: &Stage) -> stage::RunLocation {
         match &self.target {
-            Target::Own => {
-                stage::RunPlace { helper: self.helper_inside(), tmp: "/tmp".to_owned(), made: true }
-            }
-            // The cell reports its private directory.
-            Target::Lower => stage::RunPlace {
+            Target::Own => stage::RunLocation {
+                helper: self.helper_inside(),
+                tmp: "/tmp".to_owned(),
+                made: true,
+            },
+            // The cell's environment names its private directory.
+            Target::Lower => stage::RunLocation {
                 helper: self.helper_inside(),
                 tmp: "$TMPDIR".to_owned(),
                 made: true,
             },
-            Target::Other(_) => stage::RunPlace { made: false, ..self.outside(stage) },
+            Target::Other(_) => stage::RunLocation { made: false, ..self.outside(stage) },
         }
     }
 
-    fn outside(&self, stage: &Stage) -> stage::RunPlace {
-        stage::RunPlace {
+    fn outside(&self, stage: &Stage) -> stage::RunLocation {
+        stage::RunLocation {
             helper: self.helper.display().to_string(),
             tmp: stage.work.display().to_string(),
             made: true,
@@ -389,15 +393,15 @@ impl Bench {
 fn text(file: &mut File) -> std::io::Result<String> {
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
-    file.take(KEPT).read_to_end(&mut bytes)?;
+    file.take(MAX_OUTPUT).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn started_as(probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Command> {
+fn command_for(probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Command> {
     let missing = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
     let mut command = match probe.start {
         StartMode::Leaking => {
-            // A shell, as it can leave a descriptor open across exec(2) and this program will not.
+            // Through a shell, as this program cannot leave a descriptor open across exec(2).
             let mut command = Command::new("bash");
             command.args(["-c", "exec 7<\"$0\"; exec \"$@\""]).arg(&stage.watched).args(words);
             command
@@ -419,9 +423,9 @@ fn started_as(probe: &Attack, words: &[String], stage: &Stage) -> std::io::Resul
             Stdio::null()
         }
     });
-    let kept = ["HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR"];
-    let kept = kept.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-    command.env_clear().envs(kept).env("PATH", stage::PATH).env("LC_ALL", "C");
+    let passed_on = ["HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR"];
+    let passed_on = passed_on.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+    command.env_clear().envs(passed_on).env("PATH", stage::PATH).env("LC_ALL", "C");
     command.env("COFFERDAM_SELFTEST_SECRET", &stage.secret);
     Ok(command)
 }

@@ -1,15 +1,15 @@
-//! The self-test: the escape corpus, run on this machine, against cofferdam or another sandbox.
+//! The self-test: runs the escape corpus on this machine, against cofferdam or another sandbox.
 //!
-//! [`corpus`] has the attacks as data, `tests/escape/*.toml` compiled in. For each, [`stage`] puts up
-//! what it may hit (a sentinel process, listeners, files with a secret), [`launch`] runs it without a
-//! sandbox and within one, and [`judge`] looks at what it hit, from outside, before it looks at what
-//! the program said. [`remains`] takes away what it left. [`resources`] decides whether
-//! the host could bear it. [`lab`] is the network of attacks on egress. [`conduct`] runs them all, [`report`] prints
-//! the verdicts.
+//! [`corpus`] has the attacks as data, compiled in from `tests/escape/*.toml`. For each attack
+//! [`stage`] prepares possible targets (a sentinel process, listeners, files with a secret),
+//! [`launch`] runs it without a sandbox and inside one, and [`judge`] first checks the targets from
+//! outside and then the program's output. [`remains`] removes its leftovers. [`resources`] checks
+//! that the host can bear it. [`lab`] is the network for attacks on egress. [`conduct`] runs all
+//! attacks, and [`report`] prints the verdicts.
 //!
 //! *Architecture Invariant:* nothing here makes a cell. Cells are made by `cofferdam run`, as users
-//! make them; what runs without one is an attack that does no harm by itself, in a directory that is
-//! made for it and taken away after it.
+//! make them. Only harmless attacks run without a sandbox, in a directory that is made for them and
+//! removed afterwards.
 
 #![deny(unreachable_pub)]
 

@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 use super::conduct::AttackResult;
 use super::judge::AttackVerdict;
 
-/// How many of each verdict.
+/// Number of attacks per verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     pub held: usize,
-    /// Of those held: the control could not be shown on this machine.
+    /// Held attacks whose control proved nothing on this machine.
     pub unshown: usize,
     pub breaches: usize,
-    /// Breaches that SECURITY.md tells of.
+    /// Breaches that SECURITY.md documents.
     pub known: usize,
     pub no_verdict: usize,
     pub not_applicable: usize,
 }
 
 impl Count {
-    pub fn of<'a>(found: impl IntoIterator<Item = &'a AttackResult>) -> Self {
+    pub fn of_results<'a>(results: impl IntoIterator<Item = &'a AttackResult>) -> Self {
         let mut count = Self::default();
-        for one in found {
+        for one in results {
             match &one.verdict {
                 AttackVerdict::Held { unshown } => {
                     count.held += 1;
@@ -39,7 +39,7 @@ impl Count {
         count
     }
 
-    /// Returns the exit code: 0 all held, 1 a breach, 2 no verdict.
+    /// Returns the exit code: 0 if all are held, 1 for a breach, 2 for a missing verdict.
     pub fn exit_code(self) -> u8 {
         match (self.breaches, self.no_verdict) {
             (0, 0) => 0,
@@ -56,7 +56,7 @@ impl Count {
     }
 }
 
-/// Verdict that is shown for one attack.
+/// Highlighted verdict of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     Breach,
@@ -65,7 +65,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// Returns its word, as wide as the longest.
+    /// Returns the verdict's word, padded to the longest.
     pub fn word(self) -> &'static str {
         match self {
             Self::Breach => "BREACH    ",
@@ -75,10 +75,10 @@ impl Mark {
     }
 }
 
-/// One line for people. Its text may hold any bytes that an attack has printed.
+/// One line for people. The text may contain any bytes that an attack has printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportLine {
-    /// Stands before the text.
+    /// Shown before the text.
     pub mark: Option<Mark>,
     pub text: String,
 }
@@ -89,10 +89,11 @@ impl ReportLine {
     }
 }
 
-/// Reports to people: attacks that were not held first, then the table, then why some were not shown.
-pub fn lines(found: &[AttackResult]) -> Vec<ReportLine> {
+/// Returns the report for people: attacks that were not held, then the table, then the reasons for
+/// unproven controls.
+pub fn lines(results: &[AttackResult]) -> Vec<ReportLine> {
     let mut lines = Vec::new();
-    for one in found {
+    for one in results {
         let (mark, seen) = match &one.verdict {
             AttackVerdict::Held { .. } | AttackVerdict::NotApplicable { .. } => continue,
             AttackVerdict::Breach { seen } => (Mark::Breach, seen.clone()),
@@ -107,26 +108,26 @@ pub fn lines(found: &[AttackResult]) -> Vec<ReportLine> {
     }
     let head = "topic         held  unshown  breach  known  no verdict  not applicable";
     lines.push(ReportLine::plain(head));
-    let mut topics: Vec<&str> = found.iter().map(|one| one.topic).collect();
+    let mut topics: Vec<&str> = results.iter().map(|one| one.topic).collect();
     topics.dedup();
     for topic in topics {
-        let count = Count::of(found.iter().filter(|one| one.topic == topic));
+        let count = Count::of_results(results.iter().filter(|one| one.topic == topic));
         lines.push(ReportLine::plain(count.row(topic)));
     }
-    lines.push(ReportLine::plain(Count::of(found).row("all")));
-    lines.extend(unshown(found));
+    lines.push(ReportLine::plain(Count::of_results(results).row("all")));
+    lines.extend(unshown(results));
     lines
 }
 
-/// Ids that are named for one reason; of more, their number is.
-const NAMED: usize = 8;
+/// Maximum number of ids listed for one reason; the others are only counted.
+const MAX_LISTED: usize = 8;
 
-/// Says what `unshown` means, and for which reason which attacks are, the most frequent reason first.
-fn unshown(found: &[AttackResult]) -> Vec<ReportLine> {
+/// Explains `unshown`, and lists the reasons with their attacks, the most frequent reason first.
+fn unshown(results: &[AttackResult]) -> Vec<ReportLine> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for one in found {
+    for one in results {
         if let AttackVerdict::Held { unshown: Some(why) } = &one.verdict {
-            // Behind the reason stands what the attack printed, which differs from kernel to kernel.
+            // The reason is followed by the attack's output, which differs from kernel to kernel.
             let why = why.split_once(": ").map_or(why.as_str(), |(why, _)| why);
             reasons.entry(why).or_default().push(&one.id);
         }
@@ -143,8 +144,8 @@ fn unshown(found: &[AttackResult]) -> Vec<ReportLine> {
     ];
     let mut lines: Vec<ReportLine> = head.map(ReportLine::plain).into();
     for (why, ids) in reasons {
-        let named = ids.iter().take(NAMED).copied().collect::<Vec<_>>().join(" ");
-        let more = match ids.len().saturating_sub(NAMED) {
+        let named = ids.iter().take(MAX_LISTED).copied().collect::<Vec<_>>().join(" ");
+        let more = match ids.len().saturating_sub(MAX_LISTED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
@@ -154,34 +155,34 @@ fn unshown(found: &[AttackResult]) -> Vec<ReportLine> {
     lines
 }
 
-/// Reports to programs: one object.
+/// Returns the report for programs: one JSON object.
 ///
 /// # Errors
-/// A value that JSON cannot hold.
-pub fn json(found: &[AttackResult], target: &[String]) -> serde_json::Result<String> {
-    let count = Count::of(found);
+/// A value cannot be represented in JSON.
+pub fn json(results: &[AttackResult], target: &[String]) -> serde_json::Result<String> {
+    let count = Count::of_results(results);
     let object = json!({
         "target": if target.is_empty() { json!("cofferdam run") } else { json!(target) },
         "held": count.held, "unshown": count.unshown, "breaches": count.breaches,
         "known": count.known,
         "no_verdict": count.no_verdict, "not_applicable": count.not_applicable,
-        "probes": found.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?,
+        "probes": results.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?,
     });
     Ok(serde_json::to_string_pretty(&object)? + "\n")
 }
 
-/// Reports to CI: one suite, a case for each attack.
-pub fn junit(found: &[AttackResult]) -> String {
-    let count = Count::of(found);
+/// Returns the report for CI: one suite with a case per attack.
+pub fn junit(results: &[AttackResult]) -> String {
+    let count = Count::of_results(results);
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"cofferdam selftest\" \
          tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\">\n",
-        found.len(),
+        results.len(),
         count.breaches,
         count.no_verdict,
         count.not_applicable + count.known
     );
-    for one in found {
+    for one in results {
         let inner = match &one.verdict {
             AttackVerdict::Held { .. } => String::new(),
             AttackVerdict::Breach { seen } => format!("<failure message=\"{}\"/>", escaped(seen)),
@@ -206,7 +207,7 @@ pub fn junit(found: &[AttackResult]) -> String {
     text + "</testsuite>\n"
 }
 
-/// Escapes text for an attribute of XML. Characters that XML cannot hold become a dot.
+/// Escapes text for an XML attribute. Characters that XML cannot represent become dots.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -246,23 +247,23 @@ mod tests {
             one("F2", AttackVerdict::Held { unshown: Some("no device".to_owned()) }),
             one("F3", AttackVerdict::Breach { seen: seen() }),
             one("F4", AttackVerdict::NoVerdict { seen: seen() }),
-            one("F6", AttackVerdict::Known { seen: seen(), why: "told".to_owned() }),
+            one("F6", AttackVerdict::Known { seen: seen(), why: "documented".to_owned() }),
             one("F5", AttackVerdict::NotApplicable { why: "ours".to_owned() }),
         ]
     }
 
     #[test]
     fn a_breach_is_1_and_no_verdict_is_2_and_neither_is_a_pass() {
-        let mut found = four();
-        assert_eq!(Count::of(&found).exit_code(), 1);
-        found.remove(2);
-        assert_eq!(Count::of(&found).exit_code(), 2);
-        found.remove(2);
-        assert_eq!(Count::of(&found).exit_code(), 0);
+        let mut results = four();
+        assert_eq!(Count::of_results(&results).exit_code(), 1);
+        results.remove(2);
+        assert_eq!(Count::of_results(&results).exit_code(), 2);
+        results.remove(2);
+        assert_eq!(Count::of_results(&results).exit_code(), 0);
     }
 
     #[test]
-    fn the_table_counts_and_what_is_not_held_is_named_first() {
+    fn attacks_that_are_not_held_are_listed_before_the_table() {
         let lines = lines(&four());
         let plain = ReportLine::plain;
         let marked = |mark, text: &str| ReportLine { mark: Some(mark), text: text.to_owned() };
@@ -272,7 +273,7 @@ mod tests {
             marked(Mark::NoVerdict, " F4  title of F4"),
             plain("           `<a&b>\"\u{7}`"),
             marked(Mark::Known, " F6  title of F6"),
-            plain("           `<a&b>\"\u{7}`: told"),
+            plain("           `<a&b>\"\u{7}`: documented"),
             plain(""),
             plain("topic         held  unshown  breach  known  no verdict  not applicable"),
             plain("files            2        1       1      1           1               1"),
@@ -282,14 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_for_what_is_not_shown_is_said_once_with_its_attacks() {
+    fn each_reason_for_unproven_controls_is_listed_once_with_its_attacks() {
         let held = |at: usize, why: &str| {
             one(&format!("F{at:02}"), AttackVerdict::Held { unshown: Some(why.to_owned()) })
         };
-        let mut found: Vec<_> = (1..=9).map(|at| held(at, "no device: ENOENT")).collect();
-        found.push(held(10, "only root can"));
-        found.push(one("F11", AttackVerdict::Held { unshown: None }));
-        let text: Vec<String> = unshown(&found).into_iter().skip(3).map(|line| line.text).collect();
+        let mut results: Vec<_> = (1..=9).map(|at| held(at, "no device: ENOENT")).collect();
+        results.push(held(10, "only root can"));
+        results.push(one("F11", AttackVerdict::Held { unshown: None }));
+        let text: Vec<String> =
+            unshown(&results).into_iter().skip(3).map(|line| line.text).collect();
         let expected = [
             "   9  no device",
             "      F01 F02 F03 F04 F05 F06 F07 F08 and 1 more",
@@ -297,11 +299,11 @@ mod tests {
             "      F10",
         ];
         assert_eq!(text, expected);
-        assert_eq!(unshown(&found.split_off(10)), []);
+        assert_eq!(unshown(&results.split_off(10)), []);
     }
 
     #[test]
-    fn junit_holds_what_xml_can_hold() {
+    fn junit_output_is_escaped_for_xml() {
         let text = junit(&four());
         assert!(text.contains("tests=\"6\" failures=\"1\" errors=\"1\" skipped=\"2\""));
         assert!(text.contains("<failure message=\"`&lt;a&amp;b&gt;&quot;.`\"/>"));

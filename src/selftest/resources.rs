@@ -1,32 +1,32 @@
 //! Checks that the host has enough resources to spare for an attack that runs without a sandbox.
 //!
-//! Each attack stops by itself at a goal. A host that has less than that and some more would still
-//! be harmed by one that reaches it.
+//! Each attack stops by itself once it has reached its goal. A host without these resources and a
+//! reserve would still be harmed by that.
 
 use std::path::Path;
 
 use super::corpus::{Attack, Class};
 
 const MIB: u64 = 1024 * 1024;
-/// The most that an attack takes of memory is 1 GiB; others of the host need the rest.
-const MEMORY: u64 = 2048 * MIB;
-/// The most that an attack writes is 400 MiB, two of them at a time.
-const BYTES: u64 = 2048 * MIB;
-/// The most names that an attack makes is a hundred thousand.
-const NAMES: u64 = 250_000;
+/// An attack takes at most 1 GiB of memory; the rest is for other processes of the host.
+const MIN_MEMORY: u64 = 2048 * MIB;
+/// An attack writes at most 400 MiB, and two may do so at a time.
+const MIN_DISK_BYTES: u64 = 2048 * MIB;
+/// An attack makes at most a hundred thousand names.
+const MIN_INODES: u64 = 250_000;
 
-/// Returns the resource that the host has too little of for this attack, if any.
+/// Returns the resource that the host lacks for this attack, if any.
 pub(crate) fn short_of(probe: &Attack, directory: &Path) -> Option<String> {
     if probe.class != Class::Resource {
         return None;
     }
-    let memory = available_memory().is_none_or(|free| free < MEMORY);
+    let memory = available_memory().is_none_or(|free| free < MIN_MEMORY);
     let room = nix::sys::statvfs::statvfs(directory).ok();
     let (bytes, names) = room.map_or((true, true), |room| {
         let bytes = room.blocks_available().saturating_mul(room.fragment_size());
-        // Filesystems without a count of files say that they have none.
-        let names = room.files() > 0 && room.files_available() < NAMES;
-        (bytes < BYTES, names)
+        // Filesystems without a file limit report 0 files.
+        let names = room.files() > 0 && room.files_available() < MIN_INODES;
+        (bytes < MIN_DISK_BYTES, names)
     });
     let short = [(memory, "memory"), (bytes, "room on disk"), (names, "room for names")];
     let (_, what) = short.into_iter().find(|(is_short, _)| *is_short)?;

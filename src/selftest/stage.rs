@@ -1,4 +1,4 @@
-//! Targets of an attack: put up before it, inspected after it, always from outside.
+//! Targets of an attack: prepared before it and checked after it, always from outside.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,17 +26,17 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// The profile of [`Stage::config`].
 const PROFILE: &str = "shows";
 
-/// Place in which the line runs, and the values of two placeholders there.
+/// Where a line runs, and the values of two placeholders there.
 #[derive(Debug, Clone)]
-pub struct RunPlace {
+pub struct RunLocation {
     pub helper: String,
     pub tmp: String,
-    /// True if `tmp` exists. In a sandbox that has a `/tmp` of its own it does not.
+    /// True if `tmp` exists. In a sandbox with a separate `/tmp` it does not.
     pub made: bool,
 }
 
-impl RunPlace {
-    /// Returns a line that makes the directory first, where it may not be there.
+impl RunLocation {
+    /// Returns a line that first makes the directory, if it may be missing.
     pub fn entered(&self, line: &str) -> String {
         match !self.made && line.contains("{tmp}") {
             true => format!("mkdir -p {{tmp}} 2>/dev/null; {line}"),
@@ -45,26 +45,28 @@ impl RunPlace {
     }
 }
 
-/// What a line says first in a cell with egress: that its network works, by a host that a rule has. Connections that are
-/// refused later do not end the shell.
+/// First part of a line in a cell with egress: proves that its network works, with a host that a
+/// rule allows. Connections that are refused later do not end the shell.
 const HELLO: &str = "trap '' PIPE; exec 3<>/dev/tcp/web.lab/80; printf 'GET / HTTP/1.1\\r\\nHost: web.lab\\r\\n\\r\\n' >&3; \
     timeout 5 grep -m1 -o hello <&3; exec 3>&-";
 
-/// What a line says before TLS: that the same server is reached by it, for the name that a rule has.
+/// First part of a line that uses TLS: proves that the same server is reachable by TLS, under the
+/// name that a rule allows.
 const HELLO_TLS: &str = "trap '' PIPE; exec 3<>/dev/tcp/web.lab/443; printf '\\x16\\x03\\x01\\x00\\x3f\\x01\\x00\\x00\\x3b\\x03\\x03\
     tls-for-web.lab-tls-for-web.lab-\\x00\\x00\\x02\\x13\\x01\\x01\\x00\\x00\\x10\\x00\\x00\\x00\\x0c\\x00\\x0a\
     \\x00\\x00\\x07web.lab' >&3; timeout 5 grep -a -m1 -o hello <&3; exec 3>&-";
 
-/// The stage of one run.
+/// The targets for one run.
 #[derive(Debug)]
 pub struct Stage {
-    held: tempfile::TempDir,
+    directory: tempfile::TempDir,
     helper: PathBuf,
-    /// A directory that nobody but the control may write to.
+    /// A directory that only the control may write to.
     pub work: PathBuf,
-    /// A directory in which nothing may change, with a file of the secret.
+    /// A directory that must not change, with a file that contains the secret.
     pub watched: PathBuf,
-    /// In a file, in the environment, in an argument of the sentinel: it must not be printed.
+    /// Occurs in a file, in the environment and in an argument of the sentinel; it must not be
+    /// printed.
     pub secret: String,
     /// Values of the placeholders.
     words: BTreeMap<&'static str, String>,
@@ -73,36 +75,37 @@ pub struct Stage {
     tcp_6: Option<TcpListener>,
     udp: Option<UdpSocket>,
     paths: Vec<UnixListener>,
-    /// A port at which nobody of the host listens, and whether somebody was met there.
+    /// A port on which no process of the host listens, and whether a connection to it succeeded.
     free: Option<(u16, Cell<bool>)>,
-    /// A configuration with a profile that shows the granted directory at `/shown`, where a line wants one.
+    /// A configuration with a profile that shows the granted directory at `/shown`, if a line needs
+    /// one.
     config: Option<PathBuf>,
     /// The record of the lab's servers.
     record: PathBuf,
-    /// True once a process of the attack was seen to be root of the host.
+    /// True once a process of the attack was observed to be root of the host.
     rooted: Option<Cell<bool>>,
     before: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Stage {
-    /// Puts up what the lines of an attack name.
+    /// Prepares the targets that the lines of an attack name.
     ///
     /// # Errors
-    /// A target cannot be put up.
+    /// A target cannot be prepared.
     pub fn new(probe: &Attack, helper: &Path) -> std::io::Result<Self> {
-        let held = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir()?;
-        open_to_all(held.path())?;
+        let directory = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir()?;
+        open_to_all(directory.path())?;
         let [work, watched, grant] =
-            ["work", "watched", "grant"].map(|name| held.path().join(name));
-        for directory in [&work, &watched, &grant] {
-            std::fs::create_dir(directory)?;
-            open_to_all(directory)?;
+            ["work", "watched", "grant"].map(|name| directory.path().join(name));
+        for subdirectory in [&work, &watched, &grant] {
+            std::fs::create_dir(subdirectory)?;
+            open_to_all(subdirectory)?;
         }
         let secret = random()?;
         std::fs::write(watched.join("secret"), format!("{secret}\n"))?;
-        let record = held.path().join("record");
+        let record = directory.path().join("record");
         let mut stage = Self {
-            held,
+            directory,
             record,
             helper: helper.to_owned(),
             work,
@@ -123,24 +126,25 @@ impl Stage {
         let lines: Vec<&str> =
             lines.into_iter().flatten().chain(&probe.options).map(String::as_str).collect();
         let names = |placeholder: &str| lines.iter().any(|line| line.contains(placeholder));
-        stage.words_of_files(&grant);
+        stage.add_file_words(&grant);
         if names("/.git") {
             repository(&grant)?;
         }
         if names("{shows}") {
-            stage.config = Some(configuration(stage.held.path(), &grant)?);
+            stage.config = Some(configuration(stage.directory.path(), &grant)?);
             stage.words.insert("{shows}", PROFILE.to_owned());
         }
-        stage.put_up(names)?;
+        stage.add_targets(names)?;
         stage.before = contents(&stage.watched);
         Ok(stage)
     }
 
-    fn words_of_files(&mut self, grant: &Path) {
+    fn add_file_words(&mut self, grant: &Path) {
         let text = |path: &Path| path.display().to_string();
-        let name = self.held.path().file_name().map(|name| name.to_string_lossy().into_owned());
+        let name =
+            self.directory.path().file_name().map(|name| name.to_string_lossy().into_owned());
         let unique = self.secret.chars().take(8).collect::<String>();
-        // Positive as the kernel shows it, and nobody's by chance.
+        // Positive, as the kernel shows it, and unlikely to be in use.
         let key = u32::from_str_radix(&unique, 16).unwrap_or(1) >> 1 | 1;
         let words = [
             ("{secret}", text(&self.watched.join("secret"))),
@@ -154,7 +158,7 @@ impl Stage {
         self.words.extend(words);
     }
 
-    fn put_up(&mut self, names: impl Fn(&str) -> bool) -> std::io::Result<()> {
+    fn add_targets(&mut self, names: impl Fn(&str) -> bool) -> std::io::Result<()> {
         let mut words = BTreeMap::new();
         if names("{sentinel}") {
             let mut command = Command::new(&self.helper);
@@ -173,7 +177,7 @@ impl Stage {
             self.tcp = Some(listener);
         }
         if names("{port6}") {
-            // A machine without IPv6 has nothing to be reached there.
+            // A machine without IPv6 has no target there.
             let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok();
             let port = listener.as_ref().and_then(|listener| listener.local_addr().ok());
             words.insert("{port6}", port.map_or(9, |address| address.port()).to_string());
@@ -218,7 +222,7 @@ impl Stage {
         &mut self,
         words: &mut BTreeMap<&'static str, String>,
     ) -> std::io::Result<()> {
-        let path = self.held.path().join("grant/socket");
+        let path = self.directory.path().join("grant/socket");
         self.paths.push(UnixListener::bind(&path)?);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777))?;
         let name = format!("cofferdam-{}", self.secret.chars().take(8).collect::<String>());
@@ -229,9 +233,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns a line with what its placeholders stand for, and calls (`@name`) by their numbers.
-    pub fn filled(&self, line: &str, place: &RunPlace) -> String {
-        // Ask for a file without a name by the number of this architecture (open(2)).
+    /// Fills in the placeholders of a line, and replaces calls (`@name`) by their numbers.
+    pub fn fill(&self, line: &str, place: &RunLocation) -> String {
+        // The flags for a file without a name differ between architectures (open(2)).
         let nameless = format!("0{:o}", libc::O_TMPFILE | libc::O_WRONLY);
         let mut text = line.replace("{probe}", &place.helper).replace("{tmp}", &place.tmp);
         text = text.replace("{nameless}", &nameless);
@@ -245,35 +249,35 @@ impl Stage {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the configuration that the attack's cell is to have, if it is none of the shipped profiles.
+    /// Returns the configuration for the attack's cell; `None` to use the shipped profiles.
     pub fn config(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Returns the file in which servers of the lab write down who came.
+    /// Returns the file in which the servers of the lab record their visitors.
     pub(crate) fn record(&self) -> &Path {
         &self.record
     }
 
     fn recorded(&self) -> String {
-        // Without a lab there is none.
+        // The file does not exist without a lab.
         std::fs::read_to_string(&self.record).unwrap_or_default()
     }
 
-    /// Returns true if the lab has ended by itself, so that its record has all that came.
+    /// Returns true if the lab has ended by itself, so that its record is complete.
     pub(crate) fn is_recorded_whole(&self) -> bool {
         self.recorded().lines().last() == Some(super::lab::WHOLE)
     }
 
-    /// Returns a part of [`Attack::unreached`] that no server has seen. That a control reached them is only known of what
-    /// they saw, whatever it prints.
+    /// Returns a string of [`Attack::unreached`] that no server has seen. Only the servers' records
+    /// prove that a control reached them, not its output.
     pub(crate) fn unseen<'a>(&self, probe: &'a Attack) -> Option<&'a str> {
         let record = self.recorded();
         let is_unseen = |part: &&String| !record.lines().any(|line| line.contains(part.as_str()));
         probe.unreached.iter().find(is_unseen).map(String::as_str)
     }
 
-    /// Returns the first line of that file by which an attack has worked.
+    /// Returns the first line of the record that proves a successful attack.
     fn reached(&self, probe: &Attack) -> Option<String> {
         let record = self.recorded();
         let is_hit = |line: &&str| probe.unreached.iter().any(|part| line.contains(part.as_str()));
@@ -285,8 +289,8 @@ impl Stage {
         i32::try_from(self.sentinel.as_ref()?.id()).ok()
     }
 
-    /// Inspects what only shows while the attack runs.
-    pub fn look(&self) {
+    /// Checks effects that are only visible while the attack runs.
+    pub fn observe(&self) {
         if let Some((port, met)) = &self.free {
             let reached = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
             met.set(met.get() || reached);
@@ -302,31 +306,31 @@ impl Stage {
         }
     }
 
-    /// Returns the targets that were hit, a sentence each.
+    /// Returns the observed effects on targets, one sentence each.
     pub fn hits(&mut self, probe: &Attack, ran: &Ran) -> Vec<String> {
         let mut hits = Vec::new();
-        let mut hit = |is_hit: bool, what: &str| {
+        let mut hit = |is_hit: bool, effect: &str| {
             if is_hit {
-                hits.push(what.to_owned());
+                hits.push(effect.to_owned());
             }
         };
         let printed = ran.stdout.contains(&self.secret) || ran.stderr.contains(&self.secret);
         hit(printed, "a secret of the host was printed");
         hit(ran.end == RunEnd::Overdue, "the call did not end in its time");
-        let most = probe.most_bytes.unwrap_or(u64::MAX);
-        hit(ran.bytes > most, "more output came than was allowed");
+        let limit = probe.most_bytes.unwrap_or(u64::MAX);
+        hit(ran.bytes > limit, "more output came than was allowed");
         hit(self.sentinel.as_mut().is_some_and(gets_hurt), "a process of the host was hurt");
-        let met = |accepted: std::io::Result<()>| accepted.is_ok();
+        let is_reached = |accepted: std::io::Result<()>| accepted.is_ok();
         let tcp = [&self.tcp, &self.tcp_6].into_iter().flatten();
-        let reached = tcp.map(|listener| listener.accept().map(drop)).any(met);
+        let reached = tcp.map(|listener| listener.accept().map(drop)).any(is_reached);
         hit(reached, "a TCP listener of the host was reached");
         hit(self.udp.as_ref().is_some_and(has_datagram), "a UDP socket of the host was reached");
         let accepted = |listener: &UnixListener| {
             listener.set_nonblocking(true).is_ok() && listener.accept().is_ok()
         };
         hit(self.paths.iter().any(accepted), "a local socket of the host was reached");
-        let met = self.free.as_ref().is_some_and(|(_, met)| met.get());
-        hit(met, "a listener of the program was reached from the host");
+        let is_free_port_reached = self.free.as_ref().is_some_and(|(_, met)| met.get());
+        hit(is_free_port_reached, "a listener of the program was reached from the host");
         let rooted = self.rooted.as_ref().is_some_and(Cell::get);
         hit(rooted, "a process of it was root of the host");
         hit(contents(&self.watched) != self.before, "files of the host were changed");
@@ -335,17 +339,17 @@ impl Stage {
         }
         hit(self.left_behind(), "System V or POSIX objects were left on the host");
         hit(self.outlived(), "a process outlived the call");
-        // Other processes that a control left running.
+        // Ends other processes that a control has left running.
         remains::end_group(ran.group);
         hits
     }
 
-    /// Takes down what was put up and whatever an attack has left in it.
+    /// Removes the targets and everything that an attack has left in them.
     ///
     /// # Errors
-    /// A target could not be removed.
+    /// A target cannot be removed.
     pub fn clear(self) -> std::io::Result<()> {
-        remains::take_away(self.held.path())
+        remains::remove_tree(self.directory.path())
     }
 
     fn left_behind(&self) -> bool {
@@ -361,7 +365,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if let Some(sentinel) = &mut self.sentinel {
-            // It may be what the attack has ended.
+            // Both fail if the attack has ended the sentinel.
             sentinel.kill().unwrap_or_default();
             sentinel.wait().map(drop).unwrap_or_default();
         }
@@ -373,8 +377,8 @@ fn open_to_all(path: &Path) -> std::io::Result<()> {
 }
 
 /// Makes a configuration with a profile that shows a directory of the host.
-fn configuration(place: &Path, shown: &Path) -> std::io::Result<PathBuf> {
-    let config = place.join("config");
+fn configuration(parent: &Path, shown: &Path) -> std::io::Result<PathBuf> {
+    let config = parent.join("config");
     let profiles = config.join("sandbox-profiles");
     for directory in [&config, &profiles] {
         std::fs::create_dir(directory)?;
@@ -387,12 +391,12 @@ fn configuration(place: &Path, shown: &Path) -> std::io::Result<PathBuf> {
     );
     let file = profiles.join("shows.toml");
     std::fs::write(&file, text)?;
-    // Nobody else may write to a configuration, whatever the umask is.
+    // No other user may be able to write to a configuration, whatever the umask is.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
     Ok(config)
 }
 
-/// Makes a directory that git takes for a repository.
+/// Makes a directory that git accepts as a repository.
 fn repository(directory: &Path) -> std::io::Result<()> {
     let git = directory.join(".git");
     for name in ["hooks", "objects", "refs"] {
@@ -418,7 +422,7 @@ fn user() -> String {
     accounts::user(nix::unistd::geteuid().as_raw()).unwrap_or_else(|| "nobody".to_owned())
 }
 
-/// Numbers of system calls that the profile `bash` does not list, with commas between them.
+/// Returns the numbers of system calls that the profile `bash` does not list, separated by commas.
 fn unlisted() -> String {
     let low = 0_u32;
     let high = 600;
@@ -427,10 +431,11 @@ fn unlisted() -> String {
     let name = model::job::ProfileName::new("bash");
     let profile = name.and_then(|name| profiles.as_ref()?.get(&name).cloned());
     let listed = profile.map(|profile| profile.calls).unwrap_or_default();
-    // It grants the first two by a key of their own. The others no filter sees: the kernel lets them
-    // by, and answers outside of its own trampolines with an error or a signal.
-    let besides = ["execve", "execveat", "uprobe", "uretprobe"].map(calls::number);
+    // The first two are granted by a separate key of profiles. The others are never seen by a
+    // filter: the kernel executes them, and answers calls outside of its trampolines with an error
+    // or a signal.
+    let excluded = ["execve", "execveat", "uprobe", "uretprobe"].map(calls::number);
     let numbers =
-        (low..high).filter(|number| !listed.contains(number) && !besides.contains(&Some(*number)));
+        (low..high).filter(|number| !listed.contains(number) && !excluded.contains(&Some(*number)));
     numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(",")
 }

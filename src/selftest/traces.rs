@@ -1,4 +1,4 @@
-//! Traces of an attack that show from outside: a process that was hurt, files, processes.
+//! Observes effects of an attack from outside: hurt processes, files, running processes.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How long a signal to the sentinel may take to be seen.
-const SETTLE: Duration = Duration::from_millis(400);
+/// How long to wait for a signal to take effect on the sentinel.
+const MAX_SIGNAL_DELAY: Duration = Duration::from_millis(400);
 
-/// Returns true once the sentinel was hurt. A signal takes its time on a busy machine, so it waits for a while.
+/// Returns true if the sentinel is hurt. Waits for a while, as a signal may take effect late on a
+/// busy machine.
 pub(crate) fn gets_hurt(sentinel: &mut Child) -> bool {
-    let end = Instant::now() + SETTLE;
+    let end = Instant::now() + MAX_SIGNAL_DELAY;
     while !is_hurt(sentinel) {
         if Instant::now() > end {
             return false;
@@ -38,9 +39,9 @@ pub(crate) fn has_datagram(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(true).is_ok() && socket.recv(&mut [0; 8]).is_ok()
 }
 
-/// Returns every file beneath a directory, with what is in it.
+/// Returns all files below a directory with their content.
 pub(crate) fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
+    let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         let kind = entry.file_type().ok();
@@ -49,14 +50,14 @@ pub(crate) fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             Some(_) | None => format!("{kind:?}").into_bytes(),
         };
         if kind.is_some_and(|kind| kind.is_dir()) {
-            found.extend(contents(&path));
+            files.extend(contents(&path));
         }
-        found.insert(path, bytes);
+        files.insert(path, bytes);
     }
-    found
+    files
 }
 
-/// Processes of the host with a word among their arguments.
+/// Returns the processes of the host that have a word among their arguments.
 pub(crate) fn with_argument(word: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -68,14 +69,15 @@ pub(crate) fn with_argument(word: &str) -> Vec<i32> {
 }
 
 /// Returns the children of a process.
-pub(crate) fn children(of: u32) -> Vec<i32> {
+pub(crate) fn children(parent_pid: u32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // proc_pid_stat(5): the name may hold anything, a parenthesis ends it; state and parent follow.
+        // The name may contain anything and ends with the last parenthesis; state and parent follow
+        // (proc_pid_stat(5)).
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        parent.is_some_and(|parent| parent == of.to_string())
+        parent.is_some_and(|parent| parent == parent_pid.to_string())
     })
     .collect()
 }
