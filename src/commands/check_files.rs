@@ -32,7 +32,7 @@ fn document(path: &Path) -> Result<Document, CliError> {
     if u64::try_from(text.len()).is_ok_and(|bytes| bytes > FILE_BYTES) {
         return Err(bad("it is longer than 1M"));
     }
-    Ok(Document::new(&path.display().to_string(), &text).of_user(accounts::home()))
+    Ok(Document::new(&path.display().to_string(), &text).with_home(accounts::home()))
 }
 
 /// Reads all the documents together. If that fails, reports the first mistake of each; if each is

@@ -137,7 +137,7 @@ fn file(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     check_ours(path, &metadata, euid)?;
     let mut text = String::new();
     file.take(FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
-    Ok(Document::new(&path.display().to_string(), &text).of_user(accounts::home()))
+    Ok(Document::new(&path.display().to_string(), &text).with_home(accounts::home()))
 }
 
 fn check_directory(path: &Path, euid: u32) -> Result<(), ConfigError> {

@@ -1,4 +1,4 @@
-//! A profile's account of itself: the files it is made of, and the reason of each grant in them.
+//! Where a profile comes from: its files, and the reason for each grant in them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::layer::Layer;
 use super::schema::{Written, WrittenCalls};
 
-/// Origin of a profile, and the reasons of its grants.
+/// Origin of a profile, and the reasons for its grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Its own file last; before it what it extends, the furthest first.
+    /// Files of the profile: those that it extends, the furthest ancestor first, and its own last.
     pub files: Vec<String>,
-    /// Of each file, in that order.
+    /// Reasons per file, in the same order.
     reasons: Vec<Arc<[Reason]>>,
 }
 
@@ -25,26 +25,27 @@ pub struct Reason {
 /// Subject of a reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum About {
-    /// A key of its own, such as `exec`.
+    /// A key such as `exec`.
     Key(&'static str),
-    /// A path, as the cell sees it and as the file writes it.
+    /// A path inside the cell, as the file writes it.
     Path(PathBuf),
-    /// System calls that it allows.
+    /// Allowed system calls.
     Calls(Vec<String>),
-    /// System calls that it refuses and does not count.
+    /// System calls that are refused without being counted.
     Quiet(Vec<String>),
 }
 
 impl Account {
-    /// Collects the account of a chain of profiles that extend each other, the furthest ancestor first.
-    pub(super) fn of(chain: &[&Layer<'_>]) -> Self {
+    /// Collects the account of a chain of profiles that extend each other, the furthest ancestor
+    /// first.
+    pub(super) fn collect(chain: &[&Layer<'_>]) -> Self {
         Self {
             files: chain.iter().map(|layer| layer.document.file.clone()).collect(),
             reasons: chain.iter().map(|layer| Arc::clone(layer.reasons())).collect(),
         }
     }
 
-    /// Returns why a key is as it is: the last file that writes it decides.
+    /// Returns the reason for the value of a key: that of the last file with this key.
     #[must_use]
     pub fn key(&self, key: &str) -> Option<&str> {
         self.last(|about| matches!(about, About::Key(name) if *name == key))
@@ -56,7 +57,7 @@ impl Account {
         self.last(|about| matches!(about, About::Path(path) if path == cell))
     }
 
-    /// Returns why a system call is allowed, or refused quietly.
+    /// Returns why a system call is allowed, or refused without being counted.
     #[must_use]
     pub fn call(&self, call: &str) -> Option<&str> {
         self.last(|about| match about {
@@ -65,24 +66,24 @@ impl Account {
         })
     }
 
-    /// Iterates over the reasons in the order of the files. A later reason for the same key or path replaces an
-    /// earlier one.
+    /// Iterates over the reasons in the order of the files. A later reason for the same key or path
+    /// replaces an earlier one.
     pub fn reasons(&self) -> impl DoubleEndedIterator<Item = &Reason> {
         self.reasons.iter().flat_map(|file| file.iter())
     }
 
     fn last(&self, is: impl Fn(&About) -> bool) -> Option<&str> {
-        let found = self
+        let reason = self
             .reasons
             .iter()
             .rev()
             .flat_map(|file| file.iter().rev())
             .find(|reason| is(&reason.about));
-        found.map(|reason| reason.why.as_str())
+        reason.map(|reason| reason.why.as_str())
     }
 }
 
-/// Returns the reasons that one file gives.
+/// Returns the reasons given in one file.
 pub(super) fn reasons(written: &Written) -> Arc<[Reason]> {
     let keys = [
         ("exec", written.exec.as_ref().map(|exec| &exec.why)),

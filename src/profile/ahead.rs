@@ -1,29 +1,29 @@
-//! `ahead`: the program that a cell executes before its job is there.
+//! `ahead`: the program that a cell executes before its job arrives.
 //!
-//! All of it is in the profile, where only the operator writes: no caller, and no front end, has a program
-//! run that nobody has called for.
+//! The setting comes from the profile, where only the operator writes: neither a client nor a front
+//! end can start a program that was not called.
 
 use super::layer::Layer;
 use crate::document::Mistake;
 use model::call::{Argv, Env};
 use model::profile::{Ahead, Exec};
 
-/// Takes the setting of the last layer that has one, unless a later one executes another program.
+/// Takes the setting of the last layer that has one, unless a later layer executes another program.
 ///
-/// It must be the one program of a cell without a workspace: then a single process waits, which can start no
-/// other and has been given nothing of a caller's. A profile that inherits the setting and does not fit this
-/// has none.
+/// It must be the only program of a cell without a workspace: a single process waits then, which
+/// cannot start another one and has no data of a client. A profile that inherits the setting but
+/// does not meet this condition ignores it.
 pub(super) fn resolve(
     chain: &[&Layer<'_>],
     exec: &Exec,
     workspace: bool,
 ) -> Result<Option<Ahead>, Mistake> {
-    let decides = chain
+    let deciding_layer = chain
         .iter()
         .rev()
         .find(|layer| layer.written.ahead.is_some() || layer.written.exec.is_some());
     let Some((layer, written)) =
-        decides.and_then(|layer| Some((layer, layer.written.ahead.as_ref()?)))
+        deciding_layer.and_then(|layer| Some((layer, layer.written.ahead.as_ref()?)))
     else {
         return Ok(None);
     };
@@ -54,7 +54,7 @@ mod tests {
     use crate::document::Document;
     use model::job::ProfileName;
 
-    /// Returns the key of a profile `a` that extends `bc` and has these lines.
+    /// Returns the setting in a profile `a` that extends `bc` and has these lines.
     fn parsed(lines: &str) -> Result<Option<Ahead>, String> {
         let head = "schema = 1\nname = \"a\"\ndescription = \"d\"\nextends = \"bc\"\n";
         let given = [Document::new("a.toml", &format!("{head}{lines}"))];
@@ -68,26 +68,29 @@ mod tests {
     }
 
     #[test]
-    fn it_is_inherited_replaced_and_gone_where_another_program_is_executed() {
+    fn the_setting_is_inherited_replaced_and_dropped_for_another_program() {
         let bc = ["bc", "-l", "-q"].map(str::to_owned).to_vec();
         assert_eq!(parsed("").map(words), Ok(Some(bc)));
-        let own = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
+        let replacement = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
         let exec = "exec = { program = \"/usr/bin/bc\", why = \"w\" }\n";
-        assert_eq!(parsed(own).map(words), Ok(Some(vec!["bc".to_owned()])));
+        assert_eq!(parsed(replacement).map(words), Ok(Some(vec!["bc".to_owned()])));
         assert_eq!(parsed(exec), Ok(None));
-        assert_eq!(parsed(&format!("{exec}{own}")).map(words), Ok(Some(vec!["bc".to_owned()])));
+        assert_eq!(
+            parsed(&format!("{exec}{replacement}")).map(words),
+            Ok(Some(vec!["bc".to_owned()]))
+        );
     }
 
     #[test]
-    fn it_is_for_one_program_without_a_workspace_and_has_what_a_caller_may_have() {
-        let own = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
+    fn the_setting_needs_a_single_program_without_a_workspace_and_allowed_variables() {
+        let setting = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
         let alone = "a.toml:5:18: `ahead` is for one program alone, in a cell without a workspace\n\
             hint: name the program in `exec`, and leave `workspace` out";
         let any = "exec = { program = \"any\", why = \"w\" }\n";
-        assert_eq!(parsed(&format!("{own}{any}")), Err(alone.to_owned()));
+        assert_eq!(parsed(&format!("{setting}{any}")), Err(alone.to_owned()));
         let workspace = "workspace = { why = \"w\" }\n[limits]\nmemory = \"2G\"\n";
-        assert_eq!(parsed(&format!("{own}{workspace}")), Err(alone.to_owned()));
-        assert_eq!(parsed(workspace), Ok(None), "inherited, and of no use there");
+        assert_eq!(parsed(&format!("{setting}{workspace}")), Err(alone.to_owned()));
+        assert_eq!(parsed(workspace), Ok(None), "inherited, but ignored");
         let cases = [
             ("ahead = { argv = [], why = \"w\" }\n", "a.toml:5:18: argv is empty"),
             (

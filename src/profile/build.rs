@@ -1,4 +1,4 @@
-//! Has the configuration that is compiled in parsed.
+//! Parses the shipped configuration at build time.
 
 use std::error::Error;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The root of the workspace, which has the directories of the operator's files.
+/// The root of the source tree, which has the directories with the files.
 const ROOT: &str = "../..";
 
-/// Parses the files that are compiled in, and writes what is in them as a value of Rust.
+/// Parses the shipped files, and writes their content as a Rust value.
 fn main() -> Result<(), Box<dyn Error>> {
     let mut paths = Vec::new();
     for directory in ["policies", "sandbox-profiles", "sandbox-profiles/egress"] {
@@ -43,15 +43,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(fs::write(directory.join("shipped.rs"), all)?)
 }
 
-/// Tables of `document::parsed` for all files, by numbers and not by pointers: each pointer would be relocated
-/// at each start.
+/// Tables of `document::parsed` for all files. They use indices instead of pointers, because every
+/// pointer would have to be relocated at each start.
 #[derive(Default)]
 struct Parsed {
-    /// Every text and key, some within others.
+    /// Every text and key; texts may overlap.
     text: String,
-    /// The values of each list, behind each other.
+    /// The values of all lists, one after the other.
     nodes: Vec<String>,
-    /// The entries of each table, behind each other.
+    /// The entries of all tables, one after the other.
     entries: Vec<String>,
 }
 
@@ -71,11 +71,11 @@ impl Parsed {
             let value = self.value(value)?;
             entries.push(format!("({key}, {value})"));
         }
-        Ok(format!("Value::Table({})", behind(&mut self.entries, entries)))
+        Ok(format!("Value::Table({})", append(&mut self.entries, entries)))
     }
 
     fn value(&mut self, value: &Spanned<DeValue<'_>>) -> Result<String, Box<dyn Error>> {
-        let written = match value.get_ref() {
+        let value_text = match value.get_ref() {
             DeValue::String(text) => format!("Value::Text({})", self.text(text)),
             DeValue::Integer(number) => {
                 format!("Value::Whole({})", i64::from_str_radix(number.as_str(), number.radix())?)
@@ -87,19 +87,19 @@ impl Parsed {
             DeValue::Array(values) => {
                 let nodes =
                     values.iter().map(|value| self.value(value)).collect::<Result<Vec<_>, _>>()?;
-                format!("Value::List({})", behind(&mut self.nodes, nodes))
+                format!("Value::List({})", append(&mut self.nodes, nodes))
             }
             DeValue::Table(table) => self.table(table)?,
             other @ DeValue::Datetime(_) => {
-                return Err(format!("{other:?} is in none of our schemas").into());
+                return Err(format!("{other:?} is in no schema").into());
             }
         };
-        Ok(node(&value.span(), &written))
+        Ok(node(&value.span(), &value_text))
     }
 }
 
-/// Puts these behind those that are there: where they are.
-fn behind(all: &mut Vec<String>, these: Vec<String>) -> String {
+/// Appends `these` to `all` and returns their position.
+fn append(all: &mut Vec<String>, these: Vec<String>) -> String {
     let first = all.len();
     let count = these.len();
     all.extend(these);

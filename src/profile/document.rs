@@ -1,4 +1,5 @@
-//! A TOML file to a value, or the mistake in it: file, line, column, and the nearest valid key.
+//! Parses a TOML file into a value, or reports the mistake in it: file, line, column, and the
+//! nearest valid key.
 
 mod parsed;
 
@@ -11,15 +12,15 @@ use model::nearest::nearest;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-/// The schema that this version reads, of all three kinds of file.
+/// The schema version that this version reads, for all three kinds of files.
 pub(crate) const SCHEMA: i64 = 1;
 
-/// A mistake in a file, with its place.
+/// A mistake in a file, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Mistake {
     /// The file's name as the operator knows it.
     pub file: String,
-    /// Line and column, both from 1; columns count characters.
+    /// Line and column, both starting at 1; columns count characters.
     pub line: usize,
     pub column: usize,
     pub message: String,
@@ -36,14 +37,14 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// One file's name and text.
+/// The name and text of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub file: String,
     pub text: Cow<'static, str>,
-    /// Of a file that is compiled in, what is in it.
+    /// The parsed content of a shipped file.
     parsed: Option<&'static parsed::Node>,
-    /// Home of who wrote the file, for `~/`; nobody's where it is compiled in.
+    /// Home directory of the file's author, for `~/`; `None` for a shipped file.
     pub(crate) home: Option<PathBuf>,
 }
 
@@ -52,13 +53,13 @@ impl Document {
         Self { file: file.to_owned(), text: Cow::Owned(text.to_owned()), parsed: None, home: None }
     }
 
-    /// Returns the document as one of a user with this home directory.
+    /// Sets the home directory of the file's author.
     #[must_use]
-    pub fn of_user(self, home: Option<PathBuf>) -> Self {
+    pub fn with_home(self, home: Option<PathBuf>) -> Self {
         Self { home, ..self }
     }
 
-    /// Returns a document that is compiled in, by its path in the sources.
+    /// Returns a shipped document, by its path in the source tree.
     #[must_use]
     pub fn shipped(path: &str, text: &'static str) -> Self {
         let file = format!("embedded:{path}");
@@ -66,22 +67,22 @@ impl Document {
         Self { file, text, parsed: parsed::shipped(path), home: None }
     }
 
-    /// Returns true for a document that is compiled in.
+    /// Returns true for a shipped document.
     #[must_use]
     pub fn is_shipped(&self) -> bool {
         self.parsed.is_some()
     }
 
-    /// Reads the document as a `T`.
+    /// Deserialises the document.
     ///
     /// # Errors
-    /// When it is not TOML, is of another schema, or is not a `T`.
+    /// The text is not TOML, has another schema version, or is not a `T`.
     pub fn read<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Mistake> {
         if let Some(parsed) = self.parsed {
             return T::deserialize(parsed).map_err(|error| self.mistake(0..0, error.to_string()));
         }
         let table = DeTable::parse(&self.text).map_err(|error| self.malformed(&error))?;
-        // Before all else, so that a newer file is told as such and not as a list of unknown keys.
+        // First, so that a newer file is reported as such and not as a list of unknown keys.
         if let Some(schema) = table.get_ref().get("schema")
             && let DeValue::Integer(number) = schema.get_ref()
             && i64::from_str_radix(number.as_str(), number.radix()) != Ok(SCHEMA)
@@ -93,7 +94,7 @@ impl Document {
         T::deserialize(Deserializer::from(table)).map_err(|error| self.malformed(&error))
     }
 
-    /// Describes a mistake at a byte range of the text.
+    /// Makes a mistake at a byte range of the text.
     pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -115,15 +116,15 @@ impl Document {
 }
 
 impl Mistake {
-    /// Adds a way out to the mistake.
+    /// Adds a hint to the mistake.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }
 
-/// Returns the way out that serde's message allows for. serde words an unknown key as ``unknown field `x`,
-/// expected one of `a`, `b` ``; the names it lists are the valid ones.
+/// Derives a hint from serde's message. serde reports an unknown key as ``unknown field `x`,
+/// expected one of `a`, `b` ``, which lists the valid names.
 fn hint_for(message: &str) -> Option<String> {
     if message.starts_with("missing field `why`") {
         return Some("every grant and every rule says why it is there".to_owned());
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_told_with_its_place_and_the_nearest_key() {
+    fn an_unknown_key_is_reported_with_its_position_and_the_nearest_key() {
         assert_eq!(
             message_of("schema = 1\n\n  timeuot = 3\n"),
             "a.toml:3:3: unknown field `timeuot`, expected one of `schema`, `timeout`, `grants`\n\
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_like_no_other_gets_no_guess() {
+    fn a_key_unlike_any_valid_one_gets_no_suggestion() {
         assert_eq!(
             message_of("schema = 1\nzzz = 3\n"),
             "a.toml:2:1: unknown field `zzz`, expected one of `schema`, `timeout`, `grants`"
@@ -182,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn two_letters_that_changed_places_are_seen_in_a_short_word() {
+    fn transposed_letters_are_recognised_in_a_short_word() {
         assert_eq!(nearest("wyh", ["matches", "why", "when"]), Some("why"));
         assert_eq!(nearest("xyz", ["matches", "why", "when"]), None);
     }
 
     #[test]
-    fn a_missing_why_is_told_at_its_grant() {
+    fn a_missing_why_is_reported_at_its_grant() {
         assert_eq!(
             message_of("schema = 1\n[[grants]]\n"),
             "a.toml:2:1: missing field `why`\n\
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn another_schema_is_told_before_any_unknown_key() {
+    fn another_schema_is_reported_before_any_unknown_key() {
         assert_eq!(
             message_of("# new\nschema = 2\nnovel = true\n"),
             "a.toml:2:10: schema 2 is not one this version reads\n\
@@ -208,8 +209,8 @@ mod tests {
     #[test]
     fn columns_count_characters() {
         let document = Document::new("a.toml", "a = 1\nä = 2");
-        let at = document.mistake(9..10, "here");
-        assert_eq!((at.line, at.column), (2, 3));
+        let mistake = document.mistake(9..10, "here");
+        assert_eq!((mistake.line, mistake.column), (2, 3));
     }
 
     proptest::proptest! {

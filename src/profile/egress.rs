@@ -1,4 +1,5 @@
-//! The network of a profile: from `network`, `[[egress]]` and `[egress_limits]`, and from words of the command line.
+//! The network of a profile: from `network`, `[[egress]]` and `[egress_limits]`, and from words of
+//! the command line.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +15,14 @@ use model::egress::{
 };
 use model::profile::Family;
 
-/// Most rules of a profile, which a cell's connections are compared with one by one.
-const MOST_RULES: usize = 256;
+/// Maximum number of rules per profile; a cell's connections are compared with them one by one.
+const MAX_RULES: usize = 256;
 
-/// Makes the network of a chain of profiles, the furthest ancestor first.
+/// Resolves the network of a chain of profiles, the furthest ancestor first.
 ///
-/// The list of `never` holds for names and networks here; that a port of `NAMED_PORTS` is named alone, and an address
-/// is `only_by_net`, is the gateway's to judge, connection by connection.
+/// Names and networks in `never` are refused here. The gateway checks per connection that a port of
+/// `NAMED_PORTS` is named by itself, and that an address in `only_by_net` is reached by a network
+/// only.
 pub(super) fn resolve(
     chain: &[&Layer<'_>],
     families: &BTreeSet<Family>,
@@ -37,8 +39,8 @@ pub(super) fn resolve(
                 Some(earlier) => *earlier = rule,
                 None => rules.push(rule),
             }
-            if rules.len() > MOST_RULES {
-                let message = format!("a profile has at most {MOST_RULES} rules of egress");
+            if rules.len() > MAX_RULES {
+                let message = format!("a profile has at most {MAX_RULES} rules of egress");
                 return Err(layer.document.mistake(written.id.span(), message));
             }
         }
@@ -59,7 +61,7 @@ pub(super) fn resolve(
     Ok(Egress { class, rules, limits: limits(chain)? })
 }
 
-/// Checks that cells of the class reach a network at all.
+/// Checks that cells of the class can reach a network.
 fn check_class(
     layer: &Layer<'_>,
     written: &WrittenEgress,
@@ -96,7 +98,11 @@ fn rule(document: &Document, written: &WrittenEgress) -> Result<EgressRule, Mist
         ports: ports.collect::<Result<_, _>>()?,
         protocols: protocols(document, written)?,
         http: requests::http(document, &written.http)?,
-        secret: written.secret.as_ref().map(|it| requests::secret(document, it)).transpose()?,
+        secret: written
+            .secret
+            .as_ref()
+            .map(|secret| requests::secret(document, secret))
+            .transpose()?,
         why: written.why.get_ref().clone(),
     };
     requests::check(document, written, &rule)?;
@@ -162,9 +168,9 @@ fn limits(chain: &[&Layer<'_>]) -> Result<EgressLimits, Mistake> {
     };
     for layer in chain {
         if let Some(connections) = &layer.written.egress_limits.connections {
-            let most = EgressLimits::CONNECTIONS;
-            if !(1..=most).contains(connections.get_ref()) {
-                let message = format!("`connections` is from 1 to {most}");
+            let max = EgressLimits::CONNECTIONS;
+            if !(1..=max).contains(connections.get_ref()) {
+                let message = format!("`connections` is from 1 to {max}");
                 return Err(layer.document.mistake(connections.span(), message));
             }
             limits.connections = *connections.get_ref();
@@ -173,7 +179,7 @@ fn limits(chain: &[&Layer<'_>]) -> Result<EgressLimits, Mistake> {
     Ok(limits)
 }
 
-/// Why a word of `--egress` was not taken.
+/// Why a word of `--egress` was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEgress {
     #[error(
@@ -190,11 +196,11 @@ pub enum InvalidEgress {
     Ports(#[from] model::egress::InvalidPorts),
 }
 
-/// Reads one word of `--egress`: the name of a preset, or `HOST:PORT`, `NET:PORT`, `[IPV6]:PORT`, ports as in `ports`
-/// with commas between.
+/// Parses one word of `--egress`: the name of a preset, or `HOST:PORT`, `NET:PORT`, `[IPV6]:PORT`;
+/// ports as in `ports`, separated by commas.
 ///
 /// # Errors
-/// When it is neither.
+/// The word is neither.
 pub fn word(word: &str) -> Result<Vec<EgressRule>, InvalidEgress> {
     if let Some(preset) = presets().iter().find(|preset| preset.name == word) {
         return Ok(preset.rules.clone());
@@ -203,17 +209,20 @@ pub fn word(word: &str) -> Result<Vec<EgressRule>, InvalidEgress> {
         word: word.chars().take(80).flat_map(char::escape_default).collect(),
         presets: presets().iter().map(|preset| preset.name.as_str()).collect::<Vec<_>>().join(", "),
     };
-    let (to, ports) = word.rsplit_once(':').filter(|_| !word.contains("//")).ok_or_else(unknown)?;
+    let (destination, ports) =
+        word.rsplit_once(':').filter(|_| !word.contains("//")).ok_or_else(unknown)?;
     let ports = ports.split(',').map(str::parse).collect::<Result<Vec<PortRange>, _>>()?;
-    let to = match to.strip_prefix('[') {
+    let destination = match destination.strip_prefix('[') {
         Some(inner) => inner.replacen(']', "", 1),
-        // More of them: an address whose last part was taken for the port.
-        None if to.contains(':') && !to.contains('/') => return Err(unknown()),
-        None => to.to_owned(),
+        // More colons: an IPv6 address whose last part was split off as a port.
+        None if destination.contains(':') && !destination.contains('/') => return Err(unknown()),
+        None => destination.to_owned(),
     };
-    let (hosts, nets) = match to.parse::<Net>() {
+    let (hosts, nets) = match destination.parse::<Net>() {
         Ok(net) => (Vec::new(), vec![net]),
-        Err(InvalidNet::NotANet(_)) if !to.contains('/') => (vec![to.parse()?], Vec::new()),
+        Err(InvalidNet::NotANet(_)) if !destination.contains('/') => {
+            (vec![destination.parse()?], Vec::new())
+        }
         Err(error) => return Err(error.into()),
     };
     Ok(vec![EgressRule {
@@ -228,14 +237,14 @@ pub fn word(word: &str) -> Result<Vec<EgressRule>, InvalidEgress> {
     }])
 }
 
-/// Reads `HOST:PORT`, for one that is reached by its name alone.
+/// Parses `HOST:PORT` for a destination that is reached by its name only.
 ///
 /// # Errors
-/// A preset, an address or a network, or what [`word`] does not take.
+/// The word is a preset, an address or a network, or [`word`] refuses it.
 pub fn host(word: &str) -> Result<EgressRule, InvalidEgress> {
-    let named = |rule: &EgressRule| !rule.hosts.is_empty() && rule.id == word;
+    let is_host = |rule: &EgressRule| !rule.hosts.is_empty() && rule.id == word;
     let shown = || word.chars().take(80).flat_map(char::escape_default).collect();
-    let rule = self::word(word)?.into_iter().next().filter(named);
+    let rule = self::word(word)?.into_iter().next().filter(is_host);
     rule.ok_or_else(|| InvalidEgress::NoHost(shown()))
 }
 
@@ -247,7 +256,7 @@ pub(crate) struct Preset {
     pub rules: Vec<EgressRule>,
 }
 
-/// The shipped presets, which are data: `sandbox-profiles/egress/`.
+/// The shipped presets: the files in `sandbox-profiles/egress/`.
 const PRESETS: [(&str, &str); 6] = [
     ("cargo", include_str!("../../sandbox-profiles/egress/cargo.toml")),
     ("debian", include_str!("../../sandbox-profiles/egress/debian.toml")),
@@ -257,7 +266,7 @@ const PRESETS: [(&str, &str); 6] = [
     ("python", include_str!("../../sandbox-profiles/egress/python.toml")),
 ];
 
-/// A file of a preset.
+/// A preset file.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenPreset {
@@ -267,7 +276,8 @@ struct WrittenPreset {
     egress: Vec<WrittenEgress>,
 }
 
-/// Returns the presets that `--egress` takes by name. One that cannot be read is left out; the tests read all.
+/// Returns the presets that `--egress` accepts. An unreadable one is left out; the tests read all
+/// of them.
 pub(crate) fn presets() -> &'static [Preset] {
     static ALL: std::sync::OnceLock<Vec<Preset>> = std::sync::OnceLock::new();
     ALL.get_or_init(|| PRESETS.iter().filter_map(|(name, text)| preset(name, text).ok()).collect())
@@ -285,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shipped_preset_is_read_and_says_why() {
+    fn every_shipped_preset_is_valid_and_gives_reasons() {
         for (name, text) in PRESETS {
             let preset = preset(name, text).unwrap_or_else(|mistake| panic!("{mistake}"));
             assert!(!preset.why.is_empty() && !preset.rules.is_empty(), "{name}");
@@ -296,26 +306,27 @@ mod tests {
 
     #[test]
     fn words_of_the_command_line_are_destinations_or_presets() {
-        let told = |text: &str| match word(text) {
+        let described = |text: &str| match word(text) {
             Ok(rules) => rules
                 .iter()
                 .map(|rule| {
-                    let to = rule.hosts.iter().map(ToString::to_string);
-                    let to = to.chain(rule.nets.iter().map(ToString::to_string));
+                    let destinations = rule.hosts.iter().map(ToString::to_string);
+                    let destinations =
+                        destinations.chain(rule.nets.iter().map(ToString::to_string));
                     let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
-                    format!("{} {}", to.collect::<Vec<_>>().join(","), ports.join(","))
+                    format!("{} {}", destinations.collect::<Vec<_>>().join(","), ports.join(","))
                 })
                 .collect::<Vec<_>>()
                 .join("; "),
             Err(error) => error.to_string(),
         };
-        assert_eq!(told("pypi.org:443"), "pypi.org 443");
-        assert_eq!(told("*.a.b:80,8000-8010"), "*.a.b 80,8000-8010");
-        assert_eq!(told("10.20.0.0/16:22"), "10.20.0.0/16 22");
-        assert_eq!(told("10.0.0.1:22"), "10.0.0.1/32 22");
-        assert_eq!(told("[fd12::1]:22"), "fd12::1/128 22");
-        assert_eq!(told("fd12::/48:22"), "fd12::/48 22");
-        assert_eq!(told("python"), "pypi.org,files.pythonhosted.org 443");
+        assert_eq!(described("pypi.org:443"), "pypi.org 443");
+        assert_eq!(described("*.a.b:80,8000-8010"), "*.a.b 80,8000-8010");
+        assert_eq!(described("10.20.0.0/16:22"), "10.20.0.0/16 22");
+        assert_eq!(described("10.0.0.1:22"), "10.0.0.1/32 22");
+        assert_eq!(described("[fd12::1]:22"), "fd12::1/128 22");
+        assert_eq!(described("fd12::/48:22"), "fd12::/48 22");
+        assert_eq!(described("python"), "pypi.org,files.pythonhosted.org 443");
         for (text, said) in [
             ("pypi.org", "one of cargo, debian, git-https, go, npm, python"),
             ("fd12::1", "neither a destination nor a preset"),
@@ -326,7 +337,7 @@ mod tests {
             ("*.com:80", "top-level"),
             ("", "neither"),
         ] {
-            assert!(told(text).contains(said), "{text}: {}", told(text));
+            assert!(described(text).contains(said), "{text}: {}", described(text));
         }
     }
 }

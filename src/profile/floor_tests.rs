@@ -1,4 +1,4 @@
-//! Every system call has been thought about, and the floor holds whatever a profile says.
+//! Tests that every system call is classified, and that the floor holds whatever a profile says.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn verdict(name: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
     number(name).and_then(|number| verdicts(profile, memory).remove(&number))
 }
 
-/// A profile that lists every number there is, as no file could.
+/// Makes a profile that lists every number, which no file can.
 fn greedy() -> Profile {
     Profile { calls: (0..600).collect(), quiet: BTreeSet::new(), ..shipped("bash") }
 }
@@ -39,7 +39,7 @@ fn every_call_of_the_table_is_classified_exactly_once() {
             continue;
         }
         let granted = bash.calls.contains(&number);
-        // `sysinfo` and `get_mempolicy` are refused quietly and could be granted.
+        // `sysinfo` and `get_mempolicy` are refused without being counted, and can be granted.
         let quiet = bash.quiet.contains(&number) && reason(&name).is_none();
         let classes = [granted, listed.contains(name.as_str()), quiet];
         assert_eq!(classes.iter().filter(|class| **class).count(), 1, "{name}: {classes:?}");
@@ -55,7 +55,7 @@ fn every_name_of_the_floor_is_a_system_call() {
 }
 
 #[test]
-fn what_no_profile_grants_is_denied_even_to_a_profile_that_lists_everything() {
+fn ungrantable_calls_are_denied_to_a_profile_that_lists_everything() {
     let verdicts = verdicts(&greedy(), MemoryHold::CgroupV2);
     for name in NEVER.iter().flat_map(|group| group.names) {
         let verdict = number(name).and_then(|number| verdicts.get(&number));
@@ -77,8 +77,8 @@ fn clone3_and_openat2_are_absent_in_every_profile() {
 fn calls_that_make_unseen_memory_need_a_memory_cgroup() {
     let bash = shipped("bash");
     for name in NEEDS_MEMORY_CGROUP {
-        for held in [MemoryHold::CgroupV1, MemoryHold::CgroupV2] {
-            assert_eq!(verdict(name, &bash, held), Some(Verdict::Allow), "{name}");
+        for mechanism in [MemoryHold::CgroupV1, MemoryHold::CgroupV2] {
+            assert_eq!(verdict(name, &bash, mechanism), Some(Verdict::Allow), "{name}");
         }
         assert_eq!(verdict(name, &bash, MemoryHold::BestEffort), None, "{name}");
     }
@@ -90,9 +90,9 @@ fn one_program_means_no_fork_and_no_second_program() {
     for name in FORKS.iter().copied().chain(["execve"]) {
         assert_eq!(verdict(name, &only, MemoryHold::CgroupV2), None, "{name}");
     }
-    let held = [1000, 0, 0, 0, 0x1000, 0];
+    let held_descriptor = [1000, 0, 0, 0, 0x1000, 0];
     let execveat = verdict("execveat", &only, MemoryHold::CgroupV2);
-    assert_eq!(execveat.as_ref().map(|verdict| verdict.allows(&held)), Some(true));
+    assert_eq!(execveat.as_ref().map(|verdict| verdict.allows(&held_descriptor)), Some(true));
     assert_eq!(execveat.map(|verdict| verdict.allows(&[0; 6])), Some(false));
 }
 
@@ -131,7 +131,7 @@ fn hot_calls_have_no_condition() {
 }
 
 #[test]
-fn shared_memory_without_a_file_is_asked_about_where_nothing_holds_memory() {
+fn shared_memory_without_a_file_is_mediated_if_no_group_limits_memory() {
     let mmap = verdict(SHARES, &shipped("bash"), MemoryHold::BestEffort);
     let shared = 1;
     let private = 2;
@@ -139,7 +139,7 @@ fn shared_memory_without_a_file_is_asked_about_where_nothing_holds_memory() {
     let allows = |flags| mmap.as_ref().is_some_and(|mmap| mmap.allows(&[0, 1, 3, flags, 0, 0]));
     assert!(allows(private | anonymous) && allows(shared) && allows(private));
     assert!(!allows(shared | anonymous) && !allows(shared | anonymous | 0x4000));
-    // SHARED_VALIDATE, which the kernel refuses without a file.
+    // MAP_SHARED_VALIDATE, which the kernel refuses without a file.
     assert!(!allows(3 | anonymous));
 }
 
@@ -202,7 +202,8 @@ fn a_denied_call_names_the_key_that_would_allow_it() {
     let fork = "exec = { program = \"any\" } and [[syscalls]] names = [\"vfork\"]";
     let words = |name| grant(name, &bc).and_then(|grantable| grantable.grant()).unwrap_or_default();
     assert_eq!(words("vfork"), fork);
-    // Threads are refused by the same call: a setting of the library comes before any program and processes.
+    // The same call starts threads: a library setting that avoids them is suggested before
+    // processes.
     let (threads, processes) = words("clone")
         .split_once("; ")
         .map(|(threads, processes)| (threads.to_owned(), processes.to_owned()))
@@ -214,7 +215,7 @@ fn a_denied_call_names_the_key_that_would_allow_it() {
 }
 
 #[test]
-fn a_denied_call_without_a_grant_says_why() {
+fn a_denied_call_without_a_grant_has_a_reason() {
     let bash = shipped("bash");
     assert_eq!(
         grant("mount", &bash),
@@ -234,7 +235,7 @@ fn can_be_called(call: u32, profile: &Profile, memory: MemoryHold) -> bool {
     }
 }
 
-/// The profile with a grant added to it, as an operator would.
+/// Adds a grant to the profile, as an operator would.
 fn with(profile: &Profile, call: u32, grantable: &Grantable) -> Profile {
     let mut granted = profile.clone();
     match grantable {
@@ -255,37 +256,37 @@ fn with(profile: &Profile, call: u32, grantable: &Grantable) -> Profile {
 /// Asserts that the filter agrees with the answer of [`grant_for`].
 fn assert_answer_is_true(call: u32, profile: &Profile, memory: MemoryHold) {
     let answer = grant_for(call, profile);
-    let told = format!("{call} ({}) under {}: {answer:?}", name(call), profile.name);
-    assert_eq!(answer.grant().is_some(), answer.reason_for_none().is_none(), "{told}");
+    let context = format!("{call} ({}) under {}: {answer:?}", name(call), profile.name);
+    assert_eq!(answer.grant().is_some(), answer.reason_for_none().is_none(), "{context}");
     let granted = with(profile, call, &answer);
     match &answer {
         Grantable::Key(_) | Grantable::CallAndExec(_) => {
-            assert!(can_be_called(call, &granted, memory), "{told}");
+            assert!(can_be_called(call, &granted, memory), "{context}");
         }
         Grantable::MemoryCgroup(_) => {
-            assert!(can_be_called(call, &granted, MemoryHold::CgroupV2), "{told}");
-            assert!(!can_be_called(call, &granted, MemoryHold::BestEffort), "{told}");
+            assert!(can_be_called(call, &granted, MemoryHold::CgroupV2), "{context}");
+            assert!(!can_be_called(call, &granted, MemoryHold::BestEffort), "{context}");
         }
-        // The call is allowed already, but not with these arguments.
+        // The call is allowed, but not with these arguments.
         Grantable::Arguments(_) => {
             let verdict = verdicts(profile, memory).remove(&call);
             assert!(
                 matches!(verdict, Some(Verdict::AllowIf(_) | Verdict::AllowOrProbe(..))),
-                "{told}"
+                "{context}"
             );
         }
-        Grantable::Never(_) => assert!(!can_be_called(call, &greedy(), memory), "{told}"),
+        Grantable::Never(_) => assert!(!can_be_called(call, &greedy(), memory), "{context}"),
     }
 }
 
 #[test]
 fn the_answer_for_every_number_that_can_be_denied_is_true() {
     let only = |name: &str| Profile { exec: Exec::Only("/usr/bin/bc".into()), ..shipped(name) };
-    let mut asked = 0;
+    let mut checked = 0;
     for profile in [shipped("bash"), shipped("bc"), shipped("cli-jq"), only("bash")] {
         for memory in [MemoryHold::BestEffort, MemoryHold::CgroupV1, MemoryHold::CgroupV2] {
             let verdicts = verdicts(&profile, memory);
-            // Init counts numbers below 512 one by one.
+            // Init counts numbers below 512 separately.
             for call in 0..=512 {
                 let denied = match verdicts.get(&call) {
                     Some(Verdict::Allow | Verdict::Errno(_) | Verdict::Answered) => false,
@@ -293,16 +294,16 @@ fn the_answer_for_every_number_that_can_be_denied_is_true() {
                 };
                 if denied {
                     assert_answer_is_true(call, &profile, memory);
-                    asked += 1;
+                    checked += 1;
                 }
             }
         }
     }
-    assert!(asked > 2000, "{asked}");
+    assert!(checked > 2000, "{checked}");
 }
 
 #[test]
-fn every_group_has_a_reason_that_reads_as_one() {
+fn every_group_has_names_and_a_reason_without_a_full_stop() {
     for group in NEVER.iter().chain(ABSENT).chain(ON_REQUEST) {
         assert!(!group.why.trim().is_empty() && !group.why.ends_with('.'), "{}", group.why);
         assert!(!group.names.is_empty(), "{}", group.why);

@@ -1,4 +1,4 @@
-//! One file of a chain of profiles that extend each other, and what is made of it once.
+//! A file in a chain of profiles that extend each other, with its cached derived values.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +10,7 @@ use crate::document::{Document, Mistake};
 use model::profile::calls::{CallMeaning, lookup, nearest_name};
 use model::profile::never::{keyed, reason};
 
-/// One profile file. Each part is parsed when it is first asked for, once for all profiles that extend this
-/// one.
+/// A profile file. Each part is parsed on first use, once for all profiles that extend this one.
 #[derive(Debug)]
 pub(crate) struct Layer<'d> {
     pub document: &'d Document,
@@ -20,7 +19,7 @@ pub(crate) struct Layer<'d> {
     reasons: OnceLock<Arc<[Reason]>>,
 }
 
-/// The numbers of a file's `[[syscalls]]` and `[[quiet]]`, in its order; `None` for a call of another
+/// The numbers in a file's `[[syscalls]]` and `[[quiet]]`, in order; `None` for a call of another
 /// architecture.
 #[derive(Debug)]
 pub(crate) struct Listed {
@@ -33,18 +32,18 @@ impl<'d> Layer<'d> {
         Self { document, written, calls: OnceLock::new(), reasons: OnceLock::new() }
     }
 
-    /// Returns its calls as numbers.
+    /// Returns the file's calls as numbers.
     pub(crate) fn calls(&self) -> Result<&Listed, Mistake> {
         self.calls.get_or_init(|| listed(self)).as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the reasons that it gives.
+    /// Returns the reasons given in the file.
     pub(crate) fn reasons(&self) -> &Arc<[Reason]> {
         self.reasons.get_or_init(|| account::reasons(&self.written))
     }
 }
 
-/// Returns the names of some lists of calls, in their order.
+/// Returns the names in several lists of calls, in order.
 pub(crate) fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
     lists.iter().flat_map(|list| &list.names)
 }

@@ -1,10 +1,11 @@
-//! Profiles as files have them: their schema in TOML, and what they come to.
+//! Profiles: their TOML schema, and their resolution to values.
 //!
-//! `schema` is the TOML as written, a `layer` one file of it, and `resolve` makes a [`model::profile::Profile`]
-//! of those that extend each other; `set` has all of them, and `shipped` those that are compiled in, each read
-//! when it is asked for. `toolchains` is the table of tool chains outside of `/usr`.
+//! `schema` defines the TOML, a `layer` is one file, and `resolve` makes a
+//! [`model::profile::Profile`] of a chain of files that extend each other. `set` has all profiles,
+//! and `shipped` those that are compiled in; each is parsed on first use. `toolchains` is the table
+//! of tool chains outside of `/usr`.
 //!
-//! *Invariant:* nothing here does I/O. Files are read by `config`.
+//! *Invariant:* this crate does no I/O. `config` reads the files.
 
 #![deny(unreachable_pub)]
 

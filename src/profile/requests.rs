@@ -1,4 +1,5 @@
-//! The keys `http` and `secret` of a rule of egress: requests that it takes, and a credential that it puts in them.
+//! The keys `http` and `secret` of an egress rule: allowed requests, and a credential that is added
+//! to them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use crate::document::{Document, Mistake};
 use model::call::Env;
 use model::egress::{EgressRule, HttpRule, NetworkClass, PathPattern, Protocols, SecretUse};
 
-/// Headers that hyper and the gateway write, or by which a request would be another one.
+/// Headers that hyper and the gateway write, or that would change the meaning of a request.
 const NOT_FOR_SECRETS: [&str; 14] = [
     "accept-encoding",
     "connection",
@@ -27,11 +28,11 @@ const NOT_FOR_SECRETS: [&str; 14] = [
     "via",
 ];
 
-/// Reads what a rule says of requests.
+/// Parses the requests that a rule allows.
 pub(super) fn http(document: &Document, written: &[WrittenHttp]) -> Result<Vec<HttpRule>, Mistake> {
     let rules = written.iter().map(|written| {
-        let methods = written.methods.get_ref().iter().map(|it| method(document, it));
-        let paths = written.paths.get_ref().iter().map(|it| path(document, it));
+        let methods = written.methods.get_ref().iter().map(|text| method(document, text));
+        let paths = written.paths.get_ref().iter().map(|text| path(document, text));
         let rule = HttpRule {
             methods: methods.collect::<Result<_, _>>()?,
             paths: paths.collect::<Result<_, _>>()?,
@@ -71,7 +72,7 @@ fn path(document: &Document, written: &Spanned<String>) -> Result<String, Mistak
     Ok(text.clone())
 }
 
-/// Reads the use of a secret.
+/// Parses the use of a secret.
 pub(super) fn secret(
     document: &Document,
     written: &WrittenSecretUse,
@@ -96,14 +97,14 @@ pub(super) fn secret(
         );
     }
     let env = written.env.get_ref();
-    // As for the variables of `[env]`: none that changes what programs load.
+    // As for the variables of `[env]`: they must not change what programs load.
     Env::new(BTreeMap::from([(env.clone(), String::new())]))
         .map_err(|error| document.mistake(written.env.span(), error.to_string()))?;
     let form = *written.form.get_ref();
     Ok(SecretUse { name: name.clone(), header, form, env: env.clone() })
 }
 
-/// Checks that a rule whose requests are read is one that all of its connections keep to.
+/// Checks that a rule with `http` or `secret` covers only connections whose requests can be read.
 pub(super) fn check(
     document: &Document,
     written: &WrittenEgress,
@@ -129,7 +130,8 @@ pub(super) fn check(
     Err(document.mistake(written.id.span(), message).with_hint(hint))
 }
 
-/// Checks that no other way leads to hosts whose requests are read, and that no variable is to have two values.
+/// Checks that hosts whose requests are read cannot be reached in another way, and that no variable
+/// gets two values.
 pub(super) fn check_all(
     rules: &[EgressRule],
     class: NetworkClass,

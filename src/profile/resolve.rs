@@ -1,4 +1,5 @@
-//! From what profile files say to a [`Profile`]: every path absolute, every name a number, every value bounded.
+//! Resolves profile files to a [`Profile`]: every path absolute, every name a number, every value
+//! within its bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -21,13 +22,14 @@ use model::profile::{
 };
 use model::units::Size;
 
-/// Host paths that are never granted, with all beneath them: they hold sockets, devices and the host's own facts.
+/// Host paths that are never granted, including everything below: they contain sockets, devices and
+/// facts of the host.
 const NEVER_BENEATH: &[&str] = &["/proc", "/sys", "/dev", "/run", "/var/run"];
-/// Host paths that are too wide to grant whole.
+/// Host paths that contain too much to be granted as a whole.
 const NEVER_WHOLE: &[&str] = &["/", "/etc", "/home", "/root", "/var", "/tmp"];
-/// Places in the cell that are the floor's, with all beneath them.
-const FLOOR_PLACES: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp", "/workspace"];
-/// Places in the cell that hold the floor's own files.
+/// Paths in the cell that belong to the floor, including everything below.
+const FLOOR_TREES: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp", "/workspace"];
+/// Paths in the cell of single files that belong to the floor.
 const FLOOR_FILES: &[&str] = &[
     "/",
     "/etc",
@@ -39,7 +41,7 @@ const FLOOR_FILES: &[&str] = &[
     "/etc/hostname",
 ];
 
-/// Makes one profile of a chain, the furthest ancestor first.
+/// Resolves a chain of profiles, the furthest ancestor first.
 pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profile, Mistake> {
     for layer in chain {
         check_whys(layer)?;
@@ -95,8 +97,8 @@ fn check_whys(layer: &Layer<'_>) -> Result<(), Mistake> {
     }
 }
 
-/// Returns the path made absolute, without `.` and doubled slashes, `~/` replaced by the operator's home; `..` is refused,
-/// for what it means depends on links.
+/// Makes a path absolute, without `.` and double slashes, and with the operator's home for `~/`.
+/// Refuses `..`, whose meaning depends on links.
 fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mistake> {
     let mistake = |message| Err(document.mistake(text.span(), message));
     let path = match text.get_ref().strip_prefix("~/") {
@@ -120,7 +122,7 @@ fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mist
 }
 
 fn paths(chain: &[&Layer<'_>]) -> Result<Vec<HostPath>, Mistake> {
-    // By place in the cell: a later layer replaces what an earlier one put there.
+    // By path in the cell: a later layer replaces the entry of an earlier one.
     let mut paths: BTreeMap<PathBuf, HostPath> = BTreeMap::new();
     for layer in chain {
         for written in &layer.written.paths {
@@ -133,11 +135,11 @@ fn paths(chain: &[&Layer<'_>]) -> Result<Vec<HostPath>, Mistake> {
 
 fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake> {
     let host = absolute(document, &written.host)?;
-    // Both are in their shortest form: to compare part by part is most of what loading a profile takes.
-    let beneath = |places: &[&str], path: &Path| places.iter().any(|place| is_beneath(path, place));
-    let exactly = |places: &[&str], path: &Path| {
-        places.iter().any(|place| path.as_os_str() == OsStr::new(place))
-    };
+    // Both are normalised. Comparing them component by component would take most of the time of
+    // loading a profile.
+    let beneath = |list: &[&str], path: &Path| list.iter().any(|entry| is_beneath(path, entry));
+    let exactly =
+        |list: &[&str], path: &Path| list.iter().any(|entry| path.as_os_str() == OsStr::new(entry));
     if beneath(NEVER_BENEATH, &host) {
         let message = format!("`{}` is never granted: it is the host's own", host.display());
         return Err(document.mistake(written.host.span(), message));
@@ -147,11 +149,11 @@ fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake>
         let hint = "name what is needed beneath it";
         return Err(document.mistake(written.host.span(), message).with_hint(hint));
     }
-    let place = written.cell.as_ref().unwrap_or(&written.host);
-    let cell = absolute(document, place)?;
-    if beneath(FLOOR_PLACES, &cell) || exactly(FLOOR_FILES, &cell) {
+    let written_cell = written.cell.as_ref().unwrap_or(&written.host);
+    let cell = absolute(document, written_cell)?;
+    if beneath(FLOOR_TREES, &cell) || exactly(FLOOR_FILES, &cell) {
         let message = format!("`{}` in the cell is made by cofferdam itself", cell.display());
-        return Err(document.mistake(place.span(), message));
+        return Err(document.mistake(written_cell.span(), message));
     }
     Ok(HostPath {
         host,
@@ -161,9 +163,9 @@ fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake>
     })
 }
 
-/// Returns true if an absolute path without `.` and doubled slashes is `place`, or beneath it.
-fn is_beneath(path: &Path, place: &str) -> bool {
-    let rest = path.as_os_str().as_encoded_bytes().strip_prefix(place.as_bytes());
+/// Returns true if a normalised absolute path equals `tree` or lies below it.
+fn is_beneath(path: &Path, tree: &str) -> bool {
+    let rest = path.as_os_str().as_encoded_bytes().strip_prefix(tree.as_bytes());
     matches!(rest, Some([] | [b'/', ..]))
 }
 
@@ -185,7 +187,8 @@ fn exec(layer: &Layer<'_>, paths: &[HostPath]) -> Result<Exec, Mistake> {
     Err(layer.document.mistake(written.program.span(), message).with_hint(hint))
 }
 
-/// Takes the setting of the last layer that has one. To connect, a cell must be able to make such a socket.
+/// Takes the setting of the last layer that has one. A cell can only connect if it can make such a
+/// socket.
 fn unix_sockets(chain: &[&Layer<'_>], families: &BTreeSet<Family>) -> Result<UnixSockets, Mistake> {
     let written =
         chain.iter().rev().find_map(|layer| Some((layer, layer.written.unix_sockets.as_ref()?)));
@@ -214,7 +217,7 @@ fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
             quiet.extend(number);
         }
     }
-    // A later layer that allows a call takes it out of what an earlier one refused quietly.
+    // A later layer that allows a call removes it from the quiet calls of an earlier one.
     quiet.retain(|number| !calls.contains(number));
     Ok((calls, quiet))
 }
@@ -224,7 +227,7 @@ fn env(chain: &[&Layer<'_>]) -> Result<BTreeMap<String, String>, Mistake> {
     for layer in chain {
         for (name, value) in layer.written.env.iter().flat_map(|env| &env.set) {
             let one = BTreeMap::from([(name.clone(), value.get_ref().clone())]);
-            // The rules for callers hold here too: no variable that changes what programs load.
+            // The rules for clients apply here too: no variable that changes what programs load.
             let checked = Env::new(one)
                 .map_err(|error| layer.document.mistake(value.span(), error.to_string()))?;
             env.extend(checked.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -233,7 +236,7 @@ fn env(chain: &[&Layer<'_>]) -> Result<BTreeMap<String, String>, Mistake> {
     Ok(env)
 }
 
-/// Returns the value that the last layer to set it has, and where.
+/// Returns the value in the last layer that sets it, with its position.
 fn latest<'a, 'd, T: Copy>(
     chain: &'a [&Layer<'d>],
     pick: impl Fn(&WrittenLimits) -> Option<&Spanned<T>>,
@@ -289,8 +292,9 @@ fn check_memory(chain: &[&Layer<'_>]) -> Result<(), Mistake> {
     }
 }
 
-/// Returns the default for open files. One program alone is executed by a held descriptor, which nothing in the
-/// cell may reach with dup2(2): there the limit stays below it, and more is a mistake.
+/// Returns the default for open files. A single program is executed through a held descriptor,
+/// which processes in the cell must not reach with dup2(2): the limit then stays below its number,
+/// and a higher one is a mistake.
 fn open_files(chain: &[&Layer<'_>], exec: &Exec) -> Result<u32, Mistake> {
     if *exec == Exec::Any {
         return Ok(defaults::OPEN_FILES);
@@ -321,15 +325,15 @@ fn time(
     }
 }
 
-/// Checks that `/workspace` and `/tmp` together have at most half of the memory, so that a program that fills
-/// them meets ENOSPC and not the end of its cell. With the default values that is exactly half; `/dev/shm` is
-/// memory that programs share, and must leave a quarter with them.
+/// Checks that `/workspace` and `/tmp` together have at most half of the memory, so that a program
+/// that fills them gets ENOSPC instead of ending its cell. The default values are exactly half.
+/// `/dev/shm` is memory shared by programs; a quarter of the memory must remain besides all three.
 fn check_tmpfs(chain: &[&Layer<'_>], limits: &Limits) -> Result<(), Mistake> {
     let Some(last) = chain.last() else { return Ok(()) };
     let files = limits.workspace_bytes.saturating_add(limits.tmp_bytes);
-    let told = |bytes: u64, what: &str, share: u64, part: &str| {
+    let too_large = |bytes: u64, paths: &str, share: u64, fraction: &str| {
         let message = format!(
-            "{what} are {} together; at most {part} of the memory, {}, is left for them",
+            "{paths} are {} together; at most {fraction} of the memory, {}, is left for them",
             Size(bytes),
             Size(share)
         );
@@ -341,12 +345,12 @@ fn check_tmpfs(chain: &[&Layer<'_>], limits: &Limits) -> Result<(), Mistake> {
     };
     let half = limits.memory / 2;
     if files > half {
-        return told(files, "/workspace and /tmp", half, "half");
+        return too_large(files, "/workspace and /tmp", half, "half");
     }
     let all = files.saturating_add(limits.shm_bytes);
-    let most = half + limits.memory / 4;
-    if all > most {
-        return told(all, "/workspace, /tmp and /dev/shm", most, "three quarters");
+    let limit = half + limits.memory / 4;
+    if all > limit {
+        return too_large(all, "/workspace, /tmp and /dev/shm", limit, "three quarters");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Every profile that was loaded, by name; inheritance is followed here.
+//! The set of loaded profiles by name; follows their inheritance.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use model::nearest::nearest;
 use model::profile::{Profile, ProfileAdditions, SocketName};
 use model::receipt::Tier;
 
-/// Every profile that was loaded, by name. Clones share them until one is changed.
+/// The loaded profiles by name. Clones share them until one is changed.
 #[derive(Debug, Clone)]
 pub struct Profiles {
     all: Arc<All>,
@@ -24,19 +24,20 @@ pub struct Profiles {
 
 #[derive(Debug, Clone, Default)]
 struct All {
-    /// Profiles by name. A missing one is compiled in, and parsed when it is first asked for.
+    /// Profiles by name. An uninitialised one is compiled in, and parsed on first use.
     by_name: BTreeMap<ProfileName, OnceLock<Profile>>,
-    /// Tier that the present profiles were restricted to; others are when they are parsed.
+    /// Tier to which the initialised profiles were restricted; applied to others when they are
+    /// parsed.
     tier: Option<Tier>,
     sockets: Vec<SocketName>,
     additions: ProfileAdditions,
-    /// Rules of egress of one profile alone, beside its own.
+    /// Additional egress rules of single profiles.
     egress: BTreeMap<ProfileName, Vec<EgressRule>>,
 }
 
 impl Profiles {
-    /// Returns the profiles that are compiled in, for an operator who has none. Each is read when it is first
-    /// asked for: a server uses two of them.
+    /// Returns the compiled-in profiles, for an operator without other ones. Each is parsed on
+    /// first use, as a server uses two of them.
     #[must_use]
     pub fn compiled_in() -> Self {
         let names: Vec<ProfileName> = shipped::names().filter_map(ProfileName::new).collect();
@@ -45,20 +46,21 @@ impl Profiles {
         Self { all: Arc::new(All { by_name, ..All::default() }), accounts: Arc::new(accounts) }
     }
 
-    /// Reads profiles. One in `given` replaces one in `embedded` of the same name, and may extend any other.
+    /// Parses profiles. A profile in `given` replaces the one of the same name in `embedded`, and
+    /// may extend any other.
     ///
-    /// A profile without `exec` can be extended but not used, and is not in the result.
+    /// A profile without `exec` can only be extended, and is not in the result.
     ///
     /// # Errors
-    /// On the first mistake in any file.
+    /// The first mistake in any file.
     pub fn parse(embedded: &[Document], given: &[Document]) -> Result<Self, Mistake> {
         Self::stacked(&[embedded, given])
     }
 
-    /// Resolves the profiles of any number of origins, each of which replaces and extends those before it.
+    /// Parses the profiles of several origins; each replaces and extends those before it.
     ///
     /// # Errors
-    /// On the first mistake in any file.
+    /// The first mistake in any file.
     pub fn stacked(origins: &[&[Document]]) -> Result<Self, Mistake> {
         let mut layers = BTreeMap::new();
         for origin in origins {
@@ -70,14 +72,14 @@ impl Profiles {
             let chain = chain(name, &layers)?;
             if chain.iter().any(|layer| layer.written.exec.is_some()) {
                 by_name.insert(name.clone(), OnceLock::from(resolve(name, &chain)?));
-                accounts.insert(name.clone(), OnceLock::from(Account::of(&chain)));
+                accounts.insert(name.clone(), OnceLock::from(Account::collect(&chain)));
             }
         }
         let all = All { by_name, ..All::default() };
         Ok(Self { all: Arc::new(all), accounts: Arc::new(accounts) })
     }
 
-    /// Restricts all of them to a tier, whatever their files say.
+    /// Restricts all profiles to a tier, whatever their files say.
     #[must_use]
     pub fn in_tier(mut self, tier: Tier) -> Self {
         let all = Arc::make_mut(&mut self.all);
@@ -90,24 +92,24 @@ impl Profiles {
         self
     }
 
-    /// Drops the accounts, which only commands that show profiles read.
+    /// Drops the accounts, which are only needed by commands that show profiles.
     #[must_use]
     pub fn unaccounted(self) -> Self {
         Self { accounts: Arc::default(), ..self }
     }
 
-    /// Returns true if there is a profile of this name.
+    /// Returns true if there is a profile with this name.
     #[must_use]
     pub fn has(&self, name: &ProfileName) -> bool {
         self.all.by_name.contains_key(name)
     }
 
     pub fn get(&self, name: &ProfileName) -> Option<&Profile> {
-        let held = self.all.by_name.get(name)?;
-        match held.get() {
+        let cell = self.all.by_name.get(name)?;
+        match cell.get() {
             Some(profile) => Some(profile),
             None => {
-                // The tests read all of these: a mistake there would leave the profile out.
+                // The tests parse all of these, as a profile with a mistake is missing here.
                 let mut profile = resolve(name, &shipped::chain(name.as_str())?).ok()?;
                 if let Some(tier) = self.all.tier {
                     profile = profile.in_tier(tier);
@@ -116,34 +118,34 @@ impl Profiles {
                 profile.add(&self.all.additions);
                 profile
                     .add_egress(self.all.egress.get(name).map(Vec::as_slice).unwrap_or_default());
-                Some(held.get_or_init(|| profile))
+                Some(cell.get_or_init(|| profile))
             }
         }
     }
 
-    /// Returns the origin of a profile, and the reasons that its files give.
+    /// Returns the origin of a profile, and the reasons in its files.
     pub fn account(&self, name: &ProfileName) -> Option<&Account> {
-        let held = self.accounts.get(name)?;
-        match held.get() {
+        let cell = self.accounts.get(name)?;
+        match cell.get() {
             Some(account) => Some(account),
             None => {
                 let chain = shipped::chain(name.as_str())?;
-                Some(held.get_or_init(|| Account::of(&chain)))
+                Some(cell.get_or_init(|| Account::collect(&chain)))
             }
         }
     }
 
-    /// Returns the names of all of them, in order.
+    /// Returns all names in order.
     pub fn names(&self) -> impl Iterator<Item = &ProfileName> {
         self.all.by_name.keys()
     }
 
-    /// Returns all of them, by name.
+    /// Returns all profiles by name.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.names().filter_map(|name| self.get(name))
     }
 
-    /// Grants the sockets that the operator named to every profile that takes them.
+    /// Grants the operator's sockets to every profile that uses them.
     pub fn grant_sockets(&mut self, names: &[SocketName]) {
         if names.is_empty() {
             return;
@@ -162,7 +164,7 @@ impl Profiles {
         profiles.for_each(|profile| profile.add(additions));
     }
 
-    /// Adds rules of egress to one profile, whether it has a `/workspace` or not.
+    /// Adds egress rules to one profile, with or without a `/workspace`.
     pub fn add_egress(&mut self, name: &ProfileName, rules: &[EgressRule]) {
         let all = Arc::make_mut(&mut self.all);
         all.egress.entry(name.clone()).or_default().extend_from_slice(rules);
@@ -171,7 +173,7 @@ impl Profiles {
         }
     }
 
-    /// Returns the name nearest to one that does not exist.
+    /// Returns the name that is nearest to an unknown one.
     pub fn nearest(&self, word: &str) -> Option<&str> {
         nearest(word, self.names().map(ProfileName::as_str))
     }
@@ -179,15 +181,16 @@ impl Profiles {
 
 impl PartialEq for Profiles {
     fn eq(&self, other: &Self) -> bool {
-        let accounts =
-            |of: &Self| of.names().map(|name| of.account(name).cloned()).collect::<Vec<_>>();
+        let accounts = |profiles: &Self| {
+            profiles.names().map(|name| profiles.account(name).cloned()).collect::<Vec<_>>()
+        };
         self.iter().eq(other.iter()) && accounts(self) == accounts(other)
     }
 }
 
 impl Eq for Profiles {}
 
-/// Reads files to layers by name; two files of one origin with the same name are a mistake.
+/// Parses files to layers by name. Two files of one origin with the same name are a mistake.
 fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mistake> {
     let mut layers: BTreeMap<ProfileName, Layer<'_>> = BTreeMap::new();
     for document in documents {
@@ -206,7 +209,7 @@ fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mist
     Ok(layers)
 }
 
-/// Returns the profile and what it extends, the furthest ancestor first.
+/// Returns a profile's chain: its ancestors, the furthest first, and the profile.
 fn chain<'a, 'd>(
     name: &ProfileName,
     layers: &'a BTreeMap<ProfileName, Layer<'d>>,
@@ -217,8 +220,8 @@ fn chain<'a, 'd>(
         let Some(extends) = &layer.written.extends else { break };
         let mistake = |message: String| layer.document.mistake(extends.span(), message);
         let parent = extends.get_ref();
-        let found = ProfileName::new(parent).and_then(|parent| layers.get_key_value(&parent));
-        let Some((parent, next)) = found else {
+        let entry = ProfileName::new(parent).and_then(|parent| layers.get_key_value(&parent));
+        let Some((parent, next)) = entry else {
             let error = mistake(format!("there is no profile `{}`", parent.escape_default()));
             let names = layers.keys().map(ProfileName::as_str);
             return Err(match nearest(extends.get_ref(), names) {

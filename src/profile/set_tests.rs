@@ -1,5 +1,5 @@
-//! Tests of profile files: what is accepted, what is refused and in which words, and the resolved shipped
-//! profiles.
+//! Tests of profile files: accepted files, refused ones with their messages, and the resolved
+//! shipped profiles.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,22 +19,23 @@ const EXEC: &str = "exec = { program = \"any\", why = \"w\" }\n";
 
 fn parsed(texts: &[&str]) -> Result<Profiles, Mistake> {
     let file = |text: &&str, number: usize| {
-        Document::new(&format!("{number}.toml"), text).of_user(model::accounts::home())
+        Document::new(&format!("{number}.toml"), text).with_home(model::accounts::home())
     };
     let files: Vec<Document> = texts.iter().zip(1..).map(|(text, n)| file(text, n)).collect();
     Profiles::parse(&[], &files)
 }
 
-/// The profile `a` of these files.
+/// Returns the profile `a` of these files.
 fn profile(texts: &[&str]) -> Result<Profile, String> {
     let profiles = parsed(texts).map_err(|mistake| mistake.to_string())?;
     let name = ProfileName::new("a").ok_or("name")?;
     profiles.get(&name).cloned().ok_or_else(|| "no profile `a`".to_owned())
 }
 
-/// The mistake in one file that starts with [`HEAD`] and [`EXEC`], which are four lines.
+/// Returns the mistake in a file that starts with [`HEAD`] and [`EXEC`], which are four lines.
 fn mistake(rest: &str) -> String {
-    profile(&[&format!("{HEAD}{EXEC}{rest}")]).map_or_else(|told| told, |p| format!("taken: {p:?}"))
+    profile(&[&format!("{HEAD}{EXEC}{rest}")])
+        .map_or_else(|mistake| mistake, |p| format!("taken: {p:?}"))
 }
 
 fn shipped_profile(name: &str) -> Result<Profile, String> {
@@ -43,7 +44,7 @@ fn shipped_profile(name: &str) -> Result<Profile, String> {
 }
 
 #[test]
-fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
+fn a_profile_without_keys_has_the_defaults_and_no_host_paths() {
     let expected = Profile {
         name: ProfileName::new("a").unwrap_or_else(|| unreachable!("well formed")),
         description: "d".to_owned(),
@@ -84,7 +85,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
 }
 
 #[test]
-fn sockets_of_the_host_are_taken_by_a_key_that_a_later_layer_may_take_back() {
+fn a_later_layer_can_revoke_the_key_for_host_sockets() {
     let with = |key: &str| profile(&[&format!("{HEAD}{EXEC}{key}")]).map(|p| p.unix_sockets);
     let unix = "sockets = { families = [\"unix\"], why = \"w\" }\n";
     let private = "unix_sockets = { class = \"private\", why = \"w\" }\n";
@@ -95,8 +96,8 @@ fn sockets_of_the_host_are_taken_by_a_key_that_a_later_layer_may_take_back() {
                  unix_sockets = { class = \"none\", why = \"w\" }\n";
     let profiles = parsed(&[&parent, child]);
     let name = ProfileName::new("b").unwrap_or_else(|| unreachable!("well formed"));
-    let taken = profiles.map(|profiles| profiles.get(&name).map(|p| p.unix_sockets));
-    assert_eq!(taken, Ok(Some(UnixSockets::None)));
+    let classes = profiles.map(|profiles| profiles.get(&name).map(|p| p.unix_sockets));
+    assert_eq!(classes, Ok(Some(UnixSockets::None)));
     assert_eq!(
         mistake(private),
         "1.toml:5:43: `unix_sockets` is of no use without the family `unix`\n\
@@ -134,7 +135,7 @@ fn unknown_keys_are_refused_at_every_level() {
 }
 
 #[test]
-fn a_call_that_no_kernel_has_is_told_with_the_nearest() {
+fn an_unknown_call_is_reported_with_the_nearest_name() {
     assert_eq!(
         mistake("[[syscalls]]\nwhy = \"w\"\nnames = [\"read\", \"opennat\"]\n"),
         "1.toml:7:18: `opennat` is no system call\nhint: did you mean `openat`?"
@@ -142,22 +143,23 @@ fn a_call_that_no_kernel_has_is_told_with_the_nearest() {
 }
 
 #[test]
-fn what_no_profile_grants_is_refused_with_its_reason() {
-    let told = |call: &str| mistake(&format!("[[syscalls]]\nwhy = \"w\"\nnames = [\"{call}\"]\n"));
+fn an_ungrantable_call_is_refused_with_its_reason() {
+    let refusal =
+        |call: &str| mistake(&format!("[[syscalls]]\nwhy = \"w\"\nnames = [\"{call}\"]\n"));
     assert_eq!(
-        told("mount"),
+        refusal("mount"),
         "1.toml:7:10: no profile can grant `mount`: it changes or reads the mount tree, which is the wall of the cell"
     );
     assert_eq!(
-        told("clone3"),
+        refusal("clone3"),
         "1.toml:7:10: no profile can grant `clone3`: its flags are behind a pointer; programs fall back to clone"
     );
-    assert_eq!(told("socket"), "1.toml:7:10: `socket` is granted by the key `sockets`");
-    assert_eq!(told("execve"), "1.toml:7:10: `execve` is granted by the key `exec`");
+    assert_eq!(refusal("socket"), "1.toml:7:10: `socket` is granted by the key `sockets`");
+    assert_eq!(refusal("execve"), "1.toml:7:10: `execve` is granted by the key `exec`");
 }
 
 #[test]
-fn calls_of_the_other_architecture_are_taken_and_left_out() {
+fn calls_of_the_other_architecture_are_accepted_and_ignored() {
     let text = format!(
         "{HEAD}{EXEC}[[syscalls]]\nwhy = \"w\"\nnames = [\"open\", \"fstatat\", \"read\"]\n"
     );
@@ -181,18 +183,18 @@ fn paths_are_absolute_and_normal() {
     );
     assert_eq!(mistake(&path("~/")), whole);
     assert_eq!(mistake(&path(home)), whole);
-    let taken = profile(&[&format!("{HEAD}{EXEC}{}", path("//opt/./tool/"))]).map(|p| p.paths);
+    let paths = profile(&[&format!("{HEAD}{EXEC}{}", path("//opt/./tool/"))]).map(|p| p.paths);
     let expected = HostPath {
         host: "/opt/tool".into(),
         cell: "/opt/tool".into(),
         kind: PathKind::Tree,
         presence: Presence::Required,
     };
-    assert_eq!(taken, Ok(vec![expected]));
+    assert_eq!(paths, Ok(vec![expected]));
 }
 
 #[test]
-fn what_is_the_hosts_own_or_the_floors_own_is_not_granted() {
+fn paths_of_the_host_and_of_the_floor_are_not_granted() {
     let path = |keys: &str| mistake(&format!("[[path]]\nwhy = \"w\"\n{keys}\n"));
     assert_eq!(
         path("host = \"/run/docker.sock\""),
@@ -214,11 +216,11 @@ fn what_is_the_hosts_own_or_the_floors_own_is_not_granted() {
         path("host = \"/etc/passwd\""),
         "1.toml:7:8: `/etc/passwd` in the cell is made by cofferdam itself"
     );
-    // A name that begins as one of them is another.
-    let beside =
+    // Paths with one of these as a string prefix are different paths.
+    let similar =
         "[[path]]\nhost = \"/runner\"\nwhy = \"w\"\n[[path]]\nhost = \"/process/1\"\nwhy = \"w\"\n";
-    let taken = profile(&[&format!("{HEAD}{EXEC}{beside}")]).map(|profile| profile.paths.len());
-    assert_eq!(taken, Ok(2));
+    let count = profile(&[&format!("{HEAD}{EXEC}{similar}")]).map(|profile| profile.paths.len());
+    assert_eq!(count, Ok(2));
 }
 
 #[test]
@@ -240,11 +242,11 @@ fn one_program_leaves_its_held_descriptor_out_of_reach() {
              [[path]]\nhost = \"/opt/p\"\nprogram = true\nwhy = \"w\"\n{limits}"
         )
     };
-    let told = |limits| profile(&[&text(limits)]).map(|profile| profile.limits.open_files);
-    assert_eq!(told(""), Ok(1000));
-    assert_eq!(told("[limits]\nopen_files = 1000\n"), Ok(1000));
+    let open_files = |limits| profile(&[&text(limits)]).map(|profile| profile.limits.open_files);
+    assert_eq!(open_files(""), Ok(1000));
+    assert_eq!(open_files("[limits]\nopen_files = 1000\n"), Ok(1000));
     assert_eq!(
-        told("[limits]\nopen_files = 1001\n"),
+        open_files("[limits]\nopen_files = 1001\n"),
         Err("1.toml:10:14: `open_files` is at most 1000 where one program is executed: \
              the descriptor it is held by must stay out of reach"
             .to_owned())
@@ -263,11 +265,11 @@ fn a_profile_adds_to_the_one_it_extends() {
     );
     let set = |names: &[&str]| names.iter().filter_map(|name| number(name)).collect();
     let profile = profile(&[parent, &child]);
-    let told =
+    let resolved =
         profile.map(|p| (p.calls, p.quiet, p.limits.memory, p.limits.tmp_bytes, p.description));
     let expected =
         (set(&["read", "write", "mincore"]), set(&["mount"]), 512 * MIB, 32 * MIB, "d".to_owned());
-    assert_eq!(told, Ok(expected));
+    assert_eq!(resolved, Ok(expected));
 }
 
 #[test]
@@ -276,7 +278,7 @@ fn a_profile_without_exec_can_only_be_extended() {
 }
 
 #[test]
-fn circles_and_missing_parents_are_told() {
+fn circles_and_missing_parents_are_reported() {
     let extends = |name: &str, parent: &str| {
         format!(
             "schema = 1\nname = \"{name}\"\ndescription = \"d\"\nextends = \"{parent}\"\n{EXEC}"
@@ -402,7 +404,7 @@ fn the_shipped_bash_has_the_limits_of_the_rulings() {
 proptest::proptest! {
     #[test]
     fn arbitrary_text_after_a_good_start_never_panics(text in "\\PC*") {
-        let _told = mistake(&text);
+        let _mistake = mistake(&text);
     }
 }
 
@@ -410,7 +412,7 @@ const NETWORKED: &str = "network = { class = \"allow-list\", why = \"w\" }\n\
     sockets = { families = [\"inet\", \"inet6\"], why = \"w\" }\n";
 
 #[test]
-fn rules_of_egress_are_read_whole() {
+fn egress_rules_are_parsed_completely() {
     let text = format!(
         "{HEAD}{EXEC}{NETWORKED}[[egress]]\nid = \"lab\"\nhosts = [\"PyPI.org\", \"*.a.b\"]\n\
          nets = [\"10.20.0.0/16\"]\nports = [443, \"1-1024\"]\nprotocols = [\"tcp\", \"icmp\"]\nwhy = \"w\"\n\
@@ -437,14 +439,14 @@ fn a_later_rule_of_the_same_name_replaces_the_earlier_one() {
         format!("[[egress]]\nid = \"r\"\nhosts = [\"{host}\"]\nports = [443]\nwhy = \"w\"\n")
     };
     let base = format!("{HEAD}{EXEC}{NETWORKED}{}", rule("one.test")).replace("\"a\"", "\"b\"");
-    let own = format!("{HEAD}extends = \"b\"\n{}", rule("two.test"));
-    let rules = profile(&[&base, &own]).map(|profile| profile.egress.rules);
+    let child = format!("{HEAD}extends = \"b\"\n{}", rule("two.test"));
+    let rules = profile(&[&base, &child]).map(|profile| profile.egress.rules);
     let hosts = rules.map(|rules| rules.iter().map(|rule| rule.hosts.clone()).collect::<Vec<_>>());
     assert_eq!(hosts, Ok(vec![vec!["two.test".parse().expect("a host")]]));
 }
 
 #[test]
-fn egress_that_cannot_hold_is_refused_with_the_way_out() {
+fn invalid_egress_rules_are_refused_with_a_hint() {
     let rule =
         |keys: &str| mistake(&format!("{NETWORKED}[[egress]]\nid = \"r\"\nwhy = \"w\"\n{keys}"));
     for (keys, said) in [
@@ -466,8 +468,8 @@ fn egress_that_cannot_hold_is_refused_with_the_way_out() {
     }
     let plain = "[[egress]]\nid = \"r\"\nhosts = [\"a.b\"]\nports = [443]\nwhy = \"w\"\n";
     let loopback = format!("network = {{ class = \"loopback\", why = \"w\" }}\n{plain}");
-    for told in [mistake(plain), mistake(&loopback)] {
-        assert!(told.contains("means nothing where `network.class`"), "{told}");
+    for refusal in [mistake(plain), mistake(&loopback)] {
+        assert!(refusal.contains("means nothing where `network.class`"), "{refusal}");
     }
     let alone = mistake("network = { class = \"any\", why = \"w\" }\n");
     assert!(alone.contains("is of no use without sockets of `inet`"), "{alone}");
@@ -475,7 +477,7 @@ fn egress_that_cannot_hold_is_refused_with_the_way_out() {
     assert!(limit.contains("from 1 to 256"), "{limit}");
 }
 
-/// A rule for `a.b` on port 443 with these keys.
+/// Returns a rule for `a.b` on port 443 with these keys.
 fn reading(keys: &str) -> String {
     format!("[[egress]]\nid = \"r\"\nhosts = [\"a.b\"]\nports = [443]\nwhy = \"w\"\n{keys}")
 }
@@ -484,7 +486,7 @@ const HTTP: &str = "http = [{ methods = [\"GET\"], paths = [\"/simple/**\"] }]\n
 const SECRET: &str = "secret = { name = \"github\", header = \"Authorization\", form = \"basic\", env = \"GH_TOKEN\" }\n";
 
 #[test]
-fn requests_and_secrets_of_a_rule_are_read_whole() {
+fn requests_and_secrets_of_a_rule_are_parsed_completely() {
     let text = format!("{HEAD}{EXEC}{NETWORKED}{}{HTTP}{SECRET}", reading(""));
     let rules = profile(&[&text]).map(|profile| profile.egress.rules);
     let rule = rules.as_ref().ok().and_then(|rules| rules.first()).expect("a rule");
@@ -500,13 +502,13 @@ fn requests_and_secrets_of_a_rule_are_read_whole() {
 }
 
 #[test]
-fn requests_and_secrets_that_cannot_hold_are_refused_with_the_way_out() {
+fn invalid_requests_and_secrets_are_refused_with_a_hint() {
     let rule = |keys: &str| mistake(&format!("{NETWORKED}{}", reading(keys)));
     let http = |methods: &str, paths: &str| {
         rule(&format!("http = [{{ methods = [{methods}], paths = [{paths}] }}]\n"))
     };
     let secret = |from: &str, to: &str| rule(&format!("{HTTP}{}", SECRET.replace(from, to)));
-    for (told, said) in [
+    for (refusal, said) in [
         (http("", "\"/\""), "`methods` is empty"),
         (http("\"GET\"", ""), "`paths` is empty"),
         (http("\"get\"", "\"/\""), "write it in capitals"),
@@ -530,7 +532,7 @@ fn requests_and_secrets_that_cannot_hold_are_refused_with_the_way_out() {
             "reaches its hosts without the rule",
         ),
     ] {
-        assert!(told.contains(said), "{said}: {told}");
+        assert!(refusal.contains(said), "{said}: {refusal}");
     }
     let two = format!(
         "{NETWORKED}{}{HTTP}{SECRET}{}{HTTP}{}",
@@ -542,9 +544,11 @@ fn requests_and_secrets_that_cannot_hold_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn time_ends_a_call_of_a_shipped_profile_before_processor_time_does() -> Result<(), String> {
+fn calls_of_shipped_profiles_reach_their_wall_time_limit_before_the_cpu_limit() -> Result<(), String>
+{
     let profiles = Profiles::parse(&shipped(), &[]).map_err(|mistake| mistake.to_string())?;
-    // Where one process takes all of a processor, the two would race, and the reply would name the one or the other.
+    // If a process uses a whole processor, the two limits would race, and the reply would name
+    // either of them.
     let raced: Vec<String> = profiles
         .iter()
         .filter(|profile| profile.limits.cpu <= profile.limits.wall)

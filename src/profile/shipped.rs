@@ -1,4 +1,4 @@
-//! The profiles that are compiled in.
+//! The compiled-in profiles.
 
 use std::sync::OnceLock;
 
@@ -8,11 +8,11 @@ use crate::document::Document;
 /// A file of `sandbox-profiles/`.
 struct File {
     name: &'static str,
-    /// True for a profile that only others extend: it names no program to run, and no call uses it.
+    /// True for a profile that can only be extended: it has no `exec`, and no call uses it.
     only_extended: bool,
     text: &'static str,
     document: OnceLock<Document>,
-    /// `None` where there is a mistake in it: the tests read all of them.
+    /// `None` if the file has a mistake; the tests parse all files.
     layer: OnceLock<Option<Layer<'static>>>,
 }
 
@@ -52,7 +52,7 @@ impl File {
         })
     }
 
-    /// Reads the file once, however many profiles extend it, and kept for those that are asked for later.
+    /// Parses the file once, for all profiles that extend it.
     fn layer(&'static self) -> Option<&'static Layer<'static>> {
         let read = || {
             let document = self.document();
@@ -62,19 +62,19 @@ impl File {
     }
 }
 
-/// Returns the profiles that are compiled in, as files.
+/// Returns the files of the compiled-in profiles.
 #[must_use]
 pub fn shipped() -> Vec<Document> {
     FILES.iter().map(|file| file.document().clone()).collect()
 }
 
-/// Returns the names of those that a call may have.
+/// Returns the names of the profiles that a call can use.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().filter(|file| !file.only_extended).map(|file| file.name)
 }
 
-/// Returns the file of this profile after those that it extends, the furthest first. `None` if there is no such
-/// profile.
+/// Returns the chain of a profile: its ancestors' files, the furthest first, and its own. `None` if
+/// there is no such profile.
 pub(super) fn chain(name: &str) -> Option<Vec<&'static Layer<'static>>> {
     let layer = |wanted: &str| FILES.iter().find(|file| file.name == wanted)?.layer();
     let mut chain = vec![layer(name)?];

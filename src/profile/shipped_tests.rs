@@ -1,4 +1,4 @@
-//! Claims about profiles that are compiled in and read when they are asked for.
+//! Tests of compiled-in profiles that are parsed on first use.
 
 use super::*;
 use crate::Profiles;
@@ -10,7 +10,7 @@ fn all() -> Profiles {
 }
 
 #[test]
-fn read_one_by_one_they_are_what_they_are_together() {
+fn profiles_parsed_one_by_one_equal_those_parsed_together() {
     let names: Vec<String> = all().names().map(ToString::to_string).collect();
     assert_eq!(
         names,
@@ -33,7 +33,7 @@ fn read_one_by_one_they_are_what_they_are_together() {
 }
 
 #[test]
-fn what_is_done_to_all_is_done_to_those_that_are_read_later() {
+fn changes_to_all_profiles_apply_to_those_parsed_later() {
     let changed = |mut profiles: Profiles| {
         profiles
             .grant_sockets(&[SocketName::new("skills").unwrap_or_else(|| panic!("well formed"))]);
@@ -43,7 +43,7 @@ fn what_is_done_to_all_is_done_to_those_that_are_read_later() {
     let granted = changed(all());
     let takes = |profile: &&Profile| profile.unix_sockets != UnixSockets::None;
     assert!(granted.iter().filter(takes).all(|profile| !profile.granted_sockets.is_empty()));
-    assert!(granted.iter().filter(takes).count() > 0, "one of them takes sockets");
+    assert!(granted.iter().filter(takes).count() > 0, "at least one uses sockets");
     assert!(granted.iter().all(|profile| profile.tier == Tier::Bare));
 }
 

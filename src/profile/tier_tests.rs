@@ -1,4 +1,4 @@
-//! Claims about what the lower tier refuses, on the shipped profile that lists most.
+//! Tests of what the lower tier refuses, on the shipped profile with the most calls.
 
 use crate::{Profiles, shipped};
 use model::egress::NetworkClass;
@@ -9,8 +9,8 @@ use model::receipt::{MemoryHold, Tier};
 
 fn bash(tier: Tier) -> Profile {
     let profiles = Profiles::parse(&shipped(), &[]).unwrap_or_else(|error| panic!("{error}"));
-    let found = profiles.iter().find(|profile| profile.name.as_str() == "bash");
-    found.cloned().map(|profile| profile.in_tier(tier)).unwrap_or_else(Profile::nothing)
+    let profile = profiles.iter().find(|profile| profile.name.as_str() == "bash");
+    profile.cloned().map(|profile| profile.in_tier(tier)).unwrap_or_else(Profile::nothing)
 }
 
 fn allows(tier: Tier, call: &str, arguments: [u64; 6]) -> bool {
@@ -20,7 +20,7 @@ fn allows(tier: Tier, call: &str, arguments: [u64; 6]) -> bool {
 }
 
 #[test]
-fn what_landlock_does_not_hold_is_allowed_with_namespaces_and_refused_without() {
+fn calls_that_landlock_does_not_cover_are_refused_without_namespaces() {
     for call in REFUSED.iter().flat_map(|group| group.names) {
         let arguments = match *call {
             "socket" => [1, 1, 0, 0, 0, 0],
@@ -34,13 +34,13 @@ fn what_landlock_does_not_hold_is_allowed_with_namespaces_and_refused_without() 
         assert!(!allows(Tier::Bare, call, arguments), "{call}");
         let number = number(call).unwrap_or(u32::MAX);
         let grant = floor::grant_for(number, &bash(Tier::Bare));
-        assert_eq!(grant.grant(), None, "{call}: no key of a profile brings it back");
+        assert_eq!(grant.grant(), None, "{call}: no key of a profile allows it");
     }
 }
 
 #[test]
 fn without_a_pid_namespace_a_process_changes_only_itself() {
-    for (call, own, of_another) in [
+    for (call, itself, another) in [
         ("setpriority", [0, 0, 5, 0, 0, 0], [0, 77, 5, 0, 0, 0]),
         ("setpriority", [0, 0, 5, 0, 0, 0], [1, 0, 5, 0, 0, 0]),
         ("ioprio_set", [1, 0, 0, 0, 0, 0], [1, 77, 0, 0, 0, 0]),
@@ -49,15 +49,15 @@ fn without_a_pid_namespace_a_process_changes_only_itself() {
         ("sched_setscheduler", [0, 3, 0, 0, 0, 0], [77, 3, 0, 0, 0, 0]),
         ("sched_setparam", [0; 6], [77, 0, 0, 0, 0, 0]),
     ] {
-        assert!(allows(Tier::Bare, call, own), "{call}");
-        assert!(allows(Tier::Full, call, of_another), "{call}: the control");
-        assert!(!allows(Tier::Bare, call, of_another), "{call}");
+        assert!(allows(Tier::Bare, call, itself), "{call}");
+        assert!(allows(Tier::Full, call, another), "{call}: the control");
+        assert!(!allows(Tier::Bare, call, another), "{call}");
     }
     assert!(!allows(Tier::Bare, "sched_setscheduler", [0, 1, 0, 0, 0, 0]), "the floor holds");
 }
 
 #[test]
-fn pairs_of_sockets_are_left_and_none_that_sends_to_an_address() {
+fn socket_pairs_remain_allowed_except_for_datagrams() {
     let pair = |kind| allows(Tier::Bare, "socketpair", [1, kind, 0, 0, 0, 0]);
     assert_eq!([1, 2, 5].map(pair), [true, false, true], "stream, datagram, sequenced packets");
     assert!(allows(Tier::Full, "socketpair", [1, 2, 0, 0, 0, 0]), "the control");

@@ -1,8 +1,8 @@
-//! Tool chains outside of `/usr`: which parts of a home directory each needs, read-only.
+//! Tool chains outside of `/usr`: the parts of a home directory that each of them needs, read-only.
 //!
-//! *Invariant:* a row names parts that hold programs and downloaded packages, and never a directory in which the
-//! tool keeps a credential: `~/.cargo` has `credentials.toml`, `~/.m2` has `settings.xml`, `~/.gradle` has
-//! `gradle.properties`.
+//! *Invariant:* a row only names parts with programs and downloaded packages, never a directory in
+//! which the tool keeps a credential: `~/.cargo` has `credentials.toml`, `~/.m2` has
+//! `settings.xml`, `~/.gradle` has `gradle.properties`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,28 +11,29 @@ use serde::Deserialize;
 
 use model::nearest::nearest;
 
-/// A tool chain, as its manager installs it.
+/// A tool chain, as installed by its manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Toolchain {
     /// Name in `--toolchains`.
     pub name: &'static str,
-    /// Files and directories that a cell gets at the same path; `~/` is the operator's home. A `*` in a name is any
-    /// text, `[0-9]` a digit, and `{one,other}` either.
+    /// Files and directories that a cell gets at the same path; `~/` is the operator's home. In a
+    /// name `*` matches any text, `[0-9]` a digit, and `{one,other}` one of the alternatives.
     pub paths: &'static [&'static str],
-    /// Files below those paths in which a user can have put a credential, written in the same way. A path with such a
-    /// file is not granted.
+    /// Files below those paths in which users may keep credentials, in the same notation. A path
+    /// with such a file is not granted.
     pub credentials: &'static [&'static str],
-    /// Variables that cells get, with a path of the same form or another word.
+    /// Variables that cells get, with a path in the same notation or another word.
     pub variables: &'static [(&'static str, &'static str)],
 }
 
-/// Every tool chain that is looked for.
+/// All tool chains that are looked for.
 pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain {
         name: "rust",
         paths: &[
             "~/.cargo/bin",
-            // Dependencies from git. Of the clones not FETCH_HEAD, which has the address that was fetched from.
+            // Dependencies from git. Without FETCH_HEAD of the clones, which contains the fetched
+            // URL.
             "~/.cargo/git/checkouts/*/*",
             "~/.cargo/git/db/*/HEAD",
             "~/.cargo/git/db/*/config",
@@ -40,16 +41,16 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.cargo/git/db/*/packed-refs",
             "~/.cargo/git/db/*/refs",
             "~/.cargo/registry/cache",
-            // Not the index whole: a clone of one keeps the address that it came from, which may have a password.
+            // Not the whole index: a clone of one contains its URL, which may include a password.
             "~/.cargo/registry/index/*/.cache",
             "~/.cargo/registry/index/*/config.json",
             "~/.cargo/registry/src",
             "~/.rustup/settings.toml",
             "~/.rustup/toolchains",
-            // The proxies of rustup make it where it is missing.
+            // The proxies of rustup create it if it is missing.
             "~/.rustup/update-hashes",
         ],
-        // A submodule keeps the address that it came from.
+        // A submodule contains its URL.
         credentials: &["~/.cargo/git/checkouts/*/*/.git/modules/*"],
         variables: &[
             ("CARGO_HOME", "~/.cargo"),
@@ -92,7 +93,7 @@ pub const TOOLCHAINS: &[Toolchain] = &[
         paths: &[
             "~/.pyenv/bin",
             "~/.pyenv/libexec",
-            // Not a plugin whole: its clone keeps the address that it came from, which may have a password.
+            // Not a whole plugin: its clone contains its URL, which may include a password.
             "~/.pyenv/plugins/*/bin",
             "~/.pyenv/plugins/*/etc",
             "~/.pyenv/plugins/*/libexec",
@@ -100,19 +101,20 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/pyenv.d",
             "~/.pyenv/shims",
             "~/.pyenv/version",
-            // One by one, so that one with a credential is withheld alone.
+            // Separate entries, so that one with a credential is withheld by itself.
             "~/.pyenv/versions/*",
         ],
         credentials: &[
             "~/.pyenv/versions/*/pip.conf",
             "~/.pyenv/versions/*/etc/pip.conf",
             "~/.pyenv/versions/*/envs/*/pip.conf",
-            // A version may be conda's: its channels may have tokens in their addresses.
+            // A version may be conda's, whose channel URLs may include tokens.
             "~/.pyenv/versions/*/.condarc",
             "~/.pyenv/versions/*/condarc",
             "~/.pyenv/versions/*/condarc.d/*",
             "~/.pyenv/versions/*/conda-meta/history",
-            // Variables of an environment, and what its activation sets: conda's manual keeps keys there.
+            // Variables of an environment, and those set by its activation: conda's manual keeps
+            // keys there.
             "~/.pyenv/versions/*/conda-meta/state",
             "~/.pyenv/versions/*/etc/conda/activate.d/*",
             "~/.pyenv/versions/*/.mambarc",
@@ -127,12 +129,12 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/versions/*/envs/*/etc/conda/activate.d/*",
             "~/.pyenv/versions/*/envs/*/.mambarc",
             "~/.pyenv/versions/*/envs/*/mambarc",
-            // The server of notebooks: its password or token.
+            // The password or token of the notebook server.
             "~/.pyenv/versions/*/etc/jupyter/*.json",
             "~/.pyenv/versions/*/etc/jupyter/*.py",
             "~/.pyenv/versions/*/envs/*/etc/jupyter/*.json",
             "~/.pyenv/versions/*/envs/*/etc/jupyter/*.py",
-            // A clone that pip made to work on keeps the address that it came from.
+            // An editable clone made by pip contains its URL.
             "~/.pyenv/versions/*/src/*/.git/config",
             "~/.pyenv/versions/*/envs/*/src/*/.git/config",
             "~/.pyenv/versions/*/lib/python*/distutils/distutils.cfg",
@@ -154,21 +156,22 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     },
     Toolchain {
         name: "go",
-        // Not ~/sdk whole: others keep their kits and keys there too. Of the modules each host's directory and what was
-        // downloaded; not cache/vcs, whose clones keep addresses that may have a password.
+        // Not the whole ~/sdk, where other tools keep their kits and keys. Of the modules, each
+        // host's directory and the downloads; not cache/vcs, whose clones contain URLs that may
+        // include passwords.
         paths: &["~/go/bin", "~/go/pkg/mod/*.*", "~/go/pkg/mod/cache/download", "~/sdk/go1*"],
         credentials: &[],
         variables: &[("GOMODCACHE", "~/go/pkg/mod")],
     },
     Toolchain {
         name: "sdkman",
-        // Not Maven: its own settings stand beside its programs.
+        // Not Maven: its settings are in the same directory as its programs.
         paths: &[
             "~/.sdkman/candidates/gradle",
             "~/.sdkman/candidates/groovy",
             "~/.sdkman/candidates/java",
             "~/.sdkman/candidates/kotlin",
-            // Not its conf, whose options may have passwords.
+            // Not its conf, whose options may contain passwords.
             "~/.sdkman/candidates/sbt/*/bin",
             "~/.sdkman/candidates/scala",
         ],
@@ -187,7 +190,8 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     },
     Toolchain {
         name: "maven",
-        // Not a distribution whole: each has a conf/settings.xml, which may hold the passwords of servers.
+        // Not a whole distribution: each has a conf/settings.xml, which may contain passwords of
+        // servers.
         paths: &[
             "~/.m2/repository",
             "~/.m2/wrapper/dists/*/*/bin",
@@ -222,7 +226,7 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain {
         name: "homebrew",
         paths: &[
-            // One by one, so that one with a credential is withheld alone.
+            // Separate entries, so that one with a credential is withheld by itself.
             "/home/linuxbrew/.linuxbrew/Cellar/*",
             "/home/linuxbrew/.linuxbrew/bin",
             "/home/linuxbrew/.linuxbrew/include",
@@ -247,8 +251,8 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     },
     Toolchain {
         name: "opt",
-        // By name and version, and of each the parts that its installer makes: others keep their data and keys in
-        // /opt too, and a tool has its settings beside these parts. Not Maven.
+        // By name and version, and only the parts that the installer makes: other software keeps
+        // data and keys in /opt too, and tools have settings next to these parts. Not Maven.
         paths: &[
             "/opt/{cmake,cmake-[0-9]*}/{bin,share}",
             "/opt/{go,go[0-9]*,go-[0-9]*}/{VERSION,bin,lib,pkg,src}",
@@ -266,7 +270,7 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "/opt/{zig,zig-*[0-9]*}/{lib,zig}",
         ],
         credentials: &[
-            // A directory of the user's own modules, and not of Go itself.
+            // A directory of the user's modules, not of Go itself.
             "/opt/*/pkg/mod/cache/vcs/*/config",
             "/opt/*/src/*/*/*/.git/config",
             "/opt/{*,*/*}/{lib,jre/lib}/management/{jmxremote.password,snmp.acl}",
@@ -278,8 +282,9 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },
 ];
 
-/// Directories of programs of these tool chains, in the form of [`Toolchain::paths`], for cells of an operator whose PATH
-/// has none of them: that of a server that was started by a program without a shell. Of versions the latest counts.
+/// Program directories of these tool chains, in the notation of [`Toolchain::paths`], for cells of
+/// an operator whose PATH contains none of them, as with a server that was not started from a
+/// shell. The latest version is used.
 pub const PROGRAMS: &[&str] = &[
     "~/.cargo/bin",
     "~/.nvm/versions/node/*/bin",
@@ -305,19 +310,20 @@ pub const PROGRAMS: &[&str] = &[
     "/opt/{zig,zig-*[0-9]*}",
 ];
 
-/// Variables that lead to what the operator has downloaded, which cells cannot add to, each with the host of the
-/// registry. Cells that reach the registry download for themselves and do without.
+/// Variables that point to downloads of the operator, to which cells cannot add, with the host of
+/// the registry. Cells that can reach the registry do not get the variable, and download by
+/// themselves.
 pub const DOWNLOADED: [(&str, &str); 3] = [
     ("CARGO_HOME", "index.crates.io"),
     ("CARGO_NET_OFFLINE", "index.crates.io"),
     ("GOMODCACHE", "proxy.golang.org"),
 ];
 
-/// Choice of the tool chains that cells have: the value of `--toolchains`, and of `[toolchains] grant`.
+/// Tool chains that cells get: the value of `--toolchains` and of `[toolchains] grant`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ToolchainChoice {
-    /// Every one that is there.
+    /// All installed ones.
     Auto,
     None,
     Only(Vec<Toolchain>),
@@ -357,7 +363,7 @@ impl fmt::Display for ToolchainChoice {
     }
 }
 
-/// Returns the paths that a row stands for: one for each choice of its alternatives.
+/// Expands the alternatives in a row into one path each.
 #[must_use]
 pub fn alternatives(row: &str) -> Vec<String> {
     let parts = row.split_once('{').and_then(|(before, rest)| {
@@ -373,11 +379,11 @@ impl Toolchain {
     /// Finds a tool chain by its name.
     ///
     /// # Errors
-    /// The names there are, the nearest first where one is near.
+    /// The available names, or the nearest one.
     pub fn named(name: &str) -> Result<Self, String> {
-        let found = TOOLCHAINS.iter().find(|one| one.name == name).copied();
+        let toolchain = TOOLCHAINS.iter().find(|one| one.name == name).copied();
         let names = TOOLCHAINS.iter().map(|one| one.name);
-        found.ok_or_else(|| match nearest(name, names.clone()) {
+        toolchain.ok_or_else(|| match nearest(name, names.clone()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("the tool chains are {}", names.collect::<Vec<_>>().join(", ")),
         })
@@ -430,12 +436,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_would_hold_a_credential_is_below_a_path_of_its_row() {
+    fn every_credential_file_is_below_a_path_of_its_row() {
         for Toolchain { paths, credentials, .. } in TOOLCHAINS {
             let paths: Vec<String> = paths.iter().flat_map(|row| alternatives(row)).collect();
             for secret in credentials.iter().flat_map(|row| alternatives(row)) {
                 let below = |path: &String| {
-                    let fits = |(own, other): (&str, &str)| own == other || other.contains('*');
+                    let fits = |pair: (&str, &str)| pair.0 == pair.1 || pair.1.contains('*');
                     let longer = secret.split('/').count() > path.split('/').count();
                     longer && path.split('/').zip(secret.split('/')).all(fits)
                 };
@@ -445,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_written_as_it_is_read() {
+    fn a_choice_is_formatted_as_it_is_parsed() {
         for text in ["auto", "none", "rust", "rust,nvm"] {
             let choice: Result<ToolchainChoice, String> = text.parse();
             assert_eq!(choice.map(|choice| choice.to_string()), Ok(text.to_owned()));
@@ -453,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_unknown_is_told_with_the_nearest() {
+    fn an_unknown_name_is_reported_with_the_nearest() {
         assert_eq!(Toolchain::named("rust").map(|one| one.name), Ok("rust"));
         assert_eq!(Toolchain::named("rustt"), Err("did you mean `rust`?".to_owned()));
         assert!(Toolchain::named("quux").is_err_and(|names| names.contains("rust, nvm")));

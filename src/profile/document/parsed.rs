@@ -1,14 +1,14 @@
-//! The files that are compiled in, as `build.rs` parsed them: a start does not read their TOML again.
+//! The shipped files as parsed by `build.rs`, so that their TOML is not parsed at each start.
 //!
-//! What a text means for us, and what is a mistake in it, is decided by the same types as ever; only
-//! their reader is another. A file of an operator's own is parsed when it is read.
+//! The same types as for other files define the meaning of the content and its mistakes; only the
+//! deserialiser differs. An operator's files are parsed when they are read.
 
 use serde::Deserializer;
 use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// A value of a file, and its bytes there.
+/// A value of a file, with its byte range there.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Node {
     from: usize,
@@ -21,35 +21,36 @@ pub struct Node {
 enum Value {
     Text(Text),
     Whole(i64),
-    /// A number with a point, as it is written.
+    /// A number with a decimal point, as text.
     Fraction(Text),
     Flag(bool),
-    /// Of [`Shipped::nodes`].
+    /// A range of [`Shipped::nodes`].
     List(Part),
-    /// Of [`Shipped::entries`].
+    /// A range of [`Shipped::entries`].
     Table(Part),
 }
 
-/// A part of [`Shipped::text`].
+/// A range of [`Shipped::text`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Text {
     at: usize,
     long: usize,
 }
 
-/// Neighbours in a list that has those of all files.
+/// A range of a list that is shared by all files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     first: usize,
     count: usize,
 }
 
-/// All files. Nothing in a list is a pointer: those are relocated at each start, page after page.
+/// The content of all files. The lists contain no pointers, which would have to be relocated at
+/// each start, page by page.
 struct Shipped {
     text: &'static str,
     nodes: &'static [Node],
     entries: &'static [(Text, Node)],
-    /// By the path in the sources.
+    /// Files by their path in the source tree.
     files: &'static [(Text, Node)],
 }
 
@@ -62,12 +63,12 @@ impl Text {
 }
 
 impl Part {
-    fn of<T>(self, all: &'static [T]) -> &'static [T] {
+    fn slice<T>(self, all: &'static [T]) -> &'static [T] {
         all.get(self.first..self.first + self.count).unwrap_or_default()
     }
 }
 
-/// Returns the content of a file that is compiled in, by its path in the sources.
+/// Returns the content of a shipped file, by its path in the source tree.
 pub(crate) fn shipped(path: &str) -> Option<&'static Node> {
     SHIPPED.files.iter().find(|(name, _)| name.words() == path).map(|(_, node)| node)
 }
@@ -92,10 +93,10 @@ impl Deserializer<'static> for &'static Node {
             }
             Value::Flag(flag) => visitor.visit_bool(flag),
             Value::List(part) => {
-                visitor.visit_seq(SeqDeserializer::new(part.of(SHIPPED.nodes).iter()))
+                visitor.visit_seq(SeqDeserializer::new(part.slice(SHIPPED.nodes).iter()))
             }
             Value::Table(part) => {
-                let entries = part.of(SHIPPED.entries).iter();
+                let entries = part.slice(SHIPPED.entries).iter();
                 let entries = entries.map(|(key, node)| (key.words(), node));
                 visitor.visit_map(MapDeserializer::new(entries))
             }
@@ -106,8 +107,8 @@ impl Deserializer<'static> for &'static Node {
         visitor.visit_some(self)
     }
 
-    /// Serves `Spanned`, which asks for a struct of this name, whose three fields are where its value starts,
-    /// where it ends, and the value.
+    /// Supports `Spanned`, which requests a struct of this name with three fields: start and end of
+    /// the value, and the value.
     fn deserialize_struct<V: Visitor<'static>>(
         self,
         name: &'static str,
@@ -116,7 +117,7 @@ impl Deserializer<'static> for &'static Node {
     ) -> Result<V::Value, Error> {
         match fields {
             [_, _, _] if name.starts_with("$__serde_spanned") => {
-                visitor.visit_map(Place { node: self, fields: fields.iter() })
+                visitor.visit_map(SpannedFields { node: self, fields: fields.iter() })
             }
             _ => self.deserialize_any(visitor),
         }
@@ -155,14 +156,14 @@ impl Deserializer<'static> for &'static Node {
     }
 }
 
-/// A value with where it stands.
-struct Place {
+/// A value with its position.
+struct SpannedFields {
     node: &'static Node,
-    /// Those that are still to be told: where the value starts, where it ends, and the value.
+    /// The remaining fields: start and end of the value, and the value.
     fields: std::slice::Iter<'static, &'static str>,
 }
 
-impl MapAccess<'static> for Place {
+impl MapAccess<'static> for SpannedFields {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'static>>(
@@ -191,8 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a value with its places, as its text has it.
-    fn told(value: &Spanned<DeValue<'_>>) -> String {
+    /// Formats a value of a parsed TOML text with the positions of all its parts.
+    fn formatted(value: &Spanned<DeValue<'_>>) -> String {
         let span = value.span();
         let value = match value.get_ref() {
             DeValue::String(text) => format!("{text:?}"),
@@ -200,7 +201,7 @@ mod tests {
             DeValue::Float(number) => number.as_str().to_owned(),
             DeValue::Boolean(flag) => flag.to_string(),
             DeValue::Array(values) => {
-                format!("[{}]", values.iter().map(told).collect::<Vec<_>>().join(", "))
+                format!("[{}]", values.iter().map(formatted).collect::<Vec<_>>().join(", "))
             }
             DeValue::Table(table) => entries(table),
             other @ DeValue::Datetime(_) => format!("{other:?}"),
@@ -210,11 +211,11 @@ mod tests {
 
     fn entries(table: &DeTable<'_>) -> String {
         let entry =
-            |(key, value): (&Spanned<_>, _)| format!("{:?}: {}", key.get_ref(), told(value));
+            |(key, value): (&Spanned<_>, _)| format!("{:?}: {}", key.get_ref(), formatted(value));
         format!("{{{}}}", table.iter().map(entry).collect::<Vec<_>>().join(", "))
     }
 
-    /// Returns the same as it is here.
+    /// Formats a compiled-in value in the same way.
     fn here(node: &Node) -> String {
         format!("{}..{} {}", node.from, node.to, value(&node.value))
     }
@@ -226,20 +227,20 @@ mod tests {
             Value::Fraction(number) => number.words().to_owned(),
             Value::Flag(flag) => flag.to_string(),
             Value::List(part) => {
-                let nodes = part.of(SHIPPED.nodes).iter().map(here);
+                let nodes = part.slice(SHIPPED.nodes).iter().map(here);
                 format!("[{}]", nodes.collect::<Vec<_>>().join(", "))
             }
             Value::Table(part) => {
                 let entry =
                     |(key, node): &(Text, Node)| format!("{:?}: {}", key.words(), here(node));
-                let entries = part.of(SHIPPED.entries).iter().map(entry);
+                let entries = part.slice(SHIPPED.entries).iter().map(entry);
                 format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
             }
         }
     }
 
     #[test]
-    fn every_shipped_file_is_here_as_its_text_has_it() -> std::io::Result<()> {
+    fn every_shipped_file_is_compiled_in_as_its_text_says() -> std::io::Result<()> {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let mut seen = 0;
         for directory in ["policies", "sandbox-profiles", "sandbox-profiles/egress"] {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_read_with_its_place() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_value_is_deserialised_with_its_position() -> Result<(), Box<dyn std::error::Error>> {
         #[derive(Debug, Deserialize)]
         struct File {
             name: Spanned<String>,
