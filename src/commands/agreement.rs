@@ -78,7 +78,7 @@ fn check_hooks(loaded: &Loaded) -> Result<(), CliError> {
     let Loaded { policy, profiles, config, .. } = loaded;
     let is_on = |command: &&DeclaredCommand| config.tools_on.value.contains(&command.name);
     for command in policy.given_commands().iter().filter(is_on) {
-        for policy in policy.of_each() {
+        for policy in policy.per_client() {
             for hook in &command.hooks.scripts {
                 check_hook(&command.name, hook.at, &policy, profiles)?;
             }

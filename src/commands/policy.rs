@@ -164,7 +164,7 @@ fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliErr
             None => error.with_hint(format!("the tools are {}", tools::NAMES.join(", "))),
         });
     }
-    let policy = loaded.policy.of(&Principal::named(typed.client.as_str()));
+    let policy = loaded.policy.for_client(&Principal::named(typed.client.as_str()));
     let loaded = Loaded { policy, ..loaded };
     let explained = explained(&loaded, tool);
     print_out(&if typed.json { pretty(&explained.json(tool))? } else { explained.text(tool) })?;

@@ -369,7 +369,7 @@ impl Settings {
 
     /// Finds programs of the operator's PATH that commands of `bash` do not have.
     pub fn host_programs(&self) -> HostPrograms {
-        let policy = self.loaded.policy.of(&Principal::local());
+        let policy = self.loaded.policy.for_client(&Principal::local());
         let terms = policy.terms("bash", &self.loaded.profiles);
         let granted = self.granted.iter().flatten();
         let granted: Vec<PathBuf> = granted.map(|granted| granted.cell.clone()).collect();

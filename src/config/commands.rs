@@ -9,9 +9,9 @@ use super::server::{Reader, Setting, ShownLine};
 use model::defaults::{KIB, MIB, MIN_MEMORY};
 use model::units::{Size, Time};
 use policy::conduct::{
-    BreakerLimits, CONCURRENCY, CONCURRENCY_MOST, FAILURES, FAILURES_MOST, RECOVERY, RECOVERY_MOST,
+    BreakerLimits, CONCURRENCY, FAILURES, MAX_CONCURRENCY, MAX_FAILURES, MAX_RECOVERY, RECOVERY,
 };
-use policy::flags::MOST_BYTES;
+use policy::flags::MAX_BYTES;
 use profile::document::Mistake;
 
 /// Longest time of a call.
@@ -97,17 +97,17 @@ impl CommandSettings {
             let message = format!("must be {} at least", Size(MIN_MEMORY));
             return Err(reader.mistake(bad.span(), message));
         }
-        let most_bytes = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
+        let most_bytes = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
         let too_long = |value: &&Spanned<u64>| *value.get_ref() > most_bytes;
         if let Some(bad) = written.max_args.as_ref().filter(too_long) {
             return Err(reader.mistake(bad.span(), format!("must be {most_bytes} at most")));
         }
         let timeout = time(reader, written.timeout.as_ref(), TIMEOUT_MOST)?;
-        let recovery = time(reader, written.recovery.as_ref(), RECOVERY_MOST)?;
+        let recovery = time(reader, written.recovery.as_ref(), MAX_RECOVERY)?;
         Ok(Self {
             timeout: reader.set(timeout, None, |time| Some(time.0)),
-            concurrency: within(written.concurrency.as_ref(), CONCURRENCY_MOST, CONCURRENCY)?,
-            failures: within(written.failures.as_ref(), FAILURES_MOST, FAILURES)?,
+            concurrency: within(written.concurrency.as_ref(), MAX_CONCURRENCY, CONCURRENCY)?,
+            failures: within(written.failures.as_ref(), MAX_FAILURES, FAILURES)?,
             recovery: reader.set(recovery, RECOVERY, |time| time.0),
             max_args: reader.set(written.max_args.as_ref(), most_bytes, |bytes| bytes),
             max_stdout: size(written.max_stdout.as_ref(), STDOUT)?,

@@ -12,7 +12,7 @@ use super::tools::schema::{denials, or_error};
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{
-    Changes, DeclaredCommand, Flag, Input, MOST_BYTES, MOST_WORDS, Positional, Takes,
+    Changes, DeclaredCommand, Flag, Input, MAX_BYTES, MAX_WORDS, Positional, Takes,
 };
 use policy::reach::TargetPlaces;
 use policy::values::{Type, WordType};
@@ -214,8 +214,8 @@ fn extra_args(command: &DeclaredCommand) -> Value {
     };
     let about = format!("Flags, one a word, by exact name: {}.{usual}", flags.join(", "));
     let items = json!({ "type": "string" });
-    let list = json!({ "type": "array", "items": items, "maxItems": MOST_WORDS });
-    let text = json!({ "type": "string", "maxLength": MOST_BYTES });
+    let list = json!({ "type": "array", "items": items, "maxItems": MAX_WORDS });
+    let text = json!({ "type": "string", "maxLength": MAX_BYTES });
     json!({ "anyOf": [list, text], "description": about })
 }
 

@@ -1,4 +1,4 @@
-//! The checks that a declared tool passes before it is in force: its words, its fields and its own examples.
+//! Checks of a declared tool before it takes effect: its flags, its fields and its examples.
 
 use std::ops::Range;
 
@@ -18,11 +18,11 @@ use super::values::{Type, WORD_BYTES, WordType, plain};
 use model::egress::{HostPattern, Net};
 use profile::document::{Document, Mistake};
 
-/// Fields that every declared tool may have; its own have other names.
+/// Fields that every declared tool may have. The fields that a tool defines have other names.
 const FIELDS: &[&str] =
     &["extra_args", "stdin", "template", "dry_run", "timeout_sec", "correlation_id"];
 
-/// Constraints on a type, from a flag or a positional.
+/// Constraints on the type of a flag's value or of a positional word.
 struct Narrowing<'w> {
     pattern: Option<&'w Spanned<String>>,
     range: Option<&'w Spanned<(Decimal, Decimal)>>,
@@ -32,7 +32,7 @@ struct Narrowing<'w> {
     largest: Option<&'w Spanned<u64>>,
 }
 
-/// Checks one declared tool, its examples included.
+/// Checks one declared tool, including its examples.
 pub(super) fn command(
     document: &Document,
     written: &WrittenCommand,
@@ -51,20 +51,24 @@ pub(super) fn command(
     if others.iter().any(|other| other.name == *name) {
         return Err(document.mistake(written.name.span(), format!("there are two tools `{name}`")));
     }
-    let base = written.extends.as_ref().map(|of| extended(document, of, others)).transpose()?;
+    let base = written
+        .extends
+        .as_ref()
+        .map(|base_name| extended(document, base_name, others))
+        .transpose()?;
     let flags = flags(document, written, base.as_ref())?;
     let refused = refused(document, written, base.as_ref(), &flags)?;
     let why = why(document, &written.why)?;
-    let own = positionals(document, written)?;
+    let new_positionals = positionals(document, written)?;
     let input = base.as_ref().map_or_else(Input::default, |base| base.input);
     let command = DeclaredCommand {
         name: name.clone(),
         program: program(document, written, base.as_ref())?,
         flags,
         refused,
-        positionals: match (&base, own.is_empty()) {
+        positionals: match (&base, new_positionals.is_empty()) {
             (Some(base), true) => base.positionals.clone(),
-            (None, _) | (_, false) => own,
+            (None, _) | (_, false) => new_positionals,
         },
         input: written.stdin.as_ref().map_or(input, |input| *input.get_ref()),
         hooks: hooks(document, written, base.as_ref().map(|base| &base.hooks))?,
@@ -85,7 +89,7 @@ pub(super) fn command(
     Ok(command)
 }
 
-/// Checks that a tool whose target is looked for has its network held to one.
+/// Checks that a tool with a hook at `reach` has a field with `egress = "only"`.
 fn check_search(
     document: &Document,
     written: &WrittenCommand,
@@ -103,16 +107,16 @@ fn check_search(
     }
 }
 
-/// Returns the tool that another extends.
+/// Returns the tool that is extended.
 fn extended(
     document: &Document,
-    of: &Spanned<String>,
+    base_name: &Spanned<String>,
     others: &[DeclaredCommand],
 ) -> Result<DeclaredCommand, Mistake> {
-    let found = others.iter().find(|other| other.name == *of.get_ref()).cloned();
-    found.or_else(|| super::shipped_command(of.get_ref())).ok_or_else(|| {
-        let message = format!("there is no tool `{}` above it to extend", of.get_ref());
-        document.mistake(of.span(), message)
+    let declared = others.iter().find(|other| other.name == *base_name.get_ref()).cloned();
+    declared.or_else(|| super::shipped_command(base_name.get_ref())).ok_or_else(|| {
+        let message = format!("there is no tool `{}` above it to extend", base_name.get_ref());
+        document.mistake(base_name.span(), message)
     })
 }
 
@@ -134,30 +138,30 @@ fn program(
     }
 }
 
-/// Reads the flags of a tool, behind those of the one that it extends.
+/// Reads the flags of a tool. They come after those of the tool that it extends.
 fn flags(
     document: &Document,
     written: &WrittenCommand,
     base: Option<&DeclaredCommand>,
 ) -> Result<Vec<Flag>, Mistake> {
-    let mut own: Vec<Flag> = Vec::new();
+    let mut new_flags: Vec<Flag> = Vec::new();
     for written in &written.flags {
         let flag = flag(document, written)?;
-        if own.iter().any(|other| other.name == flag.name) {
+        if new_flags.iter().any(|other| other.name == flag.name) {
             let message = format!("there are two flags `{}`", flag.name);
             return Err(document.mistake(written.flag.span(), message));
         }
-        own.push(flag);
+        new_flags.push(flag);
     }
-    let is_own = |flag: &&Flag| own.iter().any(|own| own.name == flag.name);
+    let is_replaced = |flag: &&Flag| new_flags.iter().any(|new| new.name == flag.name);
     let mut all: Vec<Flag> = base
-        .map(|base| base.flags.iter().filter(|flag| !is_own(flag)).cloned().collect())
+        .map(|base| base.flags.iter().filter(|flag| !is_replaced(flag)).cloned().collect())
         .unwrap_or_default();
-    all.extend(own);
+    all.extend(new_flags);
     Ok(all)
 }
 
-/// Reads the flags that are never taken, each with its reason.
+/// Reads the flags that are always refused, each with its reason.
 fn refused(
     document: &Document,
     written: &WrittenCommand,
@@ -165,8 +169,8 @@ fn refused(
     flags: &[Flag],
 ) -> Result<Vec<(String, String)>, Mistake> {
     let taken = |name: &String| flags.iter().any(|flag| flag.name == *name);
-    let of_base = base.map(|base| base.refused.as_slice()).unwrap_or_default();
-    let mut all: Vec<_> = of_base.iter().filter(|(name, _)| !taken(name)).cloned().collect();
+    let inherited = base.map(|base| base.refused.as_slice()).unwrap_or_default();
+    let mut all: Vec<_> = inherited.iter().filter(|(name, _)| !taken(name)).cloned().collect();
     for one in &written.refused {
         if taken(one.flag.get_ref()) {
             let message = format!("flag `{}` is taken and refused", one.flag.get_ref());
@@ -177,7 +181,7 @@ fn refused(
     Ok(all)
 }
 
-/// Returns a reason; it is never blank.
+/// Checks that a reason is not blank.
 pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
     if why.get_ref().trim().is_empty() {
         return Err(document
@@ -256,8 +260,8 @@ fn positionals(document: &Document, written: &WrittenCommand) -> Result<Vec<Posi
     Ok(all)
 }
 
-/// Checks that a field to which the network is held names a place, and that a URL stands alone: of several, the host
-/// of one and the port of another could be joined.
+/// Checks that a field with `egress` names a target, and that a URL is the only word that holds the
+/// network: with several words, the host of one could be combined with the port of another.
 fn check_hold(
     document: &Document,
     written: &WrittenPositional,
@@ -270,10 +274,10 @@ fn check_hold(
         return Err(document.mistake(hold.span(), message));
     }
     let is_url = |one: &Positional| one.takes.kind == WordType::Url;
-    let mut held = others.iter().filter(|other| other.egress == PositionalEgress::Only);
+    let mut holding = others.iter().filter(|other| other.egress == PositionalEgress::Only);
     let joined = match is_url(one) {
-        true => one.max > 1 || held.next().is_some(),
-        false => held.any(is_url),
+        true => one.max > 1 || holding.next().is_some(),
+        false => holding.any(is_url),
     };
     match joined {
         true => {
@@ -372,18 +376,19 @@ fn kind_of(
     Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES), reach })
 }
 
-/// Returns a range of whole numbers.
-fn whole((low, high): &(Decimal, Decimal)) -> Option<(u64, u64)> {
+/// Converts a range to whole numbers, if both bounds are whole.
+fn whole(range: &(Decimal, Decimal)) -> Option<(u64, u64)> {
+    let (low, high) = range;
     Some((low.whole()?, high.whole()?))
 }
 
-/// Reads the places that a word may name.
+/// Reads the hosts and networks that a word may name.
 fn reach(
     document: &Document,
     kind: &WordType,
     narrowing: &Narrowing<'_>,
 ) -> Result<TargetReach, Mistake> {
-    let usual = TargetReach::default();
+    let defaults = TargetReach::default();
     let Narrowing { within, largest, .. } = narrowing;
     let span = within.map(Spanned::span).or_else(|| largest.map(Spanned::span));
     if let Some(span) = span.filter(|_| !kind.is_target()) {
@@ -391,7 +396,7 @@ fn reach(
         return Err(document.mistake(span, message));
     }
     let within = match within {
-        None => usual.within,
+        None => defaults.within,
         Some(places) if *places.get_ref() == ["any"] => TargetPlaces::Any,
         Some(places) => {
             let mut hosts = Vec::new();
@@ -419,11 +424,11 @@ fn reach(
     }
     Ok(TargetReach {
         within,
-        largest: largest.map_or(usual.largest, |most| (*most.get_ref()).into()),
+        largest: largest.map_or(defaults.largest, |most| (*most.get_ref()).into()),
     })
 }
 
-/// Checks that every list shows words that it takes and words that it does not, and tries both.
+/// Checks that the tool has examples of accepted and of refused calls, and tries each.
 fn check_examples(
     document: &Document,
     written: &WrittenCommand,

@@ -1,5 +1,5 @@
-//! The conduct of a declared tool: how many of its calls run at once, when one is tried again, when all are
-//! refused for a while, which words are the operator's, and in which form its output is.
+//! Conduct of a declared tool: how many calls run at once, when a call is retried, when calls are
+//! refused for a while, which words the operator adds, and the form of the output.
 
 use std::time::Duration;
 
@@ -12,51 +12,52 @@ use super::values::plain;
 use model::units::Time;
 use profile::document::{Document, Mistake};
 
-/// Calls of one tool that run at once, unless the file says otherwise: the reference implementation's number.
+/// Calls of one tool that run at once, unless the file says otherwise: the default of the reference
+/// implementation.
 pub const CONCURRENCY: u32 = 2;
 /// Calls of one tool that wait for their turn, unless the file says otherwise.
 const QUEUE: u32 = 256;
-/// Failures in a row after which calls are refused for a while, and for how long.
+/// Failures in a row after which calls are refused, and the time for which they are.
 pub const FAILURES: u32 = 5;
 pub const RECOVERY: Duration = Duration::from_secs(60);
-/// Bounds of the reference implementation on those keys.
-pub const FAILURES_MOST: u32 = 10;
-pub const RECOVERY_MOST: Duration = Duration::from_secs(3600);
-/// Most times that a call is made again.
-const RETRIES_MOST: u32 = 5;
-/// Time before a call is made again, unless the file says otherwise; twice as long before the next.
+/// Upper bounds of these keys, those of the reference implementation.
+pub const MAX_FAILURES: u32 = 10;
+pub const MAX_RECOVERY: Duration = Duration::from_secs(3600);
+/// Maximum number of retries of a call.
+const MAX_RETRIES: u32 = 5;
+/// Time before the first retry, unless the file says otherwise. It doubles before each further one.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-pub const CONCURRENCY_MOST: u32 = 1024;
+pub const MAX_CONCURRENCY: u32 = 1024;
 
 /// Conduct of a declared tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conduct {
-    /// Time of a call that asks for none; the server's file or the profile says it if absent.
+    /// Timeout of a call that names none. If absent, the server's file or the profile decides.
     pub timeout: Option<Duration>,
-    /// Calls that run at once; as many as the server's file says if absent.
+    /// Calls that run at once. If absent, the server's file decides.
     pub concurrency: Option<u32>,
-    /// Calls that wait for their turn; one more is refused.
+    /// Calls that wait for a free place. A call beyond them is refused.
     pub queue: u32,
     pub retries: Retries,
-    /// Limits of the circuit breaker; what is absent is as the server's file says.
+    /// Limits of the circuit breaker. If absent, the server's file decides.
     pub failures: Option<u32>,
     pub recovery: Option<Duration>,
-    /// Words behind the program's name, before all others. No caller can change them.
+    /// Words directly after the program's name. No caller can change them.
     pub always: Vec<String>,
     pub defaults: Vec<DefaultWords>,
     pub templates: Vec<Template>,
     pub output: OutputForm,
 }
 
-/// Further attempts of a call that had no result.
+/// Retries of a call that had no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retries {
     /// Attempts after the first.
     pub times: u32,
     /// Time before the second attempt; it doubles before each further one.
     pub delay: Duration,
-    /// Exit codes of the program after which it is tried again. Without a code, only a call that was ended from
-    /// outside is.
+    /// Exit codes of the program after which the call is retried. If the program has no exit code,
+    /// it is retried only if it was ended from outside.
     pub codes: Vec<u8>,
 }
 
@@ -69,15 +70,15 @@ pub struct BreakerLimits {
     pub recovery: Duration,
 }
 
-/// Words that a call has unless it chooses others.
+/// Words that a call gets by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultWords {
     pub args: Vec<String>,
-    /// Flags that take their place: one of them in a call leaves the words out.
+    /// Flags that replace the words: a call with one of them does not get the words.
     pub unless: Vec<String>,
 }
 
-/// Words under a name, for the field `template` of a call.
+/// Named words that a call chooses by the field `template`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub name: String,
@@ -85,11 +86,11 @@ pub struct Template {
     pub why: String,
 }
 
-/// Form of a tool's standard output, which the result's metadata then has as data.
+/// Form of a tool's standard output. The result's metadata then has it as data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputForm {
-    /// Anything: it is not read.
+    /// Any text, which is not parsed.
     #[default]
     Text,
     /// One JSON value.
@@ -98,7 +99,7 @@ pub enum OutputForm {
     Xml,
     /// The XML of nmap: hosts, ports, states and services.
     Nmap,
-    /// JSON or XML where it is one of these, else anything.
+    /// JSON or XML if the output is one of these, else plain text.
     Auto,
 }
 
@@ -125,7 +126,7 @@ impl Conduct {
         self.templates.iter().find(|template| template.name == name)
     }
 
-    /// Returns the default words that a call with these words has.
+    /// Returns the default words for a call with these words.
     pub(crate) fn default_words<'a>(
         &'a self,
         words: &'a [String],
@@ -199,16 +200,14 @@ pub(super) struct WrittenTemplate {
     why: Spanned<String>,
 }
 
-/// Checks the conduct of one declared tool.
-///
-/// All else is as `usual` has it.
+/// Checks the conduct of one declared tool. A key that is not written keeps its value in `base`.
 pub(super) fn conduct(
     document: &Document,
     written: &WrittenCommand,
-    usual: Conduct,
+    base: Conduct,
 ) -> Result<Conduct, Mistake> {
     let concurrency = written.concurrency.as_ref();
-    let concurrency = concurrency.map(|number| within(document, number, 1..=CONCURRENCY_MOST));
+    let concurrency = concurrency.map(|number| within(document, number, 1..=MAX_CONCURRENCY));
     let breaker = written.breaker.as_ref().map_or(Ok((None, None)), |it| breaker(document, it))?;
     if let Some(time) = written.timeout.as_ref().filter(|time| time.get_ref().0.is_zero()) {
         return Err(document.mistake(time.span(), "a timeout is above 0"));
@@ -221,23 +220,23 @@ pub(super) fn conduct(
     let defaults = defaults.collect::<Result<Vec<_>, Mistake>>()?;
     let templates = templates(document, &written.templates)?;
     Ok(Conduct {
-        timeout: written.timeout.as_ref().map_or(usual.timeout, |time| Some(time.get_ref().0)),
-        concurrency: concurrency.transpose()?.or(usual.concurrency),
-        queue: written.queue.unwrap_or(usual.queue),
-        retries: written.retries.as_ref().map_or(Ok(usual.retries), |it| retries(document, it))?,
-        failures: breaker.0.or(usual.failures),
-        recovery: breaker.1.or(usual.recovery),
-        always: written.always.as_ref().map_or(Ok(usual.always), |it| words(document, it))?,
-        defaults: if defaults.is_empty() { usual.defaults } else { defaults },
-        templates: if templates.is_empty() { usual.templates } else { templates },
-        output: written.output.unwrap_or(usual.output),
+        timeout: written.timeout.as_ref().map_or(base.timeout, |time| Some(time.get_ref().0)),
+        concurrency: concurrency.transpose()?.or(base.concurrency),
+        queue: written.queue.unwrap_or(base.queue),
+        retries: written.retries.as_ref().map_or(Ok(base.retries), |it| retries(document, it))?,
+        failures: breaker.0.or(base.failures),
+        recovery: breaker.1.or(base.recovery),
+        always: written.always.as_ref().map_or(Ok(base.always), |it| words(document, it))?,
+        defaults: if defaults.is_empty() { base.defaults } else { defaults },
+        templates: if templates.is_empty() { base.templates } else { templates },
+        output: written.output.unwrap_or(base.output),
     })
 }
 
 fn retries(document: &Document, written: &WrittenRetries) -> Result<Retries, Mistake> {
     why(document, &written.why)?;
     let delay = written.delay.map_or(RETRY_DELAY, |time| time.0);
-    let times = within(document, &written.times, 1..=RETRIES_MOST)?;
+    let times = within(document, &written.times, 1..=MAX_RETRIES)?;
     Ok(Retries { times, delay, codes: written.codes.clone() })
 }
 
@@ -246,10 +245,9 @@ fn breaker(
     written: &WrittenBreaker,
 ) -> Result<(Option<u32>, Option<Duration>), Mistake> {
     let failures = written.failures.as_ref();
-    let failures = failures.map(|number| within(document, number, 1..=FAILURES_MOST));
+    let failures = failures.map(|number| within(document, number, 1..=MAX_FAILURES));
     let recovery = written.recovery.as_ref();
-    let bad =
-        |time: &&Spanned<Time>| time.get_ref().0.is_zero() || time.get_ref().0 > RECOVERY_MOST;
+    let bad = |time: &&Spanned<Time>| time.get_ref().0.is_zero() || time.get_ref().0 > MAX_RECOVERY;
     if let Some(time) = recovery.filter(bad) {
         return Err(document.mistake(time.span(), "`recovery` is above 0 and 1h at most"));
     }
@@ -276,7 +274,7 @@ fn templates(document: &Document, written: &[WrittenTemplate]) -> Result<Vec<Tem
     Ok(all)
 }
 
-/// Returns words of the operator's: each is one word, and no caller has a part in it.
+/// Checks the words that the operator adds: each is plain text without control characters.
 fn words(document: &Document, written: &Spanned<Vec<String>>) -> Result<Vec<String>, Mistake> {
     match written.get_ref().iter().find_map(|word| plain(word).err()) {
         Some(why) => Err(document.mistake(written.span(), format!("a word of the list {why}"))),

@@ -1,29 +1,30 @@
-//! Decimal numbers in words and in ranges: exact, so that `0.1` is what the operator wrote and no binary neighbour.
+//! Decimal numbers in words and in ranges. They are exact: `0.1` means one tenth, not the nearest
+//! binary fraction.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// Decimals that a number has at most.
+/// Maximum number of digits after the point.
 const PLACES: usize = 6;
-/// Digits before the point, at most.
+/// Maximum number of digits before the point.
 const DIGITS: usize = 12;
-/// Parts of one.
+/// Millionths in one.
 const ONE: u64 = 1_000_000;
 
-/// Number of digits and at most six decimals, in millionths.
+/// Nonnegative number with at most six decimals, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decimal(u64);
 
 impl Decimal {
-    /// Returns the number where it has no decimals.
+    /// Returns the number if it is whole.
     pub fn whole(self) -> Option<u64> {
         self.0.is_multiple_of(ONE).then_some(self.0 / ONE)
     }
 }
 
-/// Text that is no such number.
+/// Error for text that is not a [`Decimal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a number has twelve digits and six decimals at most, and no sign")]
 pub struct NoDecimal;
@@ -36,7 +37,7 @@ impl FromStr for Decimal {
             Some((whole, part)) => (whole, Some(part)),
             None => (text, None),
         };
-        // Digits only: a sign, an exponent or `inf` means something to some programs.
+        // Digits only: some programs give a meaning to a sign, an exponent or `inf`.
         let is_digits = |text: &str, most: usize| {
             (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
         };
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_exact_and_written_anew() {
+    fn a_number_is_exact_and_has_one_written_form() {
         for (text, written) in [
             ("0", Some("0")),
             ("007", Some("7")),

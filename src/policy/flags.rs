@@ -1,7 +1,8 @@
-//! Flag allow-lists: the words a caller may give to a command, each by its exact name and type.
+//! Flag allow-lists: the words that a caller may give to a command, each by its exact name and
+//! type.
 //!
-//! Pure. An accepted argument vector consists of checked words only: no abbreviation, no combined flags, no
-//! `--`, no value that could be read as a flag, and never a shell.
+//! Pure: no I/O. An accepted argument vector consists of checked words only: no abbreviation, no
+//! combined flags, no `--`, no value that could be read as a flag, and never a shell.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -15,12 +16,12 @@ use super::values::{Type, WordType, plain};
 use model::call::{Argv, InvalidCall};
 use model::nearest::nearest;
 
-/// Most words that one call gives as flags and their values.
-pub const MOST_WORDS: usize = 64;
-/// Most bytes of those words together, as the reference implementation has it.
-pub const MOST_BYTES: usize = 2048;
-/// Characters that mean something to a shell. There is none, and no flag needs one: a word that has one was meant
-/// for something else.
+/// Maximum number of words that one call gives as flags and their values.
+pub const MAX_WORDS: usize = 64;
+/// Maximum total bytes of those words, the limit of the reference implementation.
+pub const MAX_BYTES: usize = 2048;
+/// Characters with a meaning in a shell. No shell runs here and no flag needs one of them: a word
+/// with such a character was written for something else.
 const FORBIDDEN: [char; 7] = [';', '&', '|', '`', '$', '>', '<'];
 
 /// A command that callers may give flags to: one `[[tool]]` of a policy file.
@@ -31,9 +32,9 @@ pub struct DeclaredCommand {
     /// The program, found in the cell.
     pub program: String,
     pub flags: Vec<Flag>,
-    /// Flags that are never taken, each with the reason, which callers are told.
+    /// Flags that are always refused, each with the reason that the caller reads.
     pub refused: Vec<(String, String)>,
-    /// In the order in which the program gets them, behind the flags.
+    /// Words that are not flags, in the order in which the program receives them, after the flags.
     pub positionals: Vec<Positional>,
     pub input: Input,
     pub conduct: Conduct,
@@ -44,16 +45,16 @@ pub struct DeclaredCommand {
     pub why: String,
 }
 
-/// How a program is given what callers send as `stdin`.
+/// How a program receives the text that a caller sends as `stdin`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Input {
-    /// Not at all: the field is not there.
+    /// No standard input: the tool has no field `stdin`.
     None,
-    /// It reads standard input where no file is named.
+    /// The program reads standard input if no file is named.
     #[default]
     Plain,
-    /// It reads standard input where the file is named `-`, a word that no caller may send.
+    /// The program reads standard input if the file is `-`, a word that no caller may send.
     Dash,
 }
 
@@ -67,7 +68,7 @@ pub enum Changes {
 /// A flag that may be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// With its dashes. Only exactly this word is the flag.
+    /// Name with the dashes. Only exactly this word is the flag.
     pub name: String,
     pub takes: Takes,
     /// How often it may be given.
@@ -79,23 +80,23 @@ pub struct Flag {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
-    /// In the next word: `--indent 2`. Behind `=` in the word of a flag with two dashes it means the same, and the program
-    /// gets two words.
+    /// In the next word: `--indent 2`. A caller may also write `--indent=2` for a flag with two
+    /// dashes; the program receives two words.
     Next(Type),
-    /// Behind an equals sign and only there: `--indent=2`.
+    /// After an equals sign in the same word, and only there: `--indent=2`.
     Equals(Type),
 }
 
-/// A word that is no flag, given by its name.
+/// A word that is not a flag, given by the name of its field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Positional {
     pub name: String,
-    /// Second name, which callers may use and no list shows.
+    /// Second name that callers may use. No list shows it.
     pub also: Option<String>,
     pub takes: Type,
     pub min: usize,
     pub max: usize,
-    /// Text that the program gets before the word, such as the `@` of dig(1).
+    /// Text before the word, such as the `@` of dig(1).
     pub prefix: String,
     pub egress: PositionalEgress,
     pub why: String,
@@ -104,14 +105,14 @@ pub struct Positional {
 /// Meaning of a positional word for the network of the call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PositionalEgress {
-    /// None: the call may reach what its profile allows.
+    /// No meaning: the call may reach whatever its profile allows.
     #[default]
     Any,
     /// The call reaches what such words name, and nothing else.
     Only,
 }
 
-/// Why words were not taken. Every text in it is fit to be shown.
+/// The reason why words were refused. Every text in it may be shown to the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadWords {
     /// The word is not exactly a flag of the list.
@@ -132,10 +133,10 @@ pub enum BadWords {
     NoValue { tool: String, flag: String },
     #[error("{tool}: {what} is given {given} times; at most {most} are taken")]
     TooMany { tool: String, what: String, given: usize, most: usize },
-    /// A field is missing, or the tool has none of this name.
+    /// A field is missing, or the tool has no field of this name.
     #[error("{tool}: {what} {why}")]
     Field { tool: String, what: String, why: &'static str },
-    /// Each flag is taken, and all of them together are not.
+    /// Each flag is allowed alone, but not in this combination.
     #[error("{tool}: {why}")]
     Together { tool: String, why: String },
     #[error("{tool}: there is no template `{name}`")]
@@ -145,8 +146,8 @@ pub enum BadWords {
 }
 
 impl BadWords {
-    /// Returns the way out, if there is one. It is computed when it is shown: every word that a list shows as
-    /// refused is tried at each start.
+    /// Returns the advice for the caller, if there is any. It is computed only on demand, because
+    /// every example under `refuses` is tried at each start.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Flag { word, meant, taken, .. } => {
@@ -179,7 +180,7 @@ impl BadWords {
 }
 
 impl DeclaredCommand {
-    /// Returns the file that may be left out when there is standard input.
+    /// Returns the file argument that may be left out when there is standard input.
     pub fn file(&self) -> Option<&Positional> {
         self.positionals.iter().find(|one| one.takes.kind == WordType::Path && one.min == 0)
     }
@@ -187,7 +188,7 @@ impl DeclaredCommand {
     /// Builds the argument vector of these flags and positional words, if every one of them is allowed.
     ///
     /// # Errors
-    /// On the first word that is not.
+    /// The first word that is refused.
     pub fn argv(&self, words: &[String], given: &[(&str, &str)]) -> Result<Argv, BadWords> {
         self.argv_by(None, words, given)
     }
@@ -195,7 +196,7 @@ impl DeclaredCommand {
     /// Builds the argument vector as [`Self::argv`] does, with the words of a template before the caller's.
     ///
     /// # Errors
-    /// On the first word that is not allowed, or where there is no such template.
+    /// The first word that is refused, or an unknown template.
     pub fn argv_by(
         &self,
         template: Option<&str>,
@@ -220,8 +221,8 @@ impl DeclaredCommand {
         Argv::new(argv).map_err(|source| BadWords::TooLong { tool: self.name.clone(), source })
     }
 
-    /// Returns the words with `--flag=value` as two where the list has the value in the next word, so that checks see one
-    /// form of each call.
+    /// Splits `--flag=value` into two words if the list expects the value in the next word, so that
+    /// the checks see one form of each call.
     pub fn apart(&self, words: &[String]) -> Vec<String> {
         let is_next = |name: &str| {
             let is = |flag: &Flag| flag.name == name && matches!(flag.takes, Takes::Next(_));
@@ -235,12 +236,12 @@ impl DeclaredCommand {
     }
 
     fn flags(&self, words: &[String], argv: &mut Vec<String>) -> Result<(), BadWords> {
-        if words.len() > MOST_WORDS {
-            return Err(self.too_many("extra_args", words.len(), MOST_WORDS));
+        if words.len() > MAX_WORDS {
+            return Err(self.too_many("extra_args", words.len(), MAX_WORDS));
         }
         let bytes = words.iter().map(String::len).sum();
-        if bytes > MOST_BYTES {
-            let source = InvalidCall::TooLong { field: "extra_args", bytes, limit: MOST_BYTES };
+        if bytes > MAX_BYTES {
+            let source = InvalidCall::TooLong { field: "extra_args", bytes, limit: MAX_BYTES };
             return Err(BadWords::TooLong { tool: self.name.clone(), source });
         }
         if let Some(word) = words.iter().find(|word| word.contains(FORBIDDEN)) {
@@ -321,7 +322,7 @@ impl DeclaredCommand {
         })
     }
 
-    /// Returns the flag that this word is, exactly.
+    /// Returns the flag that is written exactly like this word.
     fn flag(&self, word: &str) -> Result<&Flag, BadWords> {
         let name = word.split_once('=').map(|(name, _)| name);
         let is = |flag: &&Flag| match flag.takes {
@@ -331,23 +332,23 @@ impl DeclaredCommand {
         self.flags.iter().find(is).ok_or_else(|| self.refused(word, self.diagnosis(word)))
     }
 
-    /// Explains the refusal of a word that is no flag. The usual mistakes have texts of their own, so that
-    /// an honest caller learns what to write instead.
+    /// Explains why a word is refused. Common mistakes have specific texts, so that an honest
+    /// caller learns what to write instead.
     fn diagnosis(&self, word: &str) -> Cow<'static, str> {
         match self.refusal(word) {
             Some(why) => Cow::Owned(why.to_owned()),
-            None => Cow::Borrowed(self.usual_diagnosis(word)),
+            None => Cow::Borrowed(self.common_mistake(word)),
         }
     }
 
-    /// Returns the reason of the tool's file against a flag.
+    /// Returns the reason that the tool's file gives against a flag.
     fn refusal(&self, word: &str) -> Option<&str> {
         let name = word.split('=').next().unwrap_or_default();
-        let found = self.refused.iter().find(|(flag, _)| flag == name);
-        found.map(|(_, why)| why.as_str())
+        let entry = self.refused.iter().find(|(flag, _)| flag == name);
+        entry.map(|(_, why)| why.as_str())
     }
 
-    fn usual_diagnosis(&self, word: &str) -> &'static str {
+    fn common_mistake(&self, word: &str) -> &'static str {
         let starts = |start: &str| self.flags.iter().any(|flag| flag.name.starts_with(start));
         let named = |name: &str| self.flags.iter().find(|flag| flag.name == name);
         if !word.starts_with('-') && !self.flags.iter().any(|flag| flag.name.starts_with('+')) {
@@ -385,7 +386,7 @@ impl DeclaredCommand {
             tool: self.name.clone(),
             word: shown(word),
             why: why.into(),
-            // Nothing is near to a flag that is refused for a reason of its own.
+            // A flag that is refused for a stated reason gets no suggestion of a similar one.
             meant: match self.refusal(word) {
                 Some(_) => String::new(),
                 None => word.split('=').next().unwrap_or_default().to_owned(),
@@ -399,7 +400,7 @@ impl DeclaredCommand {
     }
 }
 
-/// Makes a caller's word fit for an error message: escaped and cut at 80 characters.
+/// Escapes a caller's word and cuts it at 80 characters, for an error message.
 pub(super) fn shown(word: &str) -> String {
     word.chars().take(80).flat_map(char::escape_debug).collect()
 }

@@ -1,4 +1,4 @@
-//! Every trick that a flag list must not fall for, each with the exact words of its refusal.
+//! Tricks against a flag list, each with the exact text of its refusal.
 
 use std::sync::LazyLock;
 
@@ -176,7 +176,7 @@ fn counts_and_ranges_hold() {
 }
 
 #[test]
-fn a_refused_flag_tells_what_is_taken() {
+fn the_hint_for_a_refused_flag_lists_the_accepted_flags() {
     let bad = command("cli_file").argv(&words(&["-x"]), &[]).err();
     let hint = bad.as_ref().and_then(BadWords::hint);
     assert!(
@@ -212,7 +212,7 @@ proptest! {
     }
 }
 
-/// A list with one flag of each place for a value.
+/// Returns a tool with one flag for each position of a value.
 fn list() -> DeclaredCommand {
     let level = Type {
         kind: WordType::Int(0..=9),

@@ -1,4 +1,4 @@
-//! Groups of tools: what a server shows of them, so that an agent does not have to choose among all.
+//! Groups of tools: a server shows only some of them, so that an agent chooses among few tools.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,17 +8,17 @@ use serde::Deserialize;
 
 use crate::tools::{TOOLS, ToolSpec};
 
-/// Tools that are shown together or not at all. A tool of no group is always shown.
+/// Tools that are shown together or not at all. A tool without a group is always shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolGroup {
     /// The calculator.
     Calc,
-    /// More of the calculator: batches, plots, its functions, what was calculated.
+    /// More of the calculator: batches, plots, the list of functions, the history.
     Math,
-    /// A shell that lasts.
+    /// A persistent shell.
     Shell,
-    /// Commands in fresh cells, and where they start.
+    /// Commands in fresh cells, and the directory in which they start.
     Exec,
     /// Questions about a cell and its programs.
     Info,
@@ -50,13 +50,13 @@ impl ToolGroup {
         }
     }
 
-    /// Returns the names of its tools.
+    /// Returns the names of the tools in this group.
     pub fn tools(self) -> impl Iterator<Item = &'static str> {
         TOOLS.iter().filter(move |tool| tool.group == Some(self)).map(|tool| tool.name)
     }
 
-    /// Returns the setting that shows it together with the groups that are shown: named alone, it would be the
-    /// only one.
+    /// Returns the setting that shows this group in addition to those that are shown already. A
+    /// setting that named it alone would hide the others.
     pub fn remedy(self, shown: &BTreeSet<Self>) -> String {
         let all = Self::ALL.into_iter().filter(|group| *group == self || shown.contains(group));
         let names = all.map(Self::name).collect::<Vec<_>>().join(",");
@@ -64,7 +64,7 @@ impl ToolGroup {
     }
 
     /// Returns the group of a tool.
-    pub fn of(tool: &str) -> Option<Self> {
+    pub fn of_tool(tool: &str) -> Option<Self> {
         ToolSpec::named(tool).and_then(|tool| tool.group)
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_remedy_for_a_group_keeps_what_is_shown() {
+    fn the_remedy_for_a_group_keeps_the_groups_that_are_shown() {
         let remedy = ToolGroup::Math.remedy(&ToolGroup::shown_by_default());
         assert!(remedy.ends_with(" --tools calc,math,shell`"), "{remedy}");
         let remedy = ToolGroup::Exec.remedy(&BTreeSet::new());

@@ -1,7 +1,9 @@
-//! Hooks of a declared tool: checks before a call, words put in the place of a caller's, and readers of the output.
-//! Each is data, or a script of the operator's that runs in a cell of its own. Pure.
+//! Hooks of a declared tool: checks before a call, replacements of a caller's words, and readers of
+//! the output. Each hook is data, or a script of the operator that runs in a separate cell. Pure:
+//! no I/O.
 //!
-//! *Invariant:* a hook never widens what a caller may do. Words that it makes are checked as a caller's own are.
+//! *Invariant:* a hook never widens what a caller may do. The words that it produces pass the same
+//! checks as a caller's words.
 
 use std::time::Duration;
 
@@ -18,15 +20,16 @@ use super::values::plain;
 use model::units::Time;
 use profile::document::{Document, Mistake};
 
-/// Time of a hook's script, unless the file says otherwise, and the most.
+/// Timeout of a hook's script, unless the file says otherwise, and its upper bound.
 const TIME: Duration = Duration::from_secs(5);
-const TIME_MOST: Duration = Duration::from_secs(60);
-/// Most hooks of one tool that are scripts: each is a cell before or after the call's own.
-const SCRIPTS_MOST: usize = 4;
-/// Longest script, in bytes.
+const MAX_TIME: Duration = Duration::from_secs(60);
+/// Maximum number of scripts among the hooks of one tool. Each runs in a cell before or after that
+/// of the call.
+const MAX_SCRIPTS: usize = 4;
+/// Maximum length of a script in bytes.
 const SCRIPT_BYTES: usize = 64 << 10;
-/// Lines of an output that one reader takes.
-const LINES_MOST: usize = 1000;
+/// Maximum number of lines that one reader takes from an output.
+const MAX_LINES: usize = 1000;
 
 /// Hooks of one tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,47 +44,47 @@ pub struct Hooks {
 /// Condition on the flags of a call together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagCheck {
-    /// It is about calls with one of these; about every call if there is none.
+    /// The check applies to calls with one of these flags, or to every call if the list is empty.
     pub given: Vec<String>,
-    /// One of these must be given too, if there is any.
+    /// A call needs one of these flags too, unless the list is empty.
     pub needs: Vec<String>,
-    /// None of these may be given.
+    /// Flags that the call must not have.
     pub excludes: Vec<String>,
-    /// Reason, which callers are told.
+    /// Reason that the caller reads.
     pub why: String,
 }
 
-/// Words in the place of one of a caller's.
+/// Words that replace one of the caller's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     pub word: String,
     pub by: Vec<String>,
 }
 
-/// Reader of lines of the standard output.
+/// Reader for lines of the standard output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineReader {
-    /// Name under which `metadata.parsed` has what it found.
+    /// Name of the value in `metadata.parsed`.
     pub name: String,
     pattern: Pattern,
-    /// True for a list of every line that matches, else the first alone.
+    /// Whether the reader lists every line that matches, or takes only the first.
     pub all: bool,
 }
 
-/// Part of a line that a reader found: the groups of its pattern that have names, by these, or one value.
+/// The part of a line that a reader took: the named groups of the pattern, or a single value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundLine {
     Value(String),
     Groups(Vec<(String, String)>),
 }
 
-/// Script of the operator's that runs in a cell of its own.
+/// Script of the operator that runs in a separate cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookScript {
     pub at: HookPoint,
     pub script: String,
     pub timeout: Duration,
-    /// True if the same call has the same answer, which is then remembered.
+    /// Whether answers are remembered: the same call has the same answer.
     pub remember: bool,
 }
 
@@ -93,15 +96,16 @@ pub enum HookPoint {
     Check,
     /// Before the program: `{"extra_args": […]}` on standard output takes the place of the caller's flags.
     Transform,
-    /// Behind all checks and before the program, in a cell that reaches what the call may reach: exit code 0 lets the call
-    /// through, 1 refuses it with the output as the reason.
+    /// After all checks and before the program, in a cell with the network of the call: exit code 0
+    /// lets the call through, 1 refuses it with the output as the reason.
     Reach,
     /// After the program: JSON on standard output becomes `metadata.parsed`.
     Output,
 }
 
 impl HookPoint {
-    /// Returns the beginning of the name under which rules and the audit log know its scripts.
+    /// Returns the prefix of the name by which rules and the audit log know the scripts of this
+    /// point.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Check | Self::Transform | Self::Output => HOOK_PREFIX,
@@ -109,7 +113,7 @@ impl HookPoint {
         }
     }
 
-    /// Returns the word of policy files.
+    /// Returns the name in policy files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -121,11 +125,13 @@ impl HookPoint {
 }
 
 impl Hooks {
-    /// Returns the caller's words with the replacements made, each once: what is put in is not replaced again.
+    /// Replaces words of the caller. The replacement is not replaced again.
     pub(super) fn replaced(&self, words: &[String]) -> Vec<String> {
-        let by = |word: &String| self.replacements.iter().find(|one| one.word == *word);
-        let put = |word: &String| by(word).map_or_else(|| vec![word.clone()], |one| one.by.clone());
-        words.iter().flat_map(put).collect()
+        let replacement = |word: &String| self.replacements.iter().find(|one| one.word == *word);
+        let replaced = |word: &String| {
+            replacement(word).map_or_else(|| vec![word.clone()], |one| one.by.clone())
+        };
+        words.iter().flat_map(replaced).collect()
     }
 
     /// Checks the flags of a call together.
@@ -148,14 +154,15 @@ impl Hooks {
         }
     }
 
-    /// Returns the scripts of these points, in their order.
+    /// Returns the scripts at these points, in the order of the file.
     pub fn scripts_at(&self, points: &[HookPoint]) -> impl Iterator<Item = &HookScript> {
         self.scripts.iter().filter(|script| points.contains(&script.at))
     }
 }
 
 impl LineReader {
-    /// Returns true if a summary can have this of it: a group that it names, the number of lines, or its one value.
+    /// Returns true if a summary can show this value: a named group, the number of lines, or the
+    /// single value.
     pub(super) fn has(&self, group: Option<&str>) -> bool {
         let mut names = self.pattern.names();
         match group {
@@ -164,23 +171,23 @@ impl LineReader {
         }
     }
 
-    /// Reads an output; empty where no line matches.
+    /// Reads an output. The list is empty if no line matches.
     pub fn read(&self, output: &str) -> Vec<FoundLine> {
-        let most = if self.all { LINES_MOST } else { 1 };
+        let limit = if self.all { MAX_LINES } else { 1 };
         let Some(regex) = self.pattern.regex() else { return Vec::new() };
         let captured = output.lines().filter_map(|line| regex.captures(line));
-        let found = captured.map(|captured| {
+        let lines = captured.map(|captured| {
             let named = self.pattern.names().filter_map(|name| {
                 Some((name.to_owned(), captured.name(name)?.as_str().to_owned()))
             });
             let named: Vec<(String, String)> = named.collect();
             let first = captured.get(1).or_else(|| captured.get(0));
             match named.is_empty() {
-                true => FoundLine::Value(first.map_or("", |found| found.as_str()).to_owned()),
+                true => FoundLine::Value(first.map_or("", |text| text.as_str()).to_owned()),
                 false => FoundLine::Groups(named),
             }
         });
-        found.take(most).collect()
+        lines.take(limit).collect()
     }
 }
 
@@ -259,34 +266,35 @@ pub(super) struct WrittenHook {
     why: Spanned<String>,
 }
 
-/// Adds the hooks of the tool that one extends: its checks and its search for a target always, all else where the tool has none of that kind.
-fn inherited(mut own: Hooks, base: Option<&Hooks>) -> Hooks {
-    let Some(base) = base else { return own };
-    own.checks.splice(0..0, base.checks.iter().cloned());
-    if own.replacements.is_empty() {
-        own.replacements.clone_from(&base.replacements);
+/// Adds the hooks of the extended tool: always its checks and its search for a target, and every
+/// other kind of hook if the tool has no hook of that kind.
+fn inherited(mut hooks: Hooks, base: Option<&Hooks>) -> Hooks {
+    let Some(base) = base else { return hooks };
+    hooks.checks.splice(0..0, base.checks.iter().cloned());
+    if hooks.replacements.is_empty() {
+        hooks.replacements.clone_from(&base.replacements);
     }
-    if own.readers.is_empty() {
-        own.readers.clone_from(&base.readers);
-        own.summary.clone_from(&base.summary);
+    if hooks.readers.is_empty() {
+        hooks.readers.clone_from(&base.readers);
+        hooks.summary.clone_from(&base.summary);
     }
     let is_before = |hook: &&HookScript| hook.at != HookPoint::Output;
     let (before, after): (Vec<&HookScript>, Vec<&HookScript>) =
         base.scripts.iter().partition(|hook| is_before(hook));
-    if !own.scripts.iter().any(|hook| is_before(&hook)) {
-        own.scripts.splice(0..0, before.into_iter().cloned());
+    if !hooks.scripts.iter().any(|hook| is_before(&hook)) {
+        hooks.scripts.splice(0..0, before.into_iter().cloned());
     } else {
-        // A check of the other is one of this, whatever else this has.
+        // The checks of the extended tool apply even if the tool has other scripts.
         let checks = before.into_iter().filter(|hook| hook.at != HookPoint::Transform);
-        own.scripts.splice(0..0, checks.cloned());
+        hooks.scripts.splice(0..0, checks.cloned());
     }
-    if !own.scripts.iter().any(|hook| hook.at == HookPoint::Output) {
-        own.scripts.extend(after.into_iter().cloned());
+    if !hooks.scripts.iter().any(|hook| hook.at == HookPoint::Output) {
+        hooks.scripts.extend(after.into_iter().cloned());
     }
-    own
+    hooks
 }
 
-/// Checks the hooks of one declared tool, which may have those of `base` too.
+/// Reads the hooks of one declared tool and adds those of `base`, the tool that it extends.
 pub(super) fn hooks(
     document: &Document,
     written: &WrittenCommand,
@@ -304,18 +312,18 @@ pub(super) fn hooks(
         }
         readers.push(reader);
     }
-    if let Some(many) = written.hooks.get(SCRIPTS_MOST) {
-        let message = format!("a tool has {SCRIPTS_MOST} hooks at most: each is a cell");
-        return Err(document.mistake(many.script.span(), message));
+    if let Some(excess) = written.hooks.get(MAX_SCRIPTS) {
+        let message = format!("a tool has {MAX_SCRIPTS} hooks at most: each is a cell");
+        return Err(document.mistake(excess.script.span(), message));
     }
-    let own = Hooks {
+    let new_hooks = Hooks {
         checks: checks.collect::<Result<_, _>>()?,
         replacements: replacements.collect::<Result<_, _>>()?,
         readers,
         summary: None,
         scripts: scripts.collect::<Result<_, _>>()?,
     };
-    let mut all = inherited(own, base);
+    let mut all = inherited(new_hooks, base);
     if let Some(text) = &written.summary {
         let summary = Summary::parse(text.get_ref(), &all.readers);
         all.summary = Some(summary.map_err(|why| document.mistake(text.span(), why))?);
@@ -371,7 +379,7 @@ fn script(document: &Document, written: &WrittenHook) -> Result<HookScript, Mist
     }
     let timeout = match &written.timeout {
         None => TIME,
-        Some(time) if time.get_ref().0.is_zero() || time.get_ref().0 > TIME_MOST => {
+        Some(time) if time.get_ref().0.is_zero() || time.get_ref().0 > MAX_TIME => {
             return Err(document.mistake(time.span(), "`timeout` is above 0 and 1m at most"));
         }
         Some(time) => time.get_ref().0,

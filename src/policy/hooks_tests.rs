@@ -1,4 +1,5 @@
-//! Hooks as data: what they refuse and replace, and that what they make is checked like a caller's words.
+//! Hooks as data: what they refuse and replace, and that their words pass the checks of a caller's
+//! words.
 
 use proptest::prelude::*;
 
@@ -84,24 +85,24 @@ fn argv(args: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn flags_together_are_checked_and_a_replaced_word_is_what_is_checked() {
+fn combinations_of_flags_are_checked_after_replacements() {
     assert_eq!(argv(&["-sS", "-p", "80"]), Ok("nmap -sT -p 80".to_owned()));
     assert_eq!(argv(&["-v", "-sn"]), Ok("nmap -sn".to_owned()));
     let refused = |why: &str| Err(format!("scan: {why}"));
     assert_eq!(argv(&["-p", "80", "-sn"]), refused("a ping scan looks at no ports"));
     assert_eq!(argv(&["--intensity=3"]), refused("--intensity is of -sV"));
     assert_eq!(argv(&["--intensity=3", "-sV"]), Ok("nmap --intensity=3 -sV".to_owned()));
-    // The words of a replacement are refused as if the caller had sent it.
+    // The words of a replacement are refused as if the caller had sent them.
     assert_eq!(argv(&["-q"]), refused("`--script=evil` is not a flag on this tool's list"));
-    // Twice is too often, however it came about.
+    // The limit counts the words after replacement.
     assert_eq!(argv(&["-sS", "-sT"]), refused("`-sT` is given 2 times; at most 1 are taken"));
-    // A value is never replaced into a flag's place: it would begin with a dash.
+    // A replacement cannot make a flag of a value: the word would begin with a dash.
     let dash = "the value of `-p` `-sT` begins with a dash";
     assert_eq!(argv(&["-p", "-sS"]), refused(dash));
 }
 
 #[test]
-fn a_tool_that_extends_another_keeps_its_checks_beside_hooks_of_its_own() -> Result<(), String> {
+fn a_tool_that_extends_another_keeps_its_checks_and_adds_hooks() -> Result<(), String> {
     let more = "[[tool]]\nname = \"scan_more\"\nextends = \"scan\"\nwhy = \"for this test\"\n\
         accepts = [{ args = [\"-sT\"] }]\nrefuses = [{ args = [\"-sn\", \"-p\", \"80\"] }]\n\
         [[tool.read]]\nname = \"host\"\npattern = \"x\"\nwhy = \"for this test\"\n";
@@ -116,7 +117,7 @@ fn a_tool_that_extends_another_keeps_its_checks_beside_hooks_of_its_own() -> Res
 #[test]
 fn readers_find_lines_by_groups_or_one_value() {
     let output = "report for 10.0.0.2\n22/tcp  open ssh\n23/tcp closed x\n53/udp open domain\n";
-    let found: Vec<Vec<FoundLine>> =
+    let lines: Vec<Vec<FoundLine>> =
         tool().hooks.readers.iter().map(|reader| reader.read(output)).collect();
     let group = |port: &str, protocol: &str| {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -126,14 +127,14 @@ fn readers_find_lines_by_groups_or_one_value() {
         vec![group("22", "tcp"), group("53", "udp")],
         vec![FoundLine::Value("10.0.0.2".to_owned())],
     ];
-    assert_eq!(found, expected);
+    assert_eq!(lines, expected);
     let flood = "1/tcp open\n".repeat(5000);
     let many = tool().hooks.readers.first().map(|reader| reader.read(&flood).len());
-    assert_eq!(many, Some(LINES_MOST));
+    assert_eq!(many, Some(MAX_LINES));
 }
 
 #[test]
-fn a_mistake_in_a_hook_is_told_at_its_place() {
+fn a_mistake_in_a_hook_is_reported_at_its_position() {
     let with = |hook: &str| parsed(&format!("{TOOL}{hook}")).err().unwrap_or_default();
     let cases = [
         ("[[tool.check]]\ngiven = []\nexcludes = []\nwhy = \"x\"\n", "refuses nothing"),
@@ -156,9 +157,9 @@ fn a_mistake_in_a_hook_is_told_at_its_place() {
         ),
         ("[[tool.hook]]\nat = \"later\"\nscript = \"x\"\nwhy = \"x\"\n", "unknown variant `later`"),
     ];
-    for (hook, told) in cases {
+    for (hook, expected) in cases {
         let mistake = with(hook);
-        assert!(mistake.starts_with("p.toml:") && mistake.contains(told), "{hook}: {mistake}");
+        assert!(mistake.starts_with("p.toml:") && mistake.contains(expected), "{hook}: {mistake}");
     }
     let five = "[[tool.hook]]\nat = \"check\"\nscript = \"x\"\nwhy = \"x\"\n".repeat(5);
     assert!(with(&five).contains("4 hooks at most"), "{}", with(&five));

@@ -1,4 +1,4 @@
-//! The policy of calls: rules in, a [`Grant`] or a [`Denial`] out. Pure; no I/O.
+//! Policy of calls: decides by rules whether a call gets a [`Grant`] or a [`Denial`]. Pure: no I/O.
 
 #![deny(unreachable_pub)]
 
@@ -39,13 +39,13 @@ pub use rules::{Effect, Rule};
 pub struct Principal(String);
 
 impl Principal {
-    /// Returns the only client of a server on standard input and output.
+    /// Returns the single client of a server on standard input and output.
     #[must_use]
     pub fn local() -> Self {
         Self("local".to_owned())
     }
 
-    /// Returns a client that the operator gave a name.
+    /// Returns a client with a name that the operator chose.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self(name.into())
@@ -56,23 +56,23 @@ impl Principal {
     }
 }
 
-/// What a job gets besides what its rule says, if it is allowed.
+/// Workspace and report of a job, which do not come from the rule that allows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct JobContext {
     pub workspace: Workspace,
-    /// Profile of the session whose workspace it is, if it is a session's.
+    /// Profile of the session that the workspace belongs to, if it belongs to one.
     pub owner: Option<ProfileName>,
-    /// Report of changed files.
+    /// Whether the reply lists changed files.
     pub changes: ListChanges,
 }
 
-impl From<Workspace> for Surroundings {
+impl From<Workspace> for JobContext {
     fn from(workspace: Workspace) -> Self {
         Self { workspace, owner: None, changes: ListChanges::No }
     }
 }
 
-/// Permission to run one job. It cannot be built outside this crate, nor changed.
+/// Permission to run one job. Other crates can neither build nor change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     principal: Principal,
@@ -82,7 +82,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Returns the client that it was given to.
+    /// Returns the client whose call was allowed.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
@@ -91,12 +91,12 @@ impl Grant {
         &self.job
     }
 
-    /// Returns the id of the rule that allowed it.
+    /// Returns the id of the rule that allowed the call.
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// Returns true if the caller asked for more time than it gets.
+    /// Returns true if the caller asked for more time than the job gets.
     pub fn clamped(&self) -> bool {
         self.clamped
     }
@@ -106,7 +106,7 @@ impl Grant {
     }
 }
 
-/// A refusal by policy: what, by which rule, and the way out.
+/// A refusal by policy: the rule, its reason, and advice for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("denied by rule `{rule}`: {why}")]
 pub struct Denial {
@@ -115,25 +115,25 @@ pub struct Denial {
     pub hint: String,
 }
 
-/// The id a denial names when no rule matched.
+/// Rule id in a denial if no rule matched.
 pub(crate) const DEFAULT_DENY: &str = "default-deny";
-/// The id a grant names when the operator asked at the command line.
+/// Rule id in a grant if the operator asked at the command line.
 pub(crate) const OPERATOR: &str = "operator";
 
-/// Returns the policy that is compiled in, as a file.
+/// Returns the compiled-in policy as a file.
 #[must_use]
 pub fn shipped() -> Vec<Document> {
     let text = include_str!("../../policies/default.toml");
     vec![Document::shipped("policies/default.toml", text)]
 }
 
-/// Returns the flag lists that are compiled in. They allow nothing by themselves: a rule must name the tool.
+/// Returns the compiled-in flag lists. They allow nothing by themselves: a rule must name the tool.
 fn shipped_commands() -> Document {
     let text = include_str!("../../policies/tools.toml");
     Document::shipped("policies/tools.toml", text)
 }
 
-/// The tools that they are of: known before anybody reads them.
+/// Names of the compiled-in tools, known without parsing their file.
 const SHIPPED_COMMANDS: [&str; 8] = [
     "cli_curl",
     "cli_dig",
@@ -145,13 +145,15 @@ const SHIPPED_COMMANDS: [&str; 8] = [
     "cli_traceroute",
 ];
 
-/// Returns the shipped tools. The tests read their file: a mistake there would leave them out.
+/// Returns the compiled-in tools. The tests parse their file, because a mistake in it would leave
+/// out all of them here.
 fn read_shipped_commands() -> Vec<DeclaredCommand> {
     let shipped = rules::parse(&[shipped_commands()], &Profiles::compiled_in());
     shipped.map(|(_, commands)| commands).unwrap_or_default()
 }
 
-/// Returns a shipped tool, which another may extend. The shipped file itself extends tools above in it only.
+/// Returns a compiled-in tool that another extends. Within the compiled-in file, a tool extends
+/// only earlier ones.
 fn shipped_command(name: &str) -> Option<DeclaredCommand> {
     if !SHIPPED_COMMANDS.contains(&name) {
         return None;
@@ -169,28 +171,29 @@ pub struct Policy {
 /// Declared tools.
 #[derive(Debug)]
 struct Commands {
-    /// The operator's.
+    /// Tools that the operator declared.
     given: Vec<DeclaredCommand>,
-    /// These, and behind them the shipped ones, which are read when somebody asks for them: most
-    /// servers have none of those switched on.
+    /// The same, followed by the compiled-in ones. These are parsed on first use, because most
+    /// servers have none of them switched on.
     all: OnceLock<Vec<DeclaredCommand>>,
 }
 
 impl Policy {
-    /// Reads policy files, each rule with its examples tested. No file, or a file without rules, denies everything.
+    /// Parses policy files and tests each rule with its examples. Without a file or without a rule,
+    /// every call is denied.
     ///
-    /// A `[[tool]]` replaces the shipped one of the same name, whole; so does a rule where a file extends the
-    /// shipped policy.
+    /// A `[[tool]]` replaces the compiled-in tool of the same name as a whole. In a file that
+    /// extends the compiled-in policy, a rule replaces the compiled-in one of the same id.
     ///
     /// # Errors
-    /// On the first mistake in any file.
+    /// The first mistake in any file.
     pub fn parse(documents: &[Document], profiles: &Profiles) -> Result<Self, Mistake> {
         let (rules, given) = rules::parse(documents, profiles)?;
         let commands = Commands { given, all: OnceLock::new() };
         Ok(Self { rules: rules.into(), commands: Arc::new(commands) })
     }
 
-    /// Makes a policy without rules: every call is denied.
+    /// Returns a policy without rules, which denies every call.
     pub fn none() -> Self {
         let commands = Commands { given: Vec::new(), all: OnceLock::from(Vec::new()) };
         Self { rules: Arc::default(), commands: Arc::new(commands) }
@@ -201,14 +204,14 @@ impl Policy {
         self.commands().iter().find(|command| command.name == tool)
     }
 
-    /// Returns every declared tool, the operator's first.
+    /// Returns every declared tool, those of the operator first.
     pub fn commands(&self) -> &[DeclaredCommand] {
         let given = &self.commands.given;
         self.commands.all.get_or_init(|| {
             let shipped = read_shipped_commands();
             let is_given = |name: &str| given.iter().any(|command| command.name == name);
-            let kept = shipped.into_iter().filter(|command| !is_given(&command.name));
-            given.iter().cloned().chain(kept).collect()
+            let unreplaced = shipped.into_iter().filter(|command| !is_given(&command.name));
+            given.iter().cloned().chain(unreplaced).collect()
         })
     }
 
@@ -228,22 +231,22 @@ impl Policy {
         &self.commands.given
     }
 
-    /// Returns the rules, in the order of the files, which means nothing.
+    /// Returns the rules in the order of the files. The order has no meaning.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// Returns the policy as it is for one client: without rules that are about others.
+    /// Returns the policy for one client: without the rules for other clients.
     #[must_use]
-    pub fn of(&self, client: &Principal) -> Self {
+    pub fn for_client(&self, client: &Principal) -> Self {
         let rules = self.rules.iter().filter(|rule| rule.is_about(client.name()));
         Self { rules: rules.cloned().collect(), commands: Arc::clone(&self.commands) }
     }
 
-    /// Returns the policy as it is for each client that rules name, and for one that none names.
-    pub fn of_each(&self) -> Vec<Self> {
+    /// Returns the policies for each client that rules name, and for a client that no rule names.
+    pub fn per_client(&self) -> Vec<Self> {
         let named = self.clients().into_iter().chain([""]);
-        named.map(|name| self.of(&Principal::named(name))).collect()
+        named.map(|name| self.for_client(&Principal::named(name))).collect()
     }
 
     /// Returns the clients that rules name.
@@ -251,74 +254,76 @@ impl Policy {
         self.rules.iter().flat_map(|rule| &rule.clients).map(String::as_str).collect()
     }
 
-    /// Decides a call of `principal` from a tool. The strictest matching rule wins; no match is a denial.
+    /// Decides a call of a tool by `principal`. The strictest matching rule wins. Without a
+    /// matching rule the call is denied.
     ///
     /// # Errors
-    /// A [`Denial`], when the call may not run.
+    /// A [`Denial`] if the call may not run.
     pub fn decide(
         &self,
         principal: &Principal,
         mut call: Call,
         profiles: &Profiles,
-        surroundings: Surroundings,
+        context: JobContext,
     ) -> Result<Grant, Denial> {
         let tool = &call.tool;
-        let asked = call.profile.as_ref();
-        let terms = self.terms_of(Some(principal), tool, asked, profiles)?;
+        let chosen = call.profile.as_ref();
+        let terms = self.terms_of(Some(principal), tool, chosen, profiles)?;
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);
         let rule = terms.rule.to_owned();
         call.only = terms.only(call.only.take());
         let principal = principal.clone();
-        Ok(Grant { principal, job: job(call, terms.profile, surroundings, limits), rule, clamped })
+        Ok(Grant { principal, job: job(call, terms.profile, context, limits), rule, clamped })
     }
 
-    /// Returns the terms that hold for any call of a tool, the same that [`Policy::decide`] grants from. They are those
-    /// of one client where this is its policy ([`Policy::of`]).
+    /// Returns the terms that apply to every call of a tool, the same that [`Policy::decide`]
+    /// grants from. They apply to one client if the policy comes from [`Policy::for_client`].
     ///
     /// # Errors
-    /// A [`Denial`], when no call of the tool may run.
+    /// A [`Denial`] if no call of the tool may run.
     pub fn terms<'p>(&'p self, tool: &str, profiles: &'p Profiles) -> Result<Terms<'p>, Denial> {
         self.terms_under(tool, None, profiles)
     }
 
-    /// Returns the terms as [`Policy::terms`] does, for calls that name a profile: one of those that every rule
-    /// leaves them.
+    /// Returns the terms as [`Policy::terms`] does, for a call that chooses a profile. Every
+    /// matching rule must allow that choice.
     ///
     /// # Errors
-    /// As [`Policy::terms`], or when the profile is none of those.
+    /// See [`Policy::terms`]. Also if the rules do not allow the profile.
     pub fn terms_under<'p>(
         &'p self,
         tool: &str,
-        asked: Option<&ProfileName>,
+        chosen: Option<&ProfileName>,
         profiles: &'p Profiles,
     ) -> Result<Terms<'p>, Denial> {
-        self.terms_of(None, tool, asked, profiles)
+        self.terms_of(None, tool, chosen, profiles)
     }
 
     fn terms_of<'p>(
         &'p self,
         client: Option<&Principal>,
         tool: &str,
-        asked: Option<&ProfileName>,
+        chosen: Option<&ProfileName>,
         profiles: &'p Profiles,
     ) -> Result<Terms<'p>, Denial> {
         let allowed = self.allowed(client, tool)?;
-        let named = asked.unwrap_or(allowed.profile);
-        if named != allowed.profile && !allowed.choice.contains(named) {
+        let name = chosen.unwrap_or(allowed.profile);
+        if name != allowed.profile && !allowed.choice.contains(name) {
             let names = [allowed.profile].into_iter().chain(allowed.choice.iter().copied());
             let names = names.map(ProfileName::as_str).collect::<Vec<_>>().join(", ");
             return Err(Denial {
                 rule: allowed.rule.to_owned(),
-                why: format!("it leaves no call of `{tool}` the profile `{named}`"),
+                why: format!("it leaves no call of `{tool}` the profile `{name}`"),
                 hint: format!("there is {names}; the operator can add one to `choice` of the rule"),
             });
         }
-        let Some(profile) = profiles.get(named) else {
-            // `parse` has looked; this is a caller that brought other profiles.
+        let Some(profile) = profiles.get(name) else {
+            // `parse` checks that the profile exists, so the caller brought other profiles than
+            // those of `parse`.
             return Err(Denial {
                 rule: allowed.rule.to_owned(),
-                why: format!("its profile `{named}` is not loaded"),
+                why: format!("its profile `{name}` is not loaded"),
                 hint: "the operator's profiles are the files under sandbox-profiles/".to_owned(),
             });
         };
@@ -327,16 +332,16 @@ impl Policy {
         Ok(Terms { rule, profile, choice, limits, egress })
     }
 
-    /// Combines the rules of a tool, independent of their order. A tool that goes with another is allowed
-    /// as that is, and a rule of its own can still deny it.
+    /// Combines the rules of a tool in any order. A tool that goes with another is allowed together
+    /// with that one, but a rule that names it can still deny it.
     fn allowed(&self, client: Option<&Principal>, tool: &str) -> Result<Allowed<'_>, Denial> {
         let mut allowed: Option<Allowed<'_>> = None;
         let ruled_by = ruled_by(tool);
         let denies = |rule: &&Rule| rule.matches(tool) && rule.effect == Effect::Deny;
         let is_about = |rule: &&Rule| client.is_none_or(|client| rule.is_about(client.name()));
         let rules = || self.rules.iter().filter(is_about);
-        let of_its_own = rules().filter(|_| ruled_by != tool).filter(denies);
-        for rule in of_its_own.chain(rules().filter(|rule| rule.matches(ruled_by))) {
+        let own_denials = rules().filter(|_| ruled_by != tool).filter(denies);
+        for rule in own_denials.chain(rules().filter(|rule| rule.matches(ruled_by))) {
             let Effect::Allow { profile, choice, limits, egress } = &rule.effect else {
                 return Err(Denial {
                     rule: rule.id.clone(),
@@ -346,10 +351,10 @@ impl Policy {
             };
             let choice = choice.iter().collect();
             let egress = egress.as_ref().map(|ids| ids.iter().map(String::as_str).collect());
-            let this = Allowed { rule: &rule.id, profile, choice, limits: *limits, egress };
+            let terms = Allowed { rule: &rule.id, profile, choice, limits: *limits, egress };
             allowed = Some(match allowed {
-                None => this,
-                Some(before) => before.strictest(this),
+                None => terms,
+                Some(previous) => previous.strictest(terms),
             });
         }
         allowed.ok_or_else(|| Denial {
@@ -359,9 +364,10 @@ impl Policy {
         })
     }
 
-    /// Grants what the operator asks for at the command line, under `profile`.
+    /// Grants a call that the operator asks for at the command line, under `profile`.
     ///
-    /// Output is bounded only when the operator says so: it goes to a pipe of theirs.
+    /// The output is unbounded unless the operator sets a bound, because it goes to the operator's
+    /// pipe.
     #[must_use]
     pub fn operator(call: Call, profile: &Profile, workspace: Workspace) -> Grant {
         let output = call.asked.output;
@@ -380,22 +386,24 @@ impl PartialEq for Policy {
 
 impl Eq for Policy {}
 
-/// Terms of an allowed tool's calls, before a call asks for less.
+/// Terms of the calls of an allowed tool, before a call lowers its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms<'p> {
-    /// The rule with the lowest time of those that allow the tool.
+    /// Among the rules that allow the tool, the one with the lowest timeout.
     pub rule: &'p str,
     pub profile: &'p Profile,
     /// Other profiles that a call may name.
     pub choice: BTreeSet<&'p ProfileName>,
     /// The profile's limits, lowered by the rules.
     pub limits: Limits,
-    /// Rules of the profile's network that its calls may use; all, and the class, if absent.
+    /// Rules of the profile's network that the calls may use. If absent, they may use all of them,
+    /// and the network class.
     pub egress: Option<BTreeSet<&'p str>>,
 }
 
 impl Terms<'_> {
-    /// Returns the narrowing of a call's network: by the rules, and to what the call itself names.
+    /// Narrows the network of a call: to the rules of these terms, and to the targets that the call
+    /// names.
     fn only(&self, call: Option<Only>) -> Option<Only> {
         let Some(allowed) = &self.egress else { return call };
         let only = call.unwrap_or_default();
@@ -407,20 +415,21 @@ impl Terms<'_> {
     }
 }
 
-/// Terms that all matching allow rules agree on.
+/// Terms on which all matching allow rules agree.
 struct Allowed<'p> {
-    /// The rule with the lowest time; of equals, the first by name.
+    /// Rule with the lowest timeout. If several have it, the first by name.
     rule: &'p str,
     profile: &'p ProfileName,
-    /// Profiles that a call may choose from by every rule.
+    /// Profiles that every rule lets a call choose from.
     choice: BTreeSet<&'p ProfileName>,
     limits: Asked,
-    /// Rules of egress that every rule leaves it.
+    /// Network rules that every rule allows.
     egress: Option<BTreeSet<&'p str>>,
 }
 
 impl<'p> Allowed<'p> {
-    /// Takes the lowest of each limit, what both leave, and the rule that gave the lowest time.
+    /// Takes the lower of each limit, the profiles and network rules that both allow, and the rule
+    /// with the lower timeout.
     fn strictest(self, other: Self) -> Self {
         let rank = |allowed: &Self| (allowed.limits.wall.is_none(), allowed.limits.wall);
         let ours = (rank(&self), self.rule) <= (rank(&other), other.rule);
@@ -449,11 +458,11 @@ fn lowest<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     }
 }
 
-fn job(call: Call, profile: &Profile, surroundings: Surroundings, limits: Limits) -> Job {
-    let Surroundings { workspace, owner, changes } = surroundings;
+fn job(call: Call, profile: &Profile, context: JobContext, limits: Limits) -> Job {
+    let JobContext { workspace, owner, changes } = context;
     let (start, workspace) = match profile.workspace {
         true => (Cwd::workspace(), workspace),
-        // A cell without /workspace has nowhere to show a granted directory.
+        // A cell without /workspace cannot show a granted directory.
         false => (Cwd::tmp(), Workspace::Fresh),
     };
     let is_a_sessions = matches!(workspace, Workspace::Session(_));

@@ -1,32 +1,34 @@
-//! The narrowing of a call's network to the places that its words name.
+//! Narrows the network of a call to the targets that its words name.
 //!
-//! The gateway holds the cell to it: a redirect, a second name in a flag, or an address that the program makes up
-//! lead nowhere. Words are checked before; what cannot be a rule of egress is refused here.
+//! The gateway enforces this on the cell: it blocks a redirect, a second host in a flag, and an
+//! address that the program makes up. The words were checked before; a word that cannot become a
+//! network rule is refused here.
 
 use core::net::IpAddr;
 
 use super::flags::{BadWords, DeclaredCommand, Positional, PositionalEgress, shown};
 use super::reach::{PRIVATE, TargetPlaces};
-use super::values::{WordType, net, url_place};
+use super::values::{WordType, net, url_target};
 use model::egress::{HostPattern, Net, Only, PortRange};
 
 impl DeclaredCommand {
-    /// Returns the narrowing of a call with these words: nothing if no field of the tool holds its network.
+    /// Returns the narrowing for a call with these words, or `None` if no field of the tool has
+    /// `egress = "only"`.
     ///
     /// # Errors
-    /// A word that names a place which no call reaches.
+    /// A word that names a target which no call can reach.
     pub fn only(&self, given: &[(&str, &str)]) -> Result<Option<Only>, BadWords> {
-        let is_held = |one: &&Positional| one.egress == PositionalEgress::Only;
-        let held: Vec<&Positional> = self.positionals.iter().filter(is_held).collect();
-        if held.is_empty() {
+        let is_holding = |one: &&Positional| one.egress == PositionalEgress::Only;
+        let holding: Vec<&Positional> = self.positionals.iter().filter(is_holding).collect();
+        if holding.is_empty() {
             return Ok(None);
         }
         let mut only = Only::default();
         let mut within: Option<Vec<Net>> = Some(Vec::new());
         for (name, word) in given {
-            let Some(one) = held.iter().find(|one| one.name == *name) else { continue };
+            let Some(one) = holding.iter().find(|one| one.name == *name) else { continue };
             self.add(&mut only, one, word)?;
-            // One field that may lead anywhere leaves the addresses of all names open.
+            // If one field may name any target, the addresses of all names stay unrestricted.
             within = match (within, &one.takes.reach.within) {
                 (Some(mut nets), TargetPlaces::Private) => {
                     nets.extend(PRIVATE);
@@ -39,7 +41,7 @@ impl DeclaredCommand {
                 (_, TargetPlaces::Listed { .. } | TargetPlaces::Any) | (None, _) => None,
             };
         }
-        // Lists without an entry would narrow nothing.
+        // Empty lists would not narrow anything, so allow no rule.
         if only.hosts.is_empty() && only.nets.is_empty() {
             return Ok(Some(Only { rules: Some(Vec::new()), ..Only::default() }));
         }
@@ -50,9 +52,9 @@ impl DeclaredCommand {
             true => Ok(Some(only)),
             false => {
                 let what = "targets".to_owned();
-                let most = Only::MAX_ENTRIES;
+                let limit = Only::MAX_ENTRIES;
                 let given = only.hosts.len().max(only.nets.len()).max(only.within.len());
-                Err(BadWords::TooMany { tool: self.name.clone(), what, given, most })
+                Err(BadWords::TooMany { tool: self.name.clone(), what, given, most: limit })
             }
         }
     }
@@ -60,7 +62,7 @@ impl DeclaredCommand {
     fn add(&self, only: &mut Only, one: &Positional, word: &str) -> Result<(), BadWords> {
         let host = match one.takes.kind {
             WordType::Url => {
-                let (host, ports) = url_place(word);
+                let (host, ports) = url_target(word);
                 only.ports.extend(ports.into_iter().map(PortRange::one));
                 host
             }
@@ -83,7 +85,7 @@ impl DeclaredCommand {
             elsewhere: false,
         };
         let written = match (net(host), host.parse::<IpAddr>()) {
-            // Written anew: bits behind the prefix are the tool's to read, and mean the network.
+            // Print the parsed network: the bits after the prefix have no meaning in a rule.
             (Some(net), _) => net.to_string(),
             (None, Ok(address)) => address.to_string(),
             (None, Err(_)) => {
@@ -94,7 +96,7 @@ impl DeclaredCommand {
                 return Ok(());
             }
         };
-        // Read as a rule's network is, so that mapped and translated spellings are refused.
+        // Parse as a rule's network is parsed, which refuses mapped and translated spellings.
         let net: Net = written
             .parse()
             .map_err(|error: model::egress::InvalidNet| refused(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! The narrowing of calls: each target kind, several words, and spellings that could mean another place.
+//! Narrowing of calls: each target kind, several words, and spellings that could mean another
+//! target.
 
 use crate::flags::DeclaredCommand;
 use crate::{Asked, Call, Policy, Principal};
@@ -8,7 +9,7 @@ use model::job::Workspace;
 use profile::Profiles;
 use profile::document::Document;
 
-/// A tool with these fields.
+/// Returns a tool with these fields.
 fn command(fields: &str, accepts: &str) -> DeclaredCommand {
     let text = format!(
         "schema = 1\n[[tool]]\nname = \"probe\"\nprogram = \"probe\"\nwhy = \"w\"\n\
@@ -26,8 +27,9 @@ fn field(name: &str, kind: &str, rest: &str) -> String {
     )
 }
 
-/// Reach of such a call: rules, hosts, networks, ports, and the networks of all addresses.
-fn told(command: &DeclaredCommand, given: &[(&str, &str)]) -> String {
+/// Returns the network of such a call as text: rules, hosts, networks, ports, and the networks of
+/// all addresses.
+fn network(command: &DeclaredCommand, given: &[(&str, &str)]) -> String {
     let only = match command.only(given) {
         Ok(Some(only)) => only,
         Ok(None) => return "all".to_owned(),
@@ -51,17 +53,17 @@ fn a_call_may_reach_the_words_that_hold_it_and_nothing_else() {
         ("fd12::7", "fd12::7/128 in 10.0.0.0/8…"),
         ("Web.LAB.internal", "web.lab.internal in 10.0.0.0/8…"),
     ] {
-        assert_eq!(told(&target, &[("target", word)]), expected, "{word}");
+        assert_eq!(network(&target, &[("target", word)]), expected, "{word}");
     }
     let two = [("target", "10.0.0.7"), ("target", "a.lab.internal")];
-    assert_eq!(told(&target, &two), "a.lab.internal 10.0.0.7/32 in 10.0.0.0/8…");
-    // A call that names no target reaches nothing.
-    assert_eq!(told(&target, &[]), "rules []");
-    // A field that holds nothing changes nothing, and a tool without such a field is not narrowed.
+    assert_eq!(network(&target, &two), "a.lab.internal 10.0.0.7/32 in 10.0.0.0/8…");
+    // A call without a target reaches nothing.
+    assert_eq!(network(&target, &[]), "rules []");
+    // A field without `egress` changes nothing, and a tool without such a field is not narrowed.
     let plain = field("path", "text", "").replace("egress = \"only\"\n", "");
     let both = command(&(field("target", "host", "") + &plain), "{}");
-    assert_eq!(told(&both, &[("path", "10.0.0.9")]), "rules []");
-    assert_eq!(told(&command(&plain, "{}"), &[("path", "10.0.0.9")]), "all");
+    assert_eq!(network(&both, &[("path", "10.0.0.9")]), "rules []");
+    assert_eq!(network(&command(&plain, "{}"), &[("path", "10.0.0.9")]), "all");
 }
 
 #[test]
@@ -81,16 +83,16 @@ fn spellings_of_another_place_are_refused() {
         ("localhost", "never reached"),
         ("metadata.google.internal", "never reached"),
     ] {
-        assert!(told(&any, &[("target", word)]).contains(said), "{word}");
+        assert!(network(&any, &[("target", word)]).contains(said), "{word}");
     }
-    // Names and addresses anywhere leave the addresses open, to what the profile allows.
-    assert_eq!(told(&any, &[("target", "example.org")]), "example.org");
-    assert_eq!(told(&any, &[("target", "8.8.8.8")]), "8.8.8.8/32");
+    // Unrestricted names and addresses leave the addresses to the profile.
+    assert_eq!(network(&any, &[("target", "example.org")]), "example.org");
+    assert_eq!(network(&any, &[("target", "8.8.8.8")]), "8.8.8.8/32");
     let listed = "within = [\"10.9.0.0/16\", \"*.example.org\"]";
     let listed = command(&field("target", "target", listed), "{}");
-    assert_eq!(told(&listed, &[("target", "a.example.org")]), "a.example.org");
+    assert_eq!(network(&listed, &[("target", "a.example.org")]), "a.example.org");
     let nets = command(&field("target", "host", "within = [\"10.9.0.0/16\"]"), "{}");
-    assert_eq!(told(&nets, &[("target", "10.9.1.1")]), "10.9.1.1/32 in 10.9.0.0/16…");
+    assert_eq!(network(&nets, &[("target", "10.9.1.1")]), "10.9.1.1/32 in 10.9.0.0/16…");
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn a_url_holds_a_call_to_its_port_too() {
         ("http://[fd12::1]/", "fd12::1/128 :80 :443 in 10.0.0.0/8…"),
         ("http://A.lab.internal:81", "a.lab.internal :81 in 10.0.0.0/8…"),
     ] {
-        assert_eq!(told(&url, &[("url", word)]), expected, "{word}");
+        assert_eq!(network(&url, &[("url", word)]), expected, "{word}");
     }
 }
 
@@ -129,7 +131,7 @@ fn fields_that_cannot_hold_a_call_are_mistakes() {
     assert!(mistake(&dash).contains("without a dash"));
 }
 
-/// Rules that allow `bash`, the first with this further line.
+/// Returns a policy with two rules that allow `bash`, each with this further line.
 fn rules(first: &str, second: &str) -> Policy {
     let rule = |id: &str, line: &str| {
         format!(
@@ -161,7 +163,7 @@ fn granted(policy: &Policy, only: Option<Only>) -> Option<Only> {
 }
 
 #[test]
-fn rules_of_a_policy_narrow_and_several_leave_what_all_leave() {
+fn rules_narrow_a_network_to_what_all_of_them_allow() {
     let ids = |only: Option<Only>| only.and_then(|only| only.rules);
     assert_eq!(granted(&rules("", ""), None), None);
     let pypi = Some(vec!["pypi".to_owned()]);
@@ -171,7 +173,7 @@ fn rules_of_a_policy_narrow_and_several_leave_what_all_leave() {
     );
     assert_eq!(ids(granted(&rules("egress = [\"pypi\"]", ""), None)), pypi);
     assert_eq!(ids(granted(&rules("egress = []", ""), None)), Some(Vec::new()));
-    // A call that reaches nothing is not widened, and its target stays beside the rules.
+    // A call that reaches nothing stays so, and keeps its target in addition to the rules.
     let nothing = Only { rules: Some(Vec::new()), ..Only::default() };
     assert_eq!(ids(granted(&rules("egress = [\"pypi\"]", ""), Some(nothing))), Some(Vec::new()));
     let target = Only {

@@ -1,6 +1,7 @@
-//! Regular expressions of an operator's files, compiled when the first word is matched.
+//! Regular expressions of an operator's files, compiled on first use.
 //!
-//! Compiling one takes longer than a start may: a server has a dozen that most sessions never use.
+//! Compiling one takes longer than a start may take, and most sessions never use the dozen that a
+//! server has.
 
 use std::sync::OnceLock;
 
@@ -9,23 +10,23 @@ use regex_syntax::hir::{Hir, HirKind};
 
 use profile::document::Document;
 
-/// A regular expression. Two are equal when their texts are.
+/// A regular expression. Two are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
     text: String,
-    /// Names of its groups, in order.
+    /// Names of the groups, in order.
     names: Vec<String>,
-    /// Empty until it is first used; `None` inside where it cannot be compiled.
+    /// Empty before the first use. `None` inside if the expression cannot be compiled.
     compiled: OnceLock<Option<Regex>>,
 }
 
 impl Pattern {
-    /// Reads `text`, which stands in `document`.
+    /// Parses `text`, which is part of `document`.
     ///
-    /// An operator's pattern is compiled now, so that a mistake is reported at load. Those of the
-    /// files that are compiled in are held to that by a test instead.
+    /// The expressions of an operator are compiled at once, so that a mistake is reported when the
+    /// file is loaded. A test compiles those of the compiled-in files instead.
     ///
-    /// Returns `None` when it is no regular expression, or one that is too large.
+    /// Returns `None` if the text is not a regular expression or the expression is too large.
     pub(super) fn new(document: &Document, text: &str) -> Option<Self> {
         let pattern = Self::parsed(text)?;
         match document.is_shipped() || pattern.regex().is_some() {
@@ -34,11 +35,12 @@ impl Pattern {
         }
     }
 
-    /// Reads an expression that has to match the whole of a word.
+    /// Parses an expression that must match a whole word.
     pub(super) fn whole_word(document: &Document, text: &str) -> Option<Self> {
-        // Alone first: one parenthesis too many would end the group that anchors the pattern.
+        // Parse it alone first: a superfluous parenthesis would end the group that anchors the
+        // expression.
         Self::parsed(text)?;
-        // `\A` and `\z`, since `$` matches before a last newline in other dialects.
+        // `\A` and `\z`, because `$` matches before a final newline in other dialects.
         Self::new(document, &format!(r"\A(?:{text})\z"))
     }
 
@@ -53,7 +55,7 @@ impl Pattern {
         self.compiled.get_or_init(|| Regex::new(&self.text).ok()).as_ref()
     }
 
-    /// Returns the names of its groups.
+    /// Returns the names of the groups.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -67,7 +69,7 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// Adds the names of the groups in `hir`, which is at most as deep as regex-syntax allows.
+/// Adds the names of the groups in `hir`. regex-syntax bounds its depth.
 fn add_names(hir: &Hir, names: &mut Vec<String>) {
     match hir.kind() {
         HirKind::Capture(group) => {
@@ -98,7 +100,7 @@ mod tests {
         let matches = |word: &str| pattern.regex().is_some_and(|regex| regex.is_match(word));
         assert!(matches("a") && matches("b"));
         assert!(["ab", "xa", "a\n", ""].iter().all(|word| !matches(word)));
-        // Behind `(?:…)` it would be an alternative without an anchor.
+        // After `(?:…)` this would be an alternative without an anchor.
         assert!(whole("a)|(?:b").is_none());
     }
 
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_groups_are_known_before_it_is_compiled() {
+    fn the_names_of_groups_are_known_before_the_first_use() {
         let pattern = whole("(?<a>x)(y(?<b>z)*|(?P<c>w))").map(|pattern| pattern.names);
         assert_eq!(pattern, Some(["a", "b", "c"].map(str::to_owned).to_vec()));
     }

@@ -1,40 +1,42 @@
-//! The places of a network that a tool may be pointed at: the early answer to a word that leads elsewhere.
+//! Targets that a tool may be pointed at. A word that names another target is refused early.
 //!
-//! A name says nothing of the address behind it: what a cell reaches is decided when it connects, by its profile.
+//! The name of a host does not determine its address. The profile decides what a cell reaches at
+//! the time of the connection.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::egress::{HostPattern, Net};
 
-/// Most addresses of a network, unless the file says otherwise: the reference implementation's number.
+/// Maximum number of addresses in a network, unless the file says otherwise: the default of the
+/// reference implementation.
 const LARGEST: u128 = 1024;
 
-/// Places that a word of the kinds `host`, `cidr`, `target` and `url` may name.
+/// Targets that a word of the kinds `host`, `cidr`, `target` and `url` may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetReach {
     pub within: TargetPlaces,
-    /// Most addresses of a network.
+    /// Maximum number of addresses in a network.
     pub largest: u128,
 }
 
-/// Names and networks of a reach.
+/// Names and networks of a [`TargetReach`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetPlaces {
     /// Private networks (RFC 1918, RFC 4193) and `*.lab.internal`.
     Private,
-    /// These.
+    /// Exactly these hosts and networks.
     Listed { hosts: Vec<HostPattern>, nets: Vec<Net> },
-    /// All.
+    /// Any target.
     Any,
 }
 
-/// A network that has more addresses than its tool takes.
+/// A network with more addresses than the tool accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooLarge {
-    /// Addresses that it has.
+    /// Number of addresses in the network.
     pub size: u128,
     pub most: u128,
-    /// Shortest prefix that is taken.
+    /// Shortest prefix that the tool accepts.
     pub prefix: u8,
 }
 
@@ -51,7 +53,7 @@ pub(super) const PRIVATE: [Net; 4] = [
     Net::new(IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),
     Net::new(IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
 ];
-/// Names of a laboratory, as the reference implementation has them.
+/// Suffix of the names in a laboratory, as in the reference implementation.
 const LAB: &str = ".lab.internal";
 
 impl TargetPlaces {
@@ -60,14 +62,14 @@ impl TargetPlaces {
         self.network(&Net::new(address, 128))
     }
 
-    /// Checks a network, every address of which must be within.
+    /// Checks a network. All of its addresses must be within these targets.
     pub(crate) fn network(&self, net: &Net) -> Result<(), String> {
         let inside = match self {
             Self::Any => true,
             Self::Private => PRIVATE.iter().any(|private| private.covers(net)),
             Self::Listed { nets, .. } => nets.iter().any(|listed| listed.covers(net)),
         };
-        if inside { Ok(()) } else { Err(self.told()) }
+        if inside { Ok(()) } else { Err(self.refusal()) }
     }
 
     /// Checks a name.
@@ -78,10 +80,10 @@ impl TargetPlaces {
             Self::Private => lower.strip_suffix(LAB).is_some_and(|label| !label.is_empty()),
             Self::Listed { hosts, .. } => hosts.iter().any(|host| host.matches(&lower)),
         };
-        if inside { Ok(()) } else { Err(self.told()) }
+        if inside { Ok(()) } else { Err(self.refusal()) }
     }
 
-    fn told(&self) -> String {
+    fn refusal(&self) -> String {
         match self {
             Self::Any => String::new(),
             Self::Private => {
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn private_places_are_within_by_default_and_others_are_not() {
+    fn private_targets_are_within_by_default_and_others_are_not() {
         let within = TargetReach::default().within;
         for (text, inside) in [
             ("10.1.2.3", true),
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_within_only_whole_and_its_size_is_bounded() {
+    fn a_network_is_within_as_a_whole_and_its_size_is_bounded() {
         let reach = TargetReach::default();
         assert_eq!(reach.within.network(&net("10.0.0.0/8")), Ok(()));
         assert!(reach.within.network(&Net::new(Ipv4Addr::new(8, 0, 0, 0).into(), 6)).is_err());

@@ -1,5 +1,4 @@
-//! Targets of a tool against every sequence of arguments: the words of an accepted call lead to its target
-//! alone.
+//! Property: whatever the arguments, the words of an accepted call name only its target.
 
 use std::sync::LazyLock;
 
@@ -50,7 +49,7 @@ fn scan() -> &'static DeclaredCommand {
     &SCAN
 }
 
-/// Words that lead a scanner or a client elsewhere, and pieces of them.
+/// Generates words that lead a scanner or a client to another address, and parts of them.
 fn trick() -> impl Strategy<Value = String> {
     let fixed = [
         "-sT",
@@ -115,7 +114,8 @@ proptest! {
         let command = scan();
         let given: Vec<(&str, &str)> = targets.iter().map(|target| ("target", target.as_str())).collect();
         let Ok(argv) = command.argv(&words, &given) else { return Ok(()) };
-        // A recorder in place of the tool: what is neither a flag nor a flag's value is a place.
+        // In place of the tool, a parser that takes each word for an address unless it is a flag or
+        // the value of a flag.
         let mut places = Vec::new();
         let mut rest = argv.words().iter().skip(1);
         while let Some(word) = rest.next() {
@@ -137,7 +137,7 @@ proptest! {
 }
 
 #[test]
-fn of_the_arguments_in_that_property_some_are_taken() {
+fn some_arguments_of_the_property_are_accepted() {
     let argv = |words: &[&str], target: &str| {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         scan().argv(&words, &[("target", target)]).is_ok()

@@ -1,4 +1,4 @@
-//! Rules as policy files have them, and the checks that a file passes before any rule is in force.
+//! Rules of policy files, and the checks that a file passes before its rules take effect.
 
 use std::collections::BTreeSet;
 
@@ -138,14 +138,15 @@ struct Example {
 pub struct Rule {
     pub id: String,
     pub tools: BTreeSet<String>,
-    /// Clients that it is about; every one if it is empty.
+    /// Clients that the rule applies to. Empty for every client.
     pub clients: BTreeSet<String>,
     pub effect: Effect,
     pub why: String,
-    /// Tools that its file says it is about, and is not: tested when the file was read.
+    /// Tools in the examples `matches` and `not_matches` of the file, which were tested when the
+    /// file was parsed.
     pub matches: Vec<String>,
     pub not_matches: Vec<String>,
-    /// The file it is from and the line of its id.
+    /// File of the rule, and the line of its id.
     pub file: String,
     pub line: usize,
 }
@@ -153,8 +154,8 @@ pub struct Rule {
 /// Effect of a rule on the calls it matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Runs them under this profile, or one of `choice` where a call names it, with its limits lowered
-    /// by these, and of its network only these rules, if any are named.
+    /// The call runs under this profile, or under one of `choice` if the call names it. These
+    /// limits lower those of the profile, and `egress` keeps only the named rules of its network.
     Allow {
         profile: ProfileName,
         choice: BTreeSet<ProfileName>,
@@ -181,39 +182,40 @@ impl Rule {
         self.matches(&example.tool) && client.is_none_or(|client| self.is_about(client))
     }
 
-    /// Returns true if no call is matched by both for the sake of its client.
-    fn is_of_others(&self, other: &Self) -> bool {
+    /// Returns true if the two rules apply to no client in common.
+    fn has_other_clients(&self, other: &Self) -> bool {
         !self.clients.is_empty()
             && !other.clients.is_empty()
             && self.clients.is_disjoint(&other.clients)
     }
 }
 
-/// Reads and checks every rule and every command of every file. Where a file extends the shipped
-/// policy, its rules come first, but for those that a file replaces.
+/// Parses and checks every rule and every tool of every file. If a file extends the compiled-in
+/// policy, the compiled-in rules come first, except for those that a file replaces.
 pub(super) fn parse(
     documents: &[Document],
     profiles: &Profiles,
 ) -> Result<(Vec<Rule>, Vec<DeclaredCommand>), Mistake> {
     let read = |document| Written::read(document).map(|written| (document, written));
-    let own = documents.iter().map(read).collect::<Result<Vec<_>, Mistake>>()?;
+    let given = documents.iter().map(read).collect::<Result<Vec<_>, Mistake>>()?;
     let ids: BTreeSet<&String> =
-        own.iter().flat_map(|(_, file)| &file.rules).map(|rule| rule.id.get_ref()).collect();
+        given.iter().flat_map(|(_, file)| &file.rules).map(|rule| rule.id.get_ref()).collect();
     let shipped = super::shipped();
     let mut base = Vec::new();
-    if own.iter().any(|(_, file)| file.extends == Some(Base::Shipped)) {
+    if given.iter().any(|(_, file)| file.extends == Some(Base::Shipped)) {
         base = shipped.iter().map(read).collect::<Result<Vec<_>, Mistake>>()?;
         base.iter_mut()
             .for_each(|(_, file)| file.rules.retain(|rule| !ids.contains(rule.id.get_ref())));
     }
-    let (mut rules, mut commands): (Vec<Rule>, Vec<DeclaredCommand>) = (Vec::new(), Vec::new());
-    for (document, written) in base.iter().chain(&own) {
+    let mut rules: Vec<Rule> = Vec::new();
+    let mut commands: Vec<DeclaredCommand> = Vec::new();
+    for (document, written) in base.iter().chain(&given) {
         for written in &written.commands {
             commands.push(commands::command(document, written, &commands)?);
         }
         for written in &written.rules {
             let rule = rule(document, written, profiles)?;
-            check_beside(document, written, &rule, &rules)?;
+            check_against_others(document, written, &rule, &rules)?;
             rules.push(rule);
         }
     }
@@ -309,8 +311,8 @@ fn effect(
     Ok(Effect::Allow { profile: name, choice, limits: lowered, egress: egress(document, written)? })
 }
 
-/// Returns the rules of egress that a rule leaves its calls. Their profile may get them at start, so whether it has
-/// them is not known here.
+/// Reads the network rules that a rule allows. The profile may get network rules at start, so their
+/// existence is not checked here.
 fn egress(document: &Document, written: &WrittenRule) -> Result<Option<BTreeSet<String>>, Mistake> {
     let Some(egress) = &written.egress else { return Ok(None) };
     let ids: BTreeSet<String> = egress.get_ref().iter().cloned().collect();
@@ -325,7 +327,7 @@ fn egress(document: &Document, written: &WrittenRule) -> Result<Option<BTreeSet<
     }
 }
 
-/// Returns a profile's name, if there is one of that name; else what it may have meant.
+/// Returns the name of an existing profile. The mistake names the most similar profile.
 fn known(
     document: &Document,
     profile: &Spanned<String>,
@@ -353,8 +355,8 @@ impl WrittenLimits {
         }
     }
 
-    /// Checks that a rule only lowers what its profile allows. Raising is a mistake and not clamped: the file
-    /// would say one thing and mean another.
+    /// Checks that a rule only lowers the limits of its profile. A higher limit is a mistake and
+    /// not clamped, because the file would not mean what it says.
     fn check(&self, document: &Document, profile: &Limits) -> Result<(), Mistake> {
         let raised = |span, limit: &str| {
             let message = format!("`{limit}` is above the profile's; a rule can only lower it");
@@ -382,7 +384,7 @@ impl WrittenLimits {
             }
         }
         let above =
-            |size: &&Spanned<Size>| profile.output.is_some_and(|most| size.get_ref().0 > most);
+            |size: &&Spanned<Size>| profile.output.is_some_and(|limit| size.get_ref().0 > limit);
         match self.output.as_ref().filter(above) {
             Some(size) => raised(size.span(), "output"),
             None => Ok(()),
@@ -409,9 +411,10 @@ fn check_examples(document: &Document, written: &WrittenRule, rule: &Rule) -> Re
     }
 }
 
-/// Checks that a rule's meaning does not depend on the place of another: ids are unique, and two rules that
-/// allow the same tool agree on the profile, as neither of two profiles is the stricter.
-fn check_beside(
+/// Checks that a rule does not depend on its place among the others: ids are unique, and two rules
+/// that allow the same tool name the same profile, because neither of two profiles is the stricter
+/// one.
+fn check_against_others(
     document: &Document,
     written: &WrittenRule,
     rule: &Rule,
@@ -424,7 +427,7 @@ fn check_beside(
     let Effect::Allow { profile, .. } = &rule.effect else { return Ok(()) };
     for other in others {
         let Effect::Allow { profile: theirs, .. } = &other.effect else { continue };
-        if rule.is_of_others(other) {
+        if rule.has_other_clients(other) {
             continue;
         }
         let shared = rule.tools.intersection(&other.tools).next();

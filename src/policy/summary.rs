@@ -1,8 +1,9 @@
-//! One line about the output of a tool, made of what its readers found: `{received} of {sent} answered`.
+//! Summary of a tool's output in one line, filled with the values of its readers: `{received} of
+//! {sent} answered`.
 
 use super::hooks::LineReader;
 
-/// Text of a summary, in parts.
+/// Text of a summary, split into parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary(Vec<SummaryPart>);
 
@@ -10,7 +11,8 @@ pub struct Summary(Vec<SummaryPart>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SummaryPart {
     Text(String),
-    /// What the reader of this name found: its value, the number of its lines, or one of its groups.
+    /// Value of the reader of this name: its single value, the number of its lines, or one of its
+    /// groups.
     Found {
         reader: String,
         group: Option<String>,
@@ -18,7 +20,7 @@ pub enum SummaryPart {
 }
 
 impl Summary {
-    /// Reads a text with `{NAME}` and `{NAME.GROUP}`, each of which one of these readers finds.
+    /// Parses a text with `{NAME}` and `{NAME.GROUP}`. One of `readers` must have each value.
     ///
     /// # Errors
     /// The reason, for the operator.

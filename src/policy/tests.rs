@@ -57,7 +57,7 @@ fn wall(seconds: u64) -> Asked {
     Asked { wall: Some(Duration::from_secs(seconds)), ..Asked::default() }
 }
 
-/// An allow rule for `bash` with these limits, six lines.
+/// Returns an allow rule for `bash` with these limits, in six lines.
 fn allow(id: &str, limits: &str) -> String {
     format!(
         "[[rule]]\nid = \"{id}\"\ntools = [\"bash\"]\naction = \"allow\"\nprofile = \"bash\"\n\
@@ -68,7 +68,7 @@ fn allow(id: &str, limits: &str) -> String {
 const DENY: &str = "[[rule]]\nid = \"no\"\ntools = [\"bash\"]\naction = \"deny\"\nwhy = \"closed today\"\n\
                     matches = [{ tool = \"bash\" }]\n";
 
-/// An allow rule for `bash` under profile `bash` that leaves these to choose from.
+/// Returns an allow rule for `bash` under profile `bash` that lets a call choose these profiles.
 fn choosing(id: &str, choice: &str) -> String {
     allow(id, "").replace("profile = \"bash\"", &format!("profile = \"bash\"\nchoice = [{choice}]"))
 }
@@ -91,9 +91,9 @@ fn a_call_may_name_a_profile_only_where_every_rule_leaves_it_the_choice() {
     let one = policy(&[&choosing("a", "\"bc\", \"cli-jq\"")]);
     assert_eq!(under(&one, "bc"), Ok("bc".to_owned()));
     assert_eq!(under(&one, "base"), denied("a", "base"));
-    let unasked = decide(&one, "bash").map(|grant| grant.job().profile.to_string());
-    assert_eq!(unasked, Ok("bash".to_owned()));
-    // The strictest wins: what only one of two rules leaves is not left.
+    let by_default = decide(&one, "bash").map(|grant| grant.job().profile.to_string());
+    assert_eq!(by_default, Ok("bash".to_owned()));
+    // The strictest rule wins: a choice that only one of two rules allows is refused.
     let both = policy(&[&choosing("a", "\"bc\", \"cli-jq\""), &choosing("b", "\"cli-jq\"")]);
     assert_eq!(under(&both, "cli-jq"), Ok("cli-jq".to_owned()));
     assert_eq!(under(&both, "bc"), denied("a", "bc"));
@@ -107,8 +107,9 @@ fn a_rule_lowers_the_limits_of_a_chosen_profile_too() {
     let call = Call { profile: ProfileName::new("bc"), ..call("bash", wall(500)) };
     let decided =
         policy(&[&rule]).decide(&Principal::local(), call, &profiles(), Workspace::Fresh.into());
-    let told = decided.map(|grant| (grant.job().limits.wall.as_secs(), grant.job().limits.memory));
-    assert_eq!(told, Ok((7, 256 * MIB)));
+    let limits =
+        decided.map(|grant| (grant.job().limits.wall.as_secs(), grant.job().limits.memory));
+    assert_eq!(limits, Ok((7, 256 * MIB)));
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn without_a_rule_everything_is_denied() {
 
 #[test]
 fn the_shipped_policy_allows_the_shell_and_the_calculator_and_nothing_else() {
-    let told = |tool| {
+    let decision = |tool| {
         decide(&shipped_policy(), tool)
             .map(|grant| {
                 let job = grant.job();
@@ -143,10 +144,10 @@ fn the_shipped_policy_allows_the_shell_and_the_calculator_and_nothing_else() {
             .map_err(|denial| denial.rule)
     };
     let allowed = |rule: &str, profile: &str, wall| Ok((rule.to_owned(), profile.to_owned(), wall));
-    assert_eq!(told("bash"), allowed("shell", "bash", 600));
-    assert_eq!(told("calculate"), allowed("calculator", "bc", 30));
-    assert_eq!(told("calculate_advanced"), allowed("calculator", "bc", 30));
-    assert_eq!(told("python"), Err("default-deny".to_owned()));
+    assert_eq!(decision("bash"), allowed("shell", "bash", 600));
+    assert_eq!(decision("calculate"), allowed("calculator", "bc", 30));
+    assert_eq!(decision("calculate_advanced"), allowed("calculator", "bc", 30));
+    assert_eq!(decision("python"), Err("default-deny".to_owned()));
 }
 
 #[test]
@@ -160,20 +161,18 @@ fn a_denial_wins_over_an_allowance_in_any_order() {
 
 #[test]
 fn the_lowest_of_every_limit_wins_in_any_order() {
-    let (a, b) = (
-        allow("a", "timeout = \"20s\", memory = \"512M\""),
-        allow("b", "timeout = 10, processes = 9"),
-    );
+    let a = allow("a", "timeout = \"20s\", memory = \"512M\"");
+    let b = allow("b", "timeout = 10, processes = 9");
     let c = allow("c", "output = \"1M\"");
     let d = allow("d", "timeout = 10");
     for rules in [[&a, &b, &c, &d], [&d, &c, &b, &a], [&c, &a, &d, &b]] {
         let grant = decide(&policy(&rules.map(String::as_str)), "bash");
-        let told = grant.map(|grant| {
+        let terms = grant.map(|grant| {
             let limits = grant.job().limits;
             (grant.rule().to_owned(), limits.wall, limits.memory, limits.processes, limits.output)
         });
         let expected = ("b".to_owned(), Duration::from_secs(10), 512 * MIB, 9, Some(MIB));
-        assert_eq!(told, Ok(expected));
+        assert_eq!(terms, Ok(expected));
     }
 }
 
@@ -198,7 +197,7 @@ fn a_caller_lowers_limits_and_never_raises_them() {
 #[test]
 fn a_granted_workspace_is_for_profiles_that_have_one() {
     let policy = shipped_policy();
-    let told = |tool| {
+    let start = |tool| {
         let grant = policy.decide(
             &Principal::local(),
             call(tool, Asked::default()),
@@ -207,8 +206,8 @@ fn a_granted_workspace_is_for_profiles_that_have_one() {
         );
         grant.map(|grant| (grant.job().workspace, grant.job().cwd.clone()))
     };
-    assert_eq!(told("bash"), Ok((Workspace::Granted(model::job::GrantId(3)), Cwd::workspace())));
-    assert_eq!(told("calculate"), Ok((Workspace::Fresh, Cwd::tmp())));
+    assert_eq!(start("bash"), Ok((Workspace::Granted(model::job::GrantId(3)), Cwd::workspace())));
+    assert_eq!(start("calculate"), Ok((Workspace::Fresh, Cwd::tmp())));
 }
 
 #[test]
@@ -244,7 +243,7 @@ fn examples_are_tested_when_the_file_is_loaded() {
 }
 
 #[test]
-fn broken_rules_are_told_with_their_place_and_the_way_out() {
+fn a_mistake_in_a_rule_is_reported_with_its_position_and_a_hint() {
     let good = allow("a", "");
     assert_eq!(
         mistake(&good.replace("profile = \"bash\"", "profile = \"bsh\"")),
@@ -294,11 +293,11 @@ fn a_policy_that_extends_the_shipped_one_has_its_rules_and_replaces_them_by_id()
         policy.rules().iter().map(|rule| rule.id.clone()).collect()
     };
     let shipped = ids(&shipped_policy());
-    let own = allow("own", "")
-        .replace("\"bash\"]", "\"own\"]")
-        .replace("{ tool = \"bash\" }", "{ tool = \"own\" }");
-    let all = policy(&[&extending(&own)]);
-    assert_eq!(ids(&all), [shipped.clone(), vec!["own".to_owned()]].concat());
+    let extra = allow("extra", "")
+        .replace("\"bash\"]", "\"extra\"]")
+        .replace("{ tool = \"bash\" }", "{ tool = \"extra\" }");
+    let all = policy(&[&extending(&extra)]);
+    assert_eq!(ids(&all), [shipped.clone(), vec!["extra".to_owned()]].concat());
 
     let mine = allow("shell", "timeout = 5").replace("profile = \"bash\"", "profile = \"bc\"");
     let replaced = policy(&[&extending(&mine)]);
@@ -307,14 +306,14 @@ fn a_policy_that_extends_the_shipped_one_has_its_rules_and_replaces_them_by_id()
     assert_eq!(replaced.rules().len(), shipped.len());
 
     let other = allow("b", "").replace("profile = \"bash\"", "profile = \"bc\"");
-    let told = mistake(&extending(&other));
+    let message = mistake(&extending(&other));
     let hint = "`bash` and `bc`\nhint: a rule with the id `shell` replaces it";
-    assert!(told.ends_with(hint), "{told}");
+    assert!(message.ends_with(hint), "{message}");
     let unknown =
         "p.toml:2:11: unknown variant `shiped`, expected `shipped`\nhint: did you mean `shipped`?";
     assert_eq!(mistake("extends = \"shiped\"\n"), unknown);
-    // Without it the shipped rules are not in force.
-    assert_eq!(ids(&policy(&[&own])), ["own"]);
+    // Without `extends` the compiled-in rules do not apply.
+    assert_eq!(ids(&policy(&[&extra])), ["extra"]);
 }
 
 #[test]
@@ -327,12 +326,12 @@ fn every_shipped_rule_says_why() {
 proptest::proptest! {
     #[test]
     fn arbitrary_text_never_panics(text in "\\PC*") {
-        let _told = mistake(&text);
+        let _message = mistake(&text);
     }
 }
 
 #[test]
-fn the_shipped_tools_are_read_and_have_names_of_their_own() {
+fn the_shipped_tools_parse_and_have_unique_names() {
     let (rules, commands) = rules::parse(&[shipped_commands()], &profiles())
         .unwrap_or_else(|mistake| panic!("{mistake}"));
     assert!(rules.is_empty(), "a flag list allows nothing by itself");
@@ -346,17 +345,14 @@ fn the_shipped_tools_are_read_and_have_names_of_their_own() {
 }
 
 #[test]
-fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
+fn a_grant_has_its_principal_and_its_context_from_the_start() {
     let owner = ProfileName::new("bash").unwrap_or_else(|| panic!("a name"));
-    let surroundings = |workspace| Surroundings {
-        workspace,
-        owner: Some(owner.clone()),
-        changes: ListChanges::Yes,
-    };
+    let context =
+        |workspace| JobContext { workspace, owner: Some(owner.clone()), changes: ListChanges::Yes };
     let granted = |tool, workspace| {
         let call = call(tool, Asked::default());
         let local = Principal::local();
-        let given = surroundings(workspace);
+        let given = context(workspace);
         let grant = shipped_policy().decide(&local, call, &profiles(), given);
         grant.unwrap_or_else(|denial| panic!("{denial}"))
     };
@@ -365,7 +361,7 @@ fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
     assert_eq!(grant.principal(), &Principal::local());
     assert_eq!((grant.job().workspace, grant.job().changes), (session, ListChanges::Yes));
     assert_eq!(grant.job().session_profile, None, "the profile of the session is its own");
-    // The calculator's profile has no workspace: nothing of a session's reaches it.
+    // The calculator's profile has no workspace, so no data of a session reaches it.
     let grant = granted("calculate", session);
     assert_eq!(grant.job().workspace, Workspace::Fresh);
     assert_eq!(grant.job().session_profile, None);
@@ -384,7 +380,7 @@ fn a_projects_tools_have_its_rule_and_each_can_be_denied_by_its_name() {
     let rule_of = |tool| decide(&some, tool).map(|grant| grant.rule().to_owned());
     assert_eq!(rule_of("project:one"), Ok("allow".to_owned()));
     assert_eq!(rule_of("project:two").map_err(|denial| denial.rule), Err("deny".to_owned()));
-    // A name of a built-in tool is no way to its rule.
+    // The name of a built-in tool after the prefix does not select its rule.
     let shell = allow("shell", "");
     assert!(decide(&policy(&[&shell]), "bash").is_ok());
     assert!(decide(&policy(&[&shell]), "project:bash").is_err());
@@ -414,7 +410,11 @@ fn a_rule_may_be_about_some_clients_and_decides_for_no_other() {
     assert_eq!(decided(&ci), Err("no-shell".to_owned()));
     assert_eq!((decided(&bob), decided(&eve)), (Ok(7), Ok(600)));
     let terms = |client: &Principal| {
-        policy.of(client).terms("bash", &profiles()).map(|terms| terms.limits.wall.as_secs()).ok()
+        policy
+            .for_client(client)
+            .terms("bash", &profiles())
+            .map(|terms| terms.limits.wall.as_secs())
+            .ok()
     };
     assert_eq!((terms(&ci), terms(&bob), terms(&eve)), (None, Some(7), Some(600)));
     let none = text.replace("[\"ci\"]\n", "[]\n");

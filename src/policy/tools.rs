@@ -1,14 +1,14 @@
-//! The built-in tools, one row each: name, group, the rule that allows a call, and where it runs.
+//! Table of the built-in tools: name, group, the rule that allows a call, and where the call runs.
 //!
-//! A new tool is a row here and a file of `src/mcp/tools/` with the type that the row names, its
-//! arguments. The crate `mcp` makes its table of calls from the same rows: a row without its type
-//! does not compile.
+//! To add a tool, add a row here and a file in `src/mcp/tools/` with the type of its arguments,
+//! which the row names. The crate `mcp` makes its table of calls from the same rows: a row without
+//! its type does not compile.
 
 use crate::group::ToolGroup;
 use model::job::ListChanges;
 
-/// Passes the rows to a macro, in the order in which a client sees the tools. A row has the type of
-/// the arguments, the name, the group, the rule and the place where a call runs.
+/// Passes the rows to a macro, in the order in which a client sees the tools. A row consists of the
+/// type of the arguments, the name, the group, the rule and the place where a call runs.
 #[macro_export]
 macro_rules! with_tools {
     ($macro:ident) => {
@@ -52,32 +52,34 @@ macro_rules! with_tools {
     };
 }
 
-/// Beginning of the names that rules know tools of a script project by. The rule of `project` allows them; one of a
-/// tool's own can still deny it.
+/// Prefix of the names by which rules know the tools of a script project. The rule of `project`
+/// allows them, but a rule that names a tool can still deny it.
 pub const PROJECT_PREFIX: &str = "project:";
 
-/// Beginning of the names under which hooks of declared tools are recorded. The rule of `hook` allows them.
+/// Prefix of the names by which hooks of declared tools are recorded. The rule of `hook` allows
+/// them.
 pub(crate) const HOOK_PREFIX: &str = "hook:";
 
-/// Beginning of the names under which hooks that look for a target are recorded. The rule of `reach` allows them: its
-/// profile has a network.
+/// Prefix of the names by which hooks that look for a target are recorded. The rule of `reach`
+/// allows them, because its profile has a network.
 pub(crate) const REACH_PREFIX: &str = "reach:";
 
-/// Beginning of the names under which downloads for a script project are recorded. The rule of `project-fetch` allows
-/// them; one of a name of its own can still deny it.
+/// Prefix of the names by which downloads for a script project are recorded. The rule of
+/// `project-fetch` allows them, but a rule that names the project can still deny them.
 pub const FETCH_PREFIX: &str = "project-fetch:";
 
-/// Name that rules know downloads for a script project by, and the profile that the operator's hosts are added to.
+/// Name by which rules know downloads for a script project. Also the profile that gets the
+/// operator's hosts.
 pub const FETCH: &str = "project-fetch";
 
-/// Names that rules have for calls which are no tools of a client.
+/// Names of rules for calls that are not tools of a client.
 pub(crate) const RESERVED: [&str; 3] = ["project", "hook", "reach"];
 
 /// A built-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolSpec {
     pub name: &'static str,
-    /// Group with which it is shown. A tool of no group is always shown.
+    /// Group with which the tool is shown. A tool without a group is always shown.
     pub group: Option<ToolGroup>,
     pub rule: RuledBy,
     pub runs: Runs,
@@ -88,9 +90,9 @@ pub struct ToolSpec {
 pub enum RuledBy {
     /// A rule that names the tool.
     OwnRule,
-    /// The rule of another tool, which can do the same. A rule of its own can still deny it.
+    /// The rule of another tool that can do the same. A rule that names the tool can still deny it.
     RuleOf(&'static str),
-    /// None is asked: the tool runs nothing.
+    /// No rule: the tool runs nothing.
     NoRule,
 }
 
@@ -103,8 +105,8 @@ pub enum Runs {
     Calculator,
     /// In a fresh cell with an empty workspace.
     EmptyCell,
-    /// In a fresh cell with the workspace of the default session. The reply can list the changes
-    /// there.
+    /// In a fresh cell with the workspace of the default session. The reply can list the changes in
+    /// it.
     FreshCell(ListChanges),
     /// In the cell of a session.
     Session,
@@ -134,14 +136,14 @@ impl ToolSpec {
     }
 }
 
-/// Returns true if a rule is asked about each call of a tool. A declared tool, which has no row, has
-/// a rule of its own.
+/// Returns true if a rule decides each call of a tool. A declared tool has no row here and always
+/// needs a rule.
 pub fn asks_a_rule(tool: &str) -> bool {
     ToolSpec::named(tool).is_none_or(|tool| tool.rule != RuledBy::NoRule)
 }
 
-/// Returns the name of a class that the reference implementation of command-line tools has for one: `NmapTool` for
-/// `cli_nmap`.
+/// Returns the class name of a tool in the reference implementation of command-line tools:
+/// `NmapTool` for `cli_nmap`.
 pub fn class_name(tool: &str) -> String {
     let bare = tool.strip_prefix("cli_").unwrap_or(tool);
     let part = |part: &str| {
@@ -152,7 +154,8 @@ pub fn class_name(tool: &str) -> String {
     bare.split('_').map(part).chain(["Tool".to_owned()]).collect()
 }
 
-/// Returns the tool whose rule allows calls of this one, itself where that is a rule of its own.
+/// Returns the tool whose rule allows the calls of this one. It is the same tool unless it goes
+/// with another.
 pub fn ruled_by(tool: &str) -> &str {
     if tool.starts_with(PROJECT_PREFIX) {
         return "project";
@@ -180,7 +183,7 @@ mod tests {
     use crate::{Policy, Profiles};
 
     #[test]
-    fn a_name_is_of_one_tool_and_a_rule_of_another_is_its_own() {
+    fn names_are_unique_and_the_rule_of_another_tool_exists() {
         let names: BTreeSet<&str> = NAMES.iter().copied().collect();
         assert_eq!(names.len(), TOOLS.len());
         for tool in TOOLS {
@@ -199,13 +202,13 @@ mod tests {
         for tool in TOOLS {
             let allowed = policy.terms(tool.name, &profiles).is_ok();
             assert_eq!(allowed, asks_a_rule(tool.name), "{}", tool.name);
-            // Nothing runs in a cell that no rule was asked about.
+            // No tool runs in a cell without a rule that allows it.
             assert!(asks_a_rule(tool.name) || tool.runs == Runs::Server, "{}", tool.name);
         }
     }
 
     #[test]
-    fn a_tool_has_the_name_of_a_class_too() {
+    fn a_tool_has_a_class_name() {
         let named = ["cli_nmap", "cli_nmap_intrusive", "scan"].map(class_name);
         assert_eq!(named, ["NmapTool", "NmapIntrusiveTool", "ScanTool"]);
     }

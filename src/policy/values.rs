@@ -1,4 +1,4 @@
-//! The types of words in flag allow-lists: each accepts a word and gives back the one to pass on.
+//! Types of the words in flag allow-lists. Each type checks a word and returns the word to pass on.
 
 use core::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,17 +9,17 @@ use super::reach::{TargetReach, TooLarge};
 use model::call::Cwd;
 use model::egress::Net;
 
-/// Longest word in bytes, unless a type has less.
+/// Maximum length of a word in bytes. A type may have a lower one.
 pub const WORD_BYTES: usize = 4096;
 
-/// The type of a value, with what narrows it.
+/// Type of a value, with its constraints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Type {
     pub kind: WordType,
-    /// The whole word must match.
+    /// Pattern that the whole word must match.
     pub(super) pattern: Option<Pattern>,
     pub max_bytes: usize,
-    /// Places that a host, a network or a URL may be.
+    /// Targets that a host, a network or a URL may name.
     pub reach: TargetReach,
 }
 
@@ -29,7 +29,7 @@ pub enum WordType {
     Text,
     /// Decimal digits, within the range.
     Int(RangeInclusive<u64>),
-    /// Decimal digits, with a point and up to six decimals if wanted, within the range.
+    /// Decimal digits within the range, optionally with a point and up to six decimals.
     Decimal(RangeInclusive<Decimal>),
     /// A path inside `/workspace`.
     Path,
@@ -47,8 +47,9 @@ pub enum WordType {
     Choice(Vec<String>),
 }
 
-/// Dashes that are not `-`, and characters that show as nothing or turn the text round: a reader
-/// of the log would take the word for another, and so might a program that normalises.
+/// Returns true for a dash other than `-`, and for a character that is invisible or changes the
+/// direction of text. A reader of the log would take the word for another, and so might a program
+/// that normalises.
 fn is_deceptive(c: char) -> bool {
     matches!(c,
         '\u{00ad}' | '\u{058a}' | '\u{05be}' | '\u{1400}' | '\u{1806}' | '\u{2010}'..='\u{2015}'
@@ -60,10 +61,10 @@ fn is_deceptive(c: char) -> bool {
         | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Checks the conditions that hold for every word, flag or value.
+/// Checks the conditions on every word, flag or value.
 ///
 /// # Errors
-/// The reason for refusing the word, to be read after it.
+/// The reason for the refusal, as a phrase that follows the word.
 pub(super) fn plain(word: &str) -> Result<(), &'static str> {
     if word.is_empty() {
         return Err("is empty");
@@ -81,10 +82,10 @@ pub(super) fn plain(word: &str) -> Result<(), &'static str> {
 }
 
 impl Type {
-    /// Returns the word as the program gets it: unchanged, but for a path, which is normalised.
+    /// Returns the word for the program: unchanged, except for a path, which is normalised.
     ///
     /// # Errors
-    /// The reason for refusing the word, to be read after it.
+    /// The reason for the refusal, as a phrase that follows the word.
     pub fn check(&self, word: &str) -> Result<String, String> {
         plain(word)?;
         if word.starts_with('-') {
@@ -102,7 +103,7 @@ impl Type {
         Ok(word)
     }
 
-    /// Checks the place that a word names.
+    /// Checks the target that a word names.
     fn within(&self, word: &str) -> Result<(), String> {
         let host = |host: &str| match host.parse::<IpAddr>() {
             Ok(address) => self.reach.within.address(address),
@@ -129,7 +130,7 @@ impl Type {
         }
     }
 
-    /// Returns true for a place in the right form that is refused for where it is.
+    /// Returns true for a well-formed target that is refused because of its location.
     pub(super) fn is_elsewhere(&self, word: &str) -> bool {
         self.kind.is_target()
             && plain(word).is_ok()
@@ -138,14 +139,14 @@ impl Type {
             && self.within(word).is_err()
     }
 
-    /// Returns the size of a network that is refused for it.
+    /// Returns the size of a network that is refused because of it.
     pub(super) fn too_large(&self, word: &str) -> Option<TooLarge> {
         self.reach.too_large(&net(word).filter(|_| self.kind.is_target())?)
     }
 }
 
 impl WordType {
-    /// Returns true if the word is a place in a network.
+    /// Returns true if the word names a target in a network.
     pub fn is_target(&self) -> bool {
         match self {
             Self::Host | Self::Cidr | Self::Target | Self::Url => true,
@@ -184,12 +185,12 @@ impl WordType {
 }
 
 fn int(word: &str, range: &RangeInclusive<u64>) -> Result<String, String> {
-    // Digits only: `parse` alone would take a plus sign.
+    // Digits only: `parse` alone would accept a plus sign.
     let number = Some(word)
         .filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|word| word.parse::<u64>().ok());
     match number.filter(|number| range.contains(number)) {
-        // Written anew: a leading zero is octal to some programs.
+        // Print the parsed number: some programs read a leading zero as octal.
         Some(number) => Ok(number.to_string()),
         None => Err(format!("is no whole number from {} to {}", range.start(), range.end())),
     }
@@ -203,7 +204,7 @@ fn decimal(word: &str, range: &RangeInclusive<Decimal>) -> Result<String, String
     }
 }
 
-/// Most ports and ranges of one word.
+/// Maximum number of ports and ranges in one word.
 const PORTS: usize = 100;
 
 fn ports(word: &str) -> Result<String, String> {
@@ -216,7 +217,7 @@ fn ports(word: &str) -> Result<String, String> {
     if all.len() > PORTS {
         return Err(format!("names more than {PORTS} ports and ranges"));
     }
-    // Written anew, as numbers are.
+    // Print the parsed ports, as for a number.
     let written = all.iter().map(|range| match range {
         Some((low, high)) if low == high => Some(low.to_string()),
         Some((low, high)) if low < high => Some(format!("{low}-{high}")),
@@ -228,9 +229,10 @@ fn ports(word: &str) -> Result<String, String> {
         .ok_or_else(|| "is no list of ports from 1 to 65535, such as 22,80-90".to_owned())
 }
 
-/// Returns the host of a URL that [`is_url`] took, and the ports at which it is: its own, or those of its scheme. An
-/// http URL without one also has https, to which most servers send their clients on.
-pub(super) fn url_place(word: &str) -> (&str, Vec<u16>) {
+/// Returns the host of a URL that [`is_url`] accepted, and its ports: the port in the URL, or the
+/// default of the scheme. An http URL without a port also gets that of https, because most servers
+/// redirect there.
+pub(super) fn url_target(word: &str) -> (&str, Vec<u16>) {
     let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let port = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
@@ -242,13 +244,13 @@ pub(super) fn url_place(word: &str) -> (&str, Vec<u16>) {
     (url_host(word), ports)
 }
 
-/// Returns the network that a word of the form `ADDRESS/PREFIX` names, whatever bits are behind the prefix.
+/// Parses `ADDRESS/PREFIX` as a network, whatever the bits after the prefix are.
 pub(super) fn net(word: &str) -> Option<Net> {
     let (address, prefix) = word.split_once('/')?;
     Some(Net::new(address.parse().ok()?, prefix.parse().ok()?))
 }
 
-/// Returns the host of a URL that [`is_url`] took.
+/// Returns the host of a URL that [`is_url`] accepted.
 fn url_host(word: &str) -> &str {
     let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Types of words against every word there is: what is taken has exactly the form that is promised.
+//! Types of words: an accepted word has exactly the promised form.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,17 +7,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::reach::TargetPlaces;
 
-fn of(kind: WordType) -> Type {
-    // Places have tests of their own.
+fn type_of(kind: WordType) -> Type {
+    // Targets have separate tests.
     let reach = TargetReach { within: TargetPlaces::Any, largest: u128::MAX };
     Type { kind, pattern: None, max_bytes: WORD_BYTES, reach }
 }
 
 fn takes(kind: WordType, word: &str) -> bool {
-    of(kind).check(word).is_ok()
+    type_of(kind).check(word).is_ok()
 }
 
-/// Near to the forms that are taken, so that many pass and many just fail.
+/// Generates words close to the accepted forms: many pass, and many fail narrowly.
 fn near() -> impl Strategy<Value = String> {
     prop_oneof![
         "[-a-z0-9.:/@%\\[\\]\\\\_x#?=]{1,24}",
@@ -105,10 +105,10 @@ proptest! {
             WordType::Choice(vec![word.clone()]),
         ];
         for kind in kinds {
-            let Ok(passed) = of(kind.clone()).check(&word) else { continue };
+            let Ok(passed) = type_of(kind.clone()).check(&word) else { continue };
             prop_assert!(!passed.starts_with('-') && !passed.is_empty(), "{:?}", kind);
             prop_assert!(!passed.chars().any(|c| c.is_control() || is_deceptive(c)), "{:?}", kind);
-            // Only a path and a number are written anew.
+            // Only a path and a number are changed.
             if !matches!(kind, WordType::Path | WordType::Int(_) | WordType::Decimal(_)) {
                 prop_assert_eq!(&passed, &word);
             }
@@ -158,11 +158,11 @@ proptest! {
     }
 
     #[test]
-    fn a_number_is_digits_in_its_range_and_written_anew(word in "[-+ 0-9a-fx.e]{1,8}", low in 0_u64..50, span in 0_u64..1000) {
+    fn a_number_is_digits_in_its_range_without_leading_zeros(word in "[-+ 0-9a-fx.e]{1,8}", low in 0_u64..50, span in 0_u64..1000) {
         let range = low..=low + span;
         let digits = word.bytes().all(|byte| byte.is_ascii_digit());
         let inside = digits && word.parse().is_ok_and(|number| range.contains(&number));
-        let checked = of(WordType::Int(range)).check(&word);
+        let checked = type_of(WordType::Int(range)).check(&word);
         prop_assert_eq!(checked.is_ok(), inside);
         if let Ok(written) = checked {
             prop_assert!(written == "0" || !written.starts_with('0'));
@@ -172,8 +172,8 @@ proptest! {
     #[test]
     fn a_decimal_is_digits_with_one_point_in_its_range(word in "[0-9]{0,3}\\.?[0-9]{0,7}|[-+ 0-9a-fx.e]{1,8}") {
         let range = decimal_of("0.2")..=decimal_of("60");
-        let checked = of(WordType::Decimal(range)).check(&word);
-        // Read in its own way: six decimals are exact in a double of this size.
+        let checked = type_of(WordType::Decimal(range)).check(&word);
+        // Compare with a double: six decimals are exact in one of this size.
         let plain = word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
             && word.starts_with(|c: char| c.is_ascii_digit())
             && !word.ends_with('.')
@@ -187,7 +187,7 @@ proptest! {
 
     #[test]
     fn a_path_is_inside_the_workspace_and_plain(word in "(/workspace|/tmp|/|\\.\\.|\\.|a|-f| |//){1,6}(/[a.]{1,3}){0,3}") {
-        if let Ok(path) = of(WordType::Path).check(&word) {
+        if let Ok(path) = type_of(WordType::Path).check(&word) {
             prop_assert!(path == "/workspace" || path.starts_with("/workspace/"), "{}", path);
             prop_assert!(!path.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")), "{}", path);
         }

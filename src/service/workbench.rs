@@ -16,7 +16,7 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Receipt;
 use policy::flags::Changes;
 use policy::tools::{Runs, ToolSpec};
-use policy::{Grant, Principal, Surroundings};
+use policy::{Grant, JobContext, Principal};
 
 /// State that all clients of a server share.
 #[derive(Debug)]
@@ -61,21 +61,21 @@ impl Workbench {
         }
     }
 
-    /// Returns the surroundings of a call in a fresh cell.
-    pub(crate) fn surroundings(&self, tool: &str) -> Surroundings {
+    /// Returns the context of a call in a fresh cell.
+    pub(crate) fn surroundings(&self, tool: &str) -> JobContext {
         let runs = ToolSpec::named(tool).map(|tool| tool.runs);
         let changes = match runs == Some(Runs::FreshCell(ListChanges::Yes)) {
             true => self.shared.changes,
             false => ListChanges::No,
         };
-        Surroundings { workspace: self.shared.workspace, owner: None, changes }
+        JobContext { workspace: self.shared.workspace, owner: None, changes }
     }
 
     /// Asks policy about a call, and records the answer.
     pub(crate) fn decide(
         &self,
         call: Call,
-        surroundings: Surroundings,
+        surroundings: JobContext,
     ) -> Result<(Grant, LoggedCall), Refusal> {
         let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
         match self.shared.loaded.policy.decide(

@@ -65,7 +65,7 @@ async fn the_stateless_revision_discovers_lists_and_calls_without_initialize() {
 #[test]
 fn only_tools_about_other_tools_are_in_no_group() {
     let alone: Vec<&str> =
-        NAMES.iter().copied().filter(|name| ToolGroup::of(name).is_none()).collect();
+        NAMES.iter().copied().filter(|name| ToolGroup::of_tool(name).is_none()).collect();
     assert_eq!(alone, ["sandbox_rules", "get_tool_info"]);
     let grouped = ToolGroup::ALL.iter().flat_map(|group| group.tools());
     assert_eq!(grouped.filter(|name| !NAMES.contains(name)).count(), 0, "a tool that is not there");

@@ -306,7 +306,7 @@ impl Scope {
 
 /// Configuration with the rules of one client.
 fn of_client(loaded: Loaded, policy: &Policy, client: &Principal) -> Loaded {
-    Loaded { policy: policy.of(client), ..loaded }
+    Loaded { policy: policy.for_client(client), ..loaded }
 }
 
 /// Everything that follows from the rules of a client.
@@ -338,7 +338,7 @@ impl Derived {
 /// Returns the declared commands that some client is offered.
 fn offered_to_any(loaded: &Loaded) -> Vec<Declared> {
     let mut all: BTreeMap<String, Declared> = BTreeMap::new();
-    for policy in loaded.policy.of_each() {
+    for policy in loaded.policy.per_client() {
         for declared in offered(&Loaded { policy, ..loaded.clone() }) {
             all.entry(declared.command.name.clone()).or_insert(declared);
         }
@@ -402,7 +402,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
         return Some(off().with_hint("it is under `[tools] off` in the operator's cofferdam.toml"));
     }
     if let Some(group) =
-        ToolGroup::of(tool).filter(|group| !config.tools_groups.value.contains(group))
+        ToolGroup::of_tool(tool).filter(|group| !config.tools_groups.value.contains(group))
     {
         let hint = group.remedy(&config.tools_groups.value);
         return Some(off().with_hint(hint));

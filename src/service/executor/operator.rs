@@ -38,7 +38,8 @@ impl Executor {
         }
         // One that some clients alone may call can be switched off too.
         let of = |policy| Loaded { policy, ..self.shared.loaded.clone() };
-        if self.policy.of_each().into_iter().all(|policy| withheld(&of(policy), tool).is_some()) {
+        if self.policy.per_client().into_iter().all(|policy| withheld(&of(policy), tool).is_some())
+        {
             return Err(NoControl::Configured(tool.to_owned()));
         }
         let changed = {

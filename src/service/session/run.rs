@@ -26,7 +26,7 @@ use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::shells::ShellKind;
 use policy::flags::Changes;
-use policy::{Grant, Surroundings};
+use policy::{Grant, JobContext};
 
 /// Tools whose profile a session has: the first allowed one.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];
@@ -62,10 +62,8 @@ impl Workbench {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
-        let surroundings = Surroundings {
-            changes: self.shared.changes,
-            ..Surroundings::from(self.shared.workspace)
-        };
+        let surroundings =
+            JobContext { changes: self.shared.changes, ..JobContext::from(self.shared.workspace) };
         let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
         let _waits = match self.shared.queue.place(&self.principal) {
@@ -82,7 +80,7 @@ impl Workbench {
 
     /// Returns the surroundings of a call on the workspace of the default session, if it may use
     /// that.
-    pub(crate) fn beside_the_default(&self, call: &Call) -> Surroundings {
+    pub(crate) fn beside_the_default(&self, call: &Call) -> JobContext {
         let own = self.surroundings(&call.tool);
         match (self.session_profile(), self.profile_of(call)) {
             (Some(owner), Some(profile)) if owner.name == profile.name => {
@@ -95,7 +93,7 @@ impl Workbench {
     /// Returns the surroundings of a declared command on the workspace of the default session,
     /// whatever the command's profile is. One that only reads begins no session: its workspace would
     /// be empty.
-    pub(crate) fn command_beside_the_default(&self, call: &Call, changes: Changes) -> Surroundings {
+    pub(crate) fn command_beside_the_default(&self, call: &Call, changes: Changes) -> JobContext {
         let own = self.surroundings(&call.tool);
         let profile = self.profile_of(call);
         let owner = self.session_profile().filter(|_| profile.is_some_and(|one| one.workspace));
@@ -127,7 +125,7 @@ impl Workbench {
         terms.map(|terms| terms.profile).filter(|profile| profile.can_hold_a_shell())
     }
 
-    fn beside_default(&self, own: Surroundings, owner: &Profile) -> Surroundings {
+    fn beside_default(&self, own: JobContext, owner: &Profile) -> JobContext {
         if own.workspace != Workspace::Fresh {
             return own;
         }
@@ -135,7 +133,7 @@ impl Workbench {
         let id = self.sessions.named(DEFAULT).id;
         self.sessions.is_used_beside(DEFAULT);
         let (workspace, owner) = (Workspace::Session(id), Some(owner.name.clone()));
-        Surroundings { workspace, owner, ..own }
+        JobContext { workspace, owner, ..own }
     }
 
     /// Ends the shell of a session, with everything that runs in it, and waits for the end of its
