@@ -290,7 +290,7 @@ impl Stage {
     }
 
     /// Checks effects that are only visible while the attack runs.
-    pub fn observe(&self) {
+    pub(crate) fn observe(&self) {
         if let Some((port, met)) = &self.free {
             let reached = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
             met.set(met.get() || reached);

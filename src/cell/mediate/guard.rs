@@ -257,7 +257,7 @@ impl<'a> NameGuard<'a> {
     }
 
     /// Returns init's thread, as the procfs shows it.
-    pub fn init_thread(&self) -> TargetThread<'_> {
+    pub(crate) fn init_thread(&self) -> TargetThread<'_> {
         TargetThread { proc: self.proc.as_fd(), pid: 1 }
     }
 

@@ -58,7 +58,7 @@ pub const HOLDERS: [&str; 2] = [".github", ".clinerules"];
 pub const HOOKS: &str = "hooks";
 /// Prefix of the temporary names that init makes; no cell may make one. Git ignores references that
 /// begin with a dot. The clerk, a program of the cell, uses the prefix `.cofferdam-`.
-pub const INIT_PREFIX: &str = ".cofferdam.";
+pub(crate) const INIT_PREFIX: &str = ".cofferdam.";
 /// The user's directory of workspace caches: no link in a guarded grant may have it in its text.
 /// Any name may be made in a cache, and a program of the host that followed such a link would obey
 /// it.

@@ -222,7 +222,12 @@ impl TargetThread<'_> {
     }
 
     /// Resolves a path that has already been copied.
-    pub fn find_text(&self, from: i32, mut text: Text, links: LastLink) -> Result<FoundFile> {
+    pub(crate) fn find_text(
+        &self,
+        from: i32,
+        mut text: Text,
+        links: LastLink,
+    ) -> Result<FoundFile> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }

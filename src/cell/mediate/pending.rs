@@ -294,7 +294,7 @@ impl PendingCall {
 }
 
 /// Flags of open(2) that concern the name, and do not apply when a held file is reopened.
-pub const NAME_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+pub(crate) const NAME_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
 
 /// Returns the flags of an open that never blocks and takes no controlling terminal.
 pub(crate) fn unblocked(flags: i32) -> i32 {

@@ -249,7 +249,7 @@ impl Connecting {
     /// # Errors
     /// EINTR: the program changed the socket, so that init would have blocked. Otherwise the errno
     /// of connect(2).
-    pub fn try_connect(&self) -> Result<bool> {
+    pub(crate) fn try_connect(&self) -> Result<bool> {
         let set = OFlag::from_bits_retain(fcntl(&self.socket, FcntlArg::F_GETFL)?);
         if set.contains(OFlag::O_NONBLOCK) {
             return self.connect().map(|()| true);

@@ -107,9 +107,8 @@ pub fn start_with_gateway(
     };
     match cloned(spec.tier).map_err(StartError::Clone)? {
         Side::Child => {
-            // This process has copies of main's ends of both pairs. They must be closed, or it
-            // would not see main's death as the end of the link. The granted sockets are closed
-            // too: from here on only mounts hold files of the host.
+            // Close the copies of main's ends, or main's death would not end the link. Close the
+            // granted sockets too: from here on only mounts hold files of the host.
             drop((link, go, spec.sockets, asking));
             enter::run(inherited, GoSignal { wait })
         }
@@ -128,8 +127,7 @@ pub fn start_with_gateway(
             if let Some(asking) = asking {
                 asking.start(child.pid);
             }
-            // Leaked on purpose: the two processes share these pages, and freeing would write to
-            // them and copy them.
+            // Leaked on purpose: freeing these shared pages would write to them and copy them.
             std::mem::forget(inherited.profiles);
             Ok(Started { link, held: HeldResources { _identity: identity, _pidfd: child.pidfd } })
         }

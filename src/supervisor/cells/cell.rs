@@ -226,9 +226,6 @@ impl Maker<'_> {
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
         };
         let child = clone_dumpable(&entry, self.scratch)?;
-        let domain = self.shared.domain;
-        let streams = None;
-        let prestarted = None;
         let mut cell = Cell {
             child,
             control,
@@ -237,8 +234,8 @@ impl Maker<'_> {
             group,
             out_of_memory,
             crawl: CrawlWatch::default(),
-            streams,
-            prestarted,
+            streams: None,
+            prestarted: None,
             network: NetworkHandover {
                 lifeline: lifeline.map(|(ours, _)| ours),
                 packets: None,
@@ -246,7 +243,7 @@ impl Maker<'_> {
                 links: None,
             },
             private,
-            domain,
+            domain: self.shared.domain,
             ignored: Vec::new(),
         };
         self.map_ids(&cell, design, slot)?;
