@@ -1,4 +1,4 @@
-//! Has the program linked without shared libraries.
+//! Links the program without shared libraries, so that it starts faster.
 
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
@@ -11,12 +11,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     without_shared_libraries()
 }
 
-/// Has `cofferdam` linked as a static-pie, where the C library's archives are: a process that loads no
-/// libraries starts in two thirds of the time, and its clones, of which each call is made, have a
-/// third of the mappings. Its addresses are random all the same.
+/// Links `cofferdam` as a static-pie where the C library's archives are installed: a process that loads
+/// no libraries starts in two thirds of the time, and the clones of it that cells begin as have a third
+/// of the mappings. Its addresses are randomized as before.
 ///
-/// `-C target-feature=+crt-static` is the usual way, and takes `--target` beside it, which puts the
-/// program in another place. Here the linker finds archives where it looks for libraries first.
+/// `-C target-feature=+crt-static` is the usual way, but it needs `--target`, which puts the program in
+/// another directory. Here the linker finds archives where it first looks for libraries.
 fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     if !is("CARGO_CFG_TARGET_OS", "linux") || !is("CARGO_CFG_TARGET_ENV", "gnu") {
@@ -24,7 +24,7 @@ fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
     }
     let is_native = std::env::var_os("TARGET") == std::env::var_os("HOST");
     let own = is_native.then(|| OsString::from("cc"));
-    // The linker knows where the archives of its own architecture are: without one, nothing is known of another's.
+    // The linker finds only the archives of its architecture: without a linker for another one, link as usual.
     let Some(linker) = std::env::var_os("RUSTC_LINKER").or(own) else { return Ok(()) };
     // If one of them is not installed, the program has shared libraries.
     let Some([c, m, eh, gcc, _start]) =
@@ -94,11 +94,11 @@ fn packs_relocations(archive: &Path) -> Result<bool, Box<dyn Error>> {
     Ok(minor.is_some_and(|minor| minor >= 36))
 }
 
-/// Returns the paths of these files as the linker finds them; none if one is missing.
+/// Returns the paths of these files as the linker finds them, or `None` if one is missing.
 fn found<const N: usize>(linker: &OsStr, names: [&str; N]) -> Option<[PathBuf; N]> {
     let place = |name: &str| {
         let said = Command::new(linker).arg(format!("-print-file-name={name}")).output().ok()?;
-        // A file that it does not know is told by its name alone.
+        // The linker prints only the name of a file that it does not find.
         let path = PathBuf::from(String::from_utf8(said.stdout).ok()?.trim());
         path.is_absolute().then_some(path).filter(|path| path.is_file())
     };

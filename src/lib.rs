@@ -1,4 +1,4 @@
-//! cofferdam runs every call in a cell of its own: a shell for agents, without the machine.
+//! cofferdam runs each call in its own cell: a shell for agents that does not expose the machine.
 //!
 //! This page is an overview of the code. README.md has the user's view; SECURITY.md states which
 //! protections hold and which do not.
@@ -8,8 +8,8 @@
 //! ```text
 //! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
-//!                    │ socket, lists   ── watcher, only with a project: reads its folder when it changes  (watcher)
-//!                  supervisor          pid 1 of its own pid namespace; one thread, poll, pidfds
+//!                    │ socket, lists   ── watcher, only with a project: reads its changed folder  (watcher)
+//!                  supervisor          pid 1 of a new pid namespace; one thread, poll, pidfds
 //!                    │ SOCK_SEQPACKET  ── gateway ── worker of each cell that sends, only with egress  (gateway)
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
 //!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
@@ -32,7 +32,7 @@
 //! | planned | [`supervisor`] | [`cell::Design`] | everything of variable length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
 //! | captured | [`capture`] | [`capture::Captured`] | head and tail are kept, the rest is counted |
-//! | reported | [`service::report`], [`mcp::reply`], [`commands::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | one outcome; what was measured |
+//! | reported | [`service::report`], [`mcp::reply`], [`commands::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | how the call ended; what was measured |
 //!
 //! # Code map
 //!
@@ -45,16 +45,15 @@
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `tools` has a row for each tool: how it is listed and what a call of it does.
 //! *Architecture Invariant:* nothing here starts a process; calls are made through [`service::Backend`].
 //!
-//! [`http`]: the same over a listener: the client of a request, limits on it, and a door for each client.
-//! *Architecture Invariant:* a request reaches no door but its own client's.
+//! [`http`]: the same over a listener: authentication, bounds on requests, and a separate server for each client.
+//! *Architecture Invariant:* a request reaches only the server of its client.
 //!
-//! [`service`]: the functions that an agent can call: the shell, files, and bc with its rounding. Files are read and written
-//! by the clerk (`src/helpers/clerk/`), a separate program in the cell.
-//! *Architecture Invariant:* the text of a shell command is never parsed; an expression for bc is, because it
-//! is combined with our own text.
+//! [`service`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
+//! (`src/helpers/clerk/`), a separate program in the cell.
+//! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
+//! must be put together with ours.
 //!
-//! [`policy`]: which client may call which tool, and groups of tools. [`profile`]: how a call is confined. Both report
-//! mistakes in files with file and line. [`config`] reads the files of both.
+//! [`policy`]: which caller may use what, and which tools are shown together. [`profile`]: how a call is confined, and mistakes in files with their line. [`config`] reads the files of both.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!
 //! [`model`], [`link`]: the types that both sides of the link share, and the front end's side.
@@ -69,33 +68,33 @@
 //! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
 //! system calls; no result of one is dropped.
 //!
-//! [`project`]: a folder of scripts, read into a list of tools, resources and prompts. In the cell the runner
-//! (`src/helpers/runner/`) starts a script and handles its files, questions, downloads and report.
+//! [`project`]: a folder of scripts, read into a list of tools, resources and prompts. In its cell the runner
+//! (`src/helpers/runner/`) starts a script and serves it: files, questions and downloads, and the report at the end.
 //! *Architecture Invariant:* it runs nothing, and follows no link.
 //!
-//! [`watcher`]: the process that reads a served project again when it changes, and sends the lists to the front end.
-//! *Architecture Invariant:* it can read one directory, and has no secret and no client.
+//! [`watcher`]: the process that reads a served project again when it changes, and sends it to the front end.
+//! *Architecture Invariant:* it can read one directory, and holds no secret and no client.
 //!
-//! [`jq`]: the program `jq` for scripts of a project, which is this binary under another name.
-//! *Architecture Invariant:* it names no other crate of the workspace.
+//! [`jq`]: the program `jq` for scripts of a project; it is this binary under another name.
+//! *Architecture Invariant:* it depends on no other crate of the product.
 //!
-//! [`audit`]: a chained log with a line for each decision and each end of a call.
+//! [`audit`]: the log of decisions and ends of calls, one line each, chained by hashes.
 //! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
 //!
 //! [`selftest`]: the escape corpus, and how it is run against cofferdam or another sandbox.
 //! *Architecture Invariant:* it makes no cell; `cofferdam run` does, as for any user.
 //!
-//! [`gateway`]: the network of cells, in separate processes: `gateway` knows the cells and forks a worker at a cell's first
-//! packet, `worker` is the TCP/IP stack, judge, resolver and relays of a cell, `intercept` reads requests.
-//! *Architecture Invariant:* nothing of the host's network namespace is in a cell; traffic without a rule is dropped.
+//! [`gateway`]: the network of cells, in separate processes: `gateway` keeps cells and forks a worker at a cell's first
+//! packet, `worker` is its TCP/IP stack, judge, resolver and relays, `intercept` reads requests.
+//! *Architecture Invariant:* no cell has access to the host's network namespace; traffic that no rule allows is dropped.
 //!
 //! [`capture`]: output, bounded and escaped.
 //! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
 //!
-//! [`calc`]: results of bc that are exact or correctly rounded. The caller passes a function that runs bc.
+//! [`calc`]: results of bc that are exact or correctly rounded. The caller provides the function that runs bc.
 //!
 //! [`sys`]: system calls that no crate wraps.
-//! *Architecture Invariant:* the only crate with `unsafe` apart from `helpers`, which are separate programs; one call a
+//! *Architecture Invariant:* except for `helpers`, which are separate programs, the only crate with `unsafe`, one call a
 //! block, and no decisions.
 //!
 //! Dependencies have one direction: `commands → http → mcp → service → policy → profile → model → sys`; `supervisor → cell → profile`.
@@ -114,17 +113,17 @@
 //! # Glossary
 //!
 //! - **call**: a validated request of a caller. **job**: the part of it that is sent to the supervisor.
-//! - **policy**, **rule**: which client may call which tool. **grant**, **denial**: the two decisions.
-//! - **profile**: how a cell is confined. **floor**: the protections that no profile lowers. **limits**: a cell's numbers.
-//! - **tier**: which set of mechanisms holds a cell.
+//! - **policy**, **rule**: which caller may use what. **grant**, **denial**: the two decisions.
+//! - **profile**: how a cell is confined. **floor**: the minimum that no profile lowers. **limits**: a cell's numbers.
+//! - **tier**: the set of mechanisms that confines a cell.
 //! - **supervisor**: the process that makes cells. **template**: the root that cells of one key share.
 //! - **plan**, **design**: everything that is computed before a cell is cloned.
 //! - **cell**: namespaces and processes of one call. **init**: its pid 1. **payload**: the program's process.
 //!   **shelter**: pid 2, whose memory the payload has until it execs.
 //! - **enter**: the steps between clone and exec. **pool**: cells built before there is a job.
-//! - **workspace**: the directory at `/workspace`: empty, or a granted one. **session**: a cell that outlives a call.
+//! - **workspace**: the directory at `/workspace`: fresh, or granted by the host. **session**: a cell that outlives a call.
 //! - **granted socket**: a Unix socket of the host that cells of a profile may connect to.
-//! - **capture**: the part of the output that is kept. **spool**: a file for more of it. **outcome**: how a call ended.
+//! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: the protections of a call: measured, probed, configured.
 
 #![deny(unreachable_pub)]

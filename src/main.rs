@@ -1,4 +1,4 @@
-//! Start the supervisor while single-threaded, then dispatch the command.
+//! Starts the supervisor while single-threaded, then dispatches the command.
 
 use std::process::ExitCode;
 
