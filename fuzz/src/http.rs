@@ -89,7 +89,7 @@ struct Nothing;
 
 impl ServerHandler for Nothing {}
 
-/// Doors to nothing, with a route that tells which requests came through.
+/// Doors to no server, with a route that counts the requests that came through.
 struct Probe;
 
 impl MakeHandler for Probe {
@@ -215,8 +215,8 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     made
 }
 
-/// Bytes of a connection over raw TCP, in pieces: what begins with no message brings none, and what is answered is a
-/// line of JSON for each that was taken or refused. Nothing is held once all of it has ended.
+/// Bytes of a connection over raw TCP, in pieces: input that starts with no message gets no answer, and each message
+/// that was accepted or refused gets one line of JSON. No memory is held once the input has ended.
 pub fn tcp_lines(bytes: &[u8]) {
     if !bytes.first().is_some_and(|first| http::tcp::begins_a_message(*first)) {
         return;

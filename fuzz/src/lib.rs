@@ -225,7 +225,7 @@ fn is_listed(command: &DeclaredCommand, word: &str) -> bool {
 }
 
 /// Output of a hostile program, its two streams with a NUL between: the text stays within its budget
-/// and carries no control characters, and none that hides text or turns it around.
+/// and carries no control characters and no characters that hide text or turn it around.
 pub fn output(bytes: &[u8]) {
     let middle = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (stdout, stderr) = bytes.split_at(middle);

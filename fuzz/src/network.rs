@@ -1,4 +1,4 @@
-//! What a hostile cell sends on its network: packets, the first bytes of connections, questions to the resolver.
+//! Network traffic of a hostile cell: packets, the first bytes of connections, queries to the resolver.
 
 use gateway::fuzzing;
 

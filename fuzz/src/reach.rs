@@ -79,7 +79,7 @@ max = 1
 why = "for this target"
 "#;
 
-/// Most addresses of a network by default.
+/// Maximum number of addresses of a network by default.
 const LARGEST: u32 = 10;
 
 /// A choice of tool, fields and words, one a line: `name: value` is a field, `@template` a template, everything else a
@@ -125,7 +125,7 @@ pub fn reach(bytes: &[u8]) {
 }
 
 /// Returns every place that a program with these words would go to: each operand, and each value of a flag that takes
-/// a place. A word that is neither on the list, a value nor an operand would be a flag that nobody allowed.
+/// a place. A word that is neither on the list, a value nor an operand would be a flag that was not allowed.
 fn recorded<'w>(
     command: &DeclaredCommand,
     words: impl Iterator<Item = &'w str>,
@@ -198,8 +198,8 @@ fn is_value(command: &DeclaredCommand, words: &[String], place: &str) -> bool {
     command.flags.iter().any(|flag| !matches!(flag.takes, Takes::Nothing)) && words.iter().any(is)
 }
 
-/// Tells by its own arithmetic whether a place is private: an address, a network that is not large, a name of the
-/// laboratory, or a URL of one of these.
+/// Decides without the code under test whether a place is private: an address, a network that is not large, a name
+/// of the laboratory, or a URL of one of these.
 fn is_private(place: &str) -> bool {
     let place = match place.split_once("://") {
         None => place,

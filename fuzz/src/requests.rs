@@ -51,7 +51,7 @@ fn resolved(path: &str) -> Vec<String> {
     stack
 }
 
-/// Nobody is told.
+/// Discards all notifications.
 struct Untold;
 
 impl RequestEvents for Untold {
