@@ -2,7 +2,7 @@
 //!
 //! `make story` plays it and prints the transcript that docs/session.md shows. The client is that
 //! of the Rust SDK (rmcp), so nothing here knows how a message looks on the wire. Every step is
-//! checked: a story that goes otherwise ends with an error. `tests/sessions/story.rs` plays it too.
+//! checked: a story that differs ends with an error. `tests/sessions/story.rs` plays it too.
 
 use std::error::Error;
 use std::io::Write;
@@ -49,12 +49,12 @@ printf 'check: tests\n\t./tests\ntests: check.c tally.c\n\tcc -O0 -o $@ $^\n' > 
 git add . && git commit -qm 'Tally numbers'
 "##;
 
-/// Options of `cofferdam serve` beside the granted directory.
+/// Options of `cofferdam serve` in addition to the granted directory.
 pub const OPTIONS: [&str; 2] = ["--tools", "calc,math,shell"];
 
 const PI: &str = "3.1415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421170680";
 
-/// A client with its server, and where the transcript goes.
+/// A client with its server, and the writer for the transcript.
 struct Session<'w> {
     client: RunningService<RoleClient, ()>,
     out: &'w mut dyn Write,

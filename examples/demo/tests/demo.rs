@@ -6,7 +6,7 @@ use std::process::Command;
 #[test]
 fn each_attempt_is_refused_as_the_demo_says() -> std::io::Result<()> {
     let demo = Path::new(env!("CARGO_BIN_EXE_demo"));
-    // Built beside it for the tests of the whole workspace.
+    // Built in the same directory by the tests of the whole workspace.
     let cofferdam = demo.with_file_name("cofferdam");
     let output = Command::new(demo).arg(cofferdam).output()?;
     let (told, errors) =
