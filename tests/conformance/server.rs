@@ -212,7 +212,7 @@ impl Fixtures {
                 }
             }
             "test_reconnection" => pause().await,
-            // Nobody may listen.
+            // There may be no listener.
             "test_trigger_tool_change" => drop(self.changes.send(Change::Tools)),
             "test_trigger_prompt_change" => drop(self.changes.send(Change::Prompts)),
             "test_missing_capability" => {

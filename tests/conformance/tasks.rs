@@ -19,7 +19,7 @@ pub(crate) const NAMES: [&str; 6] =
 /// Time of the fixtures that are a task only if they last.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What a fixture does when it is called.
+/// Behaviour of a fixture when it is called.
 #[derive(Debug, Clone, Copy)]
 enum Fixture {
     /// Answers after a time, unless it is cancelled.
