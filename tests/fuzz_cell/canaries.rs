@@ -1,4 +1,4 @@
-//! Things of the host that no cell may touch, and what they look like from outside.
+//! State of the host that no cell may change, and how it looks from outside.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
@@ -32,7 +32,7 @@ type FileState = (PathBuf, u64, u32, u64, i64, i64, Vec<u8>);
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     files: Vec<FileState>,
-    /// Of the process: its state, priority, affinity, pending signals, limits.
+    /// State of the process: priority, affinity, pending signals, limits.
     process: Vec<String>,
     host_name: String,
 }
@@ -134,7 +134,7 @@ impl Drop for Canaries {
     }
 }
 
-/// The host's time of day against a clock that nobody sets.
+/// The host's time of day compared with a clock that cannot be set.
 pub struct Day(i128);
 
 impl Day {
@@ -145,7 +145,7 @@ impl Day {
         Ok(Self(i128::try_from(day.as_millis())? - since))
     }
 
-    /// Nobody has set it since; what keeps it right moves it by milliseconds.
+    /// Checks that the time was not set since; clock synchronization moves it by milliseconds.
     pub fn kept(&self) -> Check {
         let moved = (Self::now()?.0 - self.0).abs();
         holds("the time of day, by milliseconds", moved, moved < 2000)

@@ -1,7 +1,7 @@
-//! Random system calls in real cells, judged from outside: by canaries of the host, and by what a session
-//! beside them and the server itself go on to do.
+//! Random system calls in real cells, judged from outside: by canaries on the host, by a session that runs at the
+//! same time, and by the server itself.
 //!
-//! COFFERDAM_FUZZ_SECONDS says how long (3), COFFERDAM_SEED where to begin: a failure tells the seed, and
+//! COFFERDAM_FUZZ_SECONDS sets the duration (3), COFFERDAM_SEED the seed: a failure prints the seed, and
 //! the same seed makes the same calls. `make fuzz` runs it as its target `cell`, and
 //! COFFERDAM_KERNEL_TESTS=fuzz_cell tests/kernels/run runs it in a virtual machine.
 
@@ -102,8 +102,7 @@ impl Fuzz {
         let result = client.call(call)?;
         let told = |field| result.pointer(&format!("/structuredContent/{field}"));
         let code = told("exit_code").and_then(Value::as_u64);
-        // However it ended: by itself, by a signal of its own, or at a limit of the cell; 125 is a failure
-        // of what holds it.
+        // Accepts every end of the program: an exit, a signal or a limit of the cell. 125 is a failure of cofferdam.
         holds("an end of the program's own", &result, !matches!(code, None | Some(125)))?;
         let printed = told("stdout").and_then(Value::as_str).unwrap_or_default();
         let made = printed.lines().rev().find_map(|line| line.strip_prefix("made ")?.parse().ok());
