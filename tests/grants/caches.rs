@@ -1,4 +1,4 @@
-//! The cache of a workspace: it stays, it is nobody else's, and no cell can spoil a start by it.
+//! The cache of a workspace: it persists, only its owner can read it, and no cell can break a later start with it.
 
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ fn kept(caller: &Caller) -> Check {
         std::fs::read_to_string(format!("{}/.cache/file", caller.home.display()))?.as_str(),
         "host\n",
     )?;
-    // None is made for a read-only workspace, or where none is wanted.
+    // No cache for a read-only workspace, or where the caller declined it.
     let none = "ls -d /cache; echo \"[$XDG_CACHE_HOME]\"";
     for options in [
         vec!["--ro", one.as_str()],
@@ -253,7 +253,7 @@ fn linked(caller: &Caller) -> Check {
     equal("not followed", told.said(), "")?;
     equal("nor written", std::fs::read_dir(&secret)?.count(), 1)?;
     equal("nor removed", std::fs::read_to_string(secret.join("file"))?.as_str(), "secret")?;
-    // On the way to it there is none then.
+    // No cache either if a directory above it is not safe.
     swap(&caches(caller))?;
     let told = run(caller, &["--rw", &one], "ls -d /cache; echo started")?;
     equal("no cache", told.said(), "started")?;
@@ -378,15 +378,15 @@ fn led(caller: &Caller) -> Check {
         told.said(),
         "straight EPERM\nfirst made\nrest EPERM\ncase EPERM\nplain made",
     )?;
-    // Where the caches are within a guarded grant there is none: a directory could be moved out of it.
+    // No cache inside a guarded grant: a cell could move its directory out of it.
     let config = caller.home.join(".cache").display().to_string();
     let none = "ls -d /cache; echo started";
     let told = run(caller, &["--rw", &one, "--rw", &format!("{config}:/mnt/caches")], none)?;
     equal("within a grant", told.said(), "started")
 }
 
-/// Returns whether a process that holds the directory of the caches has given up what it does not need. A server and its
-/// cells hold none of it.
+/// Returns whether a process that holds the directory of the caches has dropped the privileges it does not need. A
+/// server and its cells hold no descriptor of the directory.
 fn confined(caches: &Path) -> Result<bool, Failed> {
     for process in std::fs::read_dir("/proc")?.flatten() {
         let process = process.path();

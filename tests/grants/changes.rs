@@ -84,7 +84,7 @@ fn told(caller: &Caller) -> Check {
     )?;
     let line = "[files changed: created a\\nb, modified d/f, deleted run, created \\xff]";
     holds("in words", text(&answer), text(&answer).ends_with(line))?;
-    // Its size and its time are what they were: the kernel's own stamp tells.
+    // Same size and mtime as before: only the kernel's ctime shows the change.
     let back = "touch -r d/f /tmp/t; printf 'ONE\\nTWO\\n' > d/f; touch -r /tmp/t d/f";
     let same = changed(&mut server, "bash", back)?;
     equal("set back", &same["modified"][0]["path"], &json!("d/f"))?;
@@ -123,7 +123,7 @@ fn granted(caller: &Caller) -> Check {
             "deleted": ["gone"],
         }),
     )?;
-    // Since the session's last reply; who did it is not known.
+    // Changes since the session's last reply are listed, without their author.
     let seen = changed(&mut server, "bash", "true")?;
     equal("told in the session as well", &seen, &all)
 }
@@ -146,7 +146,7 @@ fn killed(caller: &Caller) -> Check {
     let fields = &answer["structuredContent"];
     equal("killed", &fields["session"]["shell"], &json!("ended"))?;
     equal("not known", &fields["files_changed"], &json!({ "incomplete": true }))?;
-    // One that heeds the interrupt is told as ever.
+    // A command that stops on the interrupt is reported as usual.
     let answer = server.with(&json!({ "command": "touch b; sleep 1000", "timeout": 1 }))?;
     let fields = &answer["structuredContent"];
     equal("timed out", &fields["outcome"], &json!("timeout"))?;

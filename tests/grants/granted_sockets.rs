@@ -264,8 +264,8 @@ fn waiting(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// One process asks init to connect without waiting, to a socket that is full, another takes O_NONBLOCK off
-/// meanwhile: when init would have waited it says EINTR, and answers whoever asks next.
+/// One process asks init for a non-blocking connect to a socket whose queue is full, another clears O_NONBLOCK
+/// meanwhile: where init would have to wait it answers EINTR, and serves the next request.
 const TURNED: &str = r#"
 import fcntl, select, time
 full = stream(); full.bind("/tmp/full"); full.listen(0)

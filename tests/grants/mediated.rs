@@ -59,7 +59,7 @@ print('many')"
 }
 
 fn living(caller: &Caller) -> Check {
-    // Each way to keep one that is not a descriptor of who made it.
+    // Each way to keep an instance other than in a descriptor of its creator.
     let script = format!(
         "{EPOLL}
 import array, time
@@ -321,7 +321,7 @@ held = os.open('/usr/bin', os.O_RDONLY); print(call(72, held, 1026, 1), call(72,
     equal("all refused", told.said(), "EPERM EPERM EPERM EPERM")
 }
 
-/// As where kernel.yama.ptrace_scope is above 1, for all programs: init can read neither memory nor descriptors.
+/// Simulates kernel.yama.ptrace_scope above 1 for all programs: init can read neither memory nor descriptors.
 fn untraceable(caller: &Caller) -> Check {
     let path = caller.directory("grant")?.display().to_string();
     let script = format!(

@@ -1,4 +1,4 @@
-//! Names that the host obeys cannot be made in a writable grant, by no call and no trick; all else can.
+//! Guarded names cannot be created in a writable grant by any call or trick; all other names can.
 
 use std::path::Path;
 
@@ -377,7 +377,7 @@ print([one.returncode for one in ends], ends[1].stderr[-28:], os.path.getsize("f
     holds("killed, or told", bare, bare.contains("[-25, 1] "))
 }
 
-/// Tries to write to what the host has made anew, by every way there is to a file that is there.
+/// Tries every way to write to an existing file that the host has created again.
 const REWRITE: &str = "cd /workspace; until [ -e go ]; do sleep 0.02; done; exec 2>/tmp/err
     echo evil >> .envrc && echo WROTE envrc; echo evil >> .git/config && echo WROTE config
     echo x > .vscode/tasks.json && echo WROTE task; echo x > .vscode/new && echo WROTE new
@@ -430,7 +430,7 @@ open(\"f~\", \"w\").write(\"new\"); os.replace(\"f~\", \"f\"); print(open(\"f\")
         umask 077; echo s > s; stat -c %a s; umask 002; mkdir m; stat -c %a m
         echo err > /dev/stderr; echo out > /dev/null; cat <(echo sub); echo t | tee >(cat > p) > /dev/null; ln -s a l; ln a h; : > l";
     let path = path.display().to_string();
-    // Streams by their names: the tests' pipes belong to somebody else, as they do in a call.
+    // Streams by their names: the tests' pipes belong to another user, as they do in a call.
     let script = format!("({script}) 2> /tmp/err | cat; cat /tmp/err");
     let guarded = caller.run(&["--rw", &path], &["bash", "-c", &script])?;
     let lines = "3\nin\nin\nIN\nnew\n1\n600\n775\nsub\nerr";
@@ -491,7 +491,7 @@ fn fifo(caller: &Caller) -> Check {
         sort f | tr -d '\\n'; echo; wait; (timeout 0.2 bash -c 'echo never > f'; echo $?)";
     let told = bash(caller, &path, script)?;
     equal("all were served", told.said(), "free\n12345\n124")?;
-    // More than init serves in one round; who waited when the reader came does not wait for another.
+    // More writers than init serves in one round; a writer that waited when the reader came does not need a second reader.
     let many = "cd /workspace; mkfifo g; for i in $(seq 100); do (echo $i > g) 2>/dev/null & done
         until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 100 ]; do sleep 0.1; done; sleep 1";
     let script = format!("{many}; sort -n g | tr '\\n' ' '; wait");
@@ -506,8 +506,8 @@ fn fifo(caller: &Caller) -> Check {
     )
 }
 
-/// A reader that leaves with the line of a writer who did not wait, each time before init looks again: the writer who
-/// waited then has its end too.
+/// A reader that takes the line of a writer that did not wait and leaves, each time before init looks again: the
+/// writer that waited is released too.
 const SHORT_READER: &str = r#"
 import signal, time
 os.mkfifo("/workspace/h")
@@ -547,7 +547,7 @@ fn told(caller: &Caller) -> Check {
             { "syscall": call, "count": 2, "grant": grant },
         ]),
     )?;
-    // A person is told of what may be why a command failed, and of nothing where it did not.
+    // `run` prints a possible reason only for a command that failed.
     let failed = caller.run(&["--rw", &path], &["mkdir", "/workspace/.git"])?;
     let line = format!(
         "cofferdam: denied: system call {call}, once; the operator can grant it: {grant}\n"
@@ -587,8 +587,8 @@ fn without(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// Plants what editors, agents and git of the host would run or read by another name, and says so where it worked; and
-/// then does what is daily work beside it.
+/// Creates files that editors, agents and git of the host would run or read by another name, prints which succeeded,
+/// and then does ordinary work in the same directory.
 const TWINS: &str = r#"cd /workspace; exec 2> /tmp/err
     for name in .vimrc .gvimrc .nvimrc .lazygit.yml .git/lazygit.yml .git/objects/info/alternates; do
         echo x > $name && echo PLANTED $name

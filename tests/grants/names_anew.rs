@@ -10,7 +10,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("each_process_has_its_own_umask", umasks).needs(&[Need::Python]),
 ];
 
-/// Says what it could do to what the host has made anew.
+/// Prints each change it could make to files that the host created again.
 const ATTACK: &str = r#"
 cd /workspace; until [ -e go ]; do sleep 0.02; done; exec 2>/tmp/err
 cat > /tmp/attack.py <<'END'
@@ -68,7 +68,7 @@ mv tools x; mkdir -p evil/hooks; ln -s evil tools && echo DID symlink && rm tool
 echo evil > x/hooks/pre-commit; mv -T x tools && echo DID back
 echo fine >> plain && echo fine; true"#;
 
-/// As editors and git save, and as somebody works: after the grant.
+/// Saves files as editors, git and a user do, after the grant.
 const HOST: &str = "mkdir notes empty && echo trusted > notes/.envrc && echo trusted > empty/.envrc && echo trusted > .envrc && \
     touch .git/config.lock && mkdir -p .git/hooks/pre-commit.d && echo true > .git/hooks/pre-commit.d/one && \
     git init -q --bare bare && mv tools h && cp -r h tools && rm -r h && touch go && echo done";
@@ -98,8 +98,8 @@ fn anew(caller: &Caller) -> Check {
     equal("guarded", guarded.trim(), "fine")
 }
 
-/// Makes each part of a repository alone in a directory of its own, where the others are not yet: by
-/// what one of two can do, the other half made by somebody else meanwhile.
+/// Creates each part of a repository alone in its own directory, before the others exist there: no
+/// call may complete a repository whose other half another process creates meanwhile.
 const PARTS: &str = r"cd /workspace; exec 2>/tmp/err
     for d in .git .git/x .git/refs .git/refs/x .git/refs/heads/x .git/refs/tags .git/refs/remotes/x .git/refs/Remotes/x \
              .git/logs .git/logs/x .git/logs/refs .git/logs/refs/heads/x .git/logs/refs/remotes/x tree; do

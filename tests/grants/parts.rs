@@ -29,7 +29,7 @@ fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed
     Ok(path)
 }
 
-/// What a cell with the repository says, and then the host.
+/// Runs a script in a cell with the repository, then git on the host, and returns both outputs.
 fn told(
     caller: &Caller,
     (name, options): (&str, &[&str]),

@@ -26,7 +26,7 @@ fn raced(caller: &Caller) -> Check {
     let data = project.join("data");
     let grant = data.display().to_string();
 
-    // Reading, beside another directory.
+    // Reads, with a second directory granted.
     linked(caller, &secret, &project.join("link"))?;
     let read = ["cat", "/mnt/data/key"];
     let all = starts(caller, &data, &project.join("link"), (&["--ro", &grant], &read))?;
@@ -49,7 +49,7 @@ fn raced(caller: &Caller) -> Check {
         all.iter().any(|told| told.stderr.contains("cells can make")),
     )?;
 
-    // Writing, beside what the host obeys.
+    // Writes, next to a guarded name.
     linked(caller, Path::new(".git/hooks"), &project.join("hooks"))?;
     let write = ["touch", "/workspace/written"];
     let all = starts(caller, &data, &project.join("hooks"), (&["--rw", &grant], &write))?;
@@ -59,7 +59,7 @@ fn raced(caller: &Caller) -> Check {
     holds("some met the link to the hooks", &all, all.iter().any(refused))
 }
 
-/// Makes a link as the caller: one of root's own is not told.
+/// Creates a link as the caller: links of root are not reported.
 fn linked(caller: &Caller, text: &Path, link: &Path) -> Check {
     let made = caller.bash_outside(&format!("ln -s {} {}", text.display(), link.display()))?;
     equal("a link", made.code, 0)

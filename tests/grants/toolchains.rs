@@ -141,7 +141,7 @@ fn found(caller: &Caller) -> Check {
     holds("guarded", &told.stdout, !told.stdout.contains(".envrc") && !told.stdout.contains(".git"))
 }
 
-/// As a graphical client starts a server: with the system's PATH, or none.
+/// Starts as a graphical client does: with the system's PATH, or without PATH.
 fn empty_path(caller: &Caller) -> Check {
     let home = Home::new(caller)?;
     for version in ["v9.2.0", "v10.0.1"] {
@@ -170,7 +170,7 @@ fn empty_path(caller: &Caller) -> Check {
         let told = Told::of(command, patience())?;
         equal("found", (told.stdout.as_str(), told.code), (expected.as_str(), 0))?;
     }
-    // Beside others on a PATH a program that was granted alone is found too.
+    // A program that was granted alone is found too, among others on PATH.
     let mut command = home.of(caller.run_command(&["--rw", &project], &["uv"]));
     command.env("PATH", format!("/usr/bin:{cargo}:{at}/.local/bin"));
     equal("a program", Told::of(command, patience())?.said(), "uv")
@@ -238,7 +238,7 @@ fn inside(caller: &Caller) -> Check {
         let why = format!("{at}/{path} is not granted, since {at}/{secret} may hold a credential");
         holds("and it is told", &told.stderr, told.stderr.contains(&why))?;
     }
-    // What each installs beside them is no reason to withhold anything.
+    // Other files that the tool installs there are no reason to hide it.
     let home = Home::new(caller)?;
     let readme = ".gradle/wrapper/dists/g-8/hash/g-8/init.d/readme.txt";
     home.file(caller, readme, "as installed\n", 0o644)?;
@@ -376,7 +376,7 @@ fn chosen(caller: &Caller) -> Check {
     let told =
         home.run(caller, &[options.as_slice(), &["--toolchains", "rust"]].concat(), &list)?;
     equal("what is typed goes before it", told.stdout.as_str(), ".cargo\nproject\n")?;
-    // Without a workspace of the host there are none.
+    // Without a workspace of the host there are no tool chains.
     let command = home.of(caller.run_command(&[], &["bash", "-c", &list]));
     let told = Told::of(command, patience())?;
     holds("not by default", &told.stdout, told.stdout.contains("No such file"))

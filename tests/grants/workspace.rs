@@ -98,7 +98,7 @@ fn nested(caller: &Caller) -> Check {
     let told = caller.run(&["--rw", &path], &["bash", "-c", plant])?;
     equal("only what git does not obey", told.said(), "wrote\nwrote\nwrote")?;
     equal("refusals", told.stderr.matches("Read-only file system").count(), 7)?;
-    // A directory on the way could be moved off with what guards the place, and made anew.
+    // A parent directory could be moved away with the guard in it, and created again.
     equal("pinned", told.stderr.matches("Device or resource busy").count(), 4)
 }
 
@@ -268,7 +268,7 @@ fn linked(caller: &Caller) -> Check {
         let expected = format!("leads through the link `{planted}`, which cells can make");
         holds("by name", &told.stderr, told.stderr.contains(&expected))?;
     }
-    // Where the workspace is no grant of this start, it is told at least.
+    // A workspace that was not granted by this start is at least reported.
     let told = caller.run(&["--rw", &planted], &["cat", "/workspace/secret"])?;
     let expected = format!("`{planted}` leads through a link to `{at}`, which is granted");
     holds("told", &told.stderr, told.stderr.contains(&expected))?;
@@ -368,7 +368,7 @@ fn any_bytes(caller: &Caller) -> Check {
     server.gives("ls -d repo", 0, "repo\n")
 }
 
-/// What a cell can do to the directory itself: its user owns it.
+/// Checks what a cell can do to the directory itself: its user owns it.
 fn closed(caller: &Caller) -> Check {
     let path = caller.directory("closed")?;
     let text = path.display().to_string();

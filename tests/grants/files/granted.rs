@@ -35,7 +35,7 @@ pub fn guarded(caller: &Caller) -> Check {
         .filter(|name| name.starts_with(".cofferdam-"))
         .collect();
     equal("nothing is left", left, Vec::<String>::new())?;
-    // A command that runs in a session holds nobody up.
+    // A running command in a session delays no other call.
     server.ask(&json!({ "command": "sleep 1000" }))?;
     let read = asked(&mut server, "get_file", json!({ "path": "f" }))?;
     equal("read meanwhile", &read["content"], &json!("one\ntwo\n"))

@@ -276,7 +276,7 @@ fn special(caller: &Caller) -> Check {
         let told = format!("/workspace/{path} is a {kind}, not a regular file");
         equal(path, &put(&mut server, path, "x")?, &json!(told))?;
     }
-    // Mode 0: nobody may read or replace it, and that is told as the kernel does.
+    // Mode 0: reads and replacements fail with the kernel's error.
     server.gives("chmod 0 plain", 0, "")?;
     let denied = "/workspace/plain opening: permission denied (EACCES)";
     equal("read", &get(&mut server, "plain")?, &json!(denied))?;

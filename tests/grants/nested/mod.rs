@@ -184,7 +184,7 @@ fn guarded(caller: &Caller) -> Check {
         caller.run(&granted, &["bash", "-c", "rm /tmp/mcp-sockets/skills.sock; touch ok"])?;
     let refusal = "rm: cannot remove '/tmp/mcp-sockets/skills.sock': Read-only file system\n";
     equal("where names are guarded", (told.code, told.stderr.as_str()), (0, refusal))?;
-    // The same socket by its place in a granted directory, beside a fresh workspace.
+    // The same socket by its path in a granted directory, with a fresh workspace.
     let servers = caller.home.join("servers").display().to_string();
     let granted = ["--profile", "nested", "--socket", &flag, "--ro", &servers];
     equal("by its directory", asked(caller, &granted, "/mnt/servers/s")?, "EPERM")?;

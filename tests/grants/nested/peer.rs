@@ -1,4 +1,4 @@
-//! A server of the operator's: a Unix socket outside of any cell, that answers and says who spoke.
+//! A server of the operator: listens on a Unix socket outside of any cell, answers and reports its peer.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A socket of the caller's in their directory `place`, mode 0600. It says `word` to all who ask.
+    /// Listens on a socket of the caller in their directory `place`, mode 0600. Answers `word` to every client.
     pub fn listen(caller: &Caller, place: &str, name: &str) -> Result<Self, Failed> {
         Self::saying(caller, place, name, "hello")
     }
@@ -39,7 +39,7 @@ impl Peer {
         support::mode(&path, 0o600)?;
         let accepting = listener.try_clone()?;
         std::thread::spawn(move || {
-            // Each connection is one question; one that breaks off is none.
+            // Each connection is one request; a broken connection is ignored.
             for stream in accepting.incoming().map_while(Result::ok) {
                 answer(stream, word).unwrap_or_default();
             }
