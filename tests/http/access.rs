@@ -1,4 +1,4 @@
-//! Who may ask: tokens, names, origins, sockets, and what one client sees of another.
+//! Access to the listener: tokens, names, origins, sockets, and what one client sees of another.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -99,7 +99,7 @@ fn a_socket_is_its_owners_and_needs_no_token() {
     let work = work.display().to_string();
     let arguments = ["--http", &*at, "--workspace", &*work, "--toolchains", "none"];
     for _ in 0..2 {
-        // The second start finds the socket of the first, which nobody listens to.
+        // The second start finds the stale socket of the first.
         let server = Server::start(&arguments);
         let mode = std::fs::symlink_metadata(&path).expect("a socket").permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);

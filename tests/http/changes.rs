@@ -1,4 +1,4 @@
-//! Changes of lists, as clients hear of them: after the operator has switched a tool, and after a project has changed.
+//! Notifications of changed lists: after the operator has switched a tool, and after a project has changed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -139,7 +139,7 @@ fn clients_hear_of_a_tool_that_the_operator_has_switched_if_they_had_it() {
     let told = stream.until(|message| message["method"] == TOOLS);
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(told[0]["params"]["_meta"][SUBSCRIPTION], 9);
-    // It is off already: nobody's list is another.
+    // The tool is off already: no list changes.
     assert_eq!(switch(&server, "calculate", "disable")["changed"], false);
     assert_eq!(switch(&server, "calculate", "enable")["changed"], true);
     assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
@@ -188,7 +188,7 @@ fn clients_of_both_eras_hear_of_changes_of_a_project() {
     let updated = "notifications/resources/updated";
     put(held.path(), "resources/r.txt", "two");
     assert_eq!(session.told(updated), [json!([updated, uri])]);
-    // The stream did not ask about tools, and all that it is told has its number.
+    // The stream did not subscribe to tools, and each of its messages has its number.
     let told = stream.until(|message| message["method"] == updated);
     let params = json!({"uri": uri, "_meta": {SUBSCRIPTION: 9}});
     assert_eq!(told, [json!({"jsonrpc": "2.0", "method": updated, "params": params})]);

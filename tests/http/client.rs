@@ -100,7 +100,7 @@ impl Server {
         Connection(stream)
     }
 
-    /// Sends a request on a connection of its own, and returns the answer.
+    /// Sends a request on a new connection and returns the answer.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut connection = self.connect();
         connection.send(&request(method, path, headers, body));
@@ -252,7 +252,7 @@ impl Stream for UnixStream {
 pub struct Connection(pub Box<dyn Stream>);
 
 impl Connection {
-    /// Sends text; a server that has closed takes none.
+    /// Sends text; errors of a closed connection are ignored.
     pub fn send(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).unwrap_or_default();
     }
@@ -266,7 +266,7 @@ impl Connection {
     }
 }
 
-/// An answer; status 0 where there was none.
+/// An answer, with status 0 if the connection closed without one.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub status: u16,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::client::{ALICE, Answer, Server};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
-/// A policy with one command-line tool, whose program is to be named, beside the shipped rules.
+/// A policy with one command-line tool, whose program the caller fills in, and the shipped rules.
 const POLICY: &str = r#"
 schema = 1
 extends = "shipped"

@@ -167,7 +167,7 @@ fn two_tokens_have_two_sets_of_tools_and_limits() {
         (&json!("timeout"), &json!(2.0)),
         "{run}"
     );
-    // The limit is in force, and told.
+    // The limit is enforced and reported.
     let long = ask(&server, &bob, "bash", json!({"command": "sleep 100", "timeout": 50}));
     assert_eq!(result(&long)["outcome"], "timeout", "{long:?}");
     let rules = ask(&server, &bob, "sandbox_rules", json!({}));

@@ -1,4 +1,4 @@
-//! Reach of a request: each path needs a token, `/run` goes with the shell, secrets stay where they are.
+//! Reach of a request: each path needs a token, `/run` exists only with the shell tool, secrets stay hidden.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -170,7 +170,7 @@ fn the_remote_token_of_a_project_is_needed_over_http_as_well() {
     // A text that this server's reader takes for no JSON reaches no other reader.
     let huge = "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"x\":1e999}";
     assert_eq!(server.ask("POST", "/mcp", &[JSON, both, of[0], of[1]], huge).status, 403);
-    // The revision without sessions, and requests beside MCP.
+    // The revision without sessions, and requests outside of MCP.
     let headers = modern("t");
     let mut headers: Vec<(&str, &str)> =
         headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -182,7 +182,7 @@ fn the_remote_token_of_a_project_is_needed_over_http_as_well() {
     for (method, path) in [("GET", "/tools"), ("POST", "/tools/t/execute"), ("POST", "/run")] {
         assert_eq!(server.ask(method, path, &[JSON, own[0]], "{}").status, 403, "{path}");
     }
-    // It is beside the listener's own token, and not in its place.
+    // It adds to the listener's own token and does not replace it.
     assert_eq!(server.mcp(&[], &initialize()).status, 401);
 }
 
@@ -223,7 +223,7 @@ fn is_in_memory(pid: u32, text: &[u8]) -> Option<bool> {
 #[test]
 fn a_token_of_the_environment_is_in_no_memory_of_the_supervisor_and_its_cells() {
     if !nix::unistd::geteuid().is_root() {
-        // The supervisor and its cells can be read by nobody else.
+        // Only root can read the supervisor and its cells.
         return;
     }
     let server = Server::prepared("", &[], |_, command| {
@@ -255,7 +255,7 @@ fn a_socket_takes_no_name_that_somebody_could_lead_there() {
     for host in ["localhost", "localhost:8080", "d", "127.0.0.1"] {
         assert_eq!(server.mcp(&[("host", host)], &initialize()).status, 200, "{host}");
     }
-    // A page that is led to a port which somebody forwards to the socket: its origin is its own name.
+    // A page that reaches the socket through a forwarded port: the origin is the page's own name.
     let page = [("host", "evil.example:8080"), ("origin", "http://evil.example:8080")];
     assert_eq!(server.mcp(&page, &initialize()).status, 403);
     assert_eq!(server.ask("GET", "/tools", &page[..1], "").status, 403);

@@ -236,7 +236,7 @@ fn the_name_of_a_request_is_echoed_and_in_the_audit_log() {
     let expected: Vec<(String, String)> =
         expected.iter().map(|(tool, id)| ((*tool).to_owned(), (*id).to_owned())).collect();
     let mut seen = correlations(&server.home.path().join("log/audit.jsonl"));
-    // Each evaluation of a sum is a call of its own.
+    // Each evaluation of a sum is a separate call.
     seen.dedup();
     assert_eq!(seen, expected);
 }

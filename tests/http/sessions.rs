@@ -164,7 +164,7 @@ fn requests_are_taken_between_a_signal_and_the_end_of_pre_stop_while_health_says
     }
     let served = run();
     assert_eq!((served.status, &served.message()["stdout"]), (200, &json!("on\n")), "{served:?}");
-    // Who does not want to wait says so again.
+    // A second signal skips the wait.
     server.terminate();
     assert_eq!(server.ended(), Some(0));
 }

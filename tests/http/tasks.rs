@@ -1,4 +1,4 @@
-//! Tasks over the listener: their commands go on without a request, and are their client's alone.
+//! Tasks over the listener: their commands run on without a request, and only their client sees them.
 
 use std::time::{Duration, Instant};
 

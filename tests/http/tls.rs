@@ -1,4 +1,4 @@
-//! TLS as clients of other makes see it: versions, resumption, and what is not spoken.
+//! TLS with clients of other implementations: versions, resumption, and features that are off.
 
 use std::io::Write;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn versions_that_are_safe_are_spoken_and_no_other() {
     let mut connection = server.connect();
     connection.send(HEALTH);
     assert_eq!(connection.answer().status, 0);
-    // HTTP/2 is not spoken, so none of its floods are.
+    // HTTP/2 is off, so its floods do not apply.
     let said = speak(&server, &["-tls1_3", "-alpn", "h2"], "");
     assert!(
         said.contains("No ALPN negotiated") || said.contains("no application protocol"),
