@@ -1,4 +1,4 @@
-//! The binary as a user meets it, as far as it goes without running anything.
+//! The binary's command line, without commands that run anything.
 
 use std::process::{Command, Output};
 

@@ -94,7 +94,7 @@ impl Backend for Fake {
             "deny" => {
                 Err(Refused::new(RefusedKind::Denied, "denied by rule `none`: no rule allows it"))
             }
-            // Ends only when it is told to, and tells what it had printed.
+            // Ends only when cancelled, and then reports its output so far.
             "wait" => {
                 caller.produced.add(7);
                 caller.cancel.cancelled().await;
@@ -112,7 +112,7 @@ impl Backend for Fake {
                 tokio::time::sleep(time).await;
                 panic!("asked to");
             }
-            // Breaks its promise to end when it is told to.
+            // Ignores cancellation, against the contract.
             "stuck" => std::future::pending().await,
             word => Ok(told(Outcome::Exited { code: 0 }, word)),
         };

@@ -1,5 +1,4 @@
-//! State inherited from the process that starts cofferdam: none of it may hang, break or weaken a
-//! call.
+//! State inherited from the process that starts cofferdam: it must not hang, break or weaken a call.
 
 use std::process::{Command, Output};
 

@@ -251,7 +251,7 @@ fn a_granted_workspace_is_kept_and_a_read_only_one_is_not_written() {
 fn a_cancelled_call_leaves_no_process() {
     let mut server = Server::start(&[]);
     let seconds = unique(1);
-    // A cell that ignores INT is killed whole, with every process that ran beside the command.
+    // A cell that ignores INT is killed with all its processes.
     let command = format!("trap '' INT TERM; sleep {seconds} & sleep {seconds}; sleep {seconds}");
     let id = server.call("bash", json!({"command": command}));
     assert!(within(patience(), || is_running(&seconds)), "the command runs");

@@ -91,7 +91,7 @@ fn members_of_the_entry_that_somebody_else_wrote_are_shown_and_not_kept_unasked(
     assert!(errors(&output).contains("has env, which setup did not write"), "{}", errors(&output));
     assert!(out(&output).contains(r#"env = {"LD_PRELOAD":"/evil.so"}"#), "{}", out(&output));
     assert_eq!(std::fs::read_to_string(&file)?, planted);
-    // An entry of its own is written and found again without a word.
+    // setup recognizes an entry that it wrote and prints nothing.
     std::fs::remove_file(&file)?;
     for _ in 0..2 {
         let output = setup(&project, &["claude-code", "--yes"])?;

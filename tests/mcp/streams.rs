@@ -89,7 +89,7 @@ fn a_server_that_is_up_gives_back_the_code_of_its_start() {
     let children = children.expect("children");
     let supervisor = children.split_whitespace().next().expect("a supervisor");
     // The supervisor began with no page of code and keeps what it touched; the front end read the
-    // command line and the configuration besides, and holds less nevertheless.
+    // command line and the configuration too, and still holds less.
     let less = || mapped(&pid) < mapped(supervisor);
     let up = (0..500).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -123,7 +123,7 @@ fn a_terminal_is_served_by_a_thread() {
     let pty = nix::pty::openpty(None, None).expect("a terminal");
     let (from, written) = pipe();
     let server = Server::start(pty.slave, written);
-    // The control of the two above: here a read may wait, and does so in a thread of its own.
+    // Control of the two above: here a read may block, and runs in its own thread.
     assert!(server.opened(&mut File::from(pty.master), &mut BufReader::new(from)) > 1);
 }
 

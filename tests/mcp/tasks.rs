@@ -77,7 +77,7 @@ async fn a_call_that_lasts_is_a_task_with_the_result_of_a_plain_call() {
     let plain = client.ask(modern(bash(1, "sleep 300"))).await;
     assert_eq!(task["result"], plain["result"]);
     assert_eq!(task["result"]["structuredContent"]["stdout"], "slept");
-    // A result that was given is kept for a while, and the client is told for how long.
+    // A delivered result is kept for a while, and the client learns for how long.
     let ttl = task["ttlMs"].as_u64().unwrap();
     assert!((300_000..400_000).contains(&ttl), "{ttl}");
     assert_eq!(client.ask(about("tasks/get", &id)).await["result"]["result"], plain["result"]);
@@ -112,7 +112,7 @@ async fn only_a_client_that_says_so_gets_a_task() {
         let needed = json!({ "requiredCapabilities": { "extensions": { TASKS: {} } } });
         assert_eq!((&error["code"], &error["data"]), (&json!(-32021), &needed), "{method}");
     }
-    // The methods of an earlier form of tasks are none here.
+    // The methods of the earlier tasks extension are unknown here.
     for method in ["tasks/list", "tasks/result"] {
         assert_eq!(client.ask(about(method, &id)).await["error"]["code"], -32601, "{method}");
     }
@@ -266,7 +266,7 @@ async fn a_call_without_end_is_ended_and_forgotten() {
     }
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(client.ask(about("tasks/get", &waits)).await["result"]["status"], "cancelled");
-    // Told to end, it did not: its client is told nothing of it any more.
+    // It did not end when cancelled: its client gets no more messages about it.
     assert_eq!(client.ask(about("tasks/get", &stuck)).await["error"], unknown());
     tokio::time::sleep(LONGEST).await;
     assert_eq!(client.ask(about("tasks/get", &waits)).await["error"], unknown());
