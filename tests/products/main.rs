@@ -1,5 +1,5 @@
-//! What is built on cells: the calculator, command-line tools, `bash_exec` with its steps and logs, script projects and the
-//! operator's commands, over the real server.
+//! Products built on cells, over the real server: the calculator, command-line tools, `bash_exec` with its steps and
+//! logs, script projects and the operator's commands.
 
 mod calculator;
 mod cli_tools;

@@ -11,7 +11,7 @@ use super::{asked, has};
 use crate::server::patience::patience;
 use crate::server::{PROGRAM, Server};
 
-/// Starts a server in front of the laboratory; `None` for an ordinary user, who has no network namespaces.
+/// Starts a server in front of the laboratory. Returns `None` as an ordinary user, for lack of network namespaces.
 pub(super) fn in_front_of_the_lab(configuration: &Path, workspace: &Path) -> Option<Server> {
     if !nix::unistd::geteuid().is_root() {
         assert!(std::env::var_os("COFFERDAM_MUST_RUN").is_none(), "run as root");
@@ -24,7 +24,7 @@ pub(super) fn in_front_of_the_lab(configuration: &Path, workspace: &Path) -> Opt
     Some(Server::of(command))
 }
 
-/// Copies the configuration of the documentation, so that nobody else can write to it.
+/// Copies the documentation's configuration with modes that let no other user write to it.
 fn examples() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tools");

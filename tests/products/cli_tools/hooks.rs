@@ -1,4 +1,4 @@
-//! Hooks of an operator's tool: they refuse, change and read, in cells of their own, and never widen.
+//! Hooks of an operator's tool: they refuse, change and read, each in a separate cell, and never widen a call.
 
 use serde_json::{Value, json};
 

@@ -140,7 +140,7 @@ why = "one is not to be touched"
 
 #[test]
 fn a_search_reaches_no_more_than_the_call_may() {
-    // The tool has a profile of its own, with port 8080 alone; the search may use 80 by its rule.
+    // The tool's profile allows port 8080 alone; the search may use 80 by its rule.
     let run = |port: u16| {
         let directory = configuration(SEARCH);
         let policy = directory.path().join("policies/mine.toml");

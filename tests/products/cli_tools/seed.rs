@@ -11,7 +11,7 @@ use super::{asked, serving};
 use crate::server::Server;
 use crate::server::patience::patience;
 
-/// Its tools, none of which runs here: every call is a dry run, or is refused.
+/// Starts a server with its tools. No program runs: every call is a dry run or is refused.
 fn shipped() -> Server {
     Server::start(&["--on", "cli_nmap,cli_ping,cli_curl,cli_dig,cli_traceroute"])
 }
@@ -58,7 +58,7 @@ fn flags_are_taken_from_a_list_and_nothing_of_a_shell_is() {
     let mut server = serving(directory.path(), None);
     for (args, should_pass) in [
         ("-safe-flag", true),
-        // One flag takes a value and another none: that is a list's to say, not the caller's.
+        // Whether a flag takes a value is decided by the list, not by the caller.
         ("-safe-value value", true),
         ("-safe-flag value", false),
         ("-dangerous-flag", false),

@@ -1,4 +1,4 @@
-//! What a server logs: events with the id of their call, and nothing that a call brought or printed.
+//! The log of a server: events with the id of their call, without arguments or output of any call.
 
 use std::process::Command;
 
@@ -55,7 +55,7 @@ fn calls(server: &mut Server) -> (u64, u64) {
     (first, last)
 }
 
-/// What a server logs with these variables while it answers [`calls`].
+/// Returns the log of a server with these variables after it has answered [`calls`].
 fn logged(variables: &[(&str, &str)]) -> (String, (u64, u64)) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("log");

@@ -123,7 +123,7 @@ fn what_is_told_of_a_command_is_read_by_its_name() {
     let encoded = read(&mut server, "bash://which/%5B");
     assert_eq!((&encoded["command"], &encoded["kind"]), (&json!("["), &json!("builtin")));
     assert_eq!(read(&mut server, "bash://which/no%2Bsuch")["command"], "no+such");
-    // Names that none has, however they are written.
+    // Names that no resource has, in any spelling.
     let names = ["man/no-such", "man/%2Fetc%2Fpasswd", "man/", "man/-k", "which/%0a", "help/%2D-x"];
     for name in names.into_iter().chain(["which/%zz", "which/%ff", "which/", "which/%00", "none/x"])
     {

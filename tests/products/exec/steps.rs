@@ -1,4 +1,4 @@
-//! Pipelines and macros: commands one after the other, each in a cell of its own.
+//! Pipelines and macros: commands that run one after the other, each in a separate cell.
 
 use serde_json::{Value, json};
 

@@ -40,7 +40,7 @@ impl Configured {
         self.told_with(&[], arguments)
     }
 
-    /// As [`Configured::told`], with these variables in the environment.
+    /// Runs the program like [`Configured::told`], with these variables in the environment.
     fn told_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> io::Result<Told> {
         let directory = fs::canonicalize(self.directory.path())?;
         let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))

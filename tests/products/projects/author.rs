@@ -141,7 +141,7 @@ fn what_a_tool_was_refused_is_a_profile_with_which_it_has_it() -> std::io::Resul
     let place = held.path().join("p");
     let directory = place.to_str().unwrap_or_default();
     assert_eq!(told(&["new", directory])?.1, Some(0));
-    // Nothing is asked for: what is around the script meets no refusal of its own.
+    // The script asks for nothing: the runner around it meets no refusal.
     let (text, code, error) = told(&["learn", "hello", "--dir", directory, "--args", "{}"])?;
     assert_eq!(text, "# Nothing that profile `bash` could grant was refused.\n", "{error}");
     assert!(code == Some(0) && error.starts_with("cofferdam: the tool answered: "), "{error}");

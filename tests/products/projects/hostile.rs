@@ -182,7 +182,7 @@ fn a_link_in_place_of_a_held_folder_is_no_grant() {
     // With the project read-only such a link leads nowhere in a cell.
     let mut server = Server::of(command(&held, &[]));
     assert_eq!(called(&mut server, json!({}))["result"]["content"][0]["text"], "end\n");
-    // A script that may write could put a folder of its own in its place.
+    // A script that may write could replace its own folder.
     let place = format!("{}:rw", held.path().display());
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--toolchains", "none", "--project", &place]);
@@ -389,7 +389,7 @@ fn what_a_script_leaves_running_holds_no_end_and_says_nothing_later() {
     let id = server.request("tools/call", call);
     let lines = until(&mut server, id, |_| None);
     let last = lines.last().cloned().unwrap_or_default();
-    // What it says while the script's end is told is the script's own output.
+    // Text that arrives while the script ends counts as the script's output.
     let text = last["result"]["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.contains("end\n"), "{last}");
     assert!(lines.len() > 1, "it said nothing while the script ran");

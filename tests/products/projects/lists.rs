@@ -277,7 +277,7 @@ fn variables_of_the_framework_name_the_project_and_the_level_of_messages() {
     assert!(error.contains(why), "{error}");
 }
 
-/// Requests whose answers are transcripts: each list, a prompt, a resource, and what nobody knows.
+/// Requests whose answers are compared with transcripts: each list, a prompt, a resource, and unknown names.
 pub(crate) fn questions(meta: &Value) -> Vec<(&'static str, Value)> {
     let lists = ["tools/list", "resources/list", "resources/templates/list", "prompts/list"];
     let lists = lists.map(|method| (method, json!({"limit": 2, "_meta": meta})));
@@ -350,7 +350,7 @@ fn a_clients_roots_are_told_where_they_are_granted_and_asked_for_again_when_they
     let roots = json!({"roots": {"listChanged": true}});
     let told = asked(&["--ro", &cell], &[], roots.clone(), &uris);
     assert_eq!(told, json!(["/mnt/data|granted", "/workspace|granted", "/workspace|granted"]));
-    // A root that is not granted is told to nobody, and mounted nowhere.
+    // A root that is not granted is neither reported nor mounted.
     let told = asked(&[], &[], roots, &uris[..1]);
     assert_eq!(told, json!(["/workspace|cat: '/mnt/*/key': No such file or directory"]));
     // The operator's own are granted for reading.

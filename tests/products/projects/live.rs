@@ -28,7 +28,7 @@ fn progress_and_messages_come_while_a_script_runs_and_before_its_result() {
     let said = |meta| call("live", json!({"of": "said"}), meta);
     let id = server.request("tools/call", said(json!({})));
     let mut lines = until(&mut server, id, |_| None);
-    // Without a level of its own a client gets `info` and what is above it.
+    // A client that set no level gets `info` and above.
     let level = server.request("logging/setLevel", json!({"level": "error"}));
     server.answer(level);
     let id = server.request("tools/call", said(json!({"progressToken": "to\"ken"})));
@@ -73,7 +73,7 @@ fn a_script_asks_the_user_and_gets_the_answers() {
     // Nothing can be asked in the middle of a call from this revision on, but of a client that knows tasks.
     let id = server.request("tools/call", call("live", json!({"of": "asks"}), modern(json!({}))));
     compare("asks-2026-07-28", &until(&mut server, id, |_| None));
-    // A question that nobody answers does not hold a script's end.
+    // An unanswered question does not delay a script's end.
     let id = server.request("tools/call", call("live", json!({"of": "asks-alone"}), json!({})));
     compare("asks-alone-2025-11-25", &until(&mut server, id, |_| None));
     let (task, asked) = asked_in_a_task(&mut server, "asks", |count| match count {

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::server::{self, Server};
 
-/// Copies the project beside this file, with modes that do not depend on the umask of a checkout.
+/// Copies the project in this directory, with modes that do not depend on the umask of a checkout.
 fn copied(to: &Path) -> std::io::Result<()> {
     copied_of("basics", to)
 }

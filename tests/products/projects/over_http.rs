@@ -51,7 +51,7 @@ fn pass(mut connection: Connection, way: Way, to: Sender<(Way, Value)>) {
     });
 }
 
-/// What has come of the body, without the lengths of its chunks.
+/// Returns the received part of the body, without the lengths of its chunks.
 fn body(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw).into_owned();
     let Some((head, mut rest)) = text.split_once("\r\n\r\n") else { return String::new() };

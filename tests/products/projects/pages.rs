@@ -1,4 +1,4 @@
-//! Pages of a project for clients that show them, and what its scripts are told about such a client.
+//! Pages of a project for clients that show them, and the variables that describe such a client to scripts.
 
 use std::fs;
 use std::process::{Command, Stdio};

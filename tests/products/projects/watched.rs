@@ -52,7 +52,7 @@ fn next(server: &Server) -> Value {
 
 /// Notifications up to the one of a prompt that is added now: whatever was to come before it has come.
 fn until_marked(held: &tempfile::TempDir, server: &Server, mark: &str) -> Vec<Value> {
-    // A mark of its own: told together with what is waited for, it could be the first.
+    // Waits, so that the marker is not merged with the expected notification.
     std::thread::sleep(Duration::from_millis(1200));
     write(held, &format!("prompts/{mark}.txt"), "");
     let mut before = Vec::new();
@@ -144,7 +144,7 @@ fn a_client_of_the_revision_without_sessions_hears_what_it_listens_for() {
     assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
     let accepted = json!({"toolsListChanged": true, "resourceSubscriptions": [uri]});
     assert_eq!(acknowledged["params"]["notifications"], accepted, "{acknowledged}");
-    // The session of the same connection hears of lists too: what is told to the stream has its number.
+    // The session of the same connection gets list changes too: messages of the stream carry its number.
     let told = |path: &str, text: &str, method: &str| {
         write(&held, path, text);
         let mut streamed = Value::Null;
@@ -187,7 +187,7 @@ fn a_resource_that_was_subscribed_to_is_told_of_when_its_content_changes() {
     write(&held, "resources/r.txt", "two");
     let line = next(&server);
     assert_eq!((&line["method"], &line["params"]["uri"]), (&json!(UPDATED), &json!(file)));
-    // The same content, and a file beside it.
+    // Same content, and another file in the same folder.
     write(&held, "resources/r.txt", "two");
     write(&held, "data/in/other.txt", "two");
     assert_eq!(until_marked(&held, &server, "first"), Vec::<Value>::new());
@@ -260,7 +260,7 @@ fn a_stream_is_promised_no_more_files_than_are_watched_for_it() {
     }
     write(&held, "resources/r64.txt", "two");
     while next(&server)["params"]["uri"] != uris[64] {}
-    // Nor any where the operator has none watched.
+    // No notifications either if the operator disabled watching.
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--toolchains", "none", "--project"]).arg(held.path());
     command.env("MCPBASH_RESOURCES_POLL_INTERVAL_SECS", "0");
@@ -362,7 +362,7 @@ fn links_lead_a_watched_project_nowhere() {
     assert!(told.contains(&json!([UPDATED, "file://./resources/r.txt"])), "{told:?}");
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(listed(&mut server), ["t"]);
-    // Changes behind the links are nobody's.
+    // Changes behind the links are ignored.
     fs::write(outside.path().join("x.sh"), "echo changed\n").expect("written");
     fs::write(outside.path().join("y.sh"), "echo new\n").expect("written");
     assert_eq!(until_marked(&held, &server, "second"), Vec::<Value>::new());
@@ -472,7 +472,7 @@ fn the_process_that_watches_rests_while_files_of_no_list_change() {
     let slept = slept() - before;
     assert!(slept > 0, "it looks at notices");
     assert!(slept <= 3 * looks, "it slept {slept} times in {changes} changes, {looks} looks");
-    // It goes on to see what counts.
+    // Relevant changes are still seen.
     write(&held, "prompts/q.txt", "");
     assert_eq!(next(&server)["method"], PROMPTS);
 }
@@ -487,7 +487,7 @@ fn a_client_is_told_at_most_twice_a_second() {
     while told < 6 {
         write(&held, &format!("prompts/p{number}.txt"), "");
         number += 1;
-        // Apart, so that each could be told by itself.
+        // Spaced out, so that each could cause a separate notification.
         std::thread::sleep(Duration::from_millis(150));
         told += server.lines.try_iter().filter(|line| line["method"] == PROMPTS).count();
         assert!(begun.elapsed() < patience(), "{told} of {number} were told");
@@ -503,7 +503,7 @@ fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the
     command.args(["serve", "--toolchains", "none", "--project"]).arg(held.path());
     command.env("SECRET", "hunter2-of-the-operator");
     let mut server = Server::of(command);
-    // It has come up once it tells of a change.
+    // Wait for its first notification: it has started then.
     write(&held, "prompts/p.txt", "");
     assert_eq!(next(&server)["method"], PROMPTS);
     let pid = watcher(&server);
@@ -551,7 +551,7 @@ fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the
     }
     server.child.kill().expect("ours");
     let end = Instant::now() + patience();
-    // A zombie would have no command line, and belongs to nobody we wait for.
+    // A zombie has an empty command line, and is not our child.
     while fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|name| !name.is_empty()) {
         assert!(Instant::now() < end, "it goes on without its server");
         std::thread::sleep(Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! Downloads of a script project, by the real program against servers of a laboratory: what the operator grants is
-//! fetched by a cell of its own, and a hostile project or server gains no other place, no size and no time.
+//! Downloads of a script project, by the real program against servers of a laboratory: granted URLs are fetched by a
+//! separate cell, and a hostile project or server reaches no other place and exceeds no size or time limit.
 
 #![expect(clippy::indexing_slicing, reason = "a JSON value without the key is null")]
 

@@ -381,7 +381,7 @@ fn a_rule_of_a_policy_narrows_what_the_operator_grants() {
     ];
     assert_eq!(connections, expected, "{log}");
 
-    // A rule that nobody has is told at the start.
+    // A rule that matches no tool is reported at the start.
     write(&at("policies/own.toml"), &POLICY.replace("10.9.0.2:80", "10.9.0.2:81"));
     let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
         .args(["--config", &place, "serve"])
