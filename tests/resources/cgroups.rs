@@ -1,7 +1,7 @@
 //! Control groups, version 2: memory, processes and processors of a whole cell, held by the kernel.
 //!
-//! Root makes groups of its own; an ordinary user is given one, as by a systemd scope with
-//! delegation. The claims are checked in the files of the group, from outside.
+//! Root creates its groups; an ordinary user is given one, as by a systemd scope with delegation.
+//! The claims are checked in the files of the group, from outside.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ fn files(caller: &Caller) -> Check {
     holds("the supervisor is not", &members, !members.contains(&live.supervisor()?))
 }
 
-/// Children that hold memory, no single one too much, and a parent that would go on.
+/// Children that each hold a moderate amount of memory, and a parent that would continue.
 const FAMILY: &str = "import os, time
 for _ in range(8):
     if os.fork() == 0:
@@ -305,7 +305,7 @@ fn cleared(caller: &Caller) -> Check {
     };
     let live = caller.live(&[], "sleep 60")?;
     let first = above(&live)?;
-    // Killed, so that nobody tidies up.
+    // Killed, so that it cannot clean up.
     crate::support::kill(live.pid(), nix::sys::signal::Signal::SIGKILL)?;
     drop(live);
     let left = first.join("cell-77");
@@ -329,8 +329,8 @@ enum Outsider {
     Inside,
 }
 
-/// Runs a line in a container's namespaces as the one who runs the test, with the container's group, which the user may write to,
-/// at its usual place and other processes in it.
+/// Runs a line in a container's namespaces as the user of the test, in the container's group at its usual path,
+/// which the user may write to and which holds other processes.
 fn contained(
     place: &Place<'_>,
     outsider: Outsider,
@@ -391,7 +391,7 @@ fn container(caller: &Caller) -> Check {
     holds("doctor", doctor, doctor.ends_with("cells are held by cgroup v2"))
 }
 
-/// As where an engine mounts the groups read-only, and where somebody from outside is in the group.
+/// Simulates an engine that mounts the groups read-only, and a process from outside in the group.
 fn undivided(caller: &Caller) -> Check {
     let place = Place::new(caller);
     let line = format!(
@@ -415,7 +415,7 @@ fn undivided(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// As where another instance, or a manager of the container's, has put a process into the leaf.
+/// Simulates another instance, or a manager of the container, that has put a process into the leaf.
 fn others(caller: &Caller) -> Check {
     let place = Place::new(caller);
     let leaf = "/sys/fs/cgroup/cofferdam-container";

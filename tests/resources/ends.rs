@@ -1,4 +1,4 @@
-//! Ends: how each way of ending is told, and that nothing of a cell is left after it.
+//! The report of each way a call can end, and the absence of remains afterwards.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn no_profile(caller: &Caller) -> Check {
     holds("a path", &told, told.code == 125 && told.stderr.contains("is not a profile's name"))
 }
 
-/// A number of seconds that nobody else sleeps: the sentinel of one test.
+/// A number of seconds that no other test sleeps, to find this test's processes by.
 fn sentinel(caller: &Caller, kind: u32) -> String {
     format!("{}{}.{kind}", 8_000_000 + std::process::id(), caller.uid())
 }

@@ -216,7 +216,7 @@ int main(void) {
     ends(caller, &argv, &["--ro", &program], MIB)
 }
 
-/// An end that takes a while: the memory of a process is freed by its last thread, when it shows none any more.
+/// Checks an end that takes a while: the last thread of a process frees its memory after /proc shows 0 for it.
 fn ending(caller: &Caller) -> Check {
     let script = "
 import os, sys, threading
@@ -321,7 +321,7 @@ except OSError as error: print(errno.errorcode[error.errno])";
     holds("the kernel's answers differ", outside.said(), outside.said().contains("ENOPROTOOPT"))
 }
 
-/// A server of node, whose libuv sets options of its own.
+/// Runs a server of node, whose libuv sets socket options.
 fn node(caller: &Caller) -> Check {
     let script = "
 const net = require('net'), dgram = require('dgram');
@@ -504,7 +504,7 @@ int main(int count, char **words) {
     let options = ["--memory", LIMIT, "--ro", &program];
     let told = caller.json(&options, &argv("stays"))?;
     equal("the control: a thread that stays is seen", text(&told, "stdout"), "xx")?;
-    // Two grants, or an end because the memory of a process cannot be told any more.
+    // Two grants, or an end because the memory of a process can no longer be read.
     let told = caller.json(&options, &argv("chain"))?;
     let made = text(&told, "stdout").len() * 30 * MIB;
     holds("no more than the limit", &told, made <= 64 * MIB && made > 0)
@@ -625,7 +625,7 @@ asyncio.run(main())";
     equal("two hundred answers", found, ("exited", "12000200\n", vec![]))
 }
 
-/// Version 1 of control groups counts TCP by an account of its own, and only where that has a limit.
+/// Checks version 1 of control groups, which counts TCP separately, and only if that has a limit.
 fn counted(caller: &Caller) -> Check {
     let script = "
 import os, socket, time

@@ -1,4 +1,4 @@
-//! Limits: each holds at its figure, and each that ends a call is an outcome of its own.
+//! Limits: each is enforced at its value, and each that ends a call has a distinct outcome.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn tidies_up(caller: &Caller) -> Check {
     holds("no longer than it needs", told.took, told.took < soon(4))
 }
 
-/// A number of seconds that nobody else sleeps: the sentinel of one test.
+/// A number of seconds that no other test sleeps, to find this test's processes by.
 fn sentinel(caller: &Caller, kind: u32) -> String {
     format!("{}{}.{kind}", 7_000_000 + std::process::id(), caller.uid())
 }
@@ -216,7 +216,7 @@ fn memory(caller: &Caller) -> Check {
     let fits = touch(40);
     let told = caller.json(&["--memory", "128M"], &["/usr/bin/python3", "-c", &fits])?;
     equal("what fits", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "40\n"))?;
-    // In pieces: one request past RLIMIT_DATA is refused to the program, which may go on.
+    // In pieces: a single request past RLIMIT_DATA fails, and the program may continue.
     let grow = "l = []
 while True: l.append(bytes(1 << 20) + b'x')";
     let told = caller
@@ -240,8 +240,8 @@ time.sleep(20); print('after')";
     let options = ["--memory", "128M", "--timeout", "30s"];
     let told = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
     if ended(&told) != ("limit", "memory") && text(&told, "stdout") == "after\n" {
-        // A cgroup may kill children one by one, and the program goes on: the cell stayed
-        // within its memory all the same.
+        // A cgroup may kill single children while the program continues: the cell stayed within its
+        // memory all the same.
         let peak = told.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
         return holds("within the limit", peak, peak.is_some_and(|peak| peak <= 128 << 20));
     }
@@ -444,8 +444,8 @@ fn nice(caller: &Caller) -> Check {
     holds("for want of permission", &told.stderr, told.stderr.contains("Permission denied"))
 }
 
-/// Version 1 tells of it by an event, which comes before there is a job.
-/// Above half of the limit: a child shares its parent's memory until it executes or ends, and is looked at then.
+/// Version 1 reports it by an event, which comes before there is a job.
+/// Stays above half of the limit: a child shares its parent's memory until it executes or ends, and is measured then.
 const STARTS_CHILDREN: &str = "
 import os, subprocess, sys, time
 held = bytearray(140 << 20)

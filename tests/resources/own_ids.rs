@@ -1,4 +1,4 @@
-//! Host ids of an ordinary user's cells, where subuid(5) and newuidmap(1) give them some of their own.
+//! Host ids of an ordinary user's cells if subuid(5) and newuidmap(1) provide a range of them.
 #![expect(
     clippy::indexing_slicing,
     reason = "a missing field of an answer fails the test either way"
@@ -221,7 +221,7 @@ fn counts(caller: &Caller) -> Check {
         equal("what it holds", story(&answer), (Some(0), "1250 8192\n".to_owned()))?;
         equal(what, used(caller, expected)?, expected)
     };
-    // Without ids of its own the cell's counts are the user's.
+    // Without separate ids the cell's counts are those of the user.
     let without = caller.given(|given| given.ranges(""))?;
     seen("without own ids", &without, "ETOOMANYREFS\n8192")?;
     seen("with own ids", &caller.given(Ok)?, "sent\n65536")

@@ -1,4 +1,4 @@
-//! A systemd scope with delegation: an ordinary user's cells are held by the kernel, and nothing of it is left.
+//! A systemd scope with delegation: the kernel limits an ordinary user's cells, and nothing of the scope remains.
 //!
 //! Needs a service manager of the tests' user, as `tests/systemd` boots one in a virtual machine.
 //! The claims are checked in the files of the groups, and with systemd itself.
@@ -75,7 +75,7 @@ fn directories(caller: &Caller) -> Vec<PathBuf> {
     found
 }
 
-/// Neither a unit nor a group is left of `ours`: other tests run beside this one.
+/// Checks that no unit and no group of `ours` is left: other tests run at the same time.
 fn nothing_left(caller: &Caller, ours: &[PathBuf]) -> Check {
     let end = Instant::now() + patience();
     let is_ours = |name: &str| {
@@ -291,7 +291,7 @@ fn delegated(caller: &Caller) -> Check {
 }
 
 fn narrowed(caller: &Caller) -> Check {
-    // With a shell beside it, as an agent is: alone in its unit cofferdam would take the unit's own group.
+    // With a shell in the same unit, as an agent has: alone in its unit cofferdam would take the unit's own group.
     let binary = caller.binary().display().to_string();
     let script = format!("{binary} run --memory 64M -- bash -c 'echo ready; sleep 60'; true");
     let properties = ["MemoryMax=300M", "TasksMax=90", "CPUQuota=150%"];
@@ -343,7 +343,7 @@ fn children_gone(pids: &[u32]) -> Check {
     }
 }
 
-/// The server that [`PARENT`] tells of: its front end, its supervisor and its scope.
+/// Reads from [`PARENT`] the server's front end, supervisor and scope.
 fn server(live: &mut Live) -> Result<(u32, u32, PathBuf), Failed> {
     let front_end: u32 = live.line()?.parse()?;
     let supervisor = *crate::support::children(front_end).first().ok_or("no supervisor")?;
@@ -416,7 +416,7 @@ fn failed(caller: &Caller) -> Check {
     equal("not found", told.code, 127)?;
     let told = caller.run(&["--memory", "64M", "--cwd", "/workspace/none"], &["true"])?;
     equal("no directory", told.code, 125)?;
-    // Other tests have theirs, with processes in them; one that is left has none.
+    // Scopes of other tests have processes in them; a leftover one is empty.
     let mut left = units(caller)?;
     let end = Instant::now() + patience();
     loop {
