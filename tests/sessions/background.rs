@@ -1,4 +1,4 @@
-//! Jobs beside the shell of a session, in its cell.
+//! Background jobs of a session, in its cell.
 
 use std::time::{Duration, Instant};
 
@@ -153,7 +153,7 @@ pub fn with_the_shell(caller: &Caller) -> Check {
     equal("none is left", running, 0)
 }
 
-/// A copy that cannot be made, and one that is no copy: the call is answered, and the session goes on.
+/// Fails to copy the shell, or copies garbage: the call is answered, and the session continues.
 pub fn tricks(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let tricks = [
@@ -202,11 +202,11 @@ pub fn tricks(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// Where no process more can be had, a background call is refused at once, and the session goes on.
+/// Refuses a background call at once if no process can be created; the session continues.
 pub fn no_room(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let mut refused = 0;
-    // At one of these the shell can start a process, and that can start none.
+    // With one of these limits the shell can start a process, but that process cannot start another.
     for most in 3..8 {
         let session = format!("s{most}");
         let first = json!({ "command": "x=kept", "session": session, "shell": "zsh" });

@@ -1,4 +1,4 @@
-//! `bash_exec` has a cell of its own, and of the default session the private `/workspace`.
+//! `bash_exec` runs in a separate cell and shares the private `/workspace` of the default session.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn exec(server: &mut Server, command: &str) -> Result<Value, Failed> {
     server.tool("bash_exec", &json!({ "command": command }))
 }
 
-/// It exits with 0 and prints exactly this.
+/// Checks that a command exits with 0 and prints exactly this.
 fn prints(server: &mut Server, command: &str, stdout: &str) -> Check {
     let answer = exec(server, command)?;
     equal(command, story(&answer), (Some(0), stdout.to_owned()))
@@ -81,7 +81,7 @@ pub fn at_once(caller: &Caller) -> Check {
 
 pub fn outlives(caller: &Caller) -> Check {
     let mut server = Server::start(caller, &format!("{EXEC}[sessions]\nidle = \"4s\"\n"))?;
-    // In use for longer than a session is kept that nobody uses.
+    // In use for longer than an idle session is kept.
     prints(&mut server, "echo x > f; sleep 5; cat f", "x\n")?;
     prints(&mut server, "cat f", "x\n")?;
     std::thread::sleep(Duration::from_secs(8));

@@ -1,4 +1,4 @@
-//! Declared commands: each in a cell of its own profile, with the private `/workspace` of the default session.
+//! Declared commands: each in a cell of its profile, with the private `/workspace` of the default session.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn seen(stdout: &str, code: i64, workspace: &str) -> (String, i64, String) {
 
 pub fn see(caller: &Caller) -> Check {
     let mut server = Server::start(caller, JQ)?;
-    // Nobody has a session yet, and who only reads begins none.
+    // There is no session yet, and reading alone does not start one.
     equal("no session", jq(&mut server, "a.json")?, seen("", 2, "fresh"))?;
     server.gives("umask 077; echo '{\"x\": 1}' > a.json", 0, "")?;
     equal("of the shell", jq(&mut server, "a.json")?, seen("1\n", 0, "of a session"))?;
@@ -54,7 +54,7 @@ pub fn see(caller: &Caller) -> Check {
     equal("another session's", jq(&mut server, "o.json")?, seen("", 2, "of a session"))
 }
 
-/// `cli_ls` and `cli_tee` under profiles of their own, and the shells.
+/// `cli_ls` and `cli_tee` under separate profiles, and the shells.
 const POLICY: &str = r#"
 schema = 1
 

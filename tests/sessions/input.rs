@@ -1,4 +1,4 @@
-//! Input of jobs: written while they run, ended, bounded, and empty where nobody asked for it.
+//! Input of jobs: written while they run, closed, bounded, and empty by default.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ pub fn fed(caller: &Caller) -> Check {
     let ended = to_its_end(&mut server, &id)?;
     let all = "got one\ngot two\ngot three\nend kept\n";
     equal("all of it, in the session's shell", story(&ended), (Some(0), all.to_owned()))?;
-    // The next command of the shell has an input of its own.
+    // The next command of the shell gets new input.
     let answer = server.with(&json!({ "command": "cat; echo $?", "session": "a" }))?;
     equal("the next", story(&answer), (Some(0), "0\n".to_owned()))
 }
@@ -94,7 +94,7 @@ pub fn bounded(caller: &Caller) -> Check {
     holds("told", &answer, answer.to_string().contains("65536 of 100000 bytes were taken"))?;
     equal("no error", &answer["isError"], &json!(false))?;
     holds("at once", began.elapsed(), began.elapsed() < soon(20))?;
-    // Nobody else is held up.
+    // Other calls are not delayed.
     let other = server.with(&json!({ "command": "echo free", "session": "b" }))?;
     equal("another session", story(&other), (Some(0), "free\n".to_owned()))?;
     server.tool("bash_kill", &json!({ "job": id }))?;

@@ -1,4 +1,4 @@
-//! What an interrupt may leave behind in a session, and what not: it ends one command, whenever it comes.
+//! Interrupts in a session: each ends one command, whenever it arrives, and leaves nothing else changed.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn sentinel(caller: &Caller) -> String {
     format!("{}{}.8", 9_000_000 + std::process::id(), caller.uid())
 }
 
-/// A background call that meets its limit while it is started is a job that is ended: nothing of it goes on.
+/// Ends a job whose time limit passes while it is started: no process of it remains.
 pub fn at_the_start(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let seconds = sentinel(caller);
@@ -65,7 +65,7 @@ pub fn at_the_start(caller: &Caller) -> Check {
     equal("nothing of them runs on", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
-/// Runs a command that meets its limit about when it ends, and one after it: that one ran where it is told to have.
+/// Runs a command whose limit passes about when it ends, and one after it: that one ran in the reported session.
 fn and_the_next(server: &mut Server, session: &str, limit: f64, mark: u32) -> Check {
     let arguments = json!({ "command": "echo ok", "session": session, "timeout": limit });
     let stopped = server.ask(&arguments)?;
@@ -114,7 +114,7 @@ pub fn modes(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// A command's limit is none of what an earlier command left in the background.
+/// Checks that a command's limit does not apply to what an earlier command left in the background.
 pub fn of_one_command(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let earlier = "python3 -c 'import signal, time\n\

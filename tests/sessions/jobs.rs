@@ -1,4 +1,4 @@
-//! Jobs: read while they run and after, ended by their handle, listed.
+//! Background jobs: read while they run and after, ended by their handle, listed.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::server::{Server, story, text};
 use crate::support::{self, Caller, Check, Failed, equal, holds, patience};
 
-/// Starts a job in a session of its own; its handle.
+/// Starts a job in a new session and returns its handle.
 pub fn job(server: &mut Server, session: &str, command: &str) -> Result<String, Failed> {
     let arguments = json!({ "command": command, "session": session, "background": true });
     let answer = server.with(&arguments)?;
@@ -316,7 +316,7 @@ pub fn rest(caller: &Caller) -> Check {
     }
     let expected: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
     equal("the whole of it", all, expected)?;
-    // It is no job: nobody left it to itself.
+    // No job: it was not started in the background.
     let answer = server.tool("bash_jobs", &json!({}))?;
     equal("no job", &answer["structuredContent"]["jobs"], &json!([]))?;
 

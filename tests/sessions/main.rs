@@ -475,7 +475,7 @@ fn ages(caller: &Caller) -> Check {
 
 fn capped(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "[sessions]\nmost = 2\nidle = \"3s\"\n")?;
-    // None of these can be ended: one has a process in the background, one a job.
+    // No session can be ended: one has a process in the background, one a job.
     server.with(&json!({ "command": "echo 1 > f; sleep 600 &", "session": "a" }))?;
     jobs::job(&mut server, "b", "echo 1 > f; sleep 1000")?;
     let answer = server.with(&json!({ "command": "true", "session": "c" }))?;
@@ -506,7 +506,7 @@ fn room(caller: &Caller) -> Check {
     for name in ["a", "b", "c"] {
         server.with(&json!({ "command": "echo 1 > f", "session": name }))?;
     }
-    // Unused for longest: but a process of its own runs there.
+    // Unused for longest, but a background process runs there.
     server.with(&json!({ "command": "sleep 600 & disown", "session": "a" }))?;
     server.with(&json!({ "command": "true", "session": "c" }))?;
     server.with(&json!({ "command": "true", "session": "b" }))?;
@@ -528,7 +528,7 @@ fn room(caller: &Caller) -> Check {
     equal("those that are", error, expected)?;
     let both = server.with(&json!({ "end": true, "command": "true" }))?;
     equal("not with a command", &both["isError"], &json!(true))?;
-    // After `end` the name begins anew, and nothing was lost against the client's will.
+    // After `end` the name starts a new session, and nothing was lost against the client's will.
     server.with(&json!({ "end": true, "session": "a" }))?;
     let answer = server.with(&json!({ "command": "cat f", "session": "a" }))?;
     equal("a new one", story(&answer).0, Some(1))?;
@@ -577,7 +577,7 @@ fn without_proc(caller: &Caller) -> Check {
     equal("the same shell", story(&answer), (Some(0), "5\ngiven".to_owned()))
 }
 
-/// A call beside the default session begins that session, for which another has to end.
+/// Begins the default session for a call outside of it; another session has to end.
 fn beside_at_the_cap(caller: &Caller) -> Check {
     let config = "[sessions]\nmost = 2\n";
     let mut server = Server::configured(caller, config, &[], &["--tools", "shell,exec"])?;

@@ -13,7 +13,7 @@ use crate::support::{Failed, PlainTest};
 
 type Told = (Option<i32>, String, String);
 
-/// Runs the binary with a configuration directory of its own and `input`.
+/// Runs the binary with a separate configuration directory and `input`.
 fn cofferdam(config: &Path, arguments: &[&str], input: &str) -> Result<Told, Failed> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
         .arg("--config")

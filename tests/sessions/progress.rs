@@ -28,7 +28,7 @@ fn piece(server: &mut Server, id: u64) -> Result<Result<String, Value>, Failed> 
 
 pub fn while_it_runs(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
-    // Not with a `read`: that it waits for input would be its answer, before or after this is told.
+    // Not with a `read`: waiting for input would end the call, before or after the progress.
     let command = "printf '\\033[31mone\\033[0m\\n'; sleep 1; echo two >&2";
     let id = ask(&mut server, &json!({ "command": command }))?;
     equal("while it runs, and harmless", piece(&mut server, id)?, Ok("one\n".to_owned()))?;
@@ -37,7 +37,7 @@ pub fn while_it_runs(caller: &Caller) -> Check {
         Err(answer) => equal("all of it", story(&answer), (Some(0), "one\n".to_owned()))?,
         Ok(more) => return Err(format!("more than it printed: {more:?}").into()),
     }
-    // Bounded: most of a flood is in none of them, and what is left out is told.
+    // Bounded: most of a flood is omitted, and the omission is reported.
     let id = ask(&mut server, &json!({ "command": "seq 1000000; sleep 1" }))?;
     let (mut heard, mut told) = (0, Vec::new());
     let answer = loop {

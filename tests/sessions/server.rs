@@ -1,4 +1,4 @@
-//! The real server, spoken to in lines by whoever starts it.
+//! A client of the real server that writes and reads single lines, for any caller.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -17,7 +17,7 @@ struct Words {
     returns: &'static str,
     /// A mistake in the form of a command.
     mistake: &'static str,
-    /// Leaves nothing of the shell that could go on.
+    /// Command that ends the shell for good.
     wrecks: &'static str,
     /// A variable that it keeps for itself.
     keeps: &'static str,
@@ -63,7 +63,7 @@ impl Session {
         Ok(Self { server, words })
     }
 
-    /// Calls `bash` with this command, and these arguments besides.
+    /// Calls `bash` with this command and further arguments.
     fn call(&mut self, command: &str, others: Value) -> Result<Value, Failed> {
         let mut arguments = others;
         arguments["command"] = json!(command);
@@ -128,7 +128,7 @@ fn overridden(session: &mut Session) -> Check {
     equal("a job beside it", story(&answer), (Some(0), "beside\n".to_owned()))
 }
 
-/// What lasts, what is of one call, input, errors, jobs and files.
+/// Checks state that lasts, state of one call, input, errors, jobs and files.
 fn kept(session: &mut Session) -> Check {
     session.begin()?;
     session.gives(session.words.sets, 0, "")?;
@@ -190,7 +190,7 @@ fn kept(session: &mut Session) -> Check {
     session.gives("cat /workspace/it*", 0, "abc")
 }
 
-/// A time limit, a shell that cannot go on, and another shell.
+/// Checks a time limit, a shell that ends, and its successor.
 fn stopped(session: &mut Session, after: Option<&str>) -> Check {
     for command in ["sleep 60", session.words.loops] {
         let answer = session.call(command, json!({ "timeout": 1 }))?;

@@ -1,4 +1,4 @@
-//! A session whose cell is slow to die: its call is answered in time, and nobody else waits for it.
+//! A session whose cell is slow to die: its call is answered in time, and no other call waits.
 
 use serde_json::json;
 

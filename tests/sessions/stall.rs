@@ -1,4 +1,4 @@
-//! What a shell holds open costs no other session time, however long the kernel needs to describe it.
+//! Open files of a shell cost no other session time, however long the kernel needs to describe them.
 
 use std::time::{Duration, Instant};
 

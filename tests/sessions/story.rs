@@ -1,4 +1,4 @@
-//! The afternoon that docs/session.md shows goes as it says, for whoever starts the server.
+//! The transcript in docs/session.md is what the server does, for each caller.
 
 #[path = "../../examples/story.rs"]
 mod played;

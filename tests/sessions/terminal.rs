@@ -1,5 +1,4 @@
-//! Commands at a terminal of their own: prompts, control characters, and what a terminal must not be
-//! good for.
+//! Commands at a pseudoterminal of the cell: prompts, control characters, and forbidden uses of a terminal.
 
 use serde_json::{Value, json};
 

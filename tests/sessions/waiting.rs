@@ -1,4 +1,4 @@
-//! A program that waits for input is told at once; one that waits for anything else is not.
+//! A program that waits for input is reported at once; one that waits for anything else is not.
 
 use std::time::{Duration, Instant};
 

@@ -54,7 +54,7 @@ pub struct Front {
     call: u64,
 }
 
-/// A job: what is in its frame, and beside it.
+/// A job: its frame, and the descriptors sent with it.
 #[derive(Clone)]
 pub struct Job {
     pub start: Start,
@@ -147,7 +147,7 @@ impl Front {
         Job { start, argv, env: vec![("GIVEN", "ahead")], cwd: "/tmp", input: input.into() }
     }
 
-    /// The same but for one word that nobody reads: it gets a cell without a program.
+    /// The same job but for one unused argument: it gets a cell without a program.
     pub fn other_job(&mut self, input: &str) -> Job {
         let job = self.job(input);
         Job { argv: vec!["bash", "-s", MARK, "other"], ..job }

@@ -1,4 +1,4 @@
-//! The claims.
+//! Tests of cells whose program is executed before the job arrives.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ pub fn limits(front: &mut Front) -> Check {
 fn end_one(front: &Front) -> Check {
     let pid = front.waiting().first().copied().ok_or("nothing waits")?;
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(words)?;
-    // Reaped: until then it may still hold the pipe that a job's input goes to.
+    // Wait until it is reaped: until then it may hold the pipe for a job's input.
     while std::path::Path::new(&format!("/proc/{pid}")).exists() {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -1,6 +1,6 @@
-//! A program that is executed before its job is there: who may have it, and that nothing else differs.
+//! Programs executed before their job arrives: which jobs may get one, and that nothing else differs.
 //!
-//! One run of this program for each caller checks them all (`single`): an ordinary user has cells that no cgroup holds.
+//! One run of this program per caller checks them all (`single`): no cgroup limits an ordinary user's cells.
 
 mod front;
 mod jobs;
@@ -41,5 +41,5 @@ pub fn check(caller: &Caller, name: &str) -> Verdict {
     single::verdict(FLAG, caller, name)
 }
 
-/// How old a program must be to be told from one that began with its job.
+/// Minimum age that shows a program started before its job.
 const AGE: Duration = Duration::from_millis(1_200);

@@ -1,5 +1,5 @@
-//! Each system call that the supervisor or the front end makes for a call fails once, with each errno
-//! that it can have: the call is answered, and every other goes on.
+//! Each system call that the supervisor or the front end makes for a call fails once, with each possible errno:
+//! the call is answered, and all other calls succeed.
 //!
 //! strace(1) makes it fail from outside: the program under test is the one that ships.
 
@@ -19,8 +19,8 @@ use crate::support::{Caller, Check, Failed, PATH, equal, gone, holds, kill, soon
 /// A system call, and what it can say.
 type CanFail = (&'static str, &'static [&'static str]);
 
-/// Of the supervisor. Left out: `close`, which lets go even where it fails; memory for this process
-/// itself, without which it ends; EPIPE and ECONNRESET of the link, which are how its end shows.
+/// System calls of the supervisor. Excluded: `close`, which closes even if it fails; memory for this process itself,
+/// without which it ends; EPIPE and ECONNRESET of the link, which are how its end shows.
 const SUPERVISOR: &[CanFail] = &[
     ("clone3", &["EAGAIN", "ENOMEM", "ENOSPC", "EPERM"]),
     ("eventfd2", &["EMFILE", "ENOMEM"]),
@@ -57,8 +57,8 @@ const SUPERVISOR: &[CanFail] = &[
     ("write", &["EIO", "ENOSPC", "EPERM"]),
 ];
 
-/// Of the front end, with the same left out, its own streams, and `epoll_wait`, in which it is when strace
-/// leaves: what that says then is of strace.
+/// System calls of the front end, with the same exclusions, its own streams, and `epoll_wait`: strace detaches
+/// while that call is running and then reports it itself.
 const FRONT_END: &[CanFail] = &[
     ("epoll_ctl", &["ENOSPC", "ENOMEM"]),
     ("fcntl", &["EMFILE"]),
@@ -93,7 +93,7 @@ pub fn of_the_front_end(caller: &Caller) -> Check {
     each_fails_once(caller, Victim::FrontEnd, FRONT_END)
 }
 
-/// Bytes of log that no pipe holds unless it is told to, and calls that write more than that.
+/// More bytes of log than a pipe holds by default, and calls that write more than that.
 const LOG_BYTES: usize = 96 << 10;
 const LOGGED_CALLS: u32 = 300;
 
@@ -167,7 +167,7 @@ impl Server {
         Ok(())
     }
 
-    /// A command in a session goes as it should.
+    /// Runs a command in a session and checks its answer.
     fn shell(&mut self, session: &str, command: &str, wanted: &str) -> Check {
         let mut book = Book::default();
         self.ask("bash", json!({"command": command, "session": session}), wanted, &mut book)?;
@@ -199,7 +199,7 @@ impl Server {
         Ok(3 - book.count("exited"))
     }
 
-    /// All that the fault was not of goes on as if it had not been.
+    /// Checks that everything the fault did not concern works as before.
     fn goes_on(&mut self) -> Check {
         equal("the same supervisor", self.client.supervisor()?, self.supervisor)?;
         self.shell("calm", "echo $x", "17\n")?;

@@ -1,4 +1,4 @@
-//! A fuzzer of system calls in a cell: the host and the server go on.
+//! A fuzzer of system calls in a cell: the host and the server keep working.
 
 use serde_json::json;
 

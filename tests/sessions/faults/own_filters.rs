@@ -1,5 +1,4 @@
-//! What the filters of the server's own processes refuse them: a call that they make is one that they may make.
-//!
+//! The seccomp filters of the server's own processes: they allow every call that these processes make.
 //! strace(1) watches a whole story of a server from its start: front end, supervisor, watcher, gateway and inits.
 
 use std::collections::BTreeSet;
@@ -41,7 +40,7 @@ fn asked(caller: &Caller, socket: &Path, path: &str, other: Option<u32>) -> Resu
     Told::of(command, patience())
 }
 
-/// The user who started a server, and no other, is served at its socket.
+/// Checks that the socket serves the user that started the server, and no other.
 pub fn the_owner_of_a_socket_is_served(caller: &Caller) -> Check {
     let socket = caller.home.join("s");
     let at = format!("unix:{}", socket.display());
@@ -82,7 +81,7 @@ fn tool(caller: &Caller, name: &str) -> Check {
     Ok(())
 }
 
-/// Waits until the server has told the client that its tools have changed.
+/// Waits until the server has notified the client of changed tools.
 fn changed(client: &Client) -> Check {
     let end = Instant::now() + patience();
     loop {

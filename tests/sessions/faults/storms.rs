@@ -34,7 +34,7 @@ fn ask(client: &mut Client, book: &mut Book, dice: &mut Dice, number: u32) -> bo
     }
 }
 
-/// Kills what is below `supervisor` until it is told to stop; counts.
+/// Kills processes below `supervisor` until stopped; returns how many.
 fn killer(
     supervisor: u32,
     seed: u64,
@@ -146,7 +146,7 @@ pub fn shells(caller: &Caller) -> Check {
     holds("kills met calls", &told, book.count("exited") < TURNS && book.count("exited") > 0)?;
     equal(&told, book.ends.values().sum::<u32>(), TURNS)?;
     equal("the same supervisor", client.supervisor()?, supervisor)?;
-    // Each session goes on, with its shell or a new one.
+    // Each session works, with its shell or a new one.
     for session in 0..SESSIONS {
         let arguments = json!({"command": "echo alive", "session": format!("s{session}")});
         let result = client.call_tool("bash", arguments)?;
@@ -228,7 +228,7 @@ fn round(
 ) -> Result<Book, crate::support::Failed> {
     let mut book = Book::default();
     let mut client = serve(caller)?;
-    // One that never came up would tell each call so, and stay.
+    // A server that never came up would answer each call with that error, and stay.
     client.served()?;
     let pid = match victim {
         Victim::Front => client.child.id(),

@@ -1,4 +1,4 @@
-//! Descriptors, processes, memory and disk space run out: each want is told as itself, and passes.
+//! Descriptors, processes, memory and disk space run out: each shortage is reported by name and is temporary.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn wanting(
     Ok(reason(&told))
 }
 
-/// Of `[failed: WHY; hint: …; time limit …]`.
+/// Returns WHY of `[failed: WHY; hint: …; time limit …]`.
 fn reason(told: &str) -> String {
     let told = told.lines().next().unwrap_or_default();
     let why = told.strip_prefix("[failed: ").and_then(|told| told.split(';').next());
@@ -177,7 +177,7 @@ pub fn memory(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// A server in a mount namespace with a disk of its own, small and full.
+/// Starts a server in a mount namespace with a small, full disk.
 fn with_full_disk(caller: &Caller, on_error: &str) -> Result<Client, Failed> {
     let (log, config) = (caller.directory("log")?, caller.directory("recorded")?);
     let file = log.join("audit/audit.jsonl");

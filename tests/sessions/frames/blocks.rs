@@ -61,7 +61,7 @@ fn script_and_input(front: &mut Front) -> Check {
         let mut fds = Vec::new();
         let mut carried = |here, bytes: &[u8]| match here {
             true => Ok::<_, String>(Carried::Inline(bytes.to_vec())),
-            // A new one each time: whoever reads it moves its offset.
+            // A new memfd each time: every reader moves its offset.
             false => sealed(bytes).map(|fd| fds.push(fd)).map(|()| Carried::Sealed),
         };
         let start = Start {

@@ -1,4 +1,4 @@
-//! A front end turned hostile: it gets what any caller gets, and the supervisor goes on.
+//! A hostile front end: it gets what any caller gets, and the supervisor keeps working.
 //!
 //! One run of this program for each caller checks them all (`single`), against one supervisor.
 
@@ -257,7 +257,7 @@ fn sessions(front: &mut Front) -> Check {
     two_at_once(front)
 }
 
-/// A frame of a call beside the session's shell.
+/// Builds the frame of a call outside of the session's shell.
 fn frame_beside(front: &mut Front, session: u64) -> Start {
     Start { workspace: Workspace::Session(SessionId(session)), ..front.frame() }
 }
@@ -282,7 +282,7 @@ fn beside(front: &mut Front) -> Check {
     expect(front.run(start, "echo of 4 > f; cat f")?, fine("of 4\n"))?;
     let start = frame_beside(front, 5);
     expect(front.run(start, "ls")?, fine(""))?;
-    // Either in a session or beside it, and no session has a profile that was not loaded.
+    // In a session or not, no call can name a profile that was not loaded.
     let (fd, of_five) = (block(&["true"])?, Workspace::Session(SessionId(5)));
     let both = Start { workspace: of_five, ..front.session(5) };
     let script = memory::sealed(c"script", b"true").map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Acts that a front end must be unable to do, each tried once with and once without its
+//! Forbidden acts of a front end, each tried once with and once without its
 //! confinement.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ pub struct Place {
     pub other: u32,
     /// The operator's terminal, which controls this process.
     pub terminal: OwnedFd,
-    /// Kept open: a terminal without a master is none.
+    /// Kept open: a terminal needs its master.
     _master: nix::pty::PtyMaster,
 }
 

@@ -8,8 +8,8 @@ use super::raw;
 /// Allowed whatever their arguments are, or some of them. A call that is added to the product's list
 /// is added here as well, or the sweep finds it.
 const ALLOWED: &str = include_str!("allowed.txt");
-/// uretprobe and uprobe: from Linux 6.11 on the kernel answers these itself, with a signal to whoever
-/// is not in a probe, before any filter sees them.
+/// uretprobe and uprobe: since Linux 6.11 the kernel answers these itself, before any filter, with a signal to a
+/// process that is not in a probe.
 pub const UNFILTERED: [u64; 2] = [335, 336];
 /// Numbers of the x32 table carry this bit.
 const X32: u64 = 0x4000_0000;
@@ -22,8 +22,8 @@ pub fn numbers() -> Vec<u64> {
     calls.filter_map(|call| u64::try_from(call.id()).ok()).collect()
 }
 
-/// Makes every call that is not allowed, and every call of the x32 table; tells which were not refused
-/// as they should be, of how many.
+/// Makes every call that is not allowed, and every call of the x32 table. Returns the number tried, and the calls
+/// that were not refused as expected.
 pub fn sweep() -> (usize, Vec<String>) {
     let allowed = numbers();
     let native =

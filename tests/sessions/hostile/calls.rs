@@ -9,15 +9,15 @@ use super::allowed;
 use super::raw;
 use crate::dice::Dice;
 
-/// How long one process goes on, if it does not break itself before.
+/// Running time of one process, if it does not break itself before.
 const TIME: Duration = Duration::from_secs(2);
-/// The most that one read(2) or getrandom(2) writes is 2^31 and 2^25 bytes; none of what can be read
-/// here has that much.
+/// Size of a buffer for what a call writes. read(2) and getrandom(2) can write 2^31 and 2^25 bytes, but no file
+/// that can be read here is that large.
 const ROOM: usize = 64 << 20;
 /// Threads at once, blocked ones included.
 const THREADS: u64 = 24;
 
-/// Makes calls until the time is over and tells on standard output, from time to time, how many.
+/// Makes calls until the time is over and prints their number from time to time.
 pub fn storm(seed: u64) {
     let made = Arc::new(AtomicU64::new(0));
     let end = Instant::now() + TIME;
@@ -28,7 +28,7 @@ pub fn storm(seed: u64) {
         // Nothing moves: those that are there are blocked.
         if now == last && started < THREADS {
             let (dice, made) = (Dice::new(seed.wrapping_add(started)), Arc::clone(&made));
-            // Refused where a random limit of its own forbids it: the others go on.
+            // Fails if a random limit of the process forbids it: the others continue.
             if std::thread::Builder::new().spawn(move || chaos(dice, &made)).is_ok() {
                 started += 1;
             }

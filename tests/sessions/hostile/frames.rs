@@ -18,7 +18,7 @@ use crate::dice::Dice;
 
 /// Numbers that are used again and again, some while they are in use.
 const CROWDED: u64 = 8;
-/// Most descriptors with one frame: far more than any frame has, or its ancillary data holds.
+/// Maximum number of surplus descriptors with one frame: far more than any frame or its ancillary data may hold.
 const SURPLUS: u64 = 40;
 const SCRIPTS: [&str; 6] = [
     "true",
@@ -29,7 +29,7 @@ const SCRIPTS: [&str; 6] = [
     "trap '' TERM; sleep 5 & sleep 5",
 ];
 
-/// Descriptors that may be sent beside the bytes, opened before confinement.
+/// Descriptors that may be sent with the bytes, opened before confinement.
 pub struct Hoard(Vec<OwnedFd>);
 
 impl Hoard {

@@ -15,7 +15,7 @@ use super::link::{Check, Link};
 use super::{allowed, calls};
 use crate::dice::Dice;
 
-/// Tells this program that it is the front end of a test.
+/// Makes this program act as the front end of a test.
 pub const FLAG: &str = "--taken-over";
 /// Cells at once, as the test's configuration has them.
 const SLOTS: u32 = 6;
@@ -54,7 +54,7 @@ fn say(line: &str) {
     writeln!(out, "{line}").and_then(|()| out.flush()).unwrap_or_default();
 }
 
-/// As `serve`: the supervisor first, then the walls.
+/// Confines this process as `serve` does: the supervisor first, then the walls.
 fn confined(home: PathBuf) -> Check<std::os::fd::OwnedFd> {
     let settings = wiring::load(Some(&home.join("config"))).map_err(|error| error.text())?;
     launch::unrecorded(settings).map_err(|error| error.text())

@@ -146,8 +146,7 @@ impl Link {
         self.send(&frame, fds)
     }
 
-    /// Takes every call back and waits until each has been told its end: exactly one for a number
-    /// that was used once.
+    /// Cancels every call and waits for its end: exactly one end for a number that was used once.
     pub fn settle(&mut self) -> Check {
         let numbers: Vec<u64> = self.calls.keys().copied().collect();
         for call in numbers {

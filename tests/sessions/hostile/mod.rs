@@ -196,7 +196,7 @@ fn frames(caller: &Caller) -> Check {
             false => 0,
         })
     };
-    // The cell of the first job is on its way out when its end was told.
+    // The cell of the first job was ending when its end was reported.
     let before = still(*supervisor, &held)?;
     let mut stdin = child.stdin.take().ok_or("no pipe")?;
     writeln!(stdin, "go")?;
