@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A copy of a program in a directory that everybody may enter; it goes with this value.
+/// A copy of a program in a directory that every user may enter; removed on drop.
 #[derive(Debug)]
 pub struct Copied {
     directory: tempfile::TempDir,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub(crate) const HOSTILE: &str = "\u{1b}[2J\u{7}\u{8}\u{7f}\u{9b}31m\u{202e}\u{2066}\u{e0041}\u{e0100}\u{200b}\u{ad}\u{feff}\
                                   \u{3164}\u{2028}\u{2029}\u{fff9}\u{e000}\u{378}";
 
-/// The same as the escapes of printf(1), so that a command's own text has none of them.
+/// Returns the same as escapes of printf(1), so that a command's own text contains no such character.
 pub(crate) fn written() -> String {
     HOSTILE.bytes().map(|byte| format!("\\x{byte:02x}")).collect()
 }

@@ -1,7 +1,7 @@
 //! Numbers that look random and come again from the same seed (SplitMix64).
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
-/// A generator; the seed is told where something fails.
+/// A generator of reproducible random numbers; failures print its seed.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -40,7 +40,7 @@ impl Dice {
     }
 }
 
-/// The seed of this run: `COFFERDAM_SEED`, or the time. A failure tells it.
+/// Returns the seed of this run: `COFFERDAM_SEED`, or the time. A failure prints it.
 pub fn seed() -> u64 {
     let own = std::env::var("COFFERDAM_SEED").ok().and_then(|seed| seed.parse().ok());
     own.unwrap_or_else(|| {

@@ -1,6 +1,6 @@
-//! A process whose death does not end: it is traced (ptrace(2)), so that nobody but its tracer can reap it, and a
-//! PID namespace waits for each of its processes before its init is gone. So a test says how long a cell takes to
-//! die, and needs no work for the kernel that another machine does in another time.
+//! A process that dies slowly: it is traced (ptrace(2)), so that only its tracer can reap it, and a PID namespace
+//! waits for each of its processes before its init is gone. So a test decides how long a cell takes to die, the same
+//! on every machine.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

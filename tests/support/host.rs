@@ -1,4 +1,4 @@
-//! Remains of a server on the host, compared before and after: there are none.
+//! Remains of a server on the host: compares the host before and after, and expects no difference.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn listing(directory: &Path) -> Vec<PathBuf> {
 }
 
 impl Host {
-    /// As it is now, of what belongs to this caller or to cofferdam.
+    /// Records what belongs to this caller or to cofferdam now.
     pub fn now(caller: &Caller) -> Result<Self, Failed> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let home = caller.home.display().to_string();

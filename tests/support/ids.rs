@@ -1,11 +1,11 @@
-//! A caller whom subuid(5) gives ids: in a mount namespace of its own, so that the machine's files stay.
+//! A caller with ids from subuid(5), in a separate mount namespace, so that the machine's files stay unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Failed, USER};
 
-/// First id of the range that the ordinary user has there: nobody's on any machine.
+/// First id of the ordinary user's range there: unused on any machine.
 pub const FIRST: u32 = 1_900_000_000;
 pub const COUNT: u32 = 65_536;
 

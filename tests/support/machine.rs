@@ -12,7 +12,7 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// Mount point of control groups, version 2.
 pub const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Something a claim needs beside cofferdam.
+/// A requirement of a test other than cofferdam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Bc,
@@ -39,7 +39,7 @@ pub enum Need {
     /// Limits of a process that runs.
     Prlimit,
     Python,
-    /// A test that is run by root: what is not dumpable shows itself to nobody else.
+    /// A test run by root: only root can inspect a process that is not dumpable.
     RootLooks,
     Script,
     Setpriv,
@@ -47,7 +47,7 @@ pub enum Need {
     StressNg,
     /// A program that makes a system call of another process fail.
     Strace,
-    /// Clocks of their own: CONFIG_TIME_NS.
+    /// Time namespaces: CONFIG_TIME_NS.
     TimeNamespace,
     Unshare,
     /// A service manager of the ordinary user's own, with its private socket.
@@ -58,7 +58,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Its name for people.
+    /// Returns the name to print.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bc => "bc",
@@ -143,8 +143,7 @@ impl Need {
     }
 }
 
-/// By making a group and looking at what it has: a controller that another hierarchy took is listed by
-/// none of the files.
+/// Makes a group and reads its controllers: no file lists that another hierarchy took a controller.
 fn has_cgroup_v2() -> bool {
     let group = PathBuf::from(CGROUPS).join(format!("probe-{}", std::process::id()));
     if std::fs::create_dir(&group).is_err() {
@@ -162,7 +161,7 @@ fn is_first_ours() -> bool {
         .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"/first"))
 }
 
-/// As qemu names its own processor where the host's is not used; on aarch64 by no implementer at all.
+/// Detects the processor that qemu emulates without the host's: by its name, or on aarch64 by implementer 0.
 fn emulated() -> bool {
     let is_qemu = |line: &str| {
         line.contains("QEMU TCG") || (line.starts_with("CPU implementer") && line.ends_with("0x00"))

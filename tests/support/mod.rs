@@ -36,7 +36,7 @@ pub type Check = Result<(), Failed>;
 /// The ordinary user of these tests: an id that nothing else on the machine has.
 pub const USER: u32 = 64_321;
 
-/// User who starts cofferdam.
+/// User that starts cofferdam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     Root,
@@ -74,7 +74,7 @@ impl For {
 /// Part of the tests, which `COFFERDAM_TESTS` chooses: `usual`, the default, `thorough` or `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What every change must pass: `make test`.
+    /// Required for every change: `make test`.
     Usual,
     /// Storms, load and repetitions, which take minutes each: `make test-thorough`.
     Thorough,
@@ -135,7 +135,7 @@ impl Claim {
         Self { alone: true, ..self }
     }
 
-    /// As tests: one for each caller there is on this machine.
+    /// Makes one test for each available caller.
     fn trials(self, layer: &str, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
         callers()
             .into_iter()
@@ -178,7 +178,7 @@ impl Claim {
     }
 }
 
-/// Returns the users who can be a caller on this machine.
+/// Returns the users that can be a caller on this machine.
 fn callers() -> Vec<Who> {
     let is_root = nix::unistd::geteuid().is_root();
     [Who::Root, Who::User].into_iter().filter(|who| *who == Who::User || is_root).collect()
@@ -289,7 +289,7 @@ pub fn mode(path: &Path, mode: u32) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-/// Somebody who starts cofferdam, with a directory of their own.
+/// A user that starts cofferdam, and a fresh directory of theirs.
 #[derive(Debug)]
 pub struct Caller {
     pub who: Who,
@@ -309,7 +309,7 @@ impl Caller {
         Ok(caller)
     }
 
-    /// The same user with a directory of their own, as `change` says of the ids given to them.
+    /// Returns the same user with a fresh directory and the ids that `change` sets.
     pub fn given(
         &self,
         change: impl FnOnce(ids::Given) -> Result<ids::Given, Failed>,

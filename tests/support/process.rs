@@ -188,7 +188,7 @@ fn field(pid: u32, name: &str) -> Option<String> {
 pub struct Status(pub BTreeMap<String, String>);
 
 impl Status {
-    /// One field; empty where there is none.
+    /// Returns one field, or an empty string.
     pub fn get(&self, name: &str) -> &str {
         self.0.get(name).map(String::as_str).unwrap_or_default()
     }
