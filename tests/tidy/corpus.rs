@@ -13,7 +13,7 @@ use dice::Dice;
 
 /// Mutations of each target: few, as this runs in every build.
 const MUTATIONS: u32 = 400;
-/// Pieces of a mutation besides single bits: byte strings that the formats give a meaning to.
+/// Byte strings for mutations in addition to single bits: the formats give them a meaning.
 const WORDS: [&[u8]; 14] = [
     b"\0",
     b"\n",
@@ -75,7 +75,7 @@ fn mutated(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Runs a target on its corpus and on mutations; a failure tells seed and bytes.
+/// Runs a target on its corpus and on mutations; a failure prints seed and bytes.
 fn holds(name: &str) {
     let (_, target) = targets::TARGETS.iter().find(|(own, _)| *own == name).expect("a target");
     let corpus = corpus(name);

@@ -27,7 +27,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("selftest", &["helpers", "model", "profile", "sys"]),
     // Reads a folder of scripts, and runs nothing.
     ("project", &[]),
-    // Reads it again, in a process of its own.
+    // Reads a project again, in a separate process.
     ("watcher", &["cell", "model", "project", "sys"]),
     // An applet: nothing of the product is in it.
     ("jq", &[]),
@@ -45,7 +45,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("service", &["audit", "calc", "capture", "config", "link", "model", "policy", "profile"]),
 ];
 
-/// What the program is made with: each is a direct dependency of a crate that uses it.
+/// Crates that the mechanism is built on: each is a direct dependency of a crate that uses it.
 const MECHANISMS: &[&str] = &[
     "nix",
     "libc",
@@ -84,7 +84,7 @@ impl Source {
             && !stem.ends_with("_tests")
     }
 
-    /// Its lines with their numbers, without comments and without the tests at its end.
+    /// Returns its lines with their numbers, without comments and without the tests at its end.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let end = self.text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
         let product = self.text.get(..end).unwrap_or_default();
@@ -130,7 +130,7 @@ fn metadata(options: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("its JSON")
 }
 
-/// A list in JSON; an empty one where there is none.
+/// Returns a list in JSON, or an empty one.
 fn list<'a>(value: &'a serde_json::Value, key: &str) -> &'a [serde_json::Value] {
     value.get(key).and_then(serde_json::Value::as_array).map_or(&[], Vec::as_slice)
 }
@@ -311,7 +311,7 @@ fn public_type(line: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// The helpers are programs of their own, without the standard library and its `Result`.
+/// Helpers are separate programs, without the standard library and its `Result`.
 #[test]
 fn no_two_crates_share_the_name_of_a_public_type() {
     let (sources, mut owners) = (sources(), BTreeMap::<&str, BTreeSet<&str>>::new());
@@ -393,9 +393,9 @@ fn unsafe_stands_in_sys_alone() {
         let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
         words.any(|word| word == "unsafe")
     };
-    // `form.rs` has the word itself, and an attacker makes any system call there is. The helper of
-    // the self-test is a program of its own, without a library: its calls are in its own `sys`. The
-    // clerk is another, and has an allocator.
+    // `form.rs` contains the word itself, and an attacker makes any system call there is. The helper of
+    // the self-test is a separate program without a library: its calls are in its own `sys`. The
+    // clerk is another, with an allocator.
     let elsewhere = |source: &&Source| {
         !source.path.starts_with("src/sys")
             && !source.path.ends_with("tests/tidy/form.rs")

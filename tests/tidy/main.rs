@@ -1,5 +1,5 @@
-//! What is read rather than run: the form of the code, the documents, the reference of keys, and the readers of bytes from
-//! outside on the corpora of the fuzz targets.
+//! Checks that read rather than run: the form of the code, the documents, the reference of keys, and the parsers of
+//! outside bytes on the corpora of the fuzz targets.
 
 mod corpus;
 mod form;

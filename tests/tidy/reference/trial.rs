@@ -9,8 +9,8 @@ use toml::{Table as Toml, Value};
 use super::page::Kind;
 use super::source::{Form, Key, Table};
 
-/// Other keys that a file of its kind, or one with the key, needs in order to be taken, besides those that are
-/// required everywhere. A path that ends with a dot is of all keys below.
+/// Other keys that a file of its kind, or one with the key, needs in order to be accepted, in addition to those that
+/// are required everywhere. A path that ends with a dot applies to all keys below.
 const NEEDED: &[(&str, &str, &str)] = &[
     ("Profile", "", "exec = { program = \"any\", why = \"w\" }"),
     ("Profile", "ahead.", "extends = \"bc\"\nexec = { program = \"/usr/bin/bc\", why = \"w\" }"),
