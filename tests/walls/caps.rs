@@ -60,7 +60,7 @@ print(tried(lambda: os.mknod('/tmp/fifo', 0o10600)), tried(lambda: os.mknod('/tm
 print(call(161, b'/tmp'), call(169, 0, 0, 0, None), call(103, 2, None, 0))"
     );
     let told = caller.python(&script)?;
-    // os.nice tells EPERM of setpriority as it is; a mark needs CAP_NET_ADMIN.
+    // os.nice passes EPERM of setpriority through; a mark needs CAP_NET_ADMIN.
     let expected = "EPERM EPERM\nEPERM ok\nok EPERM\nEPERM EPERM EPERM";
     equal("each with its control beside it", told.said(), expected)
 }

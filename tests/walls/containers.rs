@@ -1,4 +1,4 @@
-//! Conditions of containers and distributions, made here: told apart by doctor, never a weaker run.
+//! Conditions of containers and distributions, simulated here: doctor names each, and no run is weaker for it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -107,7 +107,7 @@ fn healthy(caller: &Caller) -> Check {
     equal("doctor", report(command)?, (0, "can_run".to_owned(), Vec::new()))
 }
 
-/// The way out that the engine around the tests has, which is none most often.
+/// The remedy that the engine around the tests has, usually empty.
 fn container() -> &'static str {
     Platform::detect().remedy()
 }
@@ -156,7 +156,7 @@ fn none_runs(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// As in a rootless container: uid 0, one id in the map, and no more rights than its user.
+/// Simulates a rootless container: uid 0, one id in the map, and no more rights than its user.
 fn inner_root(caller: &Caller) -> Check {
     let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
     let mut command = caller.outside("unshare");
@@ -164,7 +164,7 @@ fn inner_root(caller: &Caller) -> Check {
     let told = Told::of(command, patience())?;
     match caller.who {
         Who::User => equal("a cell runs", (told.code, told.said()), (0, "0\n1000")),
-        // The host's root in disguise: a cell would have host uid 0, which none may have.
+        // The host's root under another id: a cell would have host uid 0, which is refused.
         Who::Root => {
             equal("refused", (told.code, told.said()), (125, "0"))?;
             let why = "the payload has host id 0";
@@ -194,8 +194,8 @@ os.write(go[1], b"x")
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
 
-/// A command as `id` of a container's user namespace: of root's with 65,536 ids, of an ordinary user's with one. Root's
-/// has a `/run` of its own.
+/// Builds a command as `id` of a container's user namespace: of root's with 65,536 ids, of an ordinary user's with one.
+/// Root's has a separate `/run`.
 fn contained(caller: &Caller, id: u32, words: &str) -> Result<Command, crate::support::Failed> {
     let mut command = caller.outside("unshare");
     match caller.who {
@@ -232,7 +232,7 @@ fn of_inner_root(caller: &Caller) -> Result<(PathBuf, u32), crate::support::Fail
     Ok((directory, owner))
 }
 
-/// As root of a rootless container: what it grants would have to be mounted with other ids, which is the host's to allow.
+/// Grants as root of a rootless container: the grant needs an id-mapped mount, which the host must allow.
 fn inner_grant(caller: &Caller) -> Check {
     use std::os::unix::fs::MetadataExt;
     let (directory, owner) = of_inner_root(caller)?;
@@ -265,7 +265,7 @@ fn inits_files(caller: &Caller) -> Check {
     holds("another's", &told, told.code != 0 && told.stderr.contains("Permission denied"))
 }
 
-/// As with `--cap-drop=ALL` and without `--user`.
+/// Simulates `--cap-drop=ALL` without `--user`.
 fn bare_root(caller: &Caller) -> Check {
     let binary = caller.binary();
     let bare = format!("setpriv --bounding-set=-all --inh-caps=-all {}", binary.display());
@@ -292,7 +292,7 @@ fn bare_root(caller: &Caller) -> Check {
     holds("and a run", &told, told.code == 125 && is_told)
 }
 
-/// As with `--read-only`. Only root has locks in `/run`.
+/// Simulates `--read-only`. Only root has locks in `/run`.
 fn fixed_run(caller: &Caller) -> Check {
     let line = format!("exec {} run -- echo ran", caller.binary().display());
     let told = Told::of(prepared(caller, "mount -t tmpfs -o ro none /run", &line), patience())?;
@@ -411,7 +411,7 @@ fn apparmor(caller: &Caller) -> Check {
     told_first(plainly(caller, &line), "mounts", container())
 }
 
-/// As the filters of container engines answer: clone3 does not exist, and unshare may make nothing.
+/// Simulates the filters of container engines: clone3 does not exist, and unshare may create no namespace.
 fn filtered(caller: &Caller) -> Check {
     const ANSWERS: &str = "[(435, None, -38), (272, None, -1)]";
     let line = answering(caller, ANSWERS)?;
@@ -460,8 +460,8 @@ fn second_listener(caller: &Caller) -> Check {
     told_first(plainly(caller, &line), "listener of filters", remedy)
 }
 
-/// As engines answer calls that their profile does not list: lsm_get_self_attr, lsm_list_modules, statmount, listmount, and reboot,
-/// of which a control is root's. They run programs without the right to gain any (F38).
+/// Simulates engines whose profile does not list these calls: lsm_get_self_attr, lsm_list_modules, statmount, listmount,
+/// and reboot, of which a control is root's. They run programs with no_new_privs (F38).
 fn selftest_under_a_filter(caller: &Caller) -> Check {
     let script = caller.file("filtered.py", &format!("{CALLS}{FILTERED}"))?;
     let (script, binary) = (script.display(), caller.binary());
@@ -497,7 +497,7 @@ assert libc.prctl(22, 2, struct.pack("HxxxxxxP", len(code), ctypes.addressof(hel
 os.execv(argv[0], argv)
 "#;
 
-/// Whatever cofferdam calls beside its cells: the gateway of egress, and the listener of `serve --http`.
+/// Runs everything cofferdam calls outside of cells: the gateway of egress, and the listener of `serve --http`.
 fn our_profile(caller: &Caller) -> Check {
     let printed = Told::of(caller.cofferdam(&["doctor", "--seccomp"]), patience())?;
     let profile: Value =
@@ -522,7 +522,7 @@ fn our_profile(caller: &Caller) -> Check {
     let ours = under("");
     let (code, verdict, missing) = report(plainly(caller, &format!("{ours} doctor --json")))?;
     equal("doctor", (code, verdict.as_str(), missing), (0, "can_run", Vec::new()))?;
-    // A destination that no rule names: the worker of the gateway answers as a router does, and without one nobody would.
+    // A destination that no rule names: the gateway's worker answers like a router. Without it there is no answer.
     let run =
         format!("{ours} run --egress 192.0.2.7:443 -- bash -c 'exec 3<>/dev/tcp/192.0.2.8/80'");
     let told = Told::of(plainly(caller, &run), patience())?;
@@ -530,7 +530,7 @@ fn our_profile(caller: &Caller) -> Check {
     listens(plainly(caller, &format!("{ours} serve --http 127.0.0.1:0")))
 }
 
-/// Asks a server for its health, once it has told its address.
+/// Queries a server's health, once it has printed its address.
 fn listens(mut command: Command) -> Check {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::Stdio;
@@ -558,7 +558,7 @@ fn listens(mut command: Command) -> Check {
     )
 }
 
-/// As `docker run --tmpfs /tmp` mounts it.
+/// Mounts /tmp as `docker run --tmpfs /tmp` does.
 fn selftest_without_exec(caller: &Caller) -> Check {
     let binary = caller.binary();
     let (uid, gid) = (caller.uid(), caller.gid());
@@ -567,7 +567,7 @@ fn selftest_without_exec(caller: &Caller) -> Check {
          --clear-groups {} selftest K35",
         binary.display()
     );
-    // Root hides the place, whoever runs the attack.
+    // Root hides the directory, for each caller of the attack.
     let mut command = Command::new("unshare");
     command.args(["--mount", "bash", "-c", &line]).env_clear();
     command.env("PATH", crate::support::PATH).env("HOME", &caller.home);

@@ -1,5 +1,5 @@
-//! What the host does for a crash in a cell, with handlers that a machine has. The handler is the machine's, so these run
-//! only in a virtual machine of tests/kernels.
+//! Crashes in a cell on hosts with a core dump handler. The handler is set for the whole machine, so these run only in
+//! a virtual machine of tests/kernels.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,7 @@ impl Machine {
         self.directory.path().join("log")
     }
 
-    /// What the handler has written; each process that crashed is reaped after its handler has ended.
+    /// Returns what the handler has written; a crashed process is reaped only after its handler has ended.
     fn handled(&self) -> Result<String, Failed> {
         match std::fs::read_to_string(self.log()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),

@@ -81,7 +81,7 @@ fn is_held(caller: &Caller, id: &str) -> Check {
     let found = verdicts(caller).as_ref().map_err(Failed::from)?;
     let found = found.get(id).ok_or("no verdict")?;
     let text = |field| found.get(field).and_then(Value::as_str).unwrap_or_default();
-    // Known ones are those that SECURITY.md tells of.
+    // Known ones are those listed in SECURITY.md.
     let is_held = match text("verdict") {
         "held" | "known" => true,
         "not_applicable" => {
@@ -95,7 +95,7 @@ fn is_held(caller: &Caller, id: &str) -> Check {
     holds("held", found, is_held)
 }
 
-/// Why an attack is none of this caller. Any other reason is something that the machine lacks.
+/// Reasons why an attack does not apply to this caller. Any other reason is something that the machine lacks.
 const OF_THE_OTHER: [&str; 2] = ["for root only", "for ordinary users only"];
 
 /// Beginning of the reason for an attack whose call another architecture has.
@@ -127,7 +127,7 @@ const LEFT: &str = r#"
     for at in /proc/[0-9]*; do [ $at = /proc/$$ ] || ! tr '\0' ' ' 2>/dev/null <$at/cmdline; done
 "#;
 
-/// Bash on a host that may be harmed: mounts, objects and processes of its own, which go with it.
+/// Bash on a host that may be harmed: with separate mounts, objects and processes that end with it.
 /// There, `selftest` is the command as an ordinary user, and `left` prints what is left.
 fn on_a_host(caller: &Caller, done: &str) -> Result<Told, Failed> {
     let script = format!(

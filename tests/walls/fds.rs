@@ -19,7 +19,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
 ];
 
-/// Lists descriptors without opening one: the kernel tells by fcntl.
+/// Lists descriptors without opening one, by fcntl.
 const LIST: &str = "import fcntl, os
 def there(fd):
     try: fcntl.fcntl(fd, fcntl.F_GETFD); return True
@@ -33,7 +33,7 @@ fn three(caller: &Caller) -> Check {
     let mut numbers: Vec<String> =
         list.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     numbers.sort_unstable();
-    // 255 is bash's own, of a script on its command line it has none.
+    // 255 is bash's own for a script file; with -c there is no 255.
     equal("bash", numbers, ["0", "1", "2"])?;
     if Need::Python.is_met() {
         equal("python", caller.python(LIST)?.said(), "[0, 1, 2]")?;

@@ -1,4 +1,4 @@
-//! Ids: who a program is inside its cell, and who it is on the host.
+//! User and group ids of a program, inside its cell and on the host.
 
 use crate::support::{Caller, Check, Claim, For, Need, Told, Who, claim, equal, holds, status};
 
@@ -115,7 +115,7 @@ fn groups_told(caller: &Caller) -> Check {
     let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
     let groups = told.pointer("/receipt/measured/supplementary_groups");
     equal("the receipt", groups, Some(&serde_json::json!([4, 64322])))?;
-    // Why it is told: the kernel keeps them, and what is granted is open to them.
+    // The reason for the report: the kernel keeps these groups, and their files are open to them.
     equal("what the group opens", told.get("stdout"), Some(&"of the group\n".into()))
 }
 

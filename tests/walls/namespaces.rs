@@ -37,7 +37,7 @@ fn all_differ(caller: &Caller) -> Check {
             let cell = std::fs::read_link(format!("/proc/{payload}/ns/time"))?;
             holds("a time namespace that is not the operator's", &cell, cell != mine)
         }
-        // This kernel has none.
+        // This kernel has no such namespace.
         Err(_) => Ok(()),
     }
 }
@@ -50,7 +50,7 @@ fn own_processes(caller: &Caller) -> Check {
     let outside = caller.bash_outside(list)?;
     let mine = format!("/proc/{}", std::process::id());
     holds("outside the test is seen", &mine, outside.said().split(' ').any(|word| word == mine))?;
-    // The test's own id means nobody, or somebody else, in the cell.
+    // The test's own pid names no process, or another one, in the cell.
     let kill = format!("kill -0 {}", std::process::id());
     let told = caller.bash(&kill)?;
     holds("no such process", &told, told.code == 1 && told.stderr.contains("No such process"))
@@ -167,7 +167,7 @@ fn host_loopback(caller: &Caller) -> Check {
     equal("in a cell", caller.python(&script)?.said(), "ECONNREFUSED")?;
     let bash = caller.bash(&format!("echo > /dev/tcp/127.0.0.1/{port}"))?;
     holds("bash in a cell", &bash, bash.code == 1 && bash.stderr.contains("Connection refused"))?;
-    // The verdict of the listener itself: nobody came.
+    // The listener itself must have seen no connection.
     listener.set_nonblocking(true)?;
     let came = listener.accept().map(|_| ()).map_err(|error| error.kind());
     equal("who came", came, Err(std::io::ErrorKind::WouldBlock))

@@ -48,8 +48,8 @@ fn front_end(caller: &Caller) -> Check {
     let mut threads = 0;
     for task in tasks.flatten() {
         let found = walls(&task.path().join("status").display().to_string())?;
-        // Only who has CAP_SETPCAP can empty the bounding set; without privileges to gain
-        // (NoNewPrivs) it bounds nothing.
+        // Only CAP_SETPCAP can empty the bounding set; with no_new_privs set the bounding set
+        // limits nothing.
         let bounding = match (caller.who, found.get(3)) {
             (Who::User, Some(bounding)) => bounding.clone(),
             (Who::User | Who::Root, _) => NONE.to_owned(),
@@ -74,7 +74,7 @@ fn supervisor(caller: &Caller) -> Check {
     let told = status(pid)?;
     holds("never the host's uid 0", told.ids("Uid"), !told.ids("Uid").contains(&0))?;
     equal("one thread", told.get("Threads"), "1")?;
-    // Not of cgroups: it places cells beside its own group.
+    // Not of cgroups: it places cells next to its own group.
     for kind in ["user", "mnt", "pid", "net", "ipc", "uts"] {
         let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}"));
         holds(&format!("its own namespace: {kind}"), pid, of(&pid.to_string())? != of("self")?)?;
@@ -140,7 +140,7 @@ fn core_limits_of_a_server(caller: &Caller) -> Check {
         parents.iter().find_map(|shell| {
             let children = proc_file(*shell, &format!("task/{shell}/children")).ok()?;
             let child = String::from_utf8_lossy(&children).trim().parse().ok()?;
-            // Read before its name: after that it is the same process, or none.
+            // Read before its name: if the name matches afterwards, it was the same process.
             core_limit(child).filter(|_| named(child) == "/.cofferdam/clerk")
         })
     };
@@ -228,7 +228,7 @@ fn unreadable(caller: &Caller) -> Check {
     let told = read(init, "mem")?;
     let nothing = told.stdout.is_empty() && told.code == 1;
     holds("init", &told, nothing)?;
-    // The control: a process of the user's own that nobody closed.
+    // The control: an ordinary process of the user.
     let told = caller.bash_outside("head -c1 /proc/self/environ | wc -c")?;
     equal("their own", told.said(), "1")
 }
@@ -288,8 +288,8 @@ fn held(pid: u32) -> Result<Vec<String>, crate::support::Failed> {
     Ok(targets.map(|path| path.display().to_string()).collect())
 }
 
-/// A unix socket tells of the network it was made in, wherever it is used: ioctl(2) on it names the
-/// interfaces there (netdevice(7)).
+/// Checks unix sockets, which reveal the network they were made in wherever they are used: ioctl(2) on one names
+/// the interfaces there (netdevice(7)).
 fn sockets(caller: &Caller) -> Check {
     let live = cell(caller)?;
     let of_the_host = std::fs::read_to_string("/proc/net/unix")?;

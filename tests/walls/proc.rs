@@ -1,4 +1,4 @@
-//! `/proc` of a cell: its own processes, its own size, and nothing that tells of the host.
+//! `/proc` of a cell: its own processes, its own size, and no information about the host.
 
 use crate::support::{CALLS, Caller, Check, Claim, Failed, Need, claim, equal, holds, processors};
 
@@ -29,7 +29,7 @@ fn facts(caller: &Caller) -> Check {
         caller.bash("grep -c ^processor /proc/cpuinfo; grep vendor /proc/cpuinfo | sort -u")?;
     let expected = format!("{}\nvendor_id\t: cofferdam", processors());
     equal("cpuinfo", told.said(), expected.as_str())?;
-    // By these a program is chosen, or refuses to start; a processor tells them to all.
+    // Programs choose code by these, or refuse to start; the processor reveals them anyway.
     let features = "grep -m1 -E '^(flags|Features)' /proc/cpuinfo";
     let (inside, outside) = (caller.bash(features)?, caller.bash_outside(features)?);
     equal("features", inside.said(), outside.said())
@@ -51,7 +51,7 @@ fn programs(caller: &Caller) -> Check {
     holds("python", &told, told.said().starts_with(&format!("{} ", processors())))
 }
 
-/// The file is made with the profile's limit and written anew for a job that lowers it.
+/// Checks that the file has the profile's limit and is rewritten for a job that lowers it.
 fn jobs_memory(caller: &Caller) -> Check {
     let told = caller.json(
         &["--memory", "200M", "--processes", "20"],
@@ -101,8 +101,8 @@ print(os.read(r, 9).decode())"
     holds("outside it is the host's", &control, control.said() != memory.to_string())
 }
 
-/// Prints what each clock tells of the machine's age, in seconds: the kernel's three, the start of this
-/// process, `/proc/uptime` and sysinfo(2).
+/// Prints the machine's age in seconds by each clock: the kernel's three, the start of this process, `/proc/uptime`
+/// and sysinfo(2).
 const AGES: &str = "
 import ctypes, struct, time
 clocks = [time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC, time.CLOCK_MONOTONIC_RAW]
@@ -181,7 +181,7 @@ fn hidden(caller: &Caller) -> Check {
     equal("listed", told.stdout.lines().collect::<Vec<_>>(), expected)
 }
 
-/// The two links are found for as long as their cell lives, though no lookup would find them anew.
+/// Checks that the two links work for as long as their cell lives, though a new lookup would not find them.
 fn links(caller: &Caller) -> Check {
     let script = "for i in 1 2 3; do for d in /proc/[0-9]*; do ls -R $d/fd $d/ns $d/task; done
 find / -xdev; sleep 0.1; done >/dev/null 2>&1
@@ -207,7 +207,7 @@ print('calls', call(101, 16, 1, 0, 0), call(310, 1, 0, 0, 0, 0, 0), call(311, 1,
     let told = caller.python(&script)?;
     let denied = told.stdout.lines().filter(|line| line.ends_with(" EACCES")).count();
     let permitted: Vec<&str> = told.stdout.lines().filter(|line| line.contains(" ok")).collect();
-    // fdinfo has no names in it that its reader may see; the kernel tells EACCES as well.
+    // fdinfo has no names in it that its reader may see; the kernel also returns EACCES.
     equal("nothing can be read", permitted, Vec::<&str>::new())?;
     holds("by permission", &told.stdout, denied >= 15)?;
     let last = told.stdout.lines().last();

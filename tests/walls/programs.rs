@@ -1,4 +1,4 @@
-//! Programs at work in a cell: what development needs runs, and nothing of it is told as denied.
+//! Development programs in a cell: they run, and no call of theirs is reported as denied.
 
 use crate::support::{Caller, Check, Claim, Need, claim, denials, equal, holds, processors, text};
 

@@ -1,4 +1,4 @@
-//! Directories of the host that a profile shows: their files can be used, and nobody is met through them.
+//! Host directories that a profile shows: their files can be used, and no process can be reached through them.
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -104,7 +104,7 @@ impl Host {
     }
 }
 
-/// Tries each way to whoever listens below `base`.
+/// Tries each way to connect to a listener below `base`.
 fn ways(base: &str) -> String {
     format!(
         "{CALLS}
@@ -142,7 +142,7 @@ fn nobody(caller: &Caller) -> Check {
     equal("met", host.met(), [0; 3])
 }
 
-/// A directory of `/usr/local` that goes with the test.
+/// A directory in `/usr/local`, removed on drop.
 fn local(caller: &Caller) -> Check {
     let held = tempfile::Builder::new().prefix("cofferdam-test-").tempdir_in("/usr/local")?;
     mode(held.path(), 0o755)?;

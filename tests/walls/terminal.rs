@@ -40,8 +40,8 @@ if pid == 0:
     os.execv(argv[0], argv)
 "#;
 
-/// Goes on from [`START`]: answers queries as xterm does, and types lines, each when the one before was answered by a word. Prints as JSON what came out, how it ended, whether the attributes are the
-/// same, and what input was left.
+/// Continues [`START`]: answers queries as xterm does, and types lines, each when the line before was answered.
+/// Prints as JSON the output, the exit code, whether the attributes are unchanged, and the unread input.
 const OPERATOR: &str = r#"
 lines, limit = json.loads(sys.argv[2]), float(sys.argv[3])
 out, status, seen, end, late = b'', None, 0, time.time() + limit, []
@@ -200,12 +200,12 @@ sys.stdout.flush()
     given_back(&told)
 }
 
-/// Goes on from [`START`] as a raw terminal of one of three kinds, and signals the program after a time if asked to.
-/// Prints as JSON how it ended and after what time, what was left to be typed at the operator's shell, how many
-/// questions came, and whether a reset did.
+/// Continues [`START`] as a raw terminal of one of three kinds, and signals the program after a time if asked to.
+/// Prints as JSON its exit code and duration, the bytes typed at the operator's shell afterwards, the number of
+/// queries, and whether a reset was sent.
 ///
-/// `writes`: it writes its answers before it reads on, and waits where nobody reads them. `slow`: a line that carries
-/// 200 kB a second, behind a large buffer. `stuck`: it reads nothing.
+/// `writes`: writes its answers before it reads on, and blocks while they are not read. `slow`: a line with 200 kB
+/// a second behind a large buffer. `stuck`: reads nothing.
 const LINE: &str = r#"
 import re, signal, tty
 kind, after = sys.argv[2], float(sys.argv[3])
@@ -349,7 +349,7 @@ fn without(caller: &Caller) -> Check {
     holds("why", &told.stderr, told.stderr.contains("are not a terminal"))
 }
 
-/// What asks for text, is kept, or acts outside of the window, with a colour behind it.
+/// Sequences that query, are stored, or act outside of the window, with a background colour.
 const HOSTILE: &str = r"printf '<\033[21t\033]52;c;eA==\007\033P$qm\033\\\033[6n\033%%@\033[1m>'";
 
 fn partly(caller: &Caller) -> Check {

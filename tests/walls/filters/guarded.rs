@@ -35,7 +35,7 @@ enum Grant {
     Blind,
 }
 
-/// Returns the answer that the filter must give beside a grant.
+/// Returns the answer that the filter must give with a grant.
 fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answer {
     let word = |place| low(arguments, place);
     let asked = match plain.answer(name, arguments) {

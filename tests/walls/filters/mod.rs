@@ -86,7 +86,7 @@ fn name_of(number: u32) -> &'static str {
     }
 }
 
-/// Returns the number of a call; none where this architecture has no such call.
+/// Returns the number of a call, or `None` if this architecture lacks it.
 fn number_of(name: &str) -> Option<u32> {
     (0..NUMBERS).find(|number| name_of(*number) == name)
 }
@@ -234,7 +234,7 @@ fn every_number_of_every_table_is_answered_as_the_profile_reads() {
 }
 
 fn the_corners_of_every_argument_are_answered_as_the_profile_reads() {
-    // Families change two calls, which have a test of their own: all of them or none will do.
+    // Families change two calls, which are tested separately: all of them or an empty list suffices here.
     let whole = |case: &Case| [0, 3].contains(&case.plain.families.len());
     for case in cases().into_iter().filter(whole) {
         let corners = corners(&case.program);
@@ -350,7 +350,7 @@ fn a_recorded_call_asks_the_listener_where_it_would_be_allowed_and_nowhere_else(
             let name = name_of(number);
             let wanted = match (plain.answer(name, &arguments), [openat, stat].contains(&number)) {
                 (Answer::Allow, true) => Answer::Listener,
-                // The listener lets go on whatever it is asked of such a number.
+                // The listener continues every call of such a number.
                 (Answer::Listener, true) => Answer::Errno(libc::EPERM),
                 (answer, _) => answer,
             };

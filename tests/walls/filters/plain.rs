@@ -107,7 +107,7 @@ impl Plain {
             if name == "fallocate" && !matches!(low(arguments, 1), 0 | 3 | 8 | 0x10) {
                 return Answer::Errno(libc::EOPNOTSUPP);
             }
-            // The cell's init answers it: the host's memory is nobody's business.
+            // The cell's init answers it, without information about the host's memory.
             return match self.excused(name, arguments) {
                 _ if name == "sysinfo" => Answer::Listener,
                 Some(errno) => Answer::Errno(errno),
@@ -151,7 +151,7 @@ impl Plain {
         makes && !self.memory_is_held
     }
 
-    /// Listed, and answered as by a kernel that does not have what is asked for, told to nobody.
+    /// Returns the errno of a call that is answered as by a kernel without the feature, and not reported.
     fn excused(&self, name: &str, arguments: &[u64; 6]) -> Option<i32> {
         let word = |index| low(arguments, index);
         let operation = word(1) & !(128 | 256);
@@ -164,7 +164,7 @@ impl Plain {
             "sendfile" | "splice" if !self.memory_is_held && !self.families.is_empty() => {
                 Some(libc::EINVAL)
             }
-            // The limit of core files stays 1, and who sets it goes on.
+            // The limit of core files stays 1, and setting it succeeds.
             "setrlimit" => (word(0) == 4).then_some(0),
             "prlimit64" => {
                 let sets = arguments[2] != 0 && arguments[3] == 0;
@@ -190,7 +190,7 @@ impl Plain {
     }
 
     fn socket(&self, arguments: &[u64; 6]) -> Answer {
-        // ICMP of the family: what ping(8) sends goes to the gateway, where there is one.
+        // ICMP of the family: what ping(8) sends reaches the gateway, if there is one.
         let inet = |family: Family, number: u32, echo: u32| {
             let (kind, protocol) = (kind(arguments), low(arguments, 2));
             self.families.contains(&family)

@@ -39,7 +39,7 @@ fn front(name: &str, arguments: &[u64; 6], duties: Duties) -> Answer {
         "prlimit64" => word(0) == 0 && arguments[2] == 0,
         // Streams of the family unix, however they are opened.
         "socketpair" => word(0) == 1 && word(1) & !0o2_004_000 == 1,
-        // To nobody but whom it is connected to.
+        // Only to the connected peer.
         "sendto" => arguments[4] == 0,
         // A TCP socket that is connected no more would connect to an address (MSG_FASTOPEN).
         "sendmsg" => word(2) & 0x2000_0000 == 0,
@@ -142,7 +142,7 @@ pub fn a_watcher_of_a_project_is_answered_as_its_list_reads() {
         let looked_at = if name == "fcntl" { corners.as_slice() } else { &[] };
         for arguments in tried(looked_at) {
             let holds = match name {
-                // Flags are read and a descriptor is copied; none is changed.
+                // Flags are read and a descriptor is copied, never changed.
                 "fcntl" => matches!(low(&arguments, 1), 1 | 3 | 1030),
                 _ => WATCHER.split_whitespace().any(|allowed| allowed == name),
             };
@@ -199,7 +199,7 @@ pub fn a_supervisor_is_answered_as_its_list_and_its_profiles_read() {
             }
         }
     }
-    // A supervisor allows none of these, for any profiles.
+    // A supervisor never allows these, for any profiles.
     for never in
         ["ptrace", "bpf", "init_module", "kexec_load", "perf_event_open", "open_by_handle_at"]
     {

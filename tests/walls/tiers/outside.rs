@@ -75,7 +75,7 @@ pub fn files(caller: &Caller) -> Check {
     };
     equal("the file", facts(&after), facts(&before))?;
     equal("the directory", std::fs::read_dir(&caller.home)?.count(), 1)?;
-    // The control: all of it works outside (but attributes, where the filesystem has none).
+    // The control: all of it works outside (except attributes on filesystems that lack them).
     let told = caller.python_outside(&script)?;
     let worked = told.said().replace("EOPNOTSUPP", "ok").replace("ENOTSUP", "ok");
     let all = "read ok\nwrite ok\ntruncate ok\nchmod ok\nutime ok\nown ok\nattribute ok\n\
