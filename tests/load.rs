@@ -125,7 +125,7 @@ struct Held {
 /// Counts that must be the same after any number of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Counted {
-    /// Of front end and supervisor, where this user may look.
+    /// Open descriptors of front end and supervisor, if this user may count them.
     descriptors: [Option<usize>; 2],
     /// Mounts that the supervisor sees.
     mounts: usize,
@@ -169,7 +169,7 @@ fn resident(pid: u32) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Control groups beside that of a cell.
+/// Counts the control groups next to that of a cell.
 fn groups(cell: u32) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{cell}/cgroup")).unwrap_or_default();
     let path = text.lines().find_map(|line| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
