@@ -97,9 +97,9 @@ fn packs_relocations(archive: &Path) -> Result<bool, Box<dyn Error>> {
 /// Returns the paths of these files as the linker finds them, or `None` if one is missing.
 fn found<const N: usize>(linker: &OsStr, names: [&str; N]) -> Option<[PathBuf; N]> {
     let place = |name: &str| {
-        let said = Command::new(linker).arg(format!("-print-file-name={name}")).output().ok()?;
+        let output = Command::new(linker).arg(format!("-print-file-name={name}")).output().ok()?;
         // The linker prints only the name of a file that it does not find.
-        let path = PathBuf::from(String::from_utf8(said.stdout).ok()?.trim());
+        let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
         path.is_absolute().then_some(path).filter(|path| path.is_file())
     };
     let places: Vec<PathBuf> = names.into_iter().filter_map(place).collect();
