@@ -37,7 +37,8 @@ pub fn run_bodies(bytes: &[u8]) {
     blocking(async {
         match http::run::checked(&headers, body).await {
             Ok(run) => {
-                let (mut given, mut named) = (0, 0);
+                let mut given = 0;
+                let mut named = 0;
                 for path in run.given() {
                     given += 1;
                     assert!(stays(path), "{path:?}");
@@ -187,19 +188,20 @@ pub fn heads(bytes: &[u8]) {
     // A connection that ends early takes no more.
     drop(stream.write_all(&bytes));
     drop(stream.shutdown(std::net::Shutdown::Write));
-    let mut told = Vec::new();
-    drop(stream.read_to_end(&mut told));
+    let mut output = Vec::new();
+    drop(stream.read_to_end(&mut output));
     let wrong = WRONG.lock().unwrap_or_else(PoisonError::into_inner).take();
     assert_eq!(wrong, None);
     // Each answer begins behind the body of the one before; a body of ours holds no such line.
-    for (at, _) in told.windows(9).enumerate().filter(|(_, it)| *it == b"HTTP/1.1 ") {
-        let status = told.get(at + 9..at + 12).unwrap_or_default();
-        assert_ne!(status, b"500", "{}", told.escape_ascii());
+    for (at, _) in output.windows(9).enumerate().filter(|(_, it)| *it == b"HTTP/1.1 ") {
+        let status = output.get(at + 9..at + 12).unwrap_or_default();
+        assert_ne!(status, b"500", "{}", output.escape_ascii());
     }
 }
 
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
-    let (mut made, mut rest) = (Vec::new(), bytes);
+    let mut made = Vec::new();
+    let mut rest = bytes;
     while let Some((first, after)) = rest.split_first() {
         match rest.strip_prefix(from) {
             Some(behind) => {
@@ -222,7 +224,8 @@ pub fn tcp_lines(bytes: &[u8]) {
         return;
     }
     let most = bytes.split(|byte| *byte == b'\n').count();
-    let (size, input) = (1 + bytes.len() % 7, bytes.to_vec());
+    let size = 1 + bytes.len() % 7;
+    let input = bytes.to_vec();
     blocking(async move {
         let room = SharedBounds::room(1 << 16);
         let own = Principal::named("tcp-1");

@@ -243,12 +243,12 @@ struct Puppet<'text> {
 }
 
 /// More evaluations than any calculation is worth.
-const MOST_RUNS: u32 = 64;
+const MAX_RUNS: u32 = 64;
 
 impl Evaluate for Puppet<'_> {
     async fn bc(&self, _: &'static str, program: String, _: Duration) -> Result<BcRun, CalcError> {
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
-        assert!(runs < MOST_RUNS, "it does not end");
+        assert!(runs < MAX_RUNS, "it does not end");
         // `read()` would take the rest of the program for a number, `system` is no word of bc's.
         assert!(!program.contains('\0') && program.len() < 1 << 20);
         let took = Duration::from_millis(1);
@@ -405,13 +405,13 @@ fn blocking(future: impl Future<Output = ()>) {
 /// Text of a git configuration: read as the installed git reads it, setting by setting.
 pub fn gitconfig(bytes: &[u8]) {
     // More than names are kept of; and a NUL, which ends a text in C, git's listing does not show.
-    const MOST: usize = 4000;
+    const MAX_BYTES: usize = 4000;
     let mut own = Vec::new();
     let whole = grammar::settings(bytes, |setting| {
         let name = [setting.stem, setting.key].concat();
         own.push((name, setting.value.map(spaced)));
     });
-    if bytes.len() > MOST || bytes.contains(&0) {
+    if bytes.len() > MAX_BYTES || bytes.contains(&0) {
         return;
     }
     let Some(listed) = listed_by_git(bytes) else { return };

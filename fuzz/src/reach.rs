@@ -167,8 +167,8 @@ fn recorded<'w>(
 }
 
 /// Returns true if a place is what a call is held to, whole.
-fn is_within(only: &Only, place: &str) -> bool {
-    let (host, prefix) = host_of(place);
+fn is_within(only: &Only, path: &str) -> bool {
+    let (host, prefix) = host_of(path);
     match host.parse::<IpAddr>() {
         Ok(address) => only.nets.iter().any(|net| net.covers(&Net::new(address, prefix))),
         Err(_) => only.hosts.iter().any(|name| name.matches(&host.to_ascii_lowercase())),
@@ -176,11 +176,11 @@ fn is_within(only: &Only, place: &str) -> bool {
 }
 
 /// Returns the host of a URL, a network or a host, and the length of its prefix.
-fn host_of(place: &str) -> (&str, u8) {
-    let Some((_, rest)) = place.split_once("://") else {
-        return match place.split_once('/') {
+fn host_of(path: &str) -> (&str, u8) {
+    let Some((_, rest)) = path.split_once("://") else {
+        return match path.split_once('/') {
             Some((host, prefix)) => (host, prefix.parse().unwrap_or(u8::MAX)),
-            None => (place, u8::MAX),
+            None => (path, u8::MAX),
         };
     };
     let (host, _) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -191,18 +191,18 @@ fn host_of(place: &str) -> (&str, u8) {
 }
 
 /// Returns true if the caller gave this place as the value of a flag.
-fn is_value(command: &DeclaredCommand, words: &[String], place: &str) -> bool {
+fn is_value(command: &DeclaredCommand, words: &[String], path: &str) -> bool {
     let is = |word: &String| {
-        word == place || word.split_once('=').is_some_and(|(_, value)| value == place)
+        word == path || word.split_once('=').is_some_and(|(_, value)| value == path)
     };
     command.flags.iter().any(|flag| !matches!(flag.takes, Takes::Nothing)) && words.iter().any(is)
 }
 
 /// Decides without the code under test whether a place is private: an address, a network that is not large, a name
 /// of the laboratory, or a URL of one of these.
-fn is_private(place: &str) -> bool {
-    let place = match place.split_once("://") {
-        None => place,
+fn is_private(path: &str) -> bool {
+    let path = match path.split_once("://") {
+        None => path,
         Some(("http" | "https", rest)) => {
             let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
             let (host, _) = rest.split_at(end);
@@ -216,9 +216,9 @@ fn is_private(place: &str) -> bool {
         }
         Some(_) => return false,
     };
-    let (host, prefix) = match place.split_once('/') {
+    let (host, prefix) = match path.split_once('/') {
         Some((host, prefix)) => (host, prefix.parse::<u32>().ok()),
-        None => (place, Some(u32::MAX)),
+        None => (path, Some(u32::MAX)),
     };
     let Some(prefix) = prefix else { return false };
     match host.parse::<IpAddr>() {

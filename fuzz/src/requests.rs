@@ -25,7 +25,8 @@ pub fn paths(bytes: &[u8]) {
 
 /// Resolves a path as a lenient server would.
 fn resolved(path: &str) -> Vec<String> {
-    let (mut decoded, mut rest) = (Vec::new(), path.as_bytes());
+    let mut decoded = Vec::new();
+    let mut rest = path.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         let digits = after.get(..2).filter(|_| *first == b'%');
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
