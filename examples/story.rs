@@ -136,7 +136,7 @@ impl Session<'_> {
         let end = Instant::now() + Duration::from_secs(120);
         while Instant::now() < end {
             let ask = json!({ "job": job, "grep": "^# large$", "wait": 1 });
-            let reply = self.asked("bash_output", ask).await?;
+            let reply = self.call_quietly("bash_output", ask).await?;
             if part(&reply, "stdout")? == json!("# large\n") {
                 return Ok(());
             }
@@ -168,9 +168,9 @@ impl Session<'_> {
     /// Calls a tool, and writes what was sent and the text that came back.
     async fn call(&mut self, tool: &'static str, arguments: Value) -> Outcome<CallToolResult> {
         writeln!(self.out, "\n> {tool} {}", shown(&arguments))?;
-        let result = self.asked(tool, arguments).await?;
-        let told = serde_json::to_value(&result.content)?;
-        for part in told.as_array().into_iter().flatten() {
+        let result = self.call_quietly(tool, arguments).await?;
+        let output = serde_json::to_value(&result.content)?;
+        for part in output.as_array().into_iter().flatten() {
             let text = part.get("text").and_then(Value::as_str).unwrap_or_default();
             for line in text.lines() {
                 writeln!(self.out, "  {line}")?;
@@ -179,7 +179,11 @@ impl Session<'_> {
         Ok(result)
     }
 
-    async fn asked(&mut self, tool: &'static str, arguments: Value) -> Outcome<CallToolResult> {
+    async fn call_quietly(
+        &mut self,
+        tool: &'static str,
+        arguments: Value,
+    ) -> Outcome<CallToolResult> {
         let given = arguments.as_object().cloned().unwrap_or_default();
         let request = CallToolRequestParams::new(tool).with_arguments(given);
         Ok(self.client.call_tool(request).await?)

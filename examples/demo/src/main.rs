@@ -108,9 +108,9 @@ fn main() -> Result<()> {
     println!("\n3. It calculates exactly, by the tool `calculate`.");
     for (expression, precision) in [("2^300", 0), ("sqrt(2)", 50)] {
         let arguments = json!({ "expression": expression, "precision": precision });
-        let told: Value = serde_json::from_str(&session.call("calculate", &arguments)?)?;
-        let result = told.get("result").and_then(Value::as_str);
-        println!("   {expression} = {}", result.ok_or_else(|| format!("{expression}: {told}"))?);
+        let report: Value = serde_json::from_str(&session.call("calculate", &arguments)?)?;
+        let result = report.get("result").and_then(Value::as_str);
+        println!("   {expression} = {}", result.ok_or_else(|| format!("{expression}: {report}"))?);
     }
     session.end()?;
     println!(

@@ -9,10 +9,10 @@ fn each_attempt_is_refused_as_the_demo_says() -> std::io::Result<()> {
     // Built in the same directory by the tests of the whole workspace.
     let cofferdam = demo.with_file_name("cofferdam");
     let output = Command::new(demo).arg(cofferdam).output()?;
-    let (told, errors) =
+    let (printed, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}\n{errors}");
-    assert_eq!(told.matches("refused by").count(), 8, "{told}");
-    assert!(told.lines().count() < 60, "{told}");
+    assert!(output.status.success(), "{printed}\n{errors}");
+    assert_eq!(printed.matches("refused by").count(), 8, "{printed}");
+    assert!(printed.lines().count() < 60, "{printed}");
     Ok(())
 }
