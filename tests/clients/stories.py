@@ -119,7 +119,7 @@ STORIES = [
         "before": "python3 -c 'print(\"int a[]={\" + \",\".join(map(str, range(3000000))) + \"};\")' > large.c && "
         "echo 'int main(void) { return 0; }' > small.c",
         "steps": [
-            # Beside a small one, which is not kept from ending well by the large one.
+            # With a small one at the same time, which still succeeds.
             step("make -k -j2 large.o small.o", "emory", timeout=90),
             step("make small && ./small && echo built", "built"),
         ],
@@ -148,7 +148,7 @@ STORIES = [
         "serve": ["--egress", "python"],
         "before": "/usr/bin/python3 -m venv .tools && .tools/bin/pip install -q uv==0.9.2",
         "steps": [
-            # uv trusts only authorities of its own otherwise, which some networks replace.
+            # By default uv trusts only its bundled authorities, which some networks replace.
             step("export UV_NATIVE_TLS=1; cd /workspace && .tools/bin/uv venv -q --python /usr/bin/python3 .venv && "
                  ".tools/bin/uv pip install -q six==1.16.0 && .venv/bin/python -c 'import six; print(six.__version__)'",
                  '"stdout":"1.16.0\\n"', lacks=("denied",)),
