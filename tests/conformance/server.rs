@@ -58,8 +58,8 @@ fn whole<T: DeserializeOwned>(mut value: Value) -> Result<T, ErrorData> {
     typed(value)
 }
 
-fn invalid(why: &str) -> ErrorData {
-    ErrorData::invalid_params(why.to_owned(), None)
+fn invalid(reason: &str) -> ErrorData {
+    ErrorData::invalid_params(reason.to_owned(), None)
 }
 
 /// A list that changed.
@@ -192,10 +192,10 @@ impl Fixtures {
         let lost = |error: rmcp::ServiceError| ErrorData::internal_error(error.to_string(), None);
         match name {
             "test_tool_with_logging" => {
-                for said in
+                for text in
                     ["Tool execution started", "Tool processing data", "Tool execution completed"]
                 {
-                    let message = typed(json!({ "level": "info", "data": said }))?;
+                    let message = typed(json!({ "level": "info", "data": text }))?;
                     #[expect(deprecated, reason = "the older revision has it")]
                     context.peer.notify_logging_message(message).await.map_err(lost)?;
                     pause().await;
@@ -204,9 +204,9 @@ impl Fixtures {
             "test_tool_with_progress" => {
                 for progress in [0.0, 50.0, 100.0] {
                     if let Some(token) = context.meta.get_progress_token() {
-                        let told =
+                        let output =
                             ProgressNotificationParam::new(token, progress).with_total(100.0);
-                        context.peer.notify_progress(told).await.map_err(lost)?;
+                        context.peer.notify_progress(output).await.map_err(lost)?;
                     }
                     pause().await;
                 }
@@ -233,11 +233,11 @@ impl Fixtures {
         arguments: &JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let said = |key| arguments.get(key).and_then(Value::as_str).unwrap_or("please answer");
+        let printed = |key| arguments.get(key).and_then(Value::as_str).unwrap_or("please answer");
         let failed = |error: rmcp::ServiceError| ErrorData::internal_error(error.to_string(), None);
         if name == "test_sampling" {
             let message =
-                json!({ "role": "user", "content": { "type": "text", "text": said("prompt") } });
+                json!({ "role": "user", "content": { "type": "text", "text": printed("prompt") } });
             let params = typed(json!({ "messages": [message], "maxTokens": 100 }))?;
             #[expect(deprecated, reason = "the older revision has it")]
             let answer = context.peer.create_message(params).await.map_err(failed)?;
@@ -253,7 +253,7 @@ impl Fixtures {
             schema.insert("type".to_owned(), "object".into());
         }
         let params =
-            json!({ "mode": "form", "message": said("message"), "requestedSchema": schema });
+            json!({ "mode": "form", "message": printed("message"), "requestedSchema": schema });
         let request: ServerRequest =
             typed(json!({ "method": "elicitation/create", "params": params }))?;
         let answer = json!(context.peer.send_request(request).await.map_err(failed)?);
@@ -499,7 +499,8 @@ impl ServerHandler for Fixtures {
                 () = context.cancelled() => return Ok(()),
                 change = changes.recv() => change,
             };
-            let (accepted, sink) = (context.accepted(), context.sink());
+            let accepted = context.accepted();
+            let sink = context.sink();
             let sent = match change {
                 Ok(Change::Tools) if accepted.tools_list_changed == Some(true) => {
                     sink.notify_tool_list_changed().await

@@ -63,12 +63,12 @@ pub(crate) async fn call(
 /// Answers after a while, as a task where the client knows them.
 pub(crate) async fn later(
     tasks: &Tasks,
-    said: String,
+    printed: String,
     context: RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
     let call = async move |_| {
         tokio::time::sleep(SOON).await;
-        Ok(text(said))
+        Ok(text(printed))
     };
     tasks.call(context, Duration::ZERO, call).await
 }
@@ -93,8 +93,8 @@ impl Fixture {
     }
 }
 
-fn failed(why: &str) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(why)])
+fn failed(reason: &str) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(reason)])
 }
 
 /// Asks the user `count` questions at once, and says what was answered.
