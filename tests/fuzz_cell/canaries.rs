@@ -103,7 +103,9 @@ impl State {
             let path = entry?.path();
             let data = std::fs::symlink_metadata(&path)?;
             let text = if data.is_file() { std::fs::read(&path)? } else { Vec::new() };
-            let (size, mode, inode) = (data.size(), data.mode(), data.ino());
+            let size = data.size();
+            let mode = data.mode();
+            let inode = data.ino();
             files.push((path, size, mode, inode, data.mtime_nsec(), data.ctime_nsec(), text));
         }
         files.sort();

@@ -34,8 +34,8 @@ const RANDOM: &str = include_str!("random.py");
 /// Seconds of one cell.
 const ROUND: u64 = 2;
 /// Calls without which nothing was shown, and the cells that are tried for them.
-const LEAST: u64 = 100;
-const MOST_ROUNDS: u64 = 20;
+const MIN_CALLS: u64 = 100;
+const MAX_ROUNDS: u64 = 20;
 /// Seconds that a call may take until its limit ends it.
 const LIMIT: u64 = 20;
 
@@ -55,24 +55,26 @@ fn seconds() -> Duration {
 }
 
 fn fuzzed(caller: &Caller) -> Check {
-    let (seed, end) = (seed(), Instant::now() + seconds());
+    let seed = seed();
+    let end = Instant::now() + seconds();
     let canaries = Canaries::new(caller)?;
-    let (before, day) = (Host::now(caller)?, Day::now()?);
+    let before = Host::now(caller)?;
+    let day = Day::now()?;
     let mut client = Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))?;
     let mut fuzz = Fuzz { seen: Seen::default(), supervisor: 0, rounds: 0, made: 0 };
-    fuzz.goes_on(&mut client)?;
+    fuzz.keeps_state(&mut client)?;
     fuzz.supervisor = client.supervisor()?;
     // At least so many calls, as an emulated machine is slow to begin with them.
-    while (fuzz.made <= LEAST && fuzz.rounds < MOST_ROUNDS) || Instant::now() < end {
+    while (fuzz.made <= MIN_CALLS && fuzz.rounds < MAX_ROUNDS) || Instant::now() < end {
         let own = seed.wrapping_add(fuzz.rounds);
         let round = fuzz.round(&mut client, &canaries, own).and_then(|()| day.kept());
-        round.map_err(|why| {
-            let why = why.message().unwrap_or_default().to_owned();
-            Failed::from(format!("with COFFERDAM_SEED={own}: {why}"))
+        round.map_err(|reason| {
+            let reason = reason.message().unwrap_or_default().to_owned();
+            Failed::from(format!("with COFFERDAM_SEED={own}: {reason}"))
         })?;
     }
     println!("cell: {} calls in {} cells, from seed {seed}", fuzz.made, fuzz.rounds);
-    holds("calls that were made", fuzz.made, fuzz.made > LEAST)?;
+    holds("calls that were made", fuzz.made, fuzz.made > MIN_CALLS)?;
     client.close()?;
     fuzz.seen.gone()?;
     canaries.untouched()?;
@@ -100,25 +102,25 @@ impl Fuzz {
         // The workspace is the session's: an earlier cell may have taken all rights to it away.
         let call = json!({ "command": command, "timeout": LIMIT, "working_dir": "/tmp" });
         let result = client.call(call)?;
-        let told = |field| result.pointer(&format!("/structuredContent/{field}"));
-        let code = told("exit_code").and_then(Value::as_u64);
+        let output = |field| result.pointer(&format!("/structuredContent/{field}"));
+        let code = output("exit_code").and_then(Value::as_u64);
         // Accepts every end of the program: an exit, a signal or a limit of the cell. 125 is a failure of cofferdam.
         holds("an end of the program's own", &result, !matches!(code, None | Some(125)))?;
-        let printed = told("stdout").and_then(Value::as_str).unwrap_or_default();
+        let printed = output("stdout").and_then(Value::as_str).unwrap_or_default();
         let made = printed.lines().rev().find_map(|line| line.strip_prefix("made ")?.parse().ok());
         self.made += made.unwrap_or(0_u64);
         self.rounds += 1;
         self.seen.look(client.child.id());
-        self.goes_on(client)?;
+        self.keeps_state(client)?;
         equal("the same supervisor", client.supervisor()?, self.supervisor)?;
         canaries.untouched()
     }
 
     /// The shell of a session has what it had.
-    fn goes_on(&self, client: &mut Client) -> Check {
+    fn keeps_state(&self, client: &mut Client) -> Check {
         let result = client.call_tool("bash", json!({ "command": "echo $((rounds++))" }))?;
         let printed = result.pointer("/structuredContent/stdout").and_then(Value::as_str);
-        equal("a session beside it", printed, Some(format!("{}\n", self.rounds).as_str()))
+        equal("a session at the same time", printed, Some(format!("{}\n", self.rounds).as_str()))
     }
 }
 
@@ -147,8 +149,8 @@ fn touched(caller: &Caller) -> Check {
             canaries.name,
             canaries.directory.display()
         );
-        let told = caller.python_outside(&facts)?;
-        equal(touch, (told.code, told.stderr.as_str()), (0, ""))?;
+        let output = caller.python_outside(&facts)?;
+        equal(touch, (output.code, output.stderr.as_str()), (0, ""))?;
         // The state of a process follows its signal.
         std::thread::sleep(Duration::from_millis(50));
         holds(touch, "untouched", canaries.untouched().is_err())?;

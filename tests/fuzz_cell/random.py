@@ -1,5 +1,5 @@
 # Random system calls with random arguments: `random.py SEED SECONDS PID PORT NAME PATH`. It runs in a cell, and
-# prints how many it has made. Workers are made anew all the time: most break themselves soon. The same
+# prints how many it has made. Workers are replaced all the time: most break themselves soon. The same
 # seed makes the same workers, each with the same calls.
 import ctypes, mmap, os, random, signal, socket, struct, sys, time
 
