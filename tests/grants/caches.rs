@@ -11,12 +11,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
     claim("stores_of_package_managers_are_in_the_cache", stores),
     claim("a_cache_is_emptied_when_it_is_too_large", limited),
-    claim("nothing_is_measured_or_removed_before_a_server_answers", later),
-    claim("no_cell_spoils_a_start_by_what_it_leaves_in_the_cache", spoiled),
+    claim("caches_are_not_cleaned_before_a_server_answers", later),
+    claim("files_left_in_the_cache_break_no_later_start", spoiled),
     claim("no_link_leads_the_cache_elsewhere", linked),
-    claim("every_name_may_be_made_in_the_cache_and_in_none_of_its_neighbours", named)
-        .needs(&[Need::Git, Need::Python]),
-    claim("no_link_of_the_workspace_leads_the_host_into_a_cache", led).needs(&[Need::Python]),
+    claim("any_name_is_allowed_in_the_cache_only", named).needs(&[Need::Git, Need::Python]),
+    claim("workspace_links_cannot_lead_the_host_into_a_cache", led).needs(&[Need::Python]),
 ];
 
 /// Makes a file in the cache, and shows what was there before.
@@ -53,7 +52,8 @@ fn only(caller: &Caller) -> Result<[PathBuf; 2], Failed> {
 }
 
 fn kept(caller: &Caller) -> Check {
-    let (one, other) = (workspace(caller, "one")?, workspace(caller, "other")?);
+    let one = workspace(caller, "one")?;
+    let other = workspace(caller, "other")?;
     caller.bash_outside("mkdir -m 700 .cache && echo host > .cache/file")?;
     equal("first", run(caller, &["--rw", &one], USE)?.said(), "")?;
     equal("again", run(caller, &["--rw", &one], USE)?.said(), "kept")?;
@@ -72,8 +72,8 @@ fn kept(caller: &Caller) -> Check {
         vec!["--rw", &one, "--toolchains", "none"],
         vec!["--rw", &one, "--ro", "/usr/share:/cache/share"],
     ] {
-        let told = run(caller, &options, none)?;
-        equal(&options.join(" "), told.said().lines().last(), Some("[]"))?;
+        let output = run(caller, &options, none)?;
+        equal(&options.join(" "), output.said().lines().last(), Some("[]"))?;
     }
     Ok(())
 }
@@ -108,8 +108,8 @@ fn stores(caller: &Caller) -> Check {
     // A repository that is granted is read where it is.
     let home = Home::new(caller)?;
     home.file(caller, ".m2/repository/a/one.pom", "", 0o644)?;
-    let told = home.run(caller, &[], "ls ${MAVEN_ARGS##*=}; echo ${MAVEN_ARGS%% *}")?;
-    equal("Maven's", told.said(), "a\njar\n-Dmaven.repo.local=/cache/maven")
+    let output = home.run(caller, &[], "ls ${MAVEN_ARGS##*=}; echo ${MAVEN_ARGS%% *}")?;
+    equal("Maven's", output.said(), "a\njar\n-Dmaven.repo.local=/cache/maven")
 }
 
 /// A configuration with a cache of this size.
@@ -124,8 +124,8 @@ fn configured(caller: &Caller, size: &str) -> Result<String, Failed> {
 /// What a start leaves behind may have it for a moment after its end.
 fn unmeasured(lock: &Path) -> Check {
     std::fs::write(lock, "")?;
-    let held = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
-    held.map(drop).map_err(|(_, errno)| errno.to_string().into())
+    let guard = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
+    guard.map(drop).map_err(|(_, errno)| errno.to_string().into())
 }
 
 /// Has a server measure the cache, which the next start then empties if it is too large.
@@ -136,8 +136,8 @@ fn measured(caller: &Caller, options: &[&str], lock: &Path) -> Check {
     until("nothing is left", || Ok(!caches(caller).join(".gone").exists()))?;
     // Its end lets go of the cache.
     drop(server);
-    let held = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
-    held.map(drop).map_err(|(_, errno)| errno.to_string().into())
+    let guard = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
+    guard.map(drop).map_err(|(_, errno)| errno.to_string().into())
 }
 
 /// Starts a server, up to its answer to `initialize`.
@@ -158,19 +158,21 @@ fn until(what: &str, is_done: impl Fn() -> Result<bool, Failed>) -> Check {
 const LEFT: &str = "mkdir -p /cache/{1..20}/{1..20}";
 
 fn later(caller: &Caller) -> Check {
-    let (one, other) = (workspace(caller, "one")?, workspace(caller, "other")?);
+    let one = workspace(caller, "one")?;
+    let other = workspace(caller, "other")?;
     run(caller, &["--rw", &one], LEFT)?;
     let [cache, lock] = only(caller)?;
     unmeasured(&lock)?;
     // As a cell can have made it unusable, and as an earlier start left it.
     let gone = caches(caller).join(".gone");
-    let (from, to) = (cache.display(), gone.display());
+    let from = cache.display();
+    let to = gone.display();
     caller.bash_outside(&format!(
         "mkdir {to} && cp -r {from} {to}/1 && mkdir -p {to}/2/deep/deeper"
     ))?;
     // All that takes time waits for the other processes that do the same.
-    let held = Flock::lock(std::fs::File::open(caches(caller))?, FlockArg::LockExclusive);
-    let held = held.map_err(|(_, errno)| errno.to_string())?;
+    let guard = Flock::lock(std::fs::File::open(caches(caller))?, FlockArg::LockExclusive);
+    let guard = guard.map_err(|(_, errno)| errno.to_string())?;
     for workspace in [&one, &other] {
         let mut server = serving(caller, &["--rw", workspace])?;
         server.gives("ls /cache | wc -l", 0, if *workspace == one { "20\n" } else { "0\n" })?;
@@ -180,7 +182,7 @@ fn later(caller: &Caller) -> Check {
     }
     // The process ends with its server.
     let server = serving(caller, &["--rw", &one])?;
-    drop(held);
+    drop(guard);
     until("it is measured", || Ok(std::fs::metadata(&lock)?.len() == 1))?;
     until("all is removed", || Ok(!gone.exists()))?;
     drop(server);
@@ -196,9 +198,9 @@ fn limited(caller: &Caller) -> Check {
     equal("there", run(caller, &options, "ls /cache")?.said(), "d\nlarge")?;
     let [cache, lock] = only(caller)?;
     measured(caller, &options, &lock)?;
-    let told = run(caller, &options, "ls -A /cache; echo ok > /cache/file")?;
-    equal("emptied", told.said(), "")?;
-    holds("and told", &told.stderr, told.stderr.contains("emptied: it is too large"))?;
+    let output = run(caller, &options, "ls -A /cache; echo ok > /cache/file")?;
+    equal("emptied", output.said(), "")?;
+    holds("and reported", &output.stderr, output.stderr.contains("emptied: it is too large"))?;
     equal("nothing is left", only(caller)?, [cache, lock.clone()])?;
     // The positive control: what fits stays.
     let levels = "d=/cache; for i in $(seq 90); do d=$d/d; done; mkdir -p $d";
@@ -210,8 +212,8 @@ fn limited(caller: &Caller) -> Check {
     measured(caller, &options, &lock)?;
     equal("too deep", run(caller, &options, "ls -A /cache")?.said(), "")?;
     let none = configured(caller, "none")?;
-    let told = run(caller, &["--config", &none, "--rw", &one], "ls -d /cache; echo started")?;
-    equal("none", told.said(), "started")
+    let output = run(caller, &["--config", &none, "--rw", &one], "ls -d /cache; echo started")?;
+    equal("no such directory", output.said(), "started")
 }
 
 fn spoiled(caller: &Caller) -> Check {
@@ -219,9 +221,9 @@ fn spoiled(caller: &Caller) -> Check {
     home.file(caller, ".gradle/wrapper/dists/one", "host\n", 0o644)?;
     let gradle = "cat $GRADLE_USER_HOME/wrapper/dists/one && echo mine > $GRADLE_USER_HOME/own; \
         echo x > $GRADLE_USER_HOME/wrapper/dists/one";
-    let told = home.run(caller, &[], gradle)?;
-    equal("the host's distributions", told.said(), "host")?;
-    holds("read-only", &told.stderr, told.stderr.contains("Read-only file system"))?;
+    let output = home.run(caller, &[], gradle)?;
+    equal("the host's distributions", output.said(), "host")?;
+    holds("read-only", &output.stderr, output.stderr.contains("Read-only file system"))?;
     for spoil in [
         "mv /cache/gradle /cache/other; ln -s /usr /cache/gradle",
         "mv /cache/gradle /cache/third; echo file > /cache/gradle",
@@ -232,8 +234,8 @@ fn spoiled(caller: &Caller) -> Check {
     ] {
         home.run(caller, &[], spoil)?;
         let script = "cat $GRADLE_USER_HOME/wrapper/dists/one; echo a > /cache/a && echo started";
-        let told = home.run(caller, &[], script)?;
-        equal(spoil, told.said(), "host\nstarted")?;
+        let output = home.run(caller, &[], script)?;
+        equal(spoil, output.said(), "host\nstarted")?;
     }
     Ok(())
 }
@@ -244,19 +246,20 @@ fn linked(caller: &Caller) -> Check {
     std::fs::write(secret.join("file"), "secret")?;
     run(caller, &["--rw", &one], USE)?;
     let [cache, _] = only(caller)?;
-    let swap = |place: &Path| {
-        let (place, to) = (place.display(), secret.display());
-        caller.bash_outside(&format!("mv {place} {place}.old && ln -s {to} {place}"))
+    let swap = |path: &Path| {
+        let path = path.display();
+        let to = secret.display();
+        caller.bash_outside(&format!("mv {path} {path}.old && ln -s {to} {path}"))
     };
     swap(&cache)?;
-    let told = run(caller, &["--rw", &one], "cat /cache/file; echo x > /cache/own")?;
-    equal("not followed", told.said(), "")?;
+    let output = run(caller, &["--rw", &one], "cat /cache/file; echo x > /cache/own")?;
+    equal("not followed", output.said(), "")?;
     equal("nor written", std::fs::read_dir(&secret)?.count(), 1)?;
     equal("nor removed", std::fs::read_to_string(secret.join("file"))?.as_str(), "secret")?;
     // No cache either if a directory above it is not safe.
     swap(&caches(caller))?;
-    let told = run(caller, &["--rw", &one], "ls -d /cache; echo started")?;
-    equal("no cache", told.said(), "started")?;
+    let output = run(caller, &["--rw", &one], "ls -d /cache; echo started")?;
+    equal("no cache", output.said(), "started")?;
     equal("nothing is made", std::fs::read_dir(&secret)?.count(), 1)
 }
 
@@ -342,8 +345,8 @@ raced []
 
 fn named(caller: &Caller) -> Check {
     let one = workspace(caller, "one")?;
-    let told = caller.run(&["--rw", &one], &["python3", "-c", NAMES])?;
-    equal("names", told.stdout.as_str(), NAMED)
+    let output = caller.run(&["--rw", &one], &["python3", "-c", NAMES])?;
+    equal("names", output.stdout.as_str(), NAMED)
 }
 
 /// Makes links that lead to the cache on the host, whose path the list of mounts shows, straight and in steps.
@@ -367,22 +370,26 @@ fn led(caller: &Caller) -> Check {
     let python = ["python3", "-c", LINKS];
     // The positive control: a program of the host that follows such a link finds the repository.
     let open = workspace(caller, "open")?;
-    let told = caller.run(&["--rw", &open, "--unguarded"], &python)?;
-    equal("unguarded", told.said(), "straight made\nfirst made\nrest made\ncase made\nplain made")?;
-    let told = caller.bash_outside(&format!("cd {open} && ls -A straight rest"))?;
-    equal("obeyed", told.said(), "rest:\n.git\n\nstraight:\n.git")?;
+    let output = caller.run(&["--rw", &open, "--unguarded"], &python)?;
+    equal(
+        "unguarded",
+        output.said(),
+        "straight made\nfirst made\nrest made\ncase made\nplain made",
+    )?;
+    let output = caller.bash_outside(&format!("cd {open} && ls -A straight rest"))?;
+    equal("obeyed", output.said(), "rest:\n.git\n\nstraight:\n.git")?;
     let one = workspace(caller, "one")?;
-    let told = caller.run(&["--rw", &one], &python)?;
+    let output = caller.run(&["--rw", &one], &python)?;
     equal(
         "guarded",
-        told.said(),
+        output.said(),
         "straight EPERM\nfirst made\nrest EPERM\ncase EPERM\nplain made",
     )?;
     // No cache inside a guarded grant: a cell could move its directory out of it.
     let config = caller.home.join(".cache").display().to_string();
     let none = "ls -d /cache; echo started";
-    let told = run(caller, &["--rw", &one, "--rw", &format!("{config}:/mnt/caches")], none)?;
-    equal("within a grant", told.said(), "started")
+    let output = run(caller, &["--rw", &one, "--rw", &format!("{config}:/mnt/caches")], none)?;
+    equal("within a grant", output.said(), "started")
 }
 
 /// Returns whether a process that holds the directory of the caches has dropped the privileges it does not need. A

@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 const CONFIG: &str = "[tools]\ngroups = [\"shell\", \"exec\", \"files\"]\n";
 
 pub const CLAIMS: &[Claim] = &[
-    claim("created_modified_and_deleted_files_are_told_once", told),
+    claim("created_modified_and_deleted_files_are_listed_once", reported),
     claim("a_workflow_is_made_and_flagged_in_fields_and_text", workflows),
-    claim("a_fresh_cell_tells_of_its_own_changes_to_a_grant", granted),
-    claim("what_a_command_did_before_its_shell_ended_is_told", ended),
-    claim("who_cannot_be_asked_any_more_is_told_as_not_looked_at", killed),
+    claim("a_fresh_cell_reports_its_changes_to_a_grant", granted),
+    claim("changes_before_the_end_of_a_shell_are_reported", ended),
+    claim("a_stopped_watcher_is_reported_as_not_checked", killed),
     claim("no_link_and_no_mount_is_crossed", crossed),
     claim("a_look_has_an_end_whatever_is_there", bounded).needs(&[Need::Python]),
-    claim("nesting_without_end_is_seen_as_far_as_a_path_goes", nested).needs(&[Need::Python]),
+    claim("changes_are_seen_up_to_the_longest_path", nested).needs(&[Need::Python]),
     claim("a_race_spoils_no_look", raced),
-    claim("nothing_is_told_where_it_is_switched_off", off),
+    claim("nothing_is_reported_when_switched_off", off),
 ];
 
 /// Returns the changes by one command of a tool.
@@ -49,11 +49,11 @@ fn workflows(caller: &Caller) -> Check {
         .filter_map(|file| file["path"].as_str())
         .collect();
     equal("in the fields", flagged, [".github/workflows/ci.yml"])?;
-    let said = text(&answer);
-    holds("in the text", said, said.contains(".github/workflows/ci.yml (runs in CI)"))
+    let printed = text(&answer);
+    holds("in the text", printed, printed.contains(".github/workflows/ci.yml (runs in CI)"))
 }
 
-fn told(caller: &Caller) -> Check {
+fn reported(caller: &Caller) -> Check {
     let mut server = Server::start(caller, CONFIG)?;
     equal("nothing", &changed(&mut server, "bash", "true")?, &Value::Null)?;
     let made = "mkdir d; echo one > d/f; printf '#!/bin/sh\\n' > run; chmod 755 run; ln -s d l";
@@ -67,7 +67,7 @@ fn told(caller: &Caller) -> Check {
             { "path": "run", "size": 10, "mode": "0755", "executable": true },
         ] }),
     )?;
-    equal("told once", &changed(&mut server, "bash", "cat d/f")?, &Value::Null)?;
+    equal("reported once", &changed(&mut server, "bash", "cat d/f")?, &Value::Null)?;
     let odd = "echo two >> d/f; rm run; chmod 600 l/f; touch $'a\\nb' $'\\xff'";
     let answer = server.bash(odd)?;
     equal(
@@ -99,7 +99,7 @@ fn told(caller: &Caller) -> Check {
     let listed = many["created"].as_array().map(Vec::len);
     equal("a hundred are listed", (listed, &many["more"]), (Some(100), &json!(200)))?;
     let fresh = changed(&mut server, "bash_exec", "touch here")?;
-    equal("a cell of its own", &fresh["created"][0]["path"], &json!("here"))?;
+    equal("a separate cell", &fresh["created"][0]["path"], &json!("here"))?;
     equal("and nothing", &changed(&mut server, "bash_exec", "true")?, &Value::Null)
 }
 
@@ -125,7 +125,7 @@ fn granted(caller: &Caller) -> Check {
     )?;
     // Changes since the session's last reply are listed, without their author.
     let seen = changed(&mut server, "bash", "true")?;
-    equal("told in the session as well", &seen, &all)
+    equal("reported in the session as well", &seen, &all)
 }
 
 fn ended(caller: &Caller) -> Check {
@@ -134,8 +134,8 @@ fn ended(caller: &Caller) -> Check {
     let last = server.bash("touch a; exit 7")?;
     let fields = &last["structuredContent"];
     equal("its end", &fields["exit_code"], &json!(7))?;
-    equal("told", &fields["files_changed"]["created"][0]["path"], &json!("a"))?;
-    equal("not anew by the next shell", &changed(&mut server, "bash", "true")?, &Value::Null)?;
+    equal("reported", &fields["files_changed"]["created"][0]["path"], &json!("a"))?;
+    equal("not again by the next shell", &changed(&mut server, "bash", "true")?, &Value::Null)?;
     equal("but what is new", &changed(&mut server, "bash", "rm a")?, &json!({ "deleted": ["a"] }))
 }
 
@@ -209,7 +209,7 @@ fn nested(caller: &Caller) -> Check {
     let deep = "python3 -c 'import os\nfor i in range(4000): os.mkdir(\"d\"); os.chdir(\"d\")'";
     let seen = changed(&mut server, "bash", deep)?;
     equal("not all", &seen["incomplete"], &json!(true))?;
-    holds("as far as a path goes", &seen["more"], seen["more"].as_u64() > Some(1))?;
+    holds("up to the longest path", &seen["more"], seen["more"].as_u64() > Some(1))?;
     // The session is as usable as before.
     server.gives("echo on", 0, "on\n")
 }
@@ -221,7 +221,7 @@ fn raced(caller: &Caller) -> Check {
     server.gives(race, 0, "")?;
     for _ in 0..20 {
         let answer = server.bash("echo on")?;
-        equal("it goes on", &answer["structuredContent"]["stdout"], &json!("on\n"))?;
+        equal("it continues", &answer["structuredContent"]["stdout"], &json!("on\n"))?;
         let seen = answer["structuredContent"]["files_changed"].to_string();
         holds("nothing of /usr", &seen, !seen.contains("/bin") && !seen.contains("lib"))?;
     }

@@ -1,13 +1,13 @@
-//! The author of commits: what a cell has of the operator's git configuration.
+//! The author of commits: which parts of the operator's git configuration reach a cell.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_commit_in_a_granted_repository_has_the_operators_name_and_address", commits),
-    claim("nothing_else_of_the_operators_git_configuration_is_in_a_cell", nothing_else),
-    claim("no_identity_is_given_where_it_is_not_needed_or_not_wanted", not_given),
+    claim("commits_in_a_grant_have_the_operators_identity", commits),
+    claim("other_git_configuration_does_not_reach_a_cell", nothing_else),
+    claim("no_git_identity_unless_needed_and_wanted", not_given),
 ];
 
 const CONFIG: &str = "[user]\n\tname = Op \\\"E\\\" Rator\n\temail = op@example.org\n\tsigningKey = canary\n\
@@ -17,7 +17,8 @@ const CONFIG: &str = "[user]\n\tname = Op \\\"E\\\" Rator\n\temail = op@example.
 fn home(caller: &Caller, name: &str) -> Result<(PathBuf, PathBuf), Failed> {
     let home = caller.directory(&name.replace('/', "-"))?;
     let repository = home.join(name);
-    let (at, to) = (home.display(), repository.display());
+    let at = home.display();
+    let to = repository.display();
     let made = caller.bash_outside(&format!(
         "mkdir -p {to} && cd {to} && git init -q -b main . && echo text > file && git add file && \
          printf '[user]\\n email = work@example.org\\n' > {at}/work.gitconfig"
@@ -39,24 +40,24 @@ const COMMIT: &str = "git commit -qm one && git log --format='%an <%ae>'";
 fn commits(caller: &Caller) -> Check {
     for (name, email) in [("project", "op@example.org"), ("work/project", "work@example.org")] {
         let (home, repository) = home(caller, name)?;
-        let told = run(caller, &home, &["--rw", &repository.display().to_string()], COMMIT)?;
+        let output = run(caller, &home, &["--rw", &repository.display().to_string()], COMMIT)?;
         let expected = format!("Op \"E\" Rator <{email}>\n");
-        equal(name, (told.stdout.as_str(), told.stderr.as_str()), (expected.as_str(), ""))?;
+        equal(name, (output.stdout.as_str(), output.stderr.as_str()), (expected.as_str(), ""))?;
     }
     let (home, repository) = home(caller, "own")?;
     let own = format!("git -C {} config user.email own@example.org", repository.display());
     equal("set", caller.bash_outside(&own)?.code, 0)?;
-    let told = run(caller, &home, &["--rw", &repository.display().to_string()], COMMIT)?;
-    equal("the repository's own", told.stdout.as_str(), "Op \"E\" Rator <own@example.org>\n")
+    let output = run(caller, &home, &["--rw", &repository.display().to_string()], COMMIT)?;
+    equal("the repository's own", output.stdout.as_str(), "Op \"E\" Rator <own@example.org>\n")
 }
 
 fn nothing_else(caller: &Caller) -> Check {
     let (home, repository) = home(caller, "project")?;
     let script =
         "git config --system --list; git config --global --list; grep -c canary /etc/gitconfig";
-    let told = run(caller, &home, &["--rw", &repository.display().to_string()], script)?;
+    let output = run(caller, &home, &["--rw", &repository.display().to_string()], script)?;
     let expected = "user.name=Op \"E\" Rator\nuser.email=op@example.org\n0\n";
-    equal("two lines", told.stdout.as_str(), expected)
+    equal("two lines", output.stdout.as_str(), expected)
 }
 
 fn not_given(caller: &Caller) -> Check {
@@ -64,13 +65,14 @@ fn not_given(caller: &Caller) -> Check {
     let plain = home.join("plain");
     std::fs::create_dir(&plain)?;
     caller.own(&plain)?;
-    let (repository, plain) = (repository.display().to_string(), plain.display().to_string());
+    let repository = repository.display().to_string();
+    let plain = plain.display().to_string();
     let script = "cat /etc/gitconfig";
     let none = "cat: /etc/gitconfig: No such file or directory\n";
     let read_only = format!("{repository}:/workspace");
     for options in [&[][..], &["--rw", &plain], &["--ro", &read_only]] {
-        let told = run(caller, &home, options, script)?;
-        equal(&options.join(" "), (told.stdout.as_str(), told.stderr.as_str()), ("", none))?;
+        let output = run(caller, &home, options, script)?;
+        equal(&options.join(" "), (output.stdout.as_str(), output.stderr.as_str()), ("", none))?;
     }
     let config = home.join("config");
     std::fs::create_dir(&config)?;
@@ -80,6 +82,10 @@ fn not_given(caller: &Caller) -> Check {
     }
     let mut command = caller.run_command(&["--rw", &repository], &["bash", "-c", script]);
     command.env("HOME", &home).env("COFFERDAM_CONFIG", &config);
-    let told = Told::of(command, patience())?;
-    holds("switched off", &told.stderr, told.stdout.is_empty() && told.stderr.contains(none.trim()))
+    let output = Told::of(command, patience())?;
+    holds(
+        "switched off",
+        &output.stderr,
+        output.stdout.is_empty() && output.stderr.contains(none.trim()),
+    )
 }

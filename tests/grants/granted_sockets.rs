@@ -12,11 +12,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_way_to_a_socket_of_a_grant_leads_there", no_way).needs(&[Need::Python]),
     claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
     claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
-    claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
+    claim("sockets_of_the_cell_work_as_without_a_grant", sockets_in_cell).needs(&[Need::Python]),
     claim("a_socket_or_a_fifo_is_never_granted_by_its_path", by_itself).needs(&[Need::Python]),
-    claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
-    claim("a_socket_whose_flags_change_does_not_keep_init_waiting", turned).needs(&[Need::Python]),
-    claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
+    claim("a_waiting_connect_delays_no_other_process", waiting).needs(&[Need::Python]),
+    claim("init_never_blocks_on_changed_socket_flags", turned).needs(&[Need::Python]),
+    claim("a_refused_connection_is_reported", reported).needs(&[Need::Python]),
 ];
 
 /// A directory of the caller's with a listener of the host in it, to which everybody may connect.
@@ -95,13 +95,13 @@ fn no_way(caller: &Caller) -> Check {
     equal("outside", caller.python_outside(&control)?.stdout.as_str(), "ok\n")?;
     equal("met by the control", host.met(), 1)?;
     for (options, base) in host.grants() {
-        let told = python(caller, &options, &script(base, WAYS))?;
-        let lines: Vec<&str> = told.stdout.lines().collect();
+        let output = python(caller, &options, &script(base, WAYS))?;
+        let lines: Vec<&str> = output.stdout.lines().collect();
         // A link of procfs on the way is not followed.
         let by_proc = ["ELOOP", "EPERM", "ELOOP", "EACCES EACCES", "ELOOP"];
         let others = ["EXDEV EXDEV", "EPERM", "EPERM EPERM", "EPERM EPERM"];
         let expected = [&["EPERM"; 3][..], &by_proc, &others].concat();
-        equal(&format!("{options:?}: {}", told.stderr), lines, expected)?;
+        equal(&format!("{options:?}: {}", output.stderr), lines, expected)?;
         equal("met", host.met(), 0)?;
     }
     // Without a grant there is no reason to refuse them.
@@ -122,10 +122,10 @@ fn later(caller: &Caller) -> Check {
         )?;
         let path = host.directory.join("later");
         let listener = listening(&path)?;
-        let told = live.finish(crate::support::patience())?;
+        let output = live.finish(crate::support::patience())?;
         std::fs::remove_file(&path)?;
         let met = listener.accept().is_ok();
-        equal("later", (told.stdout.as_str(), met), ("EPERM\n", false))?;
+        equal("later", (output.stdout.as_str(), met), ("EPERM\n", false))?;
     }
     Ok(())
 }
@@ -162,9 +162,9 @@ print("ok" in seen, "EPERM" in seen)
 fn no_race(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     for (options, base) in host.grants() {
-        let told = python(caller, &options, &script(base, RACE))?;
+        let output = python(caller, &options, &script(base, RACE))?;
         // Both the cell's own socket and the host's were asked for.
-        equal(&told.stderr, told.stdout.as_str(), "True True\n")?;
+        equal(&output.stderr, output.stdout.as_str(), "True True\n")?;
         equal("met", host.met(), 0)?;
     }
     Ok(())
@@ -204,14 +204,14 @@ if os.fork() == 0:
 os.wait()
 "#;
 
-fn own(caller: &Caller) -> Check {
+fn sockets_in_cell(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     let without = python(caller, &[], &script("", OWN))?;
     holds("without a grant", &without, without.code == 0 && without.stdout.lines().count() == 14)?;
     for (options, base) in host.grants() {
         let within = python(caller, &options, &script(base, OWN))?;
-        let said = |told: &Told| (told.code, told.stdout.clone(), told.stderr.clone());
-        equal(&format!("{options:?}"), said(&within), said(&without))?;
+        let text = |output: &Told| (output.code, output.stdout.clone(), output.stderr.clone());
+        equal(&format!("{options:?}"), text(&within), text(&without))?;
     }
     Ok(())
 }
@@ -224,10 +224,15 @@ fn by_itself(caller: &Caller) -> Check {
     std::os::unix::fs::symlink(host.directory.join("socket"), host.directory.join("data.json"))?;
     for name in ["socket", "data.json", "fifo"] {
         let granted = ["--ro".to_owned(), format!("{}/{name}:/mnt/granted", host.path())];
-        let told = python(caller, &granted, &script("/mnt", "print(connect(base + '/granted'))"))?;
-        equal(name, (told.code, told.stdout.as_str(), host.met()), (125, "", 0))?;
-        let why = "is neither a directory nor a regular file";
-        holds(name, &told.stderr, told.stderr.contains(why) && told.stderr.contains("--socket"))?;
+        let output =
+            python(caller, &granted, &script("/mnt", "print(connect(base + '/granted'))"))?;
+        equal(name, (output.code, output.stdout.as_str(), host.met()), (125, "", 0))?;
+        let reason = "is neither a directory nor a regular file";
+        holds(
+            name,
+            &output.stderr,
+            output.stderr.contains(reason) && output.stderr.contains("--socket"),
+        )?;
     }
     // The positive control: a file.
     std::fs::write(host.directory.join("file"), "read\n")?;
@@ -258,8 +263,8 @@ for _ in threads: full.accept()
 fn waiting(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     for (options, base) in host.grants() {
-        let told = python(caller, &options, &script(base, WAITING))?;
-        equal(&told.stderr, told.stdout.as_str(), "True True\nEAGAIN\n40\n")?;
+        let output = python(caller, &options, &script(base, WAITING))?;
+        equal(&output.stderr, output.stdout.as_str(), "True True\nEAGAIN\n40\n")?;
     }
     Ok(())
 }
@@ -292,11 +297,11 @@ print(tried(lambda: socket.socket(socket.AF_PACKET)), time.monotonic() - began <
 fn turned(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     let [_, (options, base), _] = host.grants();
-    let told = python(caller, &options, &script(base, TURNED))?;
-    equal(&told.stderr, told.stdout.as_str(), "True\nEPERM True\n")
+    let output = python(caller, &options, &script(base, TURNED))?;
+    equal(&output.stderr, output.stdout.as_str(), "True\nEPERM True\n")
 }
 
-fn told(caller: &Caller) -> Check {
+fn reported(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     for (options, base) in host.grants() {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();

@@ -9,11 +9,10 @@ use crate::support::{
 };
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_lock_on_a_read_only_grant_holds_up_no_program_of_the_host", apart)
-        .needs(&[Need::Python]),
+    claim("locks_on_read_only_grants_do_not_block_the_host", apart).needs(&[Need::Python]),
     claim("locks_on_a_read_only_grant_work_within_the_cell", within).needs(&[Need::Python]),
-    claim("the_next_call_sees_what_the_host_has_added_or_replaced", seen),
-    claim("a_program_that_waits_for_a_file_of_the_host_sees_it", awaited),
+    claim("the_next_call_sees_the_hosts_changes", seen),
+    claim("the_host_can_add_files_while_a_program_waits", awaited),
 ];
 
 /// Takes a lock of each kind on files below `base`, runs a program there, and waits.
@@ -41,9 +40,9 @@ import fcntl
 def write_lock(name): fcntl.lockf(open('{base}/' + name, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)
 print(tried(lambda: fcntl.flock(open('{base}/whole'), fcntl.LOCK_EX | fcntl.LOCK_NB)), *[tried(lambda: write_lock(name)) for name in ('classic', 'described')], tried(lambda: open('{base}/sleep', 'r+b')))"
     );
-    let told = caller.python_outside(&script)?;
-    equal("stderr", told.stderr.as_str(), "")?;
-    Ok(told.said().to_owned())
+    let output = caller.python_outside(&script)?;
+    equal("stderr", output.stderr.as_str(), "")?;
+    Ok(output.said().to_owned())
 }
 
 fn apart(caller: &Caller) -> Check {
@@ -92,8 +91,8 @@ fcntl.flock(first, fcntl.LOCK_UN); print(tried(lambda: fcntl.flock(other, fcntl.
 print(sqlite3.connect('file:/mnt/shared/db?mode=ro', uri=True).execute('select a from t').fetchall())"
     );
     let grant = format!("{}:/mnt/shared", base.display());
-    let told = caller.run(&["--ro", &grant], &["/usr/bin/python3", "-c", &script])?;
-    equal(&told.stderr, told.stdout.as_str(), "ok EAGAIN\nok\n[(42,)]\n")
+    let output = caller.run(&["--ro", &grant], &["/usr/bin/python3", "-c", &script])?;
+    equal(&output.stderr, output.stdout.as_str(), "ok EAGAIN\nok\n[(42,)]\n")
 }
 
 /// An overlay takes its layers for unchanging, so each call has the kernel look names up again.
@@ -129,6 +128,6 @@ fn awaited(caller: &Caller) -> Check {
     caller.file("new", "new\n")?;
     std::fs::rename(caller.home.join("new"), base.join("replaced"))?;
     caller.file("shared/added", "added\n")?;
-    let told = live.finish(patience())?;
-    equal(&told.stderr, (told.code, told.stdout.as_str()), (0, "added\n"))
+    let output = live.finish(patience())?;
+    equal(&output.stderr, (output.code, output.stdout.as_str()), (0, "added\n"))
 }

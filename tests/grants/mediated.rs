@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 const PYTHON: &[Need] = &[Need::Python];
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_cell_has_sixty_four_instances_of_epoll_and_no_more", most).needs(PYTHON),
-    claim("an_instance_lives_as_long_as_anybody_has_it", living).needs(PYTHON),
+    claim("epoll_instances_are_limited_to_64_per_cell", most).needs(PYTHON),
+    claim("an_instance_lives_until_its_last_descriptor", living).needs(PYTHON),
     claim("an_instance_works_as_one_that_init_did_not_make", works).needs(PYTHON),
     claim("programs_that_wait_for_much_work", programs).needs(PYTHON),
     claim("node_waits_and_watches", node).wants(&[Need::Node]),
-    claim("a_cell_watches_its_own_files_and_its_grants", own_files).needs(PYTHON),
+    claim("inotify_works_on_cell_files_and_grants", own_files).needs(PYTHON),
     claim("no_watch_shows_what_the_host_or_another_cell_does", of_the_host).needs(PYTHON),
     claim("a_path_that_changes_in_memory_is_not_watched", raced).needs(PYTHON),
-    claim("a_refused_watch_is_counted_and_told", told),
-    claim("watches_of_a_directory_are_those_of_its_user_up_to_a_figure", watches).needs(PYTHON),
+    claim("a_refused_watch_is_reported", reported),
+    claim("inotify_watches_are_limited_per_user", watches).needs(PYTHON),
     claim("a_program_that_cannot_be_looked_into_is_refused", untraceable).needs(PYTHON),
     claim("a_file_follows_its_end_in_a_granted_directory", follows),
     claim("no_call_that_watches_a_whole_mount_is_there", fanotify).needs(&[Need::Python]),
@@ -50,9 +50,9 @@ print({sizes}call(291, 1), call(291, 1 << 32))
 for _ in range(2000): select.epoll().close()
 print('many')"
     );
-    let told = python(caller, &[], &script)?;
+    let output = python(caller, &[], &script)?;
     let expected = format!("64 EMFILE EMFILE EMFILE\n2\n{refused}EINVAL 3\nmany");
-    equal("counted", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))?;
+    equal("counted", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))?;
     // The control: outside there is no such figure.
     let more = format!("{CALLS}\n{EPOLL}\nprint(len(some(100)))");
     equal("outside", caller.python_outside(&more)?.said(), "100")
@@ -87,9 +87,9 @@ print('children', sum(os.read(r, 1)[0] for _ in children), instance())
 for child in children: os.kill(child, 9); os.waitpid(child, 0)
 print('ended', len(some(80)))"
     );
-    let told = python(caller, &[], &script)?;
+    let output = python(caller, &[], &script)?;
     let expected = "a copy 63\non the way 60\nand gone 4\nchildren 64 EMFILE\nended 64";
-    equal("counted", (told.said(), told.stderr.as_str()), (expected, ""))
+    equal("counted", (output.said(), output.stderr.as_str()), (expected, ""))
 }
 
 fn works(caller: &Caller) -> Check {
@@ -120,10 +120,10 @@ while tried(lambda: os.dup(0)) == 'ok': pass
 print({{instance() for _ in range(100)}}); resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 print(len(some(80)))"
     );
-    let told = python(caller, &[], &script)?;
+    let output = python(caller, &[], &script)?;
     let expected = "0 1 anon_inode:[eventpoll]\n[[], [], []]\n[1, 1, 1]\n[[], [], []]\nELOOP\n\
         [1, 1, 1, 1]\n201\n{'EMFILE'}\n61";
-    equal("as ever", (told.said(), told.stderr.as_str()), (expected, ""))
+    equal("as ever", (output.said(), output.stderr.as_str()), (expected, ""))
 }
 
 fn programs(caller: &Caller) -> Check {
@@ -145,7 +145,7 @@ print(sum(one.wait() for one in loops), flush=True)";
     let object = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
     let expected = "1225\n[b'1', b'2', b'3']\n0\n";
     equal("asyncio", text(&object, "stdout"), expected)?;
-    equal("told as denied", denials(&object), vec![])
+    equal("reported as denied", denials(&object), vec![])
 }
 
 fn node(caller: &Caller) -> Check {
@@ -154,14 +154,14 @@ fn node(caller: &Caller) -> Check {
         fs.watch('/workspace', (kind, name) => { console.log(kind, name); process.exit(0); });
         setTimeout(() => fs.writeFileSync('/workspace/new', 'x'), 100);";
     let ask = path.display().to_string();
-    let told = caller.json(&["--rw", &ask], &["node", "-e", script])?;
-    equal("node", (text(&told, "stdout"), denials(&told)), ("rename new\n", vec![]))?;
+    let report = caller.json(&["--rw", &ask], &["node", "-e", script])?;
+    equal("node", (text(&report, "stdout"), denials(&report)), ("rename new\n", vec![]))?;
     // Each has four instances: a test runner and its workers.
     let many =
         "for i in $(seq 10); do node -e 'setTimeout(() => console.log(1), 4000)' & done; wait";
-    let told = caller.json(&[], &["bash", "-c", many])?;
+    let report = caller.json(&[], &["bash", "-c", many])?;
     let all = "1\n".repeat(10);
-    equal("many", (text(&told, "stdout"), denials(&told)), (all.as_str(), vec![]))
+    equal("many", (text(&report, "stdout"), denials(&report)), (all.as_str(), vec![]))
 }
 
 const INOTIFY: &str = r#"
@@ -180,11 +180,14 @@ def events():
 "#;
 
 fn own_files(caller: &Caller) -> Check {
-    let (fresh, granted) = (&["/workspace", "/tmp", "/dev/shm"][..], &["/workspace", "/mnt/g"][..]);
+    let fresh = &["/workspace", "/tmp", "/dev/shm"][..];
+    let granted = &["/workspace", "/mnt/g"][..];
     let own = &["/tmp", "/dev/shm"][..];
-    let (rw, ro) = (caller.directory("rw")?, caller.directory("ro")?);
+    let rw = caller.directory("rw")?;
+    let ro = caller.directory("ro")?;
     std::fs::write(ro.join("file"), "text")?;
-    let (rw, ro) = (rw.display().to_string(), format!("{}:/mnt/g", ro.display()));
+    let rw = rw.display().to_string();
+    let ro = format!("{}:/mnt/g", ro.display());
     let writable = &["--rw", &rw, "--ro", &ro][..];
     for (options, places) in [(&[][..], fresh), (writable, granted), (writable, own)] {
         let script = format!(
@@ -203,16 +206,16 @@ for place in {places:?}:
         first = watch('/mnt/g/file'); open('/mnt/g/file').close(); print(first > 0, (first, 0x20, '') in events())
 print(watch('/tmp', 0), watch('/tmp', 0x10000001), watch('/tmp', ALL, 99), watch('/tmp', ALL, 0), call(254, notify, 1, ALL), watch('/' * 5000))"
         );
-        let told = python(caller, options, &script)?;
+        let output = python(caller, options, &script)?;
         let whole = "True True True True True True True True True ENOTDIR ENOENT ENOTDIR ENOENT";
         let readable = "True True";
-        let places = places.iter().map(|place| if *place == "/mnt/g" { readable } else { whole });
+        let places = places.iter().map(|path| if *path == "/mnt/g" { readable } else { whole });
         let expected: Vec<&str> =
             places.chain(["EINVAL 2 EBADF EINVAL EFAULT ENAMETOOLONG"]).collect();
-        let said: Vec<&str> = told.stdout.lines().collect();
-        let last = said.last().copied().unwrap_or_default();
-        let firsts = said.len().saturating_sub(1);
-        equal(&told.stderr, said.get(..firsts), expected.get(..firsts))?;
+        let lines: Vec<&str> = output.stdout.lines().collect();
+        let last = lines.last().copied().unwrap_or_default();
+        let firsts = lines.len().saturating_sub(1);
+        equal(&output.stderr, lines.get(..firsts), expected.get(..firsts))?;
         // A mask beyond the known bits is the kernel's to judge.
         holds(
             "refused",
@@ -239,10 +242,10 @@ print()
 fn of_the_host(caller: &Caller) -> Check {
     let path = caller.directory("grant")?.display().to_string();
     for options in [&[][..], &["--rw", &path], &["--ro", &path]] {
-        let told = python(caller, options, &format!("{INOTIFY}\n{OTHERS}\nprint(events())"))?;
-        let mut lines = told.stdout.lines();
+        let output = python(caller, options, &format!("{INOTIFY}\n{OTHERS}\nprint(events())"))?;
+        let mut lines = output.stdout.lines();
         let mut met = || lines.next().unwrap_or_default().trim_end().to_owned();
-        equal(&format!("{options:?}: {}", told.stderr), met(), ["EPERM"; 17].join(" "))?;
+        equal(&format!("{options:?}: {}", output.stderr), met(), ["EPERM"; 17].join(" "))?;
         let by_proc = met();
         let words: Vec<&str> = by_proc.split(' ').collect();
         let refused = |word: &&str| ["EPERM", "EACCES", "ELOOP"].contains(word);
@@ -275,15 +278,15 @@ while time.monotonic() < end:
     else: seen.add('refused')
 print(*sorted(seen))"
     );
-    let told = python(caller, &[], &script)?;
-    equal("raced", (told.said(), told.stderr.as_str()), ("refused watched", ""))
+    let output = python(caller, &[], &script)?;
+    equal("raced", (output.said(), output.stderr.as_str()), ("refused watched", ""))
 }
 
-fn told(caller: &Caller) -> Check {
+fn reported(caller: &Caller) -> Check {
     let script = format!("{CALLS}\n{INOTIFY}\nwatch('/usr/bin'); watch('/etc'); watch('/tmp')");
     let object = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let denials = object.get("denials").unwrap_or(&Value::Null);
-    equal("told", denials, &json!([{ "syscall": "inotify_add_watch", "count": 2 }]))
+    equal("reported", denials, &json!([{ "syscall": "inotify_add_watch", "count": 2 }]))
 }
 
 fn watches(caller: &Caller) -> Check {
@@ -294,9 +297,9 @@ for n in range(8300):
     os.mkdir(f'/tmp/{{n}}'); wd = watch(f'/tmp/{{n}}'); met[wd if isinstance(wd, str) else 'ok'] = met.get(wd if isinstance(wd, str) else 'ok', 0) + 1
 print(met)"
     );
-    let told = python(caller, &[], &script)?;
+    let output = python(caller, &[], &script)?;
     let expected = "{'ok': 8192, 'ENOSPC': 108}";
-    equal("as many as there may be", (told.said(), told.stderr.as_str()), (expected, ""))
+    equal("as many as there may be", (output.said(), output.stderr.as_str()), (expected, ""))
 }
 
 fn follows(caller: &Caller) -> Check {
@@ -307,8 +310,8 @@ fn follows(caller: &Caller) -> Check {
     for options in [&[][..], &["--rw", &path]] {
         let mut command = caller.run_command(options, &["bash", "-c", script]);
         command.env("LC_ALL", "C");
-        let told = Told::of(command, patience())?;
-        equal(&format!("{options:?}: {}", told.stderr), told.said(), "one\ntwo\nthree\nend")?;
+        let output = Told::of(command, patience())?;
+        equal(&format!("{options:?}: {}", output.stderr), output.said(), "one\ntwo\nthree\nend")?;
     }
     Ok(())
 }
@@ -317,8 +320,8 @@ fn fanotify(caller: &Caller) -> Check {
     // fanotify_init, fanotify_mark; F_NOTIFY and a lease of fcntl(2).
     let script = "print(call(300, 0, 0), call(301, 0, 1, 1, -100, b'/usr'), end=' ')
 held = os.open('/usr/bin', os.O_RDONLY); print(call(72, held, 1026, 1), call(72, held, 1024, 0))";
-    let told = python(caller, &[], script)?;
-    equal("all refused", told.said(), "EPERM EPERM EPERM EPERM")
+    let output = python(caller, &[], script)?;
+    equal("all refused", output.said(), "EPERM EPERM EPERM EPERM")
 }
 
 /// Simulates kernel.yama.ptrace_scope above 1 for all programs: init can read neither memory nor descriptors.
@@ -334,7 +337,7 @@ for state in 1, 0:
     print(*(tried(act) for act in acts)); plain = socket.socket()
 print(watch('/tmp'), os.path.getsize('/workspace/f'))"
     );
-    let told = python(caller, &["--rw", &path], &script)?;
+    let output = python(caller, &["--rw", &path], &script)?;
     let expected = "int int ok ok ok ok\nint str EPERM EPERM EPERM EPERM\nEPERM 1";
-    equal("refused", (told.said(), told.stderr.as_str()), (expected, ""))
+    equal("refused", (output.said(), output.stderr.as_str()), (expected, ""))
 }

@@ -8,23 +8,21 @@ use serde_json::Value;
 pub const CLAIMS: &[Claim] = &[
     claim("no_call_makes_a_name_that_the_host_obeys", no_call).needs(&[Need::Python]),
     claim("no_spelling_and_no_link_makes_one_either", no_spelling).needs(&[Need::Python]),
-    claim("a_path_that_changes_in_memory_makes_no_guarded_name", no_race).needs(&[Need::Gcc]),
+    claim("a_path_changed_in_memory_creates_no_guarded_name", no_race).needs(&[Need::Gcc]),
     claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
-    claim("parts_of_a_repository_that_are_not_there_cannot_be_made", parts).needs(&[Need::Git]),
-    claim("what_a_configuration_names_cannot_be_changed_or_made", named).needs(&[Need::Git]),
-    claim("a_socket_is_bound_where_it_was_judged_and_tells_its_name", sockets)
-        .needs(&[Need::Python]),
-    claim("no_two_cells_make_a_socket_with_a_name_of_a_repository", two_cells)
-        .needs(&[Need::Python]),
-    claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated).needs(&[Need::Python]),
-    claim("twins_of_guarded_names_are_guarded_and_daily_work_goes_on", twins).needs(&[Need::Git]),
-    claim("names_of_the_operator_are_guarded_as_the_known_ones", operators),
-    claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
+    claim("missing_parts_of_a_repository_cannot_be_created", parts).needs(&[Need::Git]),
+    claim("files_named_by_git_config_are_guarded", named).needs(&[Need::Git]),
+    claim("a_socket_is_bound_at_the_checked_path", sockets).needs(&[Need::Python]),
+    claim("two_cells_cannot_create_a_guarded_socket", two_cells).needs(&[Need::Python]),
+    claim("truncate_obeys_the_callers_file_size_limit", truncated).needs(&[Need::Python]),
+    claim("aliases_of_guarded_names_are_guarded", twins).needs(&[Need::Git]),
+    claim("the_operators_names_are_guarded", operators),
+    claim("names_recreated_by_the_host_are_guarded", recreated).needs(&[Need::Git]),
     claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
     claim("every_odd_call_is_answered_as_without_the_guard", odd).needs(&[Need::Python]),
-    claim("init_is_no_deputy", deputy).needs(&[Need::Python]),
-    claim("who_waits_for_a_fifo_holds_nobody_up", fifo),
-    claim("a_refused_name_is_counted_and_told_with_the_way_out", told),
+    claim("init_has_no_more_access_than_the_caller", deputy).needs(&[Need::Python]),
+    claim("a_waiting_fifo_open_delays_no_other_process", fifo),
+    claim("a_refused_name_is_reported_with_a_hint", reported),
     claim("an_operator_can_lift_the_guard", lifted).needs(&[Need::Git]),
     claim("a_cell_without_a_writable_grant_has_no_guard", without),
 ];
@@ -98,10 +96,10 @@ print(told('/tmp/t')); print(told('/workspace')); print(told('/workspace/deep/er
 print(sorted({{met for _, met, _ in every('/workspace', 'plain')}}))"
     );
     let refused = "[('EPERM', False)]";
-    let told = python(caller, &[], &path, &script)?;
+    let output = python(caller, &[], &path, &script)?;
     // In /tmp and for other names each call works: the positive control.
     let expected = format!("[('ok', True)]\n{refused}\n{refused}\n['ok']");
-    equal("in the grant", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))?;
+    equal("in the grant", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))?;
     let outside = caller.bash_outside(&format!("ls -A {} | tr '\\n' ' '", path.display()))?;
     equal("on the host", outside.said(), "deep old")
 }
@@ -126,10 +124,10 @@ print(call(265, unnamed, b"", -100, b".envrc", 0x1000), end=" ")
 os.fchdir(os.open("a", os.O_PATH)); print(tried(lambda: os.mkdir(".git")), tried(lambda: os.mkdir("../.git")))
 print(sorted(os.listdir("/workspace")), os.listdir("/workspace/a"))
 "#;
-    let told = python(caller, &[], &path, script)?;
+    let output = python(caller, &[], &path, script)?;
     let refused = ["EPERM"; 19].join(" ");
     let expected = format!("{refused}\n['a', 'dir', 'f', 'to', 'twice'] []");
-    equal("all refused", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))
+    equal("all refused", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))
 }
 
 /// One thread makes names, the other changes the name's bytes from a harmless to a guarded one.
@@ -141,9 +139,9 @@ fn no_race(caller: &Caller) -> Check {
     std::fs::write(&source, RACE)?;
     caller.own(&source)?;
     let script = "cd /workspace && gcc -O1 -w -pthread -o race race.c && ./race /workspace && ./race /tmp until";
-    let told = bash(caller, &path, script)?;
+    let output = bash(caller, &path, script)?;
     // In /tmp the same program makes both names: the positive control.
-    equal("raced", (told.said(), told.stderr.as_str()), ("made clean\nmade GUARDED", ""))
+    equal("raced", (output.said(), output.stderr.as_str()), ("made clean\nmade GUARDED", ""))
 }
 
 fn no_repository(caller: &Caller) -> Check {
@@ -159,9 +157,9 @@ fn no_repository(caller: &Caller) -> Check {
         git clone -q /tmp/r clone 2>/dev/null || echo clone
         git init -q /tmp/fine && git clone -q /tmp/fine /tmp/also 2>/dev/null && echo fine in /tmp
         git -C o rev-parse --git-dir 2>/dev/null || echo none";
-    let told = bash(caller, &path, script)?;
+    let output = bash(caller, &path, script)?;
     let lines = "init\nbare\napart\ncopied but for one\nHEAD\nlink\nclone\nfine in /tmp\nnone";
-    equal("in the cell", told.said(), lines)?;
+    equal("in the cell", output.said(), lines)?;
     let found = caller.bash_outside(&format!(
         "cd {}; find . -name .git -o -name HEAD -o -name commondir; \
          for d in . sub bare apart work o clone; do git -C $d rev-parse --git-dir 2>/dev/null; done; echo looked",
@@ -208,11 +206,11 @@ fn parts(caller: &Caller) -> Check {
         for to in .git/y .git/modules/lib/y evil; do mv -T .git/refs/remotes/origin $to 2>/dev/null && echo MOVED $to; done
         perl -e 'rename(\".git/refs\", \".git/z\") and print \"RENAMED\\n\"; print $!{EXDEV} ? \"EXDEV\\n\" : \"$!\\n\"'
         git status --short | head -3; ls -d .git/hooks .git/z 2>/dev/null; echo end";
-    let told = bash(caller, &path, script)?;
-    let said: Vec<&str> = told.stdout.lines().filter(|line| !line.starts_with("??")).collect();
+    let output = bash(caller, &path, script)?;
+    let lines: Vec<&str> = output.stdout.lines().filter(|line| !line.starts_with("??")).collect();
     let expected =
         "branches\nneither HEAD nor objects\na remote has a HEAD and a branch\nEXDEV\nend";
-    equal("only what is harmless", said.join("\n"), expected)
+    equal("only what is harmless", lines.join("\n"), expected)
 }
 
 fn named(caller: &Caller) -> Check {
@@ -226,9 +224,9 @@ fn named(caller: &Caller) -> Check {
     let script = "cd /workspace
         echo x > .husky/_/pre-commit; echo x > .husky/pre-commit; echo x > shared.gitconfig
         echo x > later.gitconfig; mkdir sub/githooks; mv sub other; mkdir githooks && echo another";
-    let told = bash(caller, &path, script)?;
-    equal("the rest works", told.said(), "another")?;
-    let count = |what: &str| told.stderr.matches(what).count();
+    let output = bash(caller, &path, script)?;
+    equal("the rest works", output.said(), "another")?;
+    let count = |what: &str| output.stderr.matches(what).count();
     equal("what is there", count("Read-only file system"), 3)?;
     equal("what is not", count("Operation not permitted"), 2)?;
     equal("what is on the way", count("Device or resource busy"), 1)
@@ -276,13 +274,13 @@ os.chdir('/proc/self/cwd'); print(bound('w'))
 print(sorted(os.listdir('/workspace')), sorted(os.listdir('d')), stream().connect_ex('/workspace/plain'))"
     );
     let path = caller.directory("other")?;
-    let told = python(caller, &[], &path, &script)?;
+    let output = python(caller, &[], &path, &script)?;
     let refused = ["'EPERM'"; 7].join(", ");
     let expected = format!(
         "[{refused}]\nplain x y EADDRINUSE EADDRINUSE ELOOP\nw\n\
          ['d', 'link', 'plain', 'to', 'w'] ['.vscode-not', 'x', 'y'] 1"
     );
-    equal("in a grant", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))
+    equal("in a grant", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))
 }
 
 /// One cell binds, by turns to a harmless name and to one of a repository, through a directory that the
@@ -318,20 +316,20 @@ print(sorted(made))"
     let turning = format!("{CALLS}\n{turn}");
     let command = caller.run_command(&["--rw", &text], &["/usr/bin/python3", "-c", &turning]);
     let turning = crate::support::Live::start(command)?;
-    let told = python(caller, &[], &path, &bind)?;
+    let output = python(caller, &[], &path, &bind)?;
     let found = caller.bash_outside(&format!(
         "cd {text}; find . -name HEAD -o -name .git -o -name config; echo looked"
     ))?;
     equal("on the host", found.said(), "looked")?;
     holds(
         "plain names are made",
-        &told,
-        told.stdout.contains("('/workspace/way/plain', 'plain')"),
+        &output,
+        output.stdout.contains("('/workspace/way/plain', 'plain')"),
     )?;
     holds(
         "others are not",
-        &told,
-        !told.stdout.contains("'HEAD'") && !told.stdout.contains("'.git'"),
+        &output,
+        !output.stdout.contains("'HEAD'") && !output.stdout.contains("'.git'"),
     )?;
     turning.finish(crate::support::patience()).map(drop)
 }
@@ -362,19 +360,19 @@ code = 'import os, signal; signal.signal(signal.SIGXFSZ, signal.%s); os.truncate
 ends = [subprocess.run([sys.executable, "-c", code % how], capture_output=True, text=True) for how in ("SIG_DFL", "SIG_IGN")]
 print([one.returncode for one in ends], ends[1].stderr[-28:], os.path.getsize("f"))
 "#;
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     for (options, place) in [(&[][..], "/workspace"), (&[], "/tmp"), (&["--unguarded"], "/tmp")] {
-        let path = caller.directory(&format!("grant{}", said.len()))?;
-        let told = python(caller, options, &path, &format!("os.chdir({place:?})\n{script}"))?;
-        equal(place, (told.stdout.lines().count(), told.stderr.as_str()), (14, ""))?;
-        said.push(told.stdout);
+        let path = caller.directory(&format!("grant{}", lines.len()))?;
+        let output = python(caller, options, &path, &format!("os.chdir({place:?})\n{script}"))?;
+        equal(place, (output.stdout.lines().count(), output.stderr.as_str()), (14, ""))?;
+        lines.push(output.stdout);
     }
-    let [grant, private, bare] = said.as_slice() else { return Err("three runs".into()) };
+    let [grant, private, bare] = lines.as_slice() else { return Err("three runs".into()) };
     equal("as without the guard", private, bare)?;
     equal("in the grant", grant, bare)?;
     holds("refused", bare, bare.starts_with("EFBIG 1 5\nEFBIG 1 5\n0 EFBIG 1 4096\n"))?;
     holds("no room past it", bare, bare.contains("['ENOTSUP', 'ENOTSUP', 'ENOTSUP'] 0"))?;
-    holds("killed, or told", bare, bare.contains("[-25, 1] "))
+    holds("killed, or reported", bare, bare.contains("[-25, 1] "))
 }
 
 /// Tries every way to write to an existing file that the host has created again.
@@ -388,8 +386,8 @@ const REWRITE: &str = "cd /workspace; until [ -e go ]; do sleep 0.02; done; exec
     mv .git g && echo x >> g/config && echo WROTE moved; [ -e g ] && mv g .git && echo BACK
     echo fine >> plain && echo fine; true";
 
-fn anew(caller: &Caller) -> Check {
-    let mut said = Vec::new();
+fn recreated(caller: &Caller) -> Check {
+    let mut lines = Vec::new();
     for options in [&["--unguarded"][..], &[]] {
         let name = format!("grant{}", options.len());
         let more = "git config core.hooksPath .husky/_ && mkdir -p .husky/_ .vscode && \
@@ -402,11 +400,11 @@ fn anew(caller: &Caller) -> Check {
         let host = "git config a.b c && cp .envrc e && mv e .envrc && mv .vscode v && cp -r v .vscode && rm -r v && \
             mv .git/hooks h && cp -r h .git/hooks && rm -r h && mv .husky h && cp -r h .husky && rm -r h && \
             git init -q later && touch go && echo done";
-        let told = caller.bash_outside(&format!("cd {text} && {host}"))?;
-        equal("the host", told.said(), "done")?;
-        said.push(live.finish(crate::support::patience())?.stdout);
+        let output = caller.bash_outside(&format!("cd {text} && {host}"))?;
+        equal("the host", output.said(), "done")?;
+        lines.push(live.finish(crate::support::patience())?.stdout);
     }
-    let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
+    let [unguarded, guarded] = lines.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.
     for what in ["envrc", "config", "task", "new", "hook", "husky", "later", "descriptor", "dd"] {
         let line = format!("WROTE {what}");
@@ -476,10 +474,10 @@ mine = os.open("/tmp/mine", C | RW, 0o600); os.write(mine, b"mine")
 for name in ["/proc/self/fd/%d", "/dev/fd/%d", "/proc/thread-self/fd/%d", f"/proc/{os.getpid()}/fd/%d"]:
     print(os.read(os.open(name % mine, C | RW), 9))
 "#;
-    let told = python(caller, &[], &path, script)?;
+    let output = python(caller, &[], &path, script)?;
     let own = ["b'mine'"; 4].join("\n");
     let expected = format!("EACCES EACCES\nEACCES EACCES\nEXDEV EACCES\n{own}");
-    equal("nothing of init's", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))
+    equal("nothing of init's", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))
 }
 
 fn fifo(caller: &Caller) -> Check {
@@ -489,8 +487,8 @@ fn fifo(caller: &Caller) -> Check {
         until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 5 ]; do sleep 0.1; done; sleep 0.5
         echo free > other; cat other
         sort f | tr -d '\\n'; echo; wait; (timeout 0.2 bash -c 'echo never > f'; echo $?)";
-    let told = bash(caller, &path, script)?;
-    equal("all were served", told.said(), "free\n12345\n124")?;
+    let output = bash(caller, &path, script)?;
+    equal("all were served", output.said(), "free\n12345\n124")?;
     // More writers than init serves in one round; a writer that waited when the reader came does not need a second reader.
     let many = "cd /workspace; mkfifo g; for i in $(seq 100); do (echo $i > g) 2>/dev/null & done
         until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 100 ]; do sleep 0.1; done; sleep 1";
@@ -531,7 +529,7 @@ while served < 50:
 print(served)
 "#;
 
-fn told(caller: &Caller) -> Check {
+fn reported(caller: &Caller) -> Check {
     let path = caller.directory("grant")?.display().to_string();
     let script = "mkdir .vscode /workspace/.git; mkdir plain; unshare -U true";
     let object = caller.json(&["--rw", &path], &["bash", "-c", script])?;
@@ -552,10 +550,10 @@ fn told(caller: &Caller) -> Check {
     let line = format!(
         "cofferdam: denied: system call {call}, once; the operator can grant it: {grant}\n"
     );
-    holds("told", &failed.stderr, failed.stderr.ends_with(&line))?;
+    holds("reported", &failed.stderr, failed.stderr.ends_with(&line))?;
     let went_on =
         caller.run(&["--rw", &path], &["bash", "-c", "mkdir .vscode 2>/dev/null; true"])?;
-    equal("not told", (went_on.code, went_on.stderr.as_str()), (0, ""))?;
+    equal("not reported", (went_on.code, went_on.stderr.as_str()), (0, ""))?;
     let receipt = at(&object, "/receipt");
     equal("probed", at(receipt, "/probed/guarded_name"), "EPERM")?;
     let workspace = at(receipt, "/configured/workspace");
@@ -608,18 +606,18 @@ const TWINS: &str = r#"cd /workspace; exec 2> /tmp/err
         mv .github b/ && git add b/.github && git commit -qm workflows && echo works"#;
 
 fn twins(caller: &Caller) -> Check {
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     for options in [&["--unguarded"][..], &[]] {
         let path = caller.directory(&format!("twins{}", options.len()))?;
         let text = path.display().to_string();
         let made = "git init -q . && git config user.email a@b && git config user.name n && mkdir -p old/.github && echo made";
-        let told = caller.bash_outside(&format!("cd {text} && {made}"))?;
-        equal("a repository", told.said(), "made")?;
+        let output = caller.bash_outside(&format!("cd {text} && {made}"))?;
+        equal("a repository", output.said(), "made")?;
         let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
         let script = TWINS.replace("echo x > old/", "mkdir old/.github/hooks; echo x > old/");
-        said.push(caller.run(&options, &["bash", "-c", &script])?.stdout);
+        lines.push(caller.run(&options, &["bash", "-c", &script])?.stdout);
     }
-    let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
+    let [unguarded, guarded] = lines.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard each of them is open to the cell.
     let plain = ".vimrc .gvimrc .nvimrc .lazygit.yml .git/lazygit.yml .git/objects/info/alternates .vim .kilocode .factory \
         .openhands .repo .pi .github/hooks .clinerules/hooks directory old";
@@ -637,12 +635,16 @@ fn twins(caller: &Caller) -> Check {
     let script = "exec 2>&1; cd /workspace; echo x > .github/hooks/one; echo x > p/.clinerules/hooks/two; \
         for from in .github/hooks .github; do python3 -c 'import os, sys; os.rename(sys.argv[1], \"gone\")' $from; done; \
         echo x > .git/objects/info/alternates; echo x > .github/fine && echo fine";
-    let told = bash(caller, &path, script)?;
-    let read_only = told.stdout.matches("Read-only file system").count();
+    let output = bash(caller, &path, script)?;
+    let read_only = output.stdout.matches("Read-only file system").count();
     // A mount stays where it is, and what lies beneath another mount than its new place.
     let stays = ["Device or resource busy: '.github'", "cross-device link: '.github/hooks'"];
-    let stays = stays.iter().all(|why| told.stdout.contains(why));
-    holds("read-only", &told.stdout, read_only == 3 && stays && told.stdout.ends_with("fine\n"))?;
+    let stays = stays.iter().all(|reason| output.stdout.contains(reason));
+    holds(
+        "read-only",
+        &output.stdout,
+        read_only == 3 && stays && output.stdout.ends_with("fine\n"),
+    )?;
     let seen = caller.bash_outside(&format!(
         "cd {text} && cat .github/hooks/one && ls -A . p/.clinerules/hooks"
     ))?;
@@ -666,11 +668,11 @@ fn operators(caller: &Caller) -> Check {
         )
     };
     write(r#"["lefthook.yml", ".mytool"]"#)?;
-    let told = run(&options)?;
-    let count = |what: &str| told.stdout.matches(what).count();
+    let output = run(&options)?;
+    let count = |what: &str| output.stdout.matches(what).count();
     let counted =
         (count("Read-only file system"), count("Operation not permitted"), count("\nfine\n"));
-    holds("guarded", &told.stdout, counted.0 >= 2 && counted.1 == 3 && counted.2 == 1)?;
+    holds("guarded", &output.stdout, counted.0 >= 2 && counted.1 == 3 && counted.2 == 1)?;
     let seen = caller.bash_outside(&format!(
         "cd {text} && cat there/.mytool/run there/lefthook.yml && ls -A . d"
     ))?;
@@ -678,10 +680,10 @@ fn operators(caller: &Caller) -> Check {
     // The positive control, and what is no name.
     write("[]")?;
     caller.bash_outside(&format!("rm -r {text}/d {text}/other"))?;
-    let told = run(&options)?;
-    holds("unguarded", &told.stdout, told.stdout.starts_with(".mytool\nLeftHook.yml\nfine"))?;
+    let output = run(&options)?;
+    holds("unguarded", &output.stdout, output.stdout.starts_with(".mytool\nLeftHook.yml\nfine"))?;
     write(r#"["a/b"]"#)?;
-    let told = run(&options)?;
-    let why = "`a/b` is not one name: a path is guarded by one of its parts";
-    holds("refused", &told.stderr, told.code == 125 && told.stderr.contains(why))
+    let output = run(&options)?;
+    let reason = "`a/b` is not one name: a path is guarded by one of its parts";
+    holds("refused", &output.stderr, output.code == 125 && output.stderr.contains(reason))
 }

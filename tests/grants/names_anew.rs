@@ -4,9 +4,9 @@
 use crate::support::{Caller, Check, Claim, Need, claim, equal, holds};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("nothing_that_the_host_made_anew_can_be_changed", anew).needs(&[Need::Git, Need::Python]),
-    claim("no_two_who_race_put_a_repository_together", pairs).needs(&[Need::Git]),
-    claim("git_keeps_branches_and_remotes_as_without_the_guard", references).needs(&[Need::Git]),
+    claim("recreated_guarded_files_cannot_be_changed", recreated).needs(&[Need::Git, Need::Python]),
+    claim("two_racing_processes_cannot_build_a_repository", pairs).needs(&[Need::Git]),
+    claim("git_keeps_branches_and_remotes_despite_the_guard", references).needs(&[Need::Git]),
     claim("each_process_has_its_own_umask", umasks).needs(&[Need::Python]),
 ];
 
@@ -73,22 +73,22 @@ const HOST: &str = "mkdir notes empty && echo trusted > notes/.envrc && echo tru
     touch .git/config.lock && mkdir -p .git/hooks/pre-commit.d && echo true > .git/hooks/pre-commit.d/one && \
     git init -q --bare bare && mv tools h && cp -r h tools && rm -r h && touch go && echo done";
 
-fn anew(caller: &Caller) -> Check {
-    let mut said = Vec::new();
+fn recreated(caller: &Caller) -> Check {
+    let mut lines = Vec::new();
     for options in [&["--unguarded", "--env", "RACE=on"][..], &[]] {
         let path = caller.directory(&format!("grant{}", options.len()))?;
         let text = path.display().to_string();
         let made = "git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks && \
             rm -rf .git/hooks && git init -q sub && git -C sub config core.hooksPath .hüsky && echo made";
-        let told = caller.bash_outside(&format!("cd {text} && {made}"))?;
-        equal("a repository", told.said(), "made")?;
+        let output = caller.bash_outside(&format!("cd {text} && {made}"))?;
+        equal("a repository", output.said(), "made")?;
         let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
         let live = caller.live(&options, ATTACK)?;
-        let told = caller.bash_outside(&format!("cd {text} && {HOST}"))?;
-        equal("the host", told.said(), "done")?;
-        said.push(live.finish(crate::support::patience())?.stdout);
+        let output = caller.bash_outside(&format!("cd {text} && {HOST}"))?;
+        equal("the host", output.said(), "done")?;
+        lines.push(live.finish(crate::support::patience())?.stdout);
     }
-    let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
+    let [unguarded, guarded] = lines.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.
     let all = "truncate empty lock deep hook umlaut short ligature reopen link symlink back";
     for what in all.split(' ') {
@@ -133,10 +133,10 @@ tree config.lock";
 fn pairs(caller: &Caller) -> Check {
     let path = caller.directory("repository")?;
     let text = path.display().to_string();
-    let told = caller.bash_outside(&format!("cd {text} && git init -q . && echo made"))?;
-    equal("a repository", told.said(), "made")?;
-    let told = caller.run(&["--rw", &text], &["bash", "-c", PARTS])?;
-    equal("what is left", told.said(), LEFT)?;
+    let output = caller.bash_outside(&format!("cd {text} && git init -q . && echo made"))?;
+    equal("a repository", output.said(), "made")?;
+    let output = caller.run(&["--rw", &text], &["bash", "-c", PARTS])?;
+    equal("what is left", output.said(), LEFT)?;
     // A name that may be created must not be movable to the place of the other half.
     let script = "cd /workspace/.git; mkdir -p refs/remotes/o refs/heads/b; exec 2>/tmp/err
         echo 'ref: refs/heads/main' > refs/remotes/o/HEAD; echo x > refs/heads/b/config
@@ -146,8 +146,8 @@ fn pairs(caller: &Caller) -> Check {
         move refs/remotes/o ../o; move refs/remotes logs/refs
         # Attributes choose among the configured programs, and a directory with them could become `info`.
         mkdir y; for d in . info y; do echo x > $d/attributes && echo MADE $d; done; echo x > refs/heads/attributes; echo end";
-    let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
-    equal("nothing moved", told.said(), "end")
+    let output = caller.run(&["--rw", &text], &["bash", "-c", script])?;
+    equal("nothing moved", output.said(), "end")
 }
 
 fn references(caller: &Caller) -> Check {
@@ -157,8 +157,8 @@ fn references(caller: &Caller) -> Check {
         git commit -q --allow-empty -m first && git branch fix/config && cd .. && git clone -q up down && \
         cd down && git remote set-url origin ../up && \
         git config user.email a@b && git config user.name n && git branch -q topic && echo made";
-    let told = caller.bash_outside(&format!("cd {text} && {made}"))?;
-    equal("two repositories", told.said(), "made")?;
+    let output = caller.bash_outside(&format!("cd {text} && {made}"))?;
+    equal("two repositories", output.said(), "made")?;
     let script = "set -e; exec 2>/tmp/err; cd /workspace/up; git commit -q --allow-empty -m second; git branch new
         cd ../down; git fetch -q; git merge -q origin/main; git log --oneline | wc -l
         git remote set-head origin -d; git remote set-head origin -a >/tmp/out; git symbolic-ref refs/remotes/origin/HEAD
@@ -166,10 +166,10 @@ fn references(caller: &Caller) -> Check {
         git checkout -q -b other; echo x > f; git add f; git stash -q; git stash pop -q; git commit -qm f
         git rebase -q --no-ff main; git pack-refs --all; git branch -q -D subject || true; git tag config; git tag -d config >/tmp/out
         git for-each-ref --format='%(refname)' | tr '\n' ' '; git fsck --no-dangling";
-    let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
+    let output = caller.run(&["--rw", &text], &["bash", "-c", script])?;
     let lines = "2\nrefs/remotes/origin/main\n2\nrefs/heads/main refs/heads/other refs/remotes/origin/HEAD \
         refs/remotes/origin/fix/config refs/remotes/origin/main refs/remotes/origin/new";
-    equal("each works", (told.said(), told.stderr.as_str()), (lines, ""))?;
+    equal("each works", (output.said(), output.stderr.as_str()), (lines, ""))?;
     // The one thing that a name costs: a branch of a remote that is called as a part of a repository.
     let refs = "cd /workspace/down && git fetch -q . main:refs/remotes/origin/config 2>/dev/null || echo refused";
     equal("refused", caller.run(&["--rw", &text], &["bash", "-c", refs])?.said(), "refused")
@@ -192,7 +192,7 @@ print(*mode("parent"))
 print(oct(os.umask(0)), *mode("none"))
 "#;
     let options = ["--rw", &path.display().to_string()];
-    let told = caller.run(&options, &["/usr/bin/python3", "-c", script])?;
+    let output = caller.run(&options, &["/usr/bin/python3", "-c", script])?;
     let modes = "0o644 0o755\n0o22 0o600 0o700\n0o644 0o755\n0o22 0o666 0o777";
-    equal("modes", (told.said(), told.stderr.as_str()), (modes, ""))
+    equal("modes", (output.said(), output.stderr.as_str()), (modes, ""))
 }

@@ -1,4 +1,4 @@
-//! Parts of a repository by which a cell could lead git elsewhere: remotes in older forms, and `info` as a link.
+//! Parts of a git repository that could redirect git on the host: legacy remotes, and `info` as a link.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::support::{
 pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
     claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
-    claim("a_link_that_turns_leads_no_socket_into_a_repository", turns)
+    claim("a_changing_link_leads_no_socket_into_a_repository", turns)
         .needs(&[Need::Git, Need::Python]),
 ];
 
@@ -30,7 +30,7 @@ fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed
 }
 
 /// Runs a script in a cell with the repository, then git on the host, and returns both outputs.
-fn told(
+fn cell_and_host_output(
     caller: &Caller,
     (name, options): (&str, &[&str]),
     more: &str,
@@ -57,7 +57,7 @@ fn remotes(caller: &Caller) -> Check {
     );
     let host = "git fetch -q there main 2> /dev/null && echo reached";
     for (name, options) in GUARDS {
-        let seen = told(caller, (name, options), more, (&cell, host))?;
+        let seen = cell_and_host_output(caller, (name, options), more, (&cell, host))?;
         let expected = match name {
             "guarded" => ("wrote src/remotes/there\nreferences", ""),
             _ => (
@@ -78,7 +78,7 @@ fn info(caller: &Caller) -> Check {
          echo '* filter=evil' > .git/info/attributes && echo WROTE";
     let host = "echo > f; git check-attr filter f";
     for (name, options) in GUARDS {
-        let seen = told(caller, (name, options), "true", (cell, host))?;
+        let seen = cell_and_host_output(caller, (name, options), "true", (cell, host))?;
         let expected = match name {
             "guarded" => ("made\nexcludes", "f: filter: unspecified"),
             _ => ("LINKED\nRENAMED\nexcludes\nWROTE", "f: filter: evil"),
@@ -120,15 +120,15 @@ for line in sorted(made): print(*line)
         caller.run_command(&["--rw", &path], &["/usr/bin/python3", "-c", &script])
     };
     let turning = Live::start(python(turn))?;
-    let told = crate::support::Told::of(python(bind), patience())?;
+    let output = crate::support::Told::of(python(bind), patience())?;
     turning.finish(patience())?;
-    equal("no error", told.stderr.as_str(), "")?;
+    equal("no error", output.stderr.as_str(), "")?;
     // Both ends of the link were met, by each kind of path.
     for way in ["/workspace/way/", "way/", "/workspace/./a/../way/"] {
         for name in ["commondir", "hooks", "config.lock"] {
             for met in ["bound", "EPERM"] {
                 let line = format!("{way} {name} {met}\n");
-                holds("met", (&line, &told.stdout), told.stdout.contains(&line))?;
+                holds("met", (&line, &output.stdout), output.stdout.contains(&line))?;
             }
         }
     }

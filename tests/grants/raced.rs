@@ -8,8 +8,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use crate::support::{Caller, Check, Claim, Told, claim, equal, holds};
 
-pub const CLAIMS: &[Claim] =
-    &[claim("no_grant_is_led_elsewhere_by_a_path_that_changes_meanwhile", raced)];
+pub const CLAIMS: &[Claim] = &[claim("a_path_changed_during_lookup_redirects_no_grant", raced)];
 
 /// Starts of each kind. A lookup in two steps was led elsewhere at two of five.
 const STARTS: usize = 60;
@@ -30,23 +29,24 @@ fn raced(caller: &Caller) -> Check {
     linked(caller, &secret, &project.join("link"))?;
     let read = ["cat", "/mnt/data/key"];
     let all = starts(caller, &data, &project.join("link"), (&["--ro", &grant], &read))?;
-    let said = |word: &str| all.iter().filter(|told| told.said() == word).count();
-    let silent = |told: &&Told| told.said() == "not granted" && !told.stderr.contains("a link to");
+    let text = |word: &str| all.iter().filter(|output| output.said() == word).count();
+    let silent =
+        |output: &&Told| output.said() == "not granted" && !output.stderr.contains("a link to");
     equal("read without a word", all.iter().filter(silent).count(), 0)?;
     // The positive controls: the race was there to be won.
-    holds("some read what was meant", &all, said("inside") > 0)?;
-    holds("some met the link", &all, all.iter().any(|told| told.stderr.contains("a link to")))?;
+    holds("some read what was meant", &all, text("inside") > 0)?;
+    holds("some met the link", &all, all.iter().any(|output| output.stderr.contains("a link to")))?;
 
     // The same, where cells can write to the place.
     let rw = project.display().to_string();
     let options = ["--rw", &rw, "--ro", &grant];
     let all = starts(caller, &data, &project.join("link"), (&options, &read))?;
-    let said = |word: &str| all.iter().filter(|told| told.said() == word).count();
-    equal("read by what a cell can make", said("not granted"), 0)?;
+    let text = |word: &str| all.iter().filter(|output| output.said() == word).count();
+    equal("read by what a cell can make", text("not granted"), 0)?;
     holds(
         "some were refused",
         &all,
-        all.iter().any(|told| told.stderr.contains("cells can make")),
+        all.iter().any(|output| output.stderr.contains("cells can make")),
     )?;
 
     // Writes, next to a guarded name.
@@ -55,7 +55,7 @@ fn raced(caller: &Caller) -> Check {
     let all = starts(caller, &data, &project.join("hooks"), (&["--rw", &grant], &write))?;
     equal("no hook", hooks.join("written").exists(), false)?;
     holds("some wrote where it was meant", &all, data.join("written").exists())?;
-    let refused = |told: &Told| told.stderr.contains("which the host obeys");
+    let refused = |output: &Told| output.stderr.contains("which the host obeys");
     holds("some met the link to the hooks", &all, all.iter().any(refused))
 }
 
@@ -81,9 +81,10 @@ fn starts(
             }
             if directory.is_symlink() { exchange() } else { Ok(()) }
         });
-        let told: Result<Vec<Told>, _> = (0..STARTS).map(|_| caller.run(options, words)).collect();
+        let output: Result<Vec<Told>, _> =
+            (0..STARTS).map(|_| caller.run(options, words)).collect();
         stop.store(true, Ordering::Relaxed);
         exchanging.join().unwrap_or(Err(Errno::EIO))?;
-        told
+        output
     })
 }

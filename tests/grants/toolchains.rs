@@ -7,14 +7,14 @@ use std::process::Command;
 use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_project_finds_the_tool_chains_of_the_home_and_itself_at_its_own_path", found),
-    claim("a_tool_chain_is_found_where_the_operators_path_has_none", empty_path),
-    claim("no_cell_reads_a_credential_beside_a_tool_chain", credentials),
-    claim("a_tool_chain_with_a_credential_among_its_files_is_withheld_and_told", withheld),
+    claim("a_project_finds_the_tool_chains_of_the_home", programs),
+    claim("a_tool_chain_is_found_without_the_operators_path", empty_path),
+    claim("credentials_next_to_a_tool_chain_are_hidden", credentials),
+    claim("a_tool_chain_with_credentials_is_withheld", withheld),
     claim("no_cell_reads_a_credential_inside_of_a_tool_chain", inside),
-    claim("a_part_is_granted_and_not_the_directory_that_others_use_too", parts),
-    claim("no_second_path_leads_around_a_grant_within_the_workspace", covered),
-    claim("a_tool_chain_is_read_only_and_a_link_to_anything_else_is_no_part_of_it", contained),
+    claim("a_part_is_granted_without_its_shared_parent", parts),
+    claim("no_second_path_bypasses_a_nested_grant", covered),
+    claim("tool_chains_are_read_only_and_links_are_skipped", contained),
     claim("tool_chains_are_chosen_by_name_or_left_out", chosen),
     claim("a_server_with_a_workspace_has_them_too", served),
 ];
@@ -47,8 +47,8 @@ pub(super) struct Home {
 
 impl Home {
     pub(super) fn new(caller: &Caller) -> Result<Self, Failed> {
-        let held = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
-        let home = Self { held };
+        let directory = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
+        let home = Self { held: directory };
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755))?;
         caller.own(home.path())?;
         home.file(caller, ".cargo/registry/src/package", "downloaded\n", 0o644)?;
@@ -98,7 +98,7 @@ impl Home {
     }
 
     /// Gives a command this home and its PATH.
-    fn of(&self, mut command: Command) -> Command {
+    fn with_home(&self, mut command: Command) -> Command {
         let home = self.path().display();
         let path = format!(
             "{home}/.nvm/versions/node/v1/bin:/usr/bin:{home}/.cargo/bin:{home}/.volta/bin"
@@ -117,19 +117,19 @@ impl Home {
         let project = self.path().join("project").display().to_string();
         let options = [&["--rw", &project], options].concat();
         let command = caller.run_command(&options, &["bash", "-c", script]);
-        Told::of(self.of(command), patience())
+        Told::of(self.with_home(command), patience())
     }
 }
 
-fn found(caller: &Caller) -> Check {
+fn programs(caller: &Caller) -> Check {
     let home = Home::new(caller)?;
-    let told = home.run(caller, &[], "cargo && npm && .venv/bin/pytest && pwd && echo $PATH")?;
+    let output = home.run(caller, &[], "cargo && npm && .venv/bin/pytest && pwd && echo $PATH")?;
     let at = home.path().display();
     let expected = format!(
         "downloaded\nnpm of {at}/.nvm/versions/node/v1/bin/npm\nran .venv/bin/pytest\n\
          /workspace\n{at}/.nvm/versions/node/v1/bin:{at}/.cargo/bin:/usr/local/bin:/usr/bin:/bin\n"
     );
-    equal("all of them", (told.stdout.as_str(), told.code), (expected.as_str(), 0))?;
+    equal("all of them", (output.stdout.as_str(), output.code), (expected.as_str(), 0))?;
     // At either path the project is the same, and can be written to.
     let both = format!("echo 1 > made && cat {at}/project/made && echo 2 > {at}/project/made");
     equal("both paths", home.run(caller, &[], &both)?.stdout.as_str(), "1\n")?;
@@ -137,8 +137,12 @@ fn found(caller: &Caller) -> Check {
     equal("on the host", made.as_str(), "2\n")?;
     // What the host obeys is guarded at its own path too.
     let hook = format!("cd {at}/project && mkdir -p .git/hooks; echo x > .envrc; ls -A");
-    let told = home.run(caller, &[], &hook)?;
-    holds("guarded", &told.stdout, !told.stdout.contains(".envrc") && !told.stdout.contains(".git"))
+    let output = home.run(caller, &[], &hook)?;
+    holds(
+        "guarded",
+        &output.stdout,
+        !output.stdout.contains(".envrc") && !output.stdout.contains(".git"),
+    )
 }
 
 /// Starts as a graphical client does: with the system's PATH, or without PATH.
@@ -162,16 +166,16 @@ fn empty_path(caller: &Caller) -> Check {
     let script = "type -P sh; cargo && of-nvm && uv && echo $PATH";
     for path in [None, Some(""), Some("/usr/local/bin:/usr/bin:/bin")] {
         let command = caller.run_command(&["--rw", &project], &["bash", "-c", script]);
-        let mut command = home.of(command);
+        let mut command = home.with_home(command);
         match path {
             Some(path) => command.env("PATH", path),
             None => command.env_remove("PATH"),
         };
-        let told = Told::of(command, patience())?;
-        equal("found", (told.stdout.as_str(), told.code), (expected.as_str(), 0))?;
+        let output = Told::of(command, patience())?;
+        equal("found", (output.stdout.as_str(), output.code), (expected.as_str(), 0))?;
     }
     // A program that was granted alone is found too, among others on PATH.
-    let mut command = home.of(caller.run_command(&["--rw", &project], &["uv"]));
+    let mut command = home.with_home(caller.run_command(&["--rw", &project], &["uv"]));
     command.env("PATH", format!("/usr/bin:{cargo}:{at}/.local/bin"));
     equal("a program", Told::of(command, patience())?.said(), "uv")
 }
@@ -183,11 +187,11 @@ fn credentials(caller: &Caller) -> Check {
     let script = format!(
         "grep -rsl downloaded {at}/.cargo; {every} cat {at}/elsewhere/secret; grep -rs {CANARY} {at}; true"
     );
-    let told = home.run(caller, &[], &script)?;
+    let output = home.run(caller, &[], &script)?;
     // The search works: it finds what is granted.
-    holds("found", &told.stdout, told.stdout.contains("/.cargo/registry/src/package"))?;
-    holds("and no canary", &told.stdout, !told.stdout.contains(CANARY))?;
-    let missing = told.stderr.matches("No such file").count();
+    holds("found", &output.stdout, output.stdout.contains("/.cargo/registry/src/package"))?;
+    holds("and no canary", &output.stdout, !output.stdout.contains(CANARY))?;
+    let missing = output.stderr.matches("No such file").count();
     equal("each is simply not there", missing, CREDENTIALS.len() + 1)
 }
 
@@ -196,12 +200,12 @@ fn withheld(caller: &Caller) -> Check {
     let at = home.path().display();
     let token = ".nvm/versions/node/v1/etc/npmrc";
     home.file(caller, token, CANARY, 0o644)?;
-    let told = home.run(caller, &[], &format!("cat {at}/{token}; cargo; npm --version"))?;
-    holds("not read", &told.stdout, !told.stdout.contains(CANARY))?;
-    holds("others are there", &told.stdout, told.stdout.contains("downloaded"))?;
-    let why =
+    let output = home.run(caller, &[], &format!("cat {at}/{token}; cargo; npm --version"))?;
+    holds("not read", &output.stdout, !output.stdout.contains(CANARY))?;
+    holds("others are there", &output.stdout, output.stdout.contains("downloaded"))?;
+    let reason =
         format!("{at}/.nvm/versions is not granted, since {at}/{token} may hold a credential");
-    holds("and it is told", &told.stderr, told.stderr.contains(&why))
+    holds("and reported", &output.stderr, output.stderr.contains(&reason))
 }
 
 /// Files below the paths of a row in which a user can put a credential, each with the path that is withheld for it.
@@ -233,17 +237,18 @@ fn inside(caller: &Caller) -> Check {
         let home = Home::new(caller)?;
         let at = home.path().display();
         home.file(caller, secret, CANARY, 0o644)?;
-        let told = home.run(caller, &[], &format!("cat {at}/{secret}; cargo"))?;
-        equal(secret, told.stdout.as_str(), "downloaded\n")?;
-        let why = format!("{at}/{path} is not granted, since {at}/{secret} may hold a credential");
-        holds("and it is told", &told.stderr, told.stderr.contains(&why))?;
+        let output = home.run(caller, &[], &format!("cat {at}/{secret}; cargo"))?;
+        equal(secret, output.stdout.as_str(), "downloaded\n")?;
+        let reason =
+            format!("{at}/{path} is not granted, since {at}/{secret} may hold a credential");
+        holds("and reported", &output.stderr, output.stderr.contains(&reason))?;
     }
     // Other files that the tool installs there are no reason to hide it.
     let home = Home::new(caller)?;
     let readme = ".gradle/wrapper/dists/g-8/hash/g-8/init.d/readme.txt";
     home.file(caller, readme, "as installed\n", 0o644)?;
-    let told = home.run(caller, &[], &format!("cat {}/{readme}", home.path().display()))?;
-    equal("as installed", (told.stdout.as_str(), told.code), ("as installed\n", 0))
+    let output = home.run(caller, &[], &format!("cat {}/{readme}", home.path().display()))?;
+    equal("as installed", (output.stdout.as_str(), output.code), ("as installed\n", 0))
 }
 
 fn parts(caller: &Caller) -> Check {
@@ -276,12 +281,12 @@ fn parts(caller: &Caller) -> Check {
          cd {at}; cat .pyenv/plugins/one/bin/tool go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/* \
          .cargo/git/db/*/objects/* .cargo/git/checkouts/*/*/*; ls -A {one} {other} sdk go/pkg/mod .cargo/registry/index/*"
     );
-    let told = home.run(caller, &[], &script)?;
+    let output = home.run(caller, &[], &script)?;
     let expected = format!(
         "built\nbuilt\nwent\ncompiled\npython\na plugin\npackage one\nan entry\nan object\nchecked out\n.cargo/registry/index/one-1:\n.cache\n\n\
          {other}:\nbin\n\n{one}:\nbin\n\ngo/pkg/mod:\nexample.org\n\nsdk:\ngo1.25\n"
     );
-    equal("the parts alone", told.stdout.as_str(), expected.as_str())
+    equal("the parts alone", output.stdout.as_str(), expected.as_str())
 }
 
 fn covered(caller: &Caller) -> Check {
@@ -296,16 +301,17 @@ fn covered(caller: &Caller) -> Check {
         "cd /workspace; cat vendor/file; for to in vendor/file {at}/project/vendor/file; do echo new > $to; done; \
          cat secret/key {at}/project/secret/key"
     );
-    let told = home.run(caller, &["--ro", &read_only, "--ro", &cover], &script)?;
-    equal("read alone", told.stdout.as_str(), "as it was\n")?;
+    let output = home.run(caller, &["--ro", &read_only, "--ro", &cover], &script)?;
+    equal("read alone", output.stdout.as_str(), "as it was\n")?;
     let file = home.path().join("project/vendor/file");
     equal("on the host", std::fs::read_to_string(file)?.as_str(), "as it was\n")?;
     // Nor can a directory on the way be renamed: later cells would have no place for the grant.
     home.file(caller, "project/on/the/way", "", 0o644)?;
     let within = format!("{at}/empty:/workspace/on/the");
     let options = ["--ro", within.as_str()];
-    let told = home.run(caller, &options, "mv on off || rm -rf on; mv other off; ls -d on off")?;
-    equal("it stays", told.stdout.as_str(), "on\n")?;
+    let output =
+        home.run(caller, &options, "mv on off || rm -rf on; mv other off; ls -d on off")?;
+    equal("it stays", output.stdout.as_str(), "on\n")?;
     equal(
         "and again",
         home.run(caller, &options, "ls on; echo started")?.stdout.as_str(),
@@ -314,14 +320,14 @@ fn covered(caller: &Caller) -> Check {
     // A path of the cell's above a tool chain's: nothing is made in it.
     home.file(caller, "other/file", "", 0o644)?;
     let above = format!("{at}/other:{at}/.cargo");
-    let told = home.run(caller, &["--ro", &above], "echo started")?;
-    equal("above a tool chain", told.stdout.as_str(), "started\n")?;
+    let output = home.run(caller, &["--ro", &above], "echo started")?;
+    equal("above a tool chain", output.stdout.as_str(), "started\n")?;
     // The same directory by a path with `..`.
     let project = format!("{at}/project/../project");
     let command =
         caller.run_command(&["--rw", &project], &["cat", &format!("{at}/project/vendor/file")]);
-    let told = Told::of(home.of(command), patience())?;
-    equal("by a path with ..", told.stdout.as_str(), "as it was\n")
+    let output = Told::of(home.with_home(command), patience())?;
+    equal("by a path with ..", output.stdout.as_str(), "as it was\n")
 }
 
 fn contained(caller: &Caller) -> Check {
@@ -331,39 +337,39 @@ fn contained(caller: &Caller) -> Check {
         "touch {at}/.cargo/bin/x; rm {at}/.cargo/bin/cargo; echo x > {at}/.cargo/registry/src/package; \
          mkdir {at}/.cargo/new; ls {at}/.volta/bin/hostname; ls -A {at}"
     );
-    let told = home.run(caller, &[], &script)?;
-    equal("read-only", told.stderr.matches("Read-only file system").count(), 4)?;
-    equal("and no link", told.stdout.as_str(), ".cargo\n.deno\n.m2\n.nvm\nproject\n")
+    let output = home.run(caller, &[], &script)?;
+    equal("read-only", output.stderr.matches("Read-only file system").count(), 4)?;
+    equal("and no link", output.stdout.as_str(), ".cargo\n.deno\n.m2\n.nvm\nproject\n")
 }
 
 fn chosen(caller: &Caller) -> Check {
     let home = Home::new(caller)?;
     let list = format!("ls -A {} 2>&1; true", home.path().display());
-    let told = home.run(caller, &["--toolchains", "rust"], &list)?;
-    equal("one", told.stdout.as_str(), ".cargo\nproject\n")?;
-    let told = home.run(caller, &["--toolchains", "none"], &list)?;
-    holds("none", &told.stdout, told.stdout.contains("No such file"))?;
-    let told =
+    let output = home.run(caller, &["--toolchains", "rust"], &list)?;
+    equal("one", output.stdout.as_str(), ".cargo\nproject\n")?;
+    let output = home.run(caller, &["--toolchains", "none"], &list)?;
+    holds("no such directory", &output.stdout, output.stdout.contains("No such file"))?;
+    let output =
         home.run(caller, &["--toolchains", "none"], "echo $PATH; env | grep -c CARGO_HOME")?;
-    equal("no variables", told.stdout.as_str(), "/usr/local/bin:/usr/bin:/bin\n0\n")?;
-    let told = home.run(
+    equal("no variables", output.stdout.as_str(), "/usr/local/bin:/usr/bin:/bin\n0\n")?;
+    let output = home.run(
         caller,
         &["--env", "PATH=/bin", "--env", "CARGO_HOME=/x"],
         "echo $PATH $CARGO_HOME",
     )?;
-    equal("the operator's own word", told.stdout.as_str(), "/bin /x\n")?;
+    equal("the operator's own word", output.stdout.as_str(), "/bin /x\n")?;
     // A cell that reaches the registry downloads for itself: the operator's downloads are read-only.
     let cargo = "echo $CARGO_HOME $CARGO_NET_OFFLINE";
-    let told = home.run(caller, &[], cargo)?;
+    let output = home.run(caller, &[], cargo)?;
     let own = format!("{}/.cargo true\n", home.path().display());
-    equal("without the registry", &told.stdout, &own)?;
-    let told = home.run(caller, &["--egress", "cargo"], cargo)?;
-    equal("with the registry", told.stdout.as_str(), "/cache/cargo\n")?;
-    let told = home.run(caller, &["--egress", "example.org:443"], cargo)?;
-    equal("with another host", &told.stdout, &own)?;
-    let told = home.run(caller, &["--toolchains", "rusty"], "true")?;
-    equal("refused", told.code, 125)?;
-    holds("the nearest", &told.stderr, told.stderr.contains("did you mean `rust`?"))?;
+    equal("without the registry", &output.stdout, &own)?;
+    let output = home.run(caller, &["--egress", "cargo"], cargo)?;
+    equal("with the registry", output.stdout.as_str(), "/cache/cargo\n")?;
+    let output = home.run(caller, &["--egress", "example.org:443"], cargo)?;
+    equal("with another host", &output.stdout, &own)?;
+    let output = home.run(caller, &["--toolchains", "rusty"], "true")?;
+    equal("refused", output.code, 125)?;
+    holds("the nearest", &output.stderr, output.stderr.contains("did you mean `rust`?"))?;
     // As configured, where nothing is typed.
     let config = tempfile::tempdir()?;
     let file = config.path().join("cofferdam.toml");
@@ -371,21 +377,21 @@ fn chosen(caller: &Caller) -> Check {
     std::fs::set_permissions(config.path(), PermissionsExt::from_mode(0o755))?;
     caller.own(config.path())?;
     let options = ["--config", &config.path().to_string_lossy()];
-    let told = home.run(caller, &options, &list)?;
-    holds("none by configuration", &told.stdout, told.stdout.contains("No such file"))?;
-    let told =
+    let output = home.run(caller, &options, &list)?;
+    holds("none by configuration", &output.stdout, output.stdout.contains("No such file"))?;
+    let output =
         home.run(caller, &[options.as_slice(), &["--toolchains", "rust"]].concat(), &list)?;
-    equal("what is typed goes before it", told.stdout.as_str(), ".cargo\nproject\n")?;
+    equal("the command line overrides it", output.stdout.as_str(), ".cargo\nproject\n")?;
     // Without a workspace of the host there are no tool chains.
-    let command = home.of(caller.run_command(&[], &["bash", "-c", &list]));
-    let told = Told::of(command, patience())?;
-    holds("not by default", &told.stdout, told.stdout.contains("No such file"))
+    let command = home.with_home(caller.run_command(&[], &["bash", "-c", &list]));
+    let output = Told::of(command, patience())?;
+    holds("not by default", &output.stdout, output.stdout.contains("No such file"))
 }
 
 fn served(caller: &Caller) -> Check {
     let home = Home::new(caller)?;
     let project = home.path().join("project").display().to_string();
-    let serve = home.of(caller.cofferdam(&["serve", "--workspace", &project]));
+    let serve = home.with_home(caller.cofferdam(&["serve", "--workspace", &project]));
     let mut server = crate::server::Server::of(serve)?;
     server.gives("cargo; .venv/bin/pytest > /dev/null && echo ran", 0, "downloaded\nran\n")?;
     server.gives(&format!("cat {}/.npmrc 2> /dev/null", home.path().display()), 1, "")

@@ -8,16 +8,16 @@ use crate::support::{Caller, Check, Claim, Need, Told, claim, equal, holds, pati
 
 pub const CLAIMS: &[Claim] = &[
     claim("git_commits_in_a_granted_repository", commits).needs(&[Need::Git]),
-    claim("what_the_host_obeys_cannot_be_changed_or_moved_away", guarded).needs(&[Need::Git]),
+    claim("guarded_files_cannot_be_changed_or_moved", guarded).needs(&[Need::Git]),
     claim("nested_repositories_and_submodules_are_guarded_too", nested).needs(&[Need::Git]),
     claim("nothing_a_cell_leaves_runs_at_the_next_commit", layouts).needs(&[Need::Git]),
-    claim("a_link_where_the_host_obeys_is_guarded_or_told", links),
+    claim("a_link_at_a_guarded_name_is_guarded_or_reported", links),
     claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
     claim("no_name_of_any_bytes_prevents_a_start", any_bytes).needs(&[Need::Git]),
-    claim("a_directory_that_its_user_may_not_enter_is_named_with_the_way_out", closed),
+    claim("an_inaccessible_directory_is_named_with_a_hint", closed),
     claim("a_read_only_grant_needs_no_guards", read_only),
-    claim("no_link_on_the_way_to_a_grant_within_another_leads_it_elsewhere", linked),
-    claim("a_grant_within_the_workspace_is_there_in_any_order_or_is_refused", placed),
+    claim("no_link_redirects_a_nested_grant", linked),
+    claim("nested_grants_work_in_any_order_or_are_refused", placed),
 ];
 
 /// Makes a repository with one commit, as the caller.
@@ -35,8 +35,8 @@ fn commits(caller: &Caller) -> Check {
     let path = repository(caller, "repository")?;
     let script = "echo x > file && git add file && git commit -qm inside && git log --oneline | wc -l \
                   && git checkout -q -b topic && git stash list && echo done";
-    let told = caller.run(&["--rw", &path], &["bash", "-c", script])?;
-    equal("in the cell", (told.said(), told.stderr.as_str()), ("2\ndone", ""))?;
+    let output = caller.run(&["--rw", &path], &["bash", "-c", script])?;
+    equal("in the cell", (output.said(), output.stderr.as_str()), ("2\ndone", ""))?;
     let log = caller.bash_outside(&format!("cd {path} && git log --format=%s topic"))?;
     equal("on the host", log.said(), "inside\nfirst")
 }
@@ -66,11 +66,11 @@ fn guarded(caller: &Caller) -> Check {
     let path = repository(caller, "guarded")?;
     let before =
         caller.bash_outside(&format!("cd {path}; cat .git/config .envrc; ls -A .vscode"))?;
-    let told =
+    let output =
         caller.run(&["--rw", &path], &["bash", "-c", &format!("set -- /workspace; {PLANT}")])?;
-    equal("nothing planted", told.stdout.as_str(), "")?;
-    holds("told apart", &told.stderr, told.stderr.contains("Read-only file system"))?;
-    holds("moves are refused", &told.stderr, told.stderr.contains("Device or resource busy"))?;
+    equal("nothing planted", output.stdout.as_str(), "")?;
+    holds("a distinct error", &output.stderr, output.stderr.contains("Read-only file system"))?;
+    holds("moves are refused", &output.stderr, output.stderr.contains("Device or resource busy"))?;
     let after =
         caller.bash_outside(&format!("cd {path}; cat .git/config .envrc; ls -A .vscode"))?;
     equal("as it was", after.stdout, before.stdout)?;
@@ -95,11 +95,11 @@ fn nested(caller: &Caller) -> Check {
     done
     echo /tmp > .git/worktrees/w/commondir && echo PLANTED
     for d in deep deep/inner .git/modules .git/modules/lib; do mv $d $d-away && echo PLANTED; done";
-    let told = caller.run(&["--rw", &path], &["bash", "-c", plant])?;
-    equal("only what git does not obey", told.said(), "wrote\nwrote\nwrote")?;
-    equal("refusals", told.stderr.matches("Read-only file system").count(), 7)?;
+    let output = caller.run(&["--rw", &path], &["bash", "-c", plant])?;
+    equal("only what git does not obey", output.said(), "wrote\nwrote\nwrote")?;
+    equal("refusals", output.stderr.matches("Read-only file system").count(), 7)?;
     // A parent directory could be moved away with the guard in it, and created again.
-    equal("pinned", told.stderr.matches("Device or resource busy").count(), 4)
+    equal("pinned", output.stderr.matches("Device or resource busy").count(), 4)
 }
 
 /// Ways in which the host comes to run a file of the work tree: how the repository is set up, where in it
@@ -165,8 +165,8 @@ fn layouts(caller: &Caller) -> Check {
     for (name, made, grant, plant) in LAYOUTS {
         for (place, planted) in [("in the cell", false), ("outside", true)] {
             let path = repository(caller, &format!("{name} {place}").replace(' ', "-"))?;
-            let told = caller.bash_outside(&format!("cd {path} && {made} && echo made"))?;
-            equal(name, told.said(), "made")?;
+            let output = caller.bash_outside(&format!("cd {path} && {made} && echo made"))?;
+            equal(name, output.said(), "made")?;
             let marker = caller.home.join("marker");
             let plant = format!(
                 "plant() {{ printf '#!/bin/sh\ntouch {}\n' > $1; chmod +x $1; }}; exec 2>/dev/null; {plant}",
@@ -179,8 +179,8 @@ fn layouts(caller: &Caller) -> Check {
                 caller.run(&["--rw", &grant], &["bash", "-c", &plant])?;
             }
             let next = "git status >/dev/null 2>&1; git commit -q --allow-empty -m next; git log --oneline | wc -l";
-            let told = caller.bash_outside(&format!("cd {path} && {next}"))?;
-            equal(name, told.said(), "2")?;
+            let output = caller.bash_outside(&format!("cd {path} && {next}"))?;
+            equal(name, output.said(), "2")?;
             // Planted outside it runs: the positive control.
             equal(&format!("{name}, planted {place}"), marker.exists(), planted)?;
             caller.bash_outside("rm -f marker")?;
@@ -198,26 +198,27 @@ fn links(caller: &Caller) -> Check {
     equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
     let script = "echo evil > env/rc; echo evil > conf/s; mkdir conf/vscode; mv env e; rm .envrc && echo evil > .envrc
         echo fine > env/other; echo ran";
-    let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
-    equal("the grant is made", told.said(), "ran")?;
-    let count = |what: &str| told.stderr.matches(what).count();
+    let output = caller.run(&["--rw", &text], &["bash", "-c", script])?;
+    equal("the grant is made", output.said(), "ran")?;
+    let count = |what: &str| output.stderr.matches(what).count();
     equal("targets", count("Read-only file system"), 2)?;
-    let why = "`/workspace/.mcp.json` leads out of the directory";
-    holds("what leaves is told", &told.stderr, told.stderr.contains(why))?;
+    let reason = "`/workspace/.mcp.json` leads out of the directory";
+    holds("the link is reported", &output.stderr, output.stderr.contains(reason))?;
     let after =
         caller.bash_outside(&format!("cd {text} && cat env/rc conf/s; ls conf; ls .envrc"))?;
     holds("as it was", &after, after.said().starts_with("trusted\n{}\ns"))?;
     let object = caller.json(&["--rw", &text], &["true"])?;
     let workspace =
         object.pointer("/receipt/configured/workspace").and_then(|value| value.as_str());
-    let told =
-        workspace.is_some_and(|text| text.contains("not guarded in full") && text.contains(why));
-    holds("in the receipt", workspace, told)?;
+    let output =
+        workspace.is_some_and(|text| text.contains("not guarded in full") && text.contains(reason));
+    holds("in the receipt", workspace, output)?;
     let mut doctor = caller.cofferdam(&["doctor"]);
     doctor.current_dir(&path);
-    let told = Told::of(doctor, patience())?;
-    let line = told.stdout.lines().find(|line| line.contains("this directory")).unwrap_or_default();
-    holds("by doctor", &told, line.contains(".mcp.json"))
+    let output = Told::of(doctor, patience())?;
+    let line =
+        output.stdout.lines().find(|line| line.contains("this directory")).unwrap_or_default();
+    holds("by doctor", &output, line.contains(".mcp.json"))
 }
 
 fn left(caller: &Caller) -> Check {
@@ -228,34 +229,37 @@ fn left(caller: &Caller) -> Check {
         mkfifo .git/config.worktree && echo made";
     equal("left", caller.bash_outside(&format!("cd {path} && {made}"))?.said(), "made")?;
     let script = "cd $(find d -name .envrc -printf %h); echo evil > .envrc || echo evil > /workspace/.git/config || echo ran";
-    let told = caller.run(&["--rw", &path], &["bash", "-c", script])?;
-    equal("it starts", told.said(), "ran")?;
-    equal("and guards", told.stderr.matches("Read-only file system").count(), 2)?;
+    let output = caller.run(&["--rw", &path], &["bash", "-c", script])?;
+    equal("it starts", output.said(), "ran")?;
+    equal("and guards", output.stderr.matches("Read-only file system").count(), 2)?;
     // A look that followed the links took minutes, and one of the whole host as long.
-    holds("at once", told.took, told.took < soon(10))
+    holds("at once", output.took, output.took < soon(10))
 }
 
 fn read_only(caller: &Caller) -> Check {
     let path = caller.directory("plain")?;
     std::os::unix::fs::symlink("nowhere", path.join(".envrc"))?;
-    let told = caller.run(&["--ro", &path.display().to_string()], &["ls", "-A", "/mnt/plain"])?;
-    equal("seen", told.said(), ".envrc")
+    let output = caller.run(&["--ro", &path.display().to_string()], &["ls", "-A", "/mnt/plain"])?;
+    equal("seen", output.said(), ".envrc")
 }
 
 /// A cell leaves a link in its workspace; the next is to have a grant beyond it.
 fn linked(caller: &Caller) -> Check {
     let [project, own, other] = ["project", "own", "other"].map(|name| caller.directory(name));
-    let (project, own, other) = (project?, own?, other?);
-    let (rw, at) = (project.display().to_string(), other.display());
+    let project = project?;
+    let own = own?;
+    let other = other?;
+    let rw = project.display().to_string();
+    let at = other.display();
     let plant = format!("mkdir real; echo in > real/key; ln -s {at} abs; ln -s real here");
     caller.run(&["--rw", &rw], &["bash", "-c", &plant])?;
     for (name, link) in [("abs/made", "abs"), ("here/key", "here"), ("abs", "abs")] {
         let grant = format!("{}:/workspace/{name}", own.display());
-        let told = caller.run(&["--rw", &rw, "--ro", &grant], &["echo", "started"])?;
-        equal(name, (told.code, told.said()), (125, ""))?;
+        let output = caller.run(&["--rw", &rw, "--ro", &grant], &["echo", "started"])?;
+        equal(name, (output.code, output.said()), (125, ""))?;
         let expected =
             format!("/{link}` is a link, so what is granted beyond it would move with it");
-        holds(name, &told.stderr, told.stderr.contains(&expected))?;
+        holds(name, &output.stderr, output.stderr.contains(&expected))?;
     }
     equal("nothing was made", std::fs::read_dir(&other)?.count(), 0)?;
     // The host's side of a grant is led as little.
@@ -263,34 +267,34 @@ fn linked(caller: &Caller) -> Check {
     let planted = format!("{rw}/abs");
     for grant in [["--ro", planted.as_str()], ["--rw", &format!("{planted}:/mnt/abs")]] {
         let options = [&["--rw", rw.as_str()], &grant[..]].concat();
-        let told = caller.run(&options, &["cat", "/mnt/abs/secret"])?;
-        equal("refused", (told.code, told.said()), (125, ""))?;
+        let output = caller.run(&options, &["cat", "/mnt/abs/secret"])?;
+        equal("refused", (output.code, output.said()), (125, ""))?;
         let expected = format!("leads through the link `{planted}`, which cells can make");
-        holds("by name", &told.stderr, told.stderr.contains(&expected))?;
+        holds("by name", &output.stderr, output.stderr.contains(&expected))?;
     }
     // A workspace that was not granted by this start is at least reported.
-    let told = caller.run(&["--rw", &planted], &["cat", "/workspace/secret"])?;
+    let output = caller.run(&["--rw", &planted], &["cat", "/workspace/secret"])?;
     let expected = format!("`{planted}` leads through a link to `{at}`, which is granted");
-    holds("told", &told.stderr, told.stderr.contains(&expected))?;
-    equal("as the operator asked", told.said(), "not granted")?;
+    holds("reported", &output.stderr, output.stderr.contains(&expected))?;
+    equal("as the operator asked", output.said(), "not granted")?;
     let hooks = project.join("real/.git/hooks");
     std::fs::create_dir_all(&hooks)?;
     std::os::unix::fs::symlink("real/.git/hooks", project.join("out"))?;
     let led = format!("{rw}/out:/mnt/out");
-    let told = caller.run(&["--rw", &led], &["touch", "/mnt/out/pre-commit"])?;
-    let why = "which the host obeys";
-    holds("not to a guarded place", &told, told.code == 125 && told.stderr.contains(why))?;
+    let output = caller.run(&["--rw", &led], &["touch", "/mnt/out/pre-commit"])?;
+    let reason = "which the host obeys";
+    holds("not to a guarded place", &output, output.code == 125 && output.stderr.contains(reason))?;
     equal("no hook", std::fs::read_dir(&hooks)?.count(), 0)?;
     std::fs::remove_file(other.join("secret"))?;
     // A path of the grant without a link.
-    let told =
+    let output =
         caller.run(&["--rw", &rw, "--ro", &format!("{rw}/real")], &["cat", "/mnt/real/key"])?;
-    equal("the same without a link", told.said(), "in")?;
+    equal("the same without a link", output.said(), "in")?;
     // The positive control: the place that the link leads to.
     std::fs::write(own.join("key"), "covered")?;
     let grant = format!("{}:/workspace/real", own.display());
-    let told = caller.run(&["--rw", &rw, "--ro", &grant], &["cat", "/workspace/real/key"])?;
-    equal("the place itself", told.said(), "covered")
+    let output = caller.run(&["--rw", &rw, "--ro", &grant], &["cat", "/workspace/real/key"])?;
+    equal("the place itself", output.said(), "covered")
 }
 
 /// A cell without a granted workspace mounts its own over whatever is there.
@@ -305,9 +309,11 @@ fn placed(caller: &Caller) -> Check {
         caller.own(&made)?;
     }
     std::fs::write(part.join("key"), "part")?;
-    let at = |path: &std::path::Path, place: &str| format!("{}:{place}", path.display());
-    let (whole, x) = (at(&project, "/workspace"), at(&part, "/workspace/x"));
-    let (y, inner) = (at(&part, "/workspace/deep/y"), at(&file, "/workspace/x/key"));
+    let at = |path: &std::path::Path, target: &str| format!("{}:{target}", path.display());
+    let whole = at(&project, "/workspace");
+    let x = at(&part, "/workspace/x");
+    let y = at(&part, "/workspace/deep/y");
+    let inner = at(&file, "/workspace/x/key");
     let grants: [&[&str]; 6] = [
         &["--rw", &whole, "--ro", &x, "--ro", &y],
         &["--ro", &y, "--ro", &x, "--ro", &whole],
@@ -317,19 +323,19 @@ fn placed(caller: &Caller) -> Check {
         &["--rw", &whole, "--rw", &x, "--ro", &inner, "--ro", &y],
     ];
     for (index, options) in grants.iter().enumerate() {
-        let told =
+        let output =
             caller.run(options, &["bash", "-c", "cat /workspace/x/key /workspace/deep/y/key"])?;
         let expected = if index < 4 { "partpart" } else { "filepart" };
-        equal(&format!("{options:?}"), (told.code, told.said()), (0, expected))?;
+        equal(&format!("{options:?}"), (output.code, output.said()), (0, expected))?;
     }
     for flag in ["--ro", "--rw"] {
         for options in
             [&[flag, &x][..], &["--ro", &y, flag, &x], &["--rw", &at(&project, "/mnt/p"), flag, &x]]
         {
-            let told = caller.run(options, &["echo", "started"])?;
-            equal(&format!("{options:?}"), (told.code, told.said()), (125, ""))?;
-            let why = "lies in a /workspace that is not granted\nhint: ";
-            holds("why", &told.stderr, told.stderr.contains(why))?;
+            let output = caller.run(options, &["echo", "started"])?;
+            equal(&format!("{options:?}"), (output.code, output.said()), (125, ""))?;
+            let reason = "lies in a /workspace that is not granted\nhint: ";
+            holds("why", &output.stderr, output.stderr.contains(reason))?;
         }
     }
     Ok(())
@@ -341,14 +347,14 @@ fn any_bytes(caller: &Caller) -> Check {
     let odd = path.join(OsStr::from_bytes(b"a\xffb"));
     let made =
         "mkdir -p $'a\\xffb/.vscode' $'a\\xffb/\\xfe' && git init -q $'a\\xffb/repo' && echo made";
-    let told = caller.bash_outside(&format!("cd {} && {made}", path.display()))?;
-    equal("the directory", told.said(), "made")?;
+    let output = caller.bash_outside(&format!("cd {} && {made}", path.display()))?;
+    equal("the directory", output.said(), "made")?;
     let text = path.display().to_string();
     let script = ["bash", "-c", "cd /workspace/a* && mkdir .vscode/x; mkdir .envrc; ls -A"];
-    let told = caller.run(&["--rw", &text], &script)?;
-    equal("in the grant", told.stdout.as_str(), ".vscode\nrepo\n\u{fffd}\n")?;
-    holds("covered", &told.stderr, told.stderr.contains("vscode/x’: Read-only file system"))?;
-    holds("guarded", &told.stderr, told.stderr.contains("envrc’: Operation not permitted"))?;
+    let output = caller.run(&["--rw", &text], &script)?;
+    equal("in the grant", output.stdout.as_str(), ".vscode\nrepo\n\u{fffd}\n")?;
+    holds("covered", &output.stderr, output.stderr.contains("vscode/x’: Read-only file system"))?;
+    holds("guarded", &output.stderr, output.stderr.contains("envrc’: Operation not permitted"))?;
     // As the grant, by its path and by its place in the cell.
     for (flag, suffix, place) in
         [("--rw", "", "/workspace"), ("--ro", "", "/mnt/a*"), ("--ro", ":/mnt/x\u{7f}", "/mnt/x*")]
@@ -372,9 +378,9 @@ fn any_bytes(caller: &Caller) -> Check {
 fn closed(caller: &Caller) -> Check {
     let path = caller.directory("closed")?;
     let text = path.display().to_string();
-    let told =
+    let output =
         caller.run(&["--rw", &text], &["bash", "-c", "chmod 0 /workspace && echo closed"])?;
-    equal("by a cell", told.said(), "closed")?;
+    equal("by a cell", output.said(), "closed")?;
     let remedy = format!("chmod u+rwx {text}");
     let beside = caller.directory("beside")?.display().to_string();
     for (mode, options) in [
@@ -385,21 +391,25 @@ fn closed(caller: &Caller) -> Check {
         ("0277", vec!["--rw", &beside, "--ro", &text]),
     ] {
         caller.bash_outside(&format!("chmod {mode} {text}"))?;
-        let told = caller.run(&options, &["echo", "started"])?;
-        let said = match options.contains(&"--ro") {
+        let output = caller.run(&options, &["echo", "started"])?;
+        let printed = match options.contains(&"--ro") {
             true => format!("cofferdam: --ro: `{text}`: its mode is {mode}: {remedy}\n"),
             false => format!("cofferdam: the workspace's mode is {mode}: {remedy}\n"),
         };
-        equal("said", (told.code, told.stderr.as_str()), (125, said.as_str()))?;
+        equal("said", (output.code, output.stderr.as_str()), (125, printed.as_str()))?;
         let mut serve = caller.cofferdam(&["serve"]);
         serve.args(options);
-        let told = Told::of(serve, patience())?;
-        holds("served", &told.stderr, told.code == 125 && (told.stderr == said || mode == "0000"))?;
+        let output = Told::of(serve, patience())?;
+        holds(
+            "served",
+            &output.stderr,
+            output.code == 125 && (output.stderr == printed || mode == "0000"),
+        )?;
     }
     // The positive controls: names alone, files whose names are known, and the way out.
-    for (mode, said) in [("0400", "started"), ("0100", "started"), ("0500", "started")] {
+    for (mode, printed) in [("0400", "started"), ("0100", "started"), ("0500", "started")] {
         caller.bash_outside(&format!("chmod {mode} {text}"))?;
-        equal(mode, caller.run(&["--ro", &text], &["echo", "started"])?.said(), said)?;
+        equal(mode, caller.run(&["--ro", &text], &["echo", "started"])?.said(), printed)?;
     }
     caller.bash_outside(&remedy)?;
     equal("mended", caller.run(&["--rw", &text], &["echo", "started"])?.said(), "started")

@@ -25,8 +25,8 @@ pub fn guarded(caller: &Caller) -> Check {
     equal("it belongs to who grants", owner, caller.uid())?;
     let hint = "a cell cannot make or change what the host obeys";
     for name in [".envrc", ".vscode/tasks.json", ".vscode/new", ".mcp.json", "sub/.git/config"] {
-        let told = put(&mut server, name)?;
-        holds(name, &told, told.as_str().is_some_and(|told| told.contains(hint)))?;
+        let answer = put(&mut server, name)?;
+        holds(name, &answer, answer.as_str().is_some_and(|answer| answer.contains(hint)))?;
     }
     equal("as it was", std::fs::read(directory.join(".vscode/tasks.json"))?, b"{}".to_vec())?;
     let left: Vec<String> = std::fs::read_dir(&directory)?
@@ -48,10 +48,10 @@ pub fn read_only(caller: &Caller) -> Check {
     let mut server = granted_server(caller, &path)?;
     let read = asked(&mut server, "get_file", json!({ "path": "f" }))?;
     equal("read", &read["content"], &json!("one\n"))?;
-    let told = "hint: the operator granted /workspace for reading only";
+    let output = "hint: the operator granted /workspace for reading only";
     for name in ["f", "new", "sub/new"] {
         let refused = put(&mut server, name)?;
-        holds(name, &refused, refused.as_str().is_some_and(|refused| refused.ends_with(told)))?;
+        holds(name, &refused, refused.as_str().is_some_and(|refused| refused.ends_with(output)))?;
     }
     equal("as it was", std::fs::read_to_string(directory.join("f"))?, "one\n".to_owned())
 }

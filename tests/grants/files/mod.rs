@@ -16,22 +16,19 @@ pub const CONFIG: &str = "[tools]\ngroups = [\"shell\", \"files\"]\n";
 
 pub fn claims() -> Vec<Claim> {
     vec![
-        claim("files_are_the_session_s_own_and_bytes_are_exact", exact),
-        claim("str_replace_takes_a_text_that_stands_once_and_says_so_otherwise", replaced),
-        claim("lines_are_inserted_where_they_belong_and_ends_of_lines_are_kept", inserted),
-        claim("a_view_has_numbers_and_a_directory_is_two_levels_deep", viewed),
+        claim("files_belong_to_the_session_and_bytes_are_exact", exact),
+        claim("str_replace_requires_a_unique_text", replaced),
+        claim("insert_keeps_line_endings", inserted),
+        claim("view_numbers_lines_and_lists_two_levels", viewed),
         claim("no_symbolic_link_leads_out_of_the_workspace", links),
         claim("a_link_swapped_in_meanwhile_leads_nowhere", swapped),
-        claim("a_fifo_a_device_and_a_directory_are_told_and_nothing_waits", special),
-        claim("what_is_larger_than_8_mib_is_refused_and_8_mib_are_exact", large),
-        claim("a_hard_link_keeps_what_was_in_it_and_the_mode_stays", hard_link),
-        claim("a_shell_turned_inside_out_gets_an_answer_or_a_clear_error", inside_out),
+        claim("special_files_are_refused_without_waiting", special),
+        claim("files_over_8_mib_are_refused", large),
+        claim("put_file_replaces_hard_links_and_keeps_the_mode", hard_link),
+        claim("a_hostile_shell_gets_an_answer_or_a_clear_error", inside_out),
         claim("the_rule_of_bash_holds_for_files", ruled),
-        claim("a_rule_of_their_own_denies_them_where_that_of_bash_allows", denied),
-        claim(
-            "a_granted_directory_is_written_by_a_cell_and_guarded_names_are_told",
-            granted::guarded,
-        ),
+        claim("a_rule_can_deny_file_tools_but_allow_bash", denied),
+        claim("guarded_names_in_a_grant_are_reported", granted::guarded),
         claim("a_read_only_grant_is_read_and_not_written", granted::read_only),
         claim("what_is_done_with_files_is_recorded", granted::recorded),
     ]
@@ -94,8 +91,8 @@ fn exact(caller: &Caller) -> Check {
     equal("a part", (&part["content"], &part["next_offset"]), (&json!("\n"), &json!(3)))?;
     // Nothing is replaced without a word, and no shell state is needed or changed.
     let again = asked(&mut server, "put_file", json!({ "path": "a/old", "content": "y" }))?;
-    let told = "/workspace/a/old is there already\nhint: `overwrite` replaces it";
-    equal("there already", &again, &json!(told))?;
+    let output = "/workspace/a/old is there already\nhint: `overwrite` replaces it";
+    equal("there already", &again, &json!(output))?;
     equal(
         "another session has another workspace",
         &asked(&mut server, "get_file", json!({ "path": "a/old", "session": "other" }))?,
@@ -142,9 +139,9 @@ fn inserted(caller: &Caller) -> Check {
         server.gives(&format!("printf '{before}' > f"), 0, "")?;
         let arguments =
             json!({ "command": "insert", "path": "f", "insert_line": line, "insert_text": given });
-        let told = edit(&mut server, arguments)?;
+        let answer = edit(&mut server, arguments)?;
         let now = server.bash("od -An -v -c f | tr -d ' \\n'")?;
-        Ok::<_, Failed>((told, now["structuredContent"]["stdout"].clone()))
+        Ok::<_, Failed>((answer, now["structuredContent"]["stdout"].clone()))
     };
     let cases = [
         ("", 0, "x", "x\\n"),
@@ -158,8 +155,8 @@ fn inserted(caller: &Caller) -> Check {
         let (_, now) = insert(before, line, given)?;
         equal(&format!("{given:?} behind line {line} of {before:?}"), &now, &json!(after))?;
     }
-    let (told, now) = insert("a\\n", 2, "x")?;
-    equal("behind the end", (&told, &now), (&json!("/workspace/f has 1 lines"), &json!("a\\n")))
+    let (answer, now) = insert("a\\n", 2, "x")?;
+    equal("behind the end", (&answer, &now), (&json!("/workspace/f has 1 lines"), &json!("a\\n")))
 }
 
 fn viewed(caller: &Caller) -> Check {
@@ -200,7 +197,7 @@ fn viewed(caller: &Caller) -> Check {
     server.gives("mkdir many; cd many; for ((i = 0; i < 1500; i++)); do : > $i; done", 0, "")?;
     let many = edit(&mut server, json!({ "command": "view", "path": "many" }))?;
     let count = many["entries"].as_array().map(Vec::len);
-    equal("so many are told", (count, &many["truncated"]), (Some(1000), &json!(true)))
+    equal("number reported", (count, &many["truncated"]), (Some(1000), &json!(true)))
 }
 
 fn links(caller: &Caller) -> Check {
@@ -220,9 +217,9 @@ fn links(caller: &Caller) -> Check {
         equal(path, &viewed, &out)?;
     }
     let loops = get(&mut server, "loop")?;
-    let told =
+    let output =
         "/workspace/loop following symbolic links: too many symbolic links encountered (ELOOP)";
-    equal("a loop", &loops, &json!(told))?;
+    equal("a loop", &loops, &json!(output))?;
     // As open(2) would, through a link to what is not there yet; the link stays a link.
     equal("through a link", &put(&mut server, "dangling", "new\n")?["done"], &json!("created"))?;
     equal("over a link", &put(&mut server, "in", "changed\n")?["done"], &json!("replaced"))?;
@@ -236,7 +233,8 @@ fn swapped(caller: &Caller) -> Check {
     let swap = "mkdir d; echo ours > d/passwd; ln -s /etc l; echo 77777 >/tmp/mark; \
                 (while :; do mv -T d t; mv -T l d; mv -T d l; mv -T t d; done) & disown";
     server.gives(swap, 0, "")?;
-    let (mut ours, mut refused) = (0, 0);
+    let mut ours = 0;
+    let mut refused = 0;
     for round in 0..60 {
         let seen = match round % 2 {
             0 => get(&mut server, "d/passwd")?,
@@ -266,15 +264,15 @@ fn special(caller: &Caller) -> Check {
         ("absent", "is not there"),
         ("dir/absent/x", "is not there"),
     ];
-    for (path, told) in cases {
+    for (path, output) in cases {
         let path = format!("/workspace/{path}");
         let path = path.trim_end_matches('/');
-        equal(path, &get(&mut server, path)?, &json!(format!("{path} {told}")))?;
+        equal(path, &get(&mut server, path)?, &json!(format!("{path} {output}")))?;
     }
     for path in ["fifo", "dir"] {
         let kind = if path == "fifo" { "FIFO" } else { "directory" };
-        let told = format!("/workspace/{path} is a {kind}, not a regular file");
-        equal(path, &put(&mut server, path, "x")?, &json!(told))?;
+        let output = format!("/workspace/{path} is a {kind}, not a regular file");
+        equal(path, &put(&mut server, path, "x")?, &json!(output))?;
     }
     // Mode 0: reads and replacements fail with the kernel's error.
     server.gives("chmod 0 plain", 0, "")?;
@@ -288,8 +286,8 @@ fn large(caller: &Caller) -> Check {
     let mut server = Server::start(caller, CONFIG)?;
     server.gives("head -c 8388608 /dev/urandom > f; head -c 8388609 /dev/zero > g", 0, "")?;
     let view = edit(&mut server, json!({ "command": "view", "path": "g" }))?;
-    let told = "/workspace/g has 8388609 bytes; at most 8388608 are taken";
-    holds("too large", &view, view.as_str().is_some_and(|view| view.starts_with(told)))?;
+    let output = "/workspace/g has 8388609 bytes; at most 8388608 are taken";
+    holds("too large", &view, view.as_str().is_some_and(|view| view.starts_with(output)))?;
     let all = asked(&mut server, "get_file", json!({ "path": "f", "length": 8_388_608 }))?;
     let sum = server.bash("sha256sum f | cut -c-64")?;
     let sum = sum["structuredContent"]["stdout"].as_str().unwrap_or_default().trim().to_owned();
@@ -299,8 +297,8 @@ fn large(caller: &Caller) -> Check {
     equal("8 MiB in", &asked(&mut server, "put_file", back)?["sha256"], &json!(sum))?;
     server.gives("cmp f h", 0, "")?;
     let more = "x".repeat(8_388_609);
-    let told = "content is 8388609 bytes; at most 8388608 are taken";
-    equal("too much in", &put(&mut server, "i", &more)?, &json!(told))?;
+    let output = "content is 8388609 bytes; at most 8388608 are taken";
+    equal("too much in", &put(&mut server, "i", &more)?, &json!(output))?;
     let length = asked(&mut server, "get_file", json!({ "path": "f", "length": 8_388_609 }))?;
     equal("too much out", &length, &json!("get_file: `length` must be 1 to 8388608 bytes"))?;
     let first = get(&mut server, "f")?;
@@ -320,8 +318,8 @@ fn hard_link(caller: &Caller) -> Check {
         &json!({ "command": "str_replace", "path": "f",
         "old_str": "before", "new_str": "after" }),
     )?;
-    let told = "it was a hard link: its other names keep what was in it before";
-    holds("told", text(&answer), text(&answer).contains(told))?;
+    let output = "it was a hard link: its other names keep what was in it before";
+    holds("reported", text(&answer), text(&answer).contains(output))?;
     server.gives("cat f g; stat -c '%a %h' f g", 0, "after\nbefore\n750 1\n750 1\n")
 }
 
@@ -340,8 +338,8 @@ fn inside_out(caller: &Caller) -> Check {
     for trick in kept {
         server.with(&json!({ "command": trick, "session": "s" }))?;
         let arguments = json!({ "path": "f", "content": "x\n", "session": "s", "overwrite": true });
-        let told = asked(&mut server, "put_file", arguments)?;
-        equal(trick, &told["size"], &json!(2))?;
+        let answer = asked(&mut server, "put_file", arguments)?;
+        equal(trick, &answer["size"], &json!(2))?;
         equal(
             "a new shell",
             &server.with(&json!({ "restart": true, "session": "s" }))?["isError"],
@@ -353,10 +351,10 @@ fn inside_out(caller: &Caller) -> Check {
                  done) 2>/dev/null & disown";
     server.with(&json!({ "command": noise, "session": "s" }))?;
     for _ in 0..10 {
-        let told = asked(&mut server, "get_file", json!({ "path": "f", "session": "s" }))?;
+        let answer = asked(&mut server, "get_file", json!({ "path": "f", "session": "s" }))?;
         let garbled = "the cell's answer was not understood: ";
-        let refused = told.as_str().is_some_and(|told| told.starts_with(garbled));
-        holds("whole or refused", &told, refused || told["content"] == "mine\n")?;
+        let refused = answer.as_str().is_some_and(|answer| answer.starts_with(garbled));
+        holds("whole or refused", &answer, refused || answer["content"] == "mine\n")?;
     }
     equal(
         "another session is as it was",
@@ -385,7 +383,7 @@ fn denied(caller: &Caller) -> Check {
                 not_matches = [{ tool = \"get_file\" }]\n";
     let mut server = Server::with_policy(caller, CONFIG, Some(&policy(rule)))?;
     let denied = put(&mut server, "f", "x")?;
-    let told = "[denied by rule `no-put`: read only]";
-    holds("denied", &denied, denied.as_str().is_some_and(|denied| denied.starts_with(told)))?;
+    let output = "[denied by rule `no-put`: read only]";
+    holds("denied", &denied, denied.as_str().is_some_and(|denied| denied.starts_with(output)))?;
     equal("read", &get(&mut server, "f")?, &json!("/workspace/f is not there"))
 }

@@ -17,20 +17,17 @@ use serde_json::json;
 
 pub fn claims() -> Vec<Claim> {
     vec![
-        claim("a_granted_server_answers_and_sees_who_asks", answers).needs(&[Need::Python]),
+        claim("a_granted_server_answers_and_sees_its_peer", answers).needs(&[Need::Python]),
         claim("without_the_grant_nothing_of_it_is_there", nothing).needs(&[Need::Python]),
-        claim("the_directory_is_the_cells_alone_with_the_granted_sockets_only", modes),
-        claim("no_watch_shows_who_uses_a_granted_socket", unwatched).needs(&[Need::Python]),
-        claim("the_cell_can_neither_remove_nor_replace_nor_add_a_socket", unchanged)
-            .needs(&[Need::Python]),
-        claim("a_socket_beside_a_writable_workspace_can_be_used", guarded).needs(&[Need::Python]),
-        claim("what_is_no_socket_of_the_operators_alone_is_refused_at_start", refused),
-        claim("sessions_have_the_sockets_that_policy_and_configuration_grant", sessions)
-            .needs(&[Need::Python]),
-        claim("doctor_tells_whether_the_named_sockets_can_be_granted", diagnosed),
+        claim("the_socket_directory_holds_only_granted_sockets", modes),
+        claim("no_watch_reveals_uses_of_a_granted_socket", unwatched).needs(&[Need::Python]),
+        claim("the_cell_cannot_change_the_socket_directory", unchanged).needs(&[Need::Python]),
+        claim("a_socket_works_with_a_writable_workspace", guarded).needs(&[Need::Python]),
+        claim("only_sockets_of_the_operator_can_be_granted", refused),
+        claim("sessions_have_sockets_of_policy_and_config", sessions).needs(&[Need::Python]),
+        claim("doctor_checks_the_named_sockets", diagnosed),
         claim("no_process_of_the_server_holds_the_hosts_file", unheld).needs(&[Need::RootLooks]),
-        claim("a_socket_that_is_made_anew_is_not_the_one_that_was_granted", anew)
-            .needs(&[Need::Python]),
+        claim("a_recreated_socket_is_not_the_granted_one", recreated).needs(&[Need::Python]),
     ]
 }
 
@@ -45,9 +42,9 @@ except OSError as error:
 const SKILLS: &str = "/tmp/mcp-sockets/skills.sock";
 
 /// Returns the errno for `$1` as a path of a socket in a cell.
-fn asked(caller: &Caller, options: &[&str], path: &str) -> Result<String, support::Failed> {
-    let told = caller.run(options, &["bash", "-c", ASK, "ask", path])?;
-    Ok(format!("{}{}", told.said(), told.stderr))
+fn connect_errno(caller: &Caller, options: &[&str], path: &str) -> Result<String, support::Failed> {
+    let output = caller.run(options, &["bash", "-c", ASK, "ask", path])?;
+    Ok(format!("{}{}", output.said(), output.stderr))
 }
 
 /// The first host id of cells that root starts, and all after it.
@@ -62,18 +59,18 @@ fn is_a_cells(caller: &Caller, answer: &str) -> bool {
 fn answers(caller: &Caller) -> Check {
     let peer = Peer::listen(caller, "servers", "s")?;
     let granted = ["--profile", "nested", "--socket", &peer.flag("skills")];
-    let answer = asked(caller, &granted, SKILLS)?;
+    let answer = connect_errno(caller, &granted, SKILLS)?;
     holds("the peer answers, and sees the cell's id", &answer, is_a_cells(caller, &answer))?;
     let script = "env | grep ^MCP_ | sort";
-    let told = caller.run(&granted, &["bash", "-c", script])?;
+    let output = caller.run(&granted, &["bash", "-c", script])?;
     let expected =
         format!("MCP_NESTED=1\nMCP_SKILLS_SOCKET={SKILLS}\nMCP_SOCKET_DIR=/tmp/mcp-sockets");
-    equal("the variables", told.said(), expected)?;
+    equal("the variables", output.said(), expected)?;
     let other = caller
         .run(&["--profile", "nested", "--socket", &peer.flag("notes")], &["bash", "-c", script])?;
     equal("without skills", other.said(), "MCP_NESTED=1\nMCP_SOCKET_DIR=/tmp/mcp-sockets")?;
-    let told = caller.json(&granted, &["true"])?;
-    equal("the receipt", &told["receipt"]["configured"]["unix_sockets"], &json!("skills"))
+    let output = caller.json(&granted, &["true"])?;
+    equal("the receipt", &output["receipt"]["configured"]["unix_sockets"], &json!("skills"))
 }
 
 fn nothing(caller: &Caller) -> Check {
@@ -83,36 +80,37 @@ fn nothing(caller: &Caller) -> Check {
     equal("outside it answers", control.said(), format!("hello to {}", caller.uid()))?;
     for options in [&[][..], &["--profile", "nested"]] {
         let script = "env | grep MCP_; stat -c %F /tmp/mcp-sockets";
-        let told = caller.run(options, &["bash", "-c", script])?;
+        let output = caller.run(options, &["bash", "-c", script])?;
         let missing = "stat: cannot statx '/tmp/mcp-sockets': No such file or directory\n";
-        equal("no directory", (told.stdout.as_str(), told.stderr.as_str()), ("", missing))?;
+        equal("no directory", (output.stdout.as_str(), output.stderr.as_str()), ("", missing))?;
         for path in [SKILLS, &path] {
-            equal(path, asked(caller, options, path)?, "ENOENT")?;
+            equal(path, connect_errno(caller, options, path)?, "ENOENT")?;
         }
     }
     // With the grant, the rest of the host's directory stays out of reach.
     let granted = ["--profile", "nested", "--socket", &peer.flag("skills")];
-    equal("the host's own path", asked(caller, &granted, &path)?, "ENOENT")?;
-    let told = caller.run(&["--socket", &peer.flag("skills")], &["true"])?;
+    equal("the host's own path", connect_errno(caller, &granted, &path)?, "ENOENT")?;
+    let output = caller.run(&["--socket", &peer.flag("skills")], &["true"])?;
     let refused = format!(
         "cofferdam: --socket: `{}`: no profile in use has `unix_sockets`\n\
          hint: let a rule of the policy, or --profile, name `nested` or one like it\n",
         peer.flag("skills")
     );
-    equal("refused", (told.code, told.stderr), (125, refused))
+    equal("refused", (output.code, output.stderr), (125, refused))
 }
 
 fn modes(caller: &Caller) -> Check {
     let (one, other) =
         (Peer::listen(caller, "servers", "a")?, Peer::listen(caller, "servers", "b")?);
     Peer::listen(caller, "servers", "c")?;
-    let (one, other) = (one.flag("skills"), other.flag("notes"));
+    let one = one.flag("skills");
+    let other = other.flag("notes");
     let granted = ["--profile", "nested", "--socket", &one, "--socket", &other];
     let script = "cd /tmp/mcp-sockets; stat -c '%a %U %G %F %n' . $(ls -A)";
-    let told = caller.run(&granted, &["bash", "-c", script])?;
+    let output = caller.run(&granted, &["bash", "-c", script])?;
     let expected = "700 agent agent directory .\n600 agent agent socket notes.sock\n\
                     600 agent agent socket skills.sock";
-    equal("in the cell", (told.said(), told.stderr.as_str()), (expected, ""))
+    equal("in the cell", (output.said(), output.stderr.as_str()), (expected, ""))
 }
 
 /// Cells of one template may share the directory, and the socket is the host's.
@@ -126,9 +124,9 @@ def watch(path): return call(254, notify, path, 0xfff)
 print(watch(b'/tmp/mcp-sockets'), watch(b'{SKILLS}'), watch(b'/etc'), watch(b'/'), watch(b'/tmp'))",
         support::CALLS
     );
-    let told = caller.run(&granted, &["/usr/bin/python3", "-c", &script])?;
+    let output = caller.run(&granted, &["/usr/bin/python3", "-c", &script])?;
     let expected = "EPERM EPERM EPERM EPERM 1";
-    equal("watches", (told.said(), told.stderr.as_str()), (expected, ""))
+    equal("watches", (output.said(), output.stderr.as_str()), (expected, ""))
 }
 
 /// Attempts of a program to change the directory `$1`, each printed with its errno.
@@ -155,13 +153,13 @@ for name, action in [
 fn unchanged(caller: &Caller) -> Check {
     let peer = Peer::listen(caller, "servers", "skills.sock")?;
     let granted = ["--profile", "nested", "--socket", &peer.flag("skills")];
-    let told = caller.run(&granted, &["bash", "-c", CHANGE, "change", "/tmp/mcp-sockets"])?;
+    let output = caller.run(&granted, &["bash", "-c", CHANGE, "change", "/tmp/mcp-sockets"])?;
     let expected = "chmod EROFS\nutime EROFS\nbind EROFS\nmknod EROFS\nsymlink EROFS\nreplace EXDEV\n\
                     rename EROFS\nunlink EROFS\ndirectory EBUSY";
-    equal("in the cell", (told.said(), told.stderr.as_str()), (expected, ""))?;
+    equal("in the cell", (output.said(), output.stderr.as_str()), (expected, ""))?;
     equal("still there", peer.is_a_socket(), true)?;
     let names: Vec<_> = std::fs::read_dir(caller.home.join("servers"))?.flatten().collect();
-    equal("nothing beside it", names.len(), 1)?;
+    equal("nothing next to it", names.len(), 1)?;
     // The positive control, on the same directory outside: but for a rename over filesystems, all works.
     let control = caller.bash_outside(&format!(
         "set -- {}; {}",
@@ -178,23 +176,23 @@ fn guarded(caller: &Caller) -> Check {
     let work = caller.directory("work")?.display().to_string();
     let flag = peer.flag("skills");
     let granted = ["--profile", "nested", "--socket", &flag, "--rw", &work];
-    let answer = asked(caller, &granted, SKILLS)?;
+    let answer = connect_errno(caller, &granted, SKILLS)?;
     holds("the peer answers", &answer, is_a_cells(caller, &answer))?;
-    let told =
+    let output =
         caller.run(&granted, &["bash", "-c", "rm /tmp/mcp-sockets/skills.sock; touch ok"])?;
     let refusal = "rm: cannot remove '/tmp/mcp-sockets/skills.sock': Read-only file system\n";
-    equal("where names are guarded", (told.code, told.stderr.as_str()), (0, refusal))?;
+    equal("where names are guarded", (output.code, output.stderr.as_str()), (0, refusal))?;
     // The same socket by its path in a granted directory, with a fresh workspace.
     let servers = caller.home.join("servers").display().to_string();
     let granted = ["--profile", "nested", "--socket", &flag, "--ro", &servers];
-    equal("by its directory", asked(caller, &granted, "/mnt/servers/s")?, "EPERM")?;
-    let answer = asked(caller, &granted, SKILLS)?;
+    equal("by its directory", connect_errno(caller, &granted, "/mnt/servers/s")?, "EPERM")?;
+    let answer = connect_errno(caller, &granted, SKILLS)?;
     holds("as a socket", &answer, is_a_cells(caller, &answer))?;
     let granted = ["--profile", "nested", "--socket", &flag, "--rw", &servers];
-    let told = caller.run(&granted, &["true"])?;
+    let output = caller.run(&granted, &["true"])?;
     let refusal = "cofferdam: the socket `skills` lies in a directory that is granted for writing\n\
-                   hint: have its server listen in a separate directory, mode 0700\n";
-    equal("where a cell could replace it", (told.code, told.stderr.as_str()), (125, refusal))
+                   hint: have its server listen in a directory of its own, mode 0700\n";
+    equal("where a cell could replace it", (output.code, output.stderr.as_str()), (125, refusal))
 }
 
 fn refused(caller: &Caller) -> Check {
@@ -221,15 +219,20 @@ fn refused(caller: &Caller) -> Check {
             format!("chmod 600 {home}/servers/open"),
         ),
     ];
-    for (name, why, hint) in cases {
+    for (name, reason, hint) in cases {
         let path = format!("{home}/servers/{name}").replace("/servers/.", "/servers");
         let flag = format!("skills={path}");
-        let told = caller.run(&["--profile", "nested", "--socket", &flag], &["true"])?;
-        let expected = format!("cofferdam: --socket: `{path}` {why}\nhint: {hint}\n");
-        equal(name, (told.code, told.stderr), (125, expected))?;
+        let output = caller.run(&["--profile", "nested", "--socket", &flag], &["true"])?;
+        let expected = format!("cofferdam: --socket: `{path}` {reason}\nhint: {hint}\n");
+        equal(name, (output.code, output.stderr), (125, expected))?;
     }
-    let told = caller.run(&["--profile", "nested", "--socket", &peer.flag("skills")], &["true"])?;
-    equal("a socket of the caller's alone is granted", (told.code, told.stderr.as_str()), (0, ""))
+    let output =
+        caller.run(&["--profile", "nested", "--socket", &peer.flag("skills")], &["true"])?;
+    equal(
+        "a socket of the caller's alone is granted",
+        (output.code, output.stderr.as_str()),
+        (0, ""),
+    )
 }
 
 const POLICY: &str = r#"schema = 1
@@ -267,8 +270,8 @@ fn sessions(caller: &Caller) -> Check {
     let ask = ASK.replace("\"$1\"", "\"${MCP_SKILLS_SOCKET:-/tmp/mcp-sockets/skills.sock}\"");
     for session in ["one", "two"] {
         let answer = server.with(&json!({ "command": ask, "session": session }))?;
-        let (code, said) = story(&answer);
-        holds("it answers", &said, code == Some(0) && is_a_cells(caller, said.trim_end()))?;
+        let (code, printed) = story(&answer);
+        holds("it answers", &printed, code == Some(0) && is_a_cells(caller, printed.trim_end()))?;
     }
     let answer = server.tool("bash_exec", &json!({ "command": ask }))?;
     equal("another profile", &answer["structuredContent"]["stdout"], &json!("ENOENT\n"))?;
@@ -281,14 +284,14 @@ fn diagnosed(caller: &Caller) -> Check {
     let peer = Peer::listen(caller, "servers", "s")?;
     // Makes the configuration.
     drop(serving(caller, &peer)?);
-    let told = || {
+    let output = || {
         let path = caller.home.join("configuration").display().to_string();
-        let told = Told::of(caller.cofferdam(&["--config", &path, "doctor"]), patience())?;
-        let lines = told.stdout.lines().skip_while(|line| !line.contains("granted sockets"));
+        let output = Told::of(caller.cofferdam(&["--config", &path, "doctor"]), patience())?;
+        let lines = output.stdout.lines().skip_while(|line| !line.contains("granted sockets"));
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         Ok::<_, support::Failed>(lines.take(2).map(words).collect::<Vec<_>>())
     };
-    let well = told()?;
+    let well = output()?;
     let expected = "ok granted sockets skills: of their owner alone";
     equal("there", well.first().map(String::as_str), Some(expected))?;
     support::mode(&peer.path, 0o660)?;
@@ -301,7 +304,7 @@ fn diagnosed(caller: &Caller) -> Check {
         ),
         format!("remedy: chmod 600 {path}"),
     ];
-    equal("open to others", told()?, expected)
+    equal("open to others", output()?, expected)
 }
 
 fn unheld(caller: &Caller) -> Check {
@@ -321,12 +324,12 @@ fn unheld(caller: &Caller) -> Check {
     equal("held", of_the_peer.len(), 0)
 }
 
-fn anew(caller: &Caller) -> Check {
+fn recreated(caller: &Caller) -> Check {
     let peer = Peer::listen(caller, "servers", "s")?;
     let mut server = serving(caller, &peer)?;
     let ask = ASK.replace("\"$1\"", "$MCP_SKILLS_SOCKET");
-    let (_, said) = story(&server.bash(&ask)?);
-    holds("at first it answers", &said, is_a_cells(caller, said.trim_end()))?;
+    let (_, printed) = story(&server.bash(&ask)?);
+    holds("at first it answers", &printed, is_a_cells(caller, printed.trim_end()))?;
     std::fs::remove_file(&peer.path)?;
     let again = Peer::saying(caller, "servers", "s", "intruder")?;
     let path = again.path.display();
@@ -335,10 +338,10 @@ fn anew(caller: &Caller) -> Check {
     // Not in a shell that is there, nor in a new cell.
     for restart in [false, true] {
         let answer = server.with(&json!({ "command": ask, "restart": restart }))?;
-        let (_, said) = story(&answer);
-        holds("the one that was granted", text(&answer), is_a_cells(caller, said.trim_end()))?;
+        let (_, printed) = story(&answer);
+        holds("the one that was granted", text(&answer), is_a_cells(caller, printed.trim_end()))?;
     }
     peer.close()?;
-    let (_, said) = story(&server.bash(&ask)?);
-    equal("which is gone", said, "ECONNREFUSED\n".to_owned())
+    let (_, printed) = story(&server.bash(&ask)?);
+    equal("which is gone", printed, "ECONNREFUSED\n".to_owned())
 }

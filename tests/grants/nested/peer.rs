@@ -18,19 +18,19 @@ pub struct Peer {
 
 impl Peer {
     /// Listens on a socket of the caller in their directory `place`, mode 0600. Answers `word` to every client.
-    pub fn listen(caller: &Caller, place: &str, name: &str) -> Result<Self, Failed> {
-        Self::saying(caller, place, name, "hello")
+    pub fn listen(caller: &Caller, path: &str, name: &str) -> Result<Self, Failed> {
+        Self::saying(caller, path, name, "hello")
     }
 
     pub fn saying(
         caller: &Caller,
-        place: &str,
+        target: &str,
         name: &str,
         word: &'static str,
     ) -> Result<Self, Failed> {
-        let directory = caller.home.join(place);
+        let directory = caller.home.join(target);
         if !directory.exists() {
-            caller.directory(place)?;
+            caller.directory(target)?;
             support::mode(&directory, 0o700)?;
         }
         let path = directory.join(name);
