@@ -10,7 +10,7 @@ use crate::client::{
 };
 
 #[test]
-fn a_grant_of_the_host_makes_a_token_that_each_request_needs() {
+fn a_host_grant_requires_a_token_for_each_request() {
     let work = tempfile::tempdir().expect("a directory");
     let work = work.path().display().to_string();
     let server = Server::start(&["--workspace", &work, "--toolchains", "none"]);
@@ -35,7 +35,7 @@ fn a_grant_of_the_host_makes_a_token_that_each_request_needs() {
 }
 
 #[test]
-fn a_wrong_token_is_refused_and_then_throttled_and_the_right_one_passes_still() {
+fn a_wrong_token_is_throttled_and_a_right_one_passes() {
     let server = with_tokens(&[]);
     let wrong = bearer(&ALICE.to_uppercase());
     let statuses: Vec<u16> =
@@ -52,7 +52,8 @@ fn a_wrong_token_is_refused_and_then_throttled_and_the_right_one_passes_still() 
 #[test]
 fn nothing_of_one_client_is_seen_by_another() {
     let server = with_tokens(&["--tools", "calc,shell,exec,history"]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let id = server.session(&[("authorization", &alice)]);
     let of_alice = [("authorization", alice.as_str()), ("mcp-session-id", id.as_str())];
     let set = call("bash", json!({"command": "secret=7; echo set"}));
@@ -92,9 +93,10 @@ fn nothing_of_one_client_is_seen_by_another() {
 
 #[test]
 fn a_socket_is_its_owners_and_needs_no_token() {
-    let place = tempfile::tempdir().expect("a directory");
-    let path = place.path().join("s");
-    let (at, work) = (format!("unix:{}", path.display()), place.path().join("work"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("s");
+    let at = format!("unix:{}", path.display());
+    let work = directory.path().join("work");
     std::fs::create_dir(&work).expect("a directory");
     let work = work.display().to_string();
     let arguments = ["--http", &*at, "--workspace", &*work, "--toolchains", "none"];
@@ -115,7 +117,7 @@ fn a_socket_is_its_owners_and_needs_no_token() {
 }
 
 #[test]
-fn pages_and_rebound_names_are_refused_before_anything_is_looked_at() {
+fn web_pages_and_rebound_names_are_refused_first() {
     let server = Server::start(&[]);
     assert_eq!(server.mcp(&[], &initialize()).status, 200);
     let port = server.at.rsplit(':').next().unwrap_or_default().to_owned();
@@ -156,7 +158,7 @@ fn an_address_that_is_not_allowed_gets_no_answer() {
 }
 
 #[test]
-fn what_others_reach_does_not_start_without_a_token_and_tls() {
+fn public_listeners_require_a_token_and_tls() {
     let home = tempfile::tempdir().expect("a home");
     let start = |arguments: &[&str]| {
         let mut command = Command::new(PROGRAM);
@@ -164,20 +166,21 @@ fn what_others_reach_does_not_start_without_a_token_and_tls() {
         let ended = command.stdin(std::process::Stdio::null()).output().expect("it runs");
         (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     };
-    let (code, said) = start(&["--http", "0.0.0.0:0"]);
-    assert_eq!(code, Some(125), "{said}");
-    assert!(said.contains("no token is configured") && said.contains("hint: "), "{said}");
-    let (code, said) = start(&["--http", "example.com:80"]);
-    assert_eq!(code, Some(125), "{said}");
-    let (code, said) = start(&["--behind-proxy", "10.0.0.1"]);
-    assert_eq!(code, Some(125), "{said}");
+    let (code, text) = start(&["--http", "0.0.0.0:0"]);
+    assert_eq!(code, Some(125), "{text}");
+    assert!(text.contains("no token is configured") && text.contains("hint: "), "{text}");
+    let (code, text) = start(&["--http", "example.com:80"]);
+    assert_eq!(code, Some(125), "{text}");
+    let (code, text) = start(&["--behind-proxy", "10.0.0.1"]);
+    assert_eq!(code, Some(125), "{text}");
 }
 
 #[test]
-fn a_token_that_others_can_read_or_that_is_short_does_not_start() {
+fn a_readable_or_short_token_is_refused_at_start() {
     let start = |text: &str, mode: u32| {
         let home = tempfile::tempdir().expect("a home");
-        let (config, token) = (home.path().join("c"), home.path().join("t"));
+        let config = home.path().join("c");
+        let token = home.path().join("t");
         std::fs::create_dir(&config).expect("a directory");
         std::fs::write(&token, text).expect("written");
         std::fs::set_permissions(&token, PermissionsExt::from_mode(mode)).expect("its mode");
@@ -191,9 +194,9 @@ fn a_token_that_others_can_read_or_that_is_short_does_not_start() {
         let ended = command.stdin(std::process::Stdio::null()).output().expect("it runs");
         (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     };
-    let (code, said) = start(ALICE, 0o644);
-    assert!(code == Some(125) && said.contains("others can read"), "{said}");
-    let (code, said) = start("short", 0o600);
-    assert!(code == Some(125) && said.contains("32 characters at least"), "{said}");
-    assert!(!said.contains("short\n"), "the token is not shown: {said}");
+    let (code, printed) = start(ALICE, 0o644);
+    assert!(code == Some(125) && printed.contains("others can read"), "{printed}");
+    let (code, printed) = start("short", 0o600);
+    assert!(code == Some(125) && printed.contains("32 characters at least"), "{printed}");
+    assert!(!printed.contains("short\n"), "the token is not shown: {printed}");
 }

@@ -37,16 +37,16 @@ impl Events {
                 }
             }
             let mut piece = [0; 4096];
-            let length = self.connection.0.read(&mut piece).expect("it goes on");
+            let length = self.connection.0.read(&mut piece).expect("more of the stream");
             assert_ne!(length, 0, "the stream ended: {found:?} {}", self.text);
             self.text.push_str(&String::from_utf8_lossy(piece.get(..length).unwrap_or_default()));
         }
     }
 
     /// Names and addresses of the notifications up to one of this name.
-    fn told(&mut self, last: &str) -> Vec<Value> {
-        let told = self.until(|message| message["method"] == last).into_iter();
-        told.map(|one| json!([one["method"], one["params"]["uri"]])).collect()
+    fn notifications_until(&mut self, last: &str) -> Vec<Value> {
+        let output = self.until(|message| message["method"] == last).into_iter();
+        output.map(|one| json!([one["method"], one["params"]["uri"]])).collect()
     }
 }
 
@@ -129,47 +129,47 @@ fn switch(server: &Server, tool: &str, to: &str) -> Value {
 }
 
 #[test]
-fn clients_hear_of_a_tool_that_the_operator_has_switched_if_they_had_it() {
+fn clients_are_notified_of_a_switched_tool() {
     let server = server(&[]);
     let (_, mut alice) = listening(&server, ALICE);
     let (_, mut carol) = listening(&server, CAROL);
     let mut stream = subscribed(&server, ALICE, &json!({"toolsListChanged": true}));
     assert_eq!(switch(&server, "calculate", "disable")["changed"], true);
-    assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
-    let told = stream.until(|message| message["method"] == TOOLS);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0]["params"]["_meta"][SUBSCRIPTION], 9);
+    assert_eq!(alice.notifications_until(TOOLS), [json!([TOOLS, null])]);
+    let output = stream.until(|message| message["method"] == TOOLS);
+    assert_eq!(output.len(), 1, "{output:?}");
+    assert_eq!(output[0]["params"]["_meta"][SUBSCRIPTION], 9);
     // The tool is off already: no list changes.
     assert_eq!(switch(&server, "calculate", "disable")["changed"], false);
     assert_eq!(switch(&server, "calculate", "enable")["changed"], true);
-    assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(alice.notifications_until(TOOLS), [json!([TOOLS, null])]);
     assert_eq!(stream.until(|message| message["method"] == TOOLS).len(), 1);
     // The one whose rules leave out what was switched heard nothing until now.
     assert_eq!(switch(&server, "bash", "disable")["changed"], true);
-    assert_eq!(alice.told(TOOLS), [json!([TOOLS, null])]);
-    assert_eq!(carol.told(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(alice.notifications_until(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(carol.notifications_until(TOOLS), [json!([TOOLS, null])]);
     assert_eq!(switch(&server, "bash", "enable")["changed"], true);
-    assert_eq!(carol.told(TOOLS), [json!([TOOLS, null])]);
+    assert_eq!(carol.notifications_until(TOOLS), [json!([TOOLS, null])]);
 }
 
 fn put(directory: &Path, path: &str, text: &str) {
-    let place = directory.join(path);
-    let parent = place.parent().expect("a folder");
+    let target = directory.join(path);
+    let parent = target.parent().expect("a folder");
     fs::create_dir_all(parent).expect("made");
     for folder in parent.ancestors().take_while(|folder| *folder != directory) {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
-    fs::write(&place, text).expect("written");
-    fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("a mode");
+    fs::write(&target, text).expect("written");
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).expect("a mode");
 }
 
 #[test]
 fn clients_of_both_eras_hear_of_changes_of_a_project() {
-    let held = tempfile::tempdir().expect("a directory");
-    fs::set_permissions(held.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
-    put(held.path(), "tools/a/a.sh", "echo one\n");
-    put(held.path(), "resources/r.txt", "one");
-    let server = server(&["--project", held.path().to_str().expect("UTF-8")]);
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    put(directory.path(), "tools/a/a.sh", "echo one\n");
+    put(directory.path(), "resources/r.txt", "one");
+    let server = server(&["--project", directory.path().to_str().expect("UTF-8")]);
     let (id, mut session) = listening(&server, ALICE);
     let bearer = bearer(ALICE);
     let of = [("authorization", bearer.as_str()), ("mcp-session-id", id.as_str())];
@@ -181,32 +181,32 @@ fn clients_of_both_eras_hear_of_changes_of_a_project() {
     assert_eq!(ask("resources/subscribe", json!({ "uri": uri }))["result"], json!({}));
     let wanted = json!({"resourcesListChanged": true, "resourceSubscriptions": [uri]});
     let mut stream = subscribed(&server, ALICE, &wanted);
-    put(held.path(), "tools/b/b.sh", "echo two\n");
-    assert_eq!(session.told(TOOLS), [json!([TOOLS, null])]);
+    put(directory.path(), "tools/b/b.sh", "echo two\n");
+    assert_eq!(session.notifications_until(TOOLS), [json!([TOOLS, null])]);
     let listed = ask("tools/list", json!({}))["result"]["tools"].clone();
     assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
     let updated = "notifications/resources/updated";
-    put(held.path(), "resources/r.txt", "two");
-    assert_eq!(session.told(updated), [json!([updated, uri])]);
+    put(directory.path(), "resources/r.txt", "two");
+    assert_eq!(session.notifications_until(updated), [json!([updated, uri])]);
     // The stream did not subscribe to tools, and each of its messages has its number.
-    let told = stream.until(|message| message["method"] == updated);
+    let output = stream.until(|message| message["method"] == updated);
     let params = json!({"uri": uri, "_meta": {SUBSCRIPTION: 9}});
-    assert_eq!(told, [json!({"jsonrpc": "2.0", "method": updated, "params": params})]);
+    assert_eq!(output, [json!({"jsonrpc": "2.0", "method": updated, "params": params})]);
     // The same content and another time, and then a change of a list.
-    put(held.path(), "resources/r.txt", "two");
-    put(held.path(), "tools/b/b.sh", "echo two\n");
-    put(held.path(), "resources/s.txt", "one");
-    assert_eq!(session.told(RESOURCES), [json!([RESOURCES, null])]);
-    assert_eq!(stream.told(RESOURCES), [json!([RESOURCES, null])]);
+    put(directory.path(), "resources/r.txt", "two");
+    put(directory.path(), "tools/b/b.sh", "echo two\n");
+    put(directory.path(), "resources/s.txt", "one");
+    assert_eq!(session.notifications_until(RESOURCES), [json!([RESOURCES, null])]);
+    assert_eq!(stream.notifications_until(RESOURCES), [json!([RESOURCES, null])]);
 }
 
 #[test]
-fn a_client_that_has_many_files_watched_leaves_room_for_others() {
-    let held = tempfile::tempdir().expect("a directory");
-    fs::set_permissions(held.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+fn watches_of_one_client_leave_room_for_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
     let template = r#"{"name": "any", "uriTemplate": "file:///workspace/{path}"}"#;
-    put(held.path(), "resources/any.meta.json", template);
-    let server = server(&["--project", held.path().to_str().expect("UTF-8")]);
+    put(directory.path(), "resources/any.meta.json", template);
+    let server = server(&["--project", directory.path().to_str().expect("UTF-8")]);
     let subscribe = |token: &str, session: &str, number: usize| {
         let bearer = bearer(token);
         let of = [("authorization", bearer.as_str()), ("mcp-session-id", session)];

@@ -60,7 +60,7 @@ impl Server {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the server starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        let (sender, said) = channel();
+        let (sender, text) = channel();
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
@@ -68,7 +68,7 @@ impl Server {
                 }
             }
         });
-        let mut server = Self { child, at: String::new(), said: Mutex::new(said), home };
+        let mut server = Self { child, at: String::new(), said: Mutex::new(text), home };
         let line = server.said("MCP at ");
         let at = line.rsplit("MCP at ").next().unwrap_or_default();
         let at = at.trim_start_matches("http://").trim_start_matches("https://");
@@ -80,10 +80,10 @@ impl Server {
     /// Waits for a line of standard error with this text.
     pub fn said(&self, text: &str) -> String {
         let end = Instant::now() + patience();
-        let said = self.said.lock().expect("no thread of this test panicked");
+        let printed = self.said.lock().expect("no thread of this test panicked");
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = said.recv_timeout(left).expect("a line in time");
+            let line = printed.recv_timeout(left).expect("a line in time");
             if line.contains(text) {
                 return line;
             }
@@ -122,9 +122,9 @@ impl Server {
         let id = answer.header("mcp-session-id").expect("an id").to_owned();
         let mut with = headers.to_vec();
         with.push(("mcp-session-id", &id));
-        let told =
+        let output =
             self.mcp(&with, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        assert_eq!(told.status, 202, "{told:?}");
+        assert_eq!(output.status, 202, "{output:?}");
         id
     }
 

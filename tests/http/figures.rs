@@ -1,4 +1,4 @@
-//! Health and metrics of a server that works, of one whose tool is missing, and of one that ends.
+//! Health and metrics of a server at work, with a missing tool, and while it shuts down.
 
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ fn health(server: &Server) -> Answer {
 }
 
 #[test]
-fn metrics_count_calls_by_outcome_duration_and_what_was_refused() {
+fn metrics_count_calls_and_refusals() {
     let server = Server::start(&[]);
     let run = |body: &Value| {
         let answer = server.ask("POST", "/run", &[JSON], &body.to_string());
@@ -98,7 +98,7 @@ fn metrics_count_calls_by_outcome_duration_and_what_was_refused() {
 }
 
 #[test]
-fn health_has_every_check_for_a_client_and_one_word_for_a_probe() {
+fn health_details_are_for_clients_only() {
     let toml = "[[http.tokens]]\nclient = \"alice\"\nfile = \"HOME/alice\"\n";
     let server = Server::prepared(toml, &[], |home, _| {
         std::fs::write(home.join("alice"), ALICE).expect("written");
@@ -110,14 +110,14 @@ fn health_has_every_check_for_a_client_and_one_word_for_a_probe() {
     let all = [JSON, ("authorization", bearer.as_str())];
     assert_eq!(server.ask("POST", "/run", &all, "{\"command\": \"true\"}").status, 200);
     let known = server.ask("GET", "/health", &[("authorization", &bearer)], "");
-    let told = known.message();
-    assert_eq!((known.status, &told["status"]), (200, &json!("healthy")), "{known:?}");
+    let output = known.message();
+    assert_eq!((known.status, &output["status"]), (200, &json!("healthy")), "{known:?}");
     let supervisor =
         json!({"status": "healthy", "priority": "critical", "message": "cells can be made"});
-    assert_eq!(told["checks"]["supervisor"], supervisor);
+    assert_eq!(output["checks"]["supervisor"], supervisor);
     let summary = json!({"total_checks": 3, "healthy": 3, "degraded": 0, "unhealthy": 0});
-    assert_eq!((&told["summary"], &told["transport"]), (&summary, &json!("http")));
-    assert!(told["timestamp"].is_string(), "{told}");
+    assert_eq!((&output["summary"], &output["transport"]), (&summary, &json!("http")));
+    assert!(output["timestamp"].is_string(), "{output}");
     for wrong in [&[][..], &[("authorization", "Bearer wrong")]] {
         let answer = server.ask("GET", "/health", wrong, "");
         assert_eq!((answer.status, answer.message()), (200, json!({"status": "healthy"})));
@@ -126,12 +126,12 @@ fn health_has_every_check_for_a_client_and_one_word_for_a_probe() {
 }
 
 #[test]
-fn a_missing_program_and_an_open_breaker_degrade_the_server() {
+fn a_missing_program_or_open_breaker_is_degraded() {
     let missing = with_tool("no-such-program-anywhere", "");
     let answer = health(&missing);
     let tool = &answer.message()["checks"]["tool_cli_mine"];
-    let told = (&tool["status"], &tool["priority"]);
-    assert_eq!(told, (&json!("unhealthy"), &json!("informational")), "{answer:?}");
+    let output = (&tool["status"], &tool["priority"]);
+    assert_eq!(output, (&json!("unhealthy"), &json!("informational")), "{answer:?}");
     assert_eq!((answer.status, &answer.message()["status"]), (207, &json!("degraded")));
 
     // The breaker opens at the first call that runs into its time.

@@ -1,4 +1,4 @@
-//! `/run` by forms: files as they are, in and out, and what a form may not be.
+//! `POST /run` with multipart forms: files in and out byte by byte, and forms that are refused.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,8 @@ fn ask(server: &Server, headers: &[(&str, &str)], parts: &[(&str, &str)]) -> Ans
 fn parts(answer: &Answer) -> Vec<(String, String)> {
     let kind = answer.header("content-type").expect("a type");
     let boundary = kind.strip_prefix("multipart/form-data; boundary=").expect("a form");
-    let (mark, body) = (format!("\r\n--{boundary}"), format!("\r\n{}", answer.body));
+    let mark = format!("\r\n--{boundary}");
+    let body = format!("\r\n{}", answer.body);
     let mut pieces: Vec<&str> = body.split(mark.as_str()).collect();
     assert_eq!((pieces.remove(0), pieces.pop()), ("", Some("--\r\n")), "{answer:?}");
     let parted = |piece: &str| {
@@ -53,14 +54,14 @@ fn files_go_in_and_come_out_as_parts_of_a_form() {
     let stdout = json!("/workspace\nfrom stdin\nit's a\n");
     // As JSON, where nothing else is asked for.
     let plain = ask(&server, &[], &sent);
-    let told = plain.message();
+    let output = plain.message();
     assert_eq!(
-        (plain.status, &told["stdout"], &told["exit_code"]),
+        (plain.status, &output["stdout"], &output["exit_code"]),
         (200, &stdout, &json!(3)),
         "{plain:?}"
     );
-    assert_eq!(told["files"][1]["content_base64"], "LS1iDQo=");
-    assert_eq!(told["timeout_seconds"], json!(20.0));
+    assert_eq!(output["files"][1]["content_base64"], "LS1iDQo=");
+    assert_eq!(output["timeout_seconds"], json!(20.0));
     // As a form, each file is a part.
     let answer = ask(&server, &[AS_FORM], &sent);
     let parts = parts(&answer);
@@ -81,7 +82,7 @@ fn files_go_in_and_come_out_as_parts_of_a_form() {
 }
 
 #[test]
-fn a_large_file_passes_whatever_its_bytes_are_and_in_json_too() {
+fn large_binary_files_pass_in_forms_and_json() {
     let server = Server::start(&[]);
     // As JSON these would be very many values, and more than two megabytes are read.
     let large = "[,{:".repeat(1 << 20);
@@ -92,16 +93,16 @@ fn a_large_file_passes_whatever_its_bytes_are_and_in_json_too() {
     ];
     let answer = ask(&server, &[], &sent);
     assert_eq!(answer.status, 200, "{answer:?}");
-    let told = answer.message()["stdout"].clone();
+    let output = answer.message()["stdout"].clone();
     assert!(
-        told.as_str().is_some_and(|told| told.ends_with(&format!("\n{}\n", 4 << 20))),
-        "{told}"
+        output.as_str().is_some_and(|output| output.ends_with(&format!("\n{}\n", 4 << 20))),
+        "{output}"
     );
     let body = json!({"command": "md5sum <f | cut -c -32; wc -c <f", "timeout_seconds": 60,
                       "files": [{"path": "f", "content": large}]});
     let json =
         server.ask("POST", "/run", &[("content-type", "application/json")], &body.to_string());
-    assert_eq!((json.status, &json.message()["stdout"]), (200, &told), "{json:?}");
+    assert_eq!((json.status, &json.message()["stdout"]), (200, &output), "{json:?}");
     // Files and input have 8 MiB together.
     let most = "x".repeat((8 << 20) + 1);
     let refused = ask(&server, &[], &[sent[0], ("name=\"files\"; filename=\"f\"", &most)]);
@@ -109,7 +110,7 @@ fn a_large_file_passes_whatever_its_bytes_are_and_in_json_too() {
 }
 
 #[test]
-fn a_name_in_a_form_leads_nowhere_else_and_a_form_holds_no_other() {
+fn form_file_names_stay_in_the_directory() {
     let server = Server::start(&[]);
     let command = ("name=\"command\"", "ls");
     for name in [

@@ -1,4 +1,4 @@
-//! Traces of one token, looked for by another that guesses their names.
+//! Isolation of clients: no token reaches the jobs, files, history or outputs of another, even by guessing names.
 
 use serde_json::{Value, json};
 
@@ -19,9 +19,10 @@ fn result(answer: &Answer) -> Value {
 }
 
 #[test]
-fn jobs_files_history_and_outputs_of_one_token_are_nothing_to_another() {
+fn jobs_files_and_history_are_private_to_a_token() {
     let server = with_tokens(&["--tools", "calc,shell,exec,history,files"]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let job = ask(
         &server,
         &alice,
@@ -63,9 +64,10 @@ fn jobs_files_history_and_outputs_of_one_token_are_nothing_to_another() {
 }
 
 #[test]
-fn a_result_that_one_token_had_is_not_known_to_another() {
+fn cached_results_are_private_to_a_token() {
     let server = with_tokens(&[]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let receipt = |token: &str| {
         let answer = ask(&server, token, "calculate", json!({"expression": "123456789*987654321"}));
         assert!(answer.body.contains("121932631112635269"), "{answer:?}");
@@ -74,13 +76,14 @@ fn a_result_that_one_token_had_is_not_known_to_another() {
     let is_kept = |token: &str| receipt(token)["cached"] == json!(true);
     assert!(!is_kept(&alice), "a cell runs");
     assert!(is_kept(&alice), "it is remembered");
-    assert!(!is_kept(&bob), "by nobody else: the time would tell what another asked");
+    assert!(!is_kept(&bob), "not for another token: timing would reveal the other's calls");
 }
 
 #[test]
 fn the_stream_of_one_token_is_not_taken_up_by_another() {
     let server = with_tokens(&[]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let id = server.session(&[("authorization", &alice)]);
     let stream = ("accept", "text/event-stream");
     for event in ["0", "0/0", "1/0", "0/1"] {
@@ -139,7 +142,8 @@ fn two_tokens_have_two_sets_of_tools_and_limits() {
         std::fs::create_dir(home.join("config/policies")).expect("a directory");
         std::fs::write(home.join("config/policies/mine.toml"), RULES).expect("written");
     });
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let listed = |token: &str| {
         let answer = server.ask("GET", "/tools", &[("authorization", token)], "").message();
         let tools = answer["tools"].as_array().cloned().unwrap_or_default();

@@ -11,15 +11,17 @@ const CLIENTS: usize = 64;
 
 /// Returns the number of calls: few, or as many as COFFERDAM_SOAK_HTTP says.
 fn calls() -> usize {
-    let asked = std::env::var("COFFERDAM_SOAK_HTTP").ok().and_then(|text| text.parse().ok());
-    asked.unwrap_or(CLIENTS * 4)
+    let request = std::env::var("COFFERDAM_SOAK_HTTP").ok().and_then(|text| text.parse().ok());
+    request.unwrap_or(CLIENTS * 4)
 }
 
 #[test]
 fn no_answer_is_lost_or_wrong_under_load() {
     let server = Server::start(&["--tools", "calc,exec,shell"]);
-    let (calls, next) = (calls(), AtomicUsize::new(0));
-    let (right, busy) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let calls = calls();
+    let next = AtomicUsize::new(0);
+    let right = AtomicUsize::new(0);
+    let busy = AtomicUsize::new(0);
     let ask = |number: usize| {
         let (tool, arguments, expected) = match number % 2 {
             0 => ("bash_exec", json!({"command": format!("echo {number}")}), format!("{number}\n")),
@@ -41,8 +43,8 @@ fn no_answer_is_lost_or_wrong_under_load() {
                 continue;
             }
             let content = &answer.message()["result"]["structuredContent"];
-            let told = content["stdout"].as_str().or(content["result"].as_str());
-            assert_eq!(told, Some(&*expected), "call {number}: {answer:?}");
+            let output = content["stdout"].as_str().or(content["result"].as_str());
+            assert_eq!(output, Some(&*expected), "call {number}: {answer:?}");
             right.fetch_add(1, Ordering::Relaxed);
             return;
         }

@@ -1,4 +1,4 @@
-//! The real server over its listener, as clients, strangers and web pages meet it.
+//! The real server over HTTP and TCP, as clients, unauthenticated callers and web pages use it.
 
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 

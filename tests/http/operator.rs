@@ -1,4 +1,4 @@
-//! The operator's own token: what it may do, what no other token may, and what is shown of the configuration.
+//! The operator's token: what it alone may do, and what it sees of the configuration.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ fn ask(server: &Server, token: &str, method: &str, path: &str, body: &str) -> An
 }
 
 #[test]
-fn an_operator_switches_a_tool_off_and_on_and_an_agent_cannot() {
+fn only_an_operator_can_switch_a_tool() {
     let server = server();
     let calculate = || {
         let body = "{\"expression\": \"6*7\"}";
@@ -44,8 +44,8 @@ fn an_operator_switches_a_tool_off_and_on_and_an_agent_cannot() {
         assert_eq!((refused.status, &refused.message()["error"]), (403, &json!("forbidden")));
     }
     let off = switch(BOB, "calculate", "disable");
-    let told = json!({"tool": "calculate", "enabled": false, "changed": true});
-    assert_eq!((off.status, off.message()), (200, told), "{off:?}");
+    let output = json!({"tool": "calculate", "enabled": false, "changed": true});
+    assert_eq!((off.status, off.message()), (200, output), "{off:?}");
     assert_eq!(calculate().status, 403);
     let listed = ask(&server, ALICE, "GET", "/tools", "").message();
     let is_listed = |listed: &Value| {
@@ -79,7 +79,7 @@ fn an_operators_token_runs_nothing() {
 }
 
 #[test]
-fn the_configuration_is_shown_to_the_operator_without_files_clients_and_tokens() {
+fn the_operator_sees_the_configuration_redacted() {
     let server = server();
     assert_eq!(ask(&server, ALICE, "GET", "/config", "").status, 403);
     assert_eq!(server.ask("GET", "/config", &[], "").status, 401);
@@ -103,20 +103,20 @@ fn the_configuration_is_shown_to_the_operator_without_files_clients_and_tokens()
 }
 
 #[test]
-fn events_tell_health_and_figures_until_the_server_ends() {
+fn events_report_health_until_the_server_ends() {
     let mut server = server();
     let bearer = format!("Bearer {ALICE}");
     let mut connection = server.connect();
     connection.send(&request("GET", "/events", &[("authorization", &bearer)], ""));
-    let mut said = String::new();
+    let mut text = String::new();
     let mut piece = [0; 4096];
-    while !said.contains("\"type\":\"metrics\"") {
-        let length = connection.0.read(&mut piece).expect("it goes on");
-        assert_ne!(length, 0, "{said}");
-        said.push_str(&String::from_utf8_lossy(piece.get(..length).unwrap_or_default()));
+    while !text.contains("\"type\":\"metrics\"") {
+        let length = connection.0.read(&mut piece).expect("more of the stream");
+        assert_ne!(length, 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(piece.get(..length).unwrap_or_default()));
     }
-    assert!(said.contains("content-type: text/event-stream"), "{said}");
-    let events: Vec<Value> = said
+    assert!(text.contains("content-type: text/event-stream"), "{text}");
+    let events: Vec<Value> = text
         .lines()
         .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
         .collect();
@@ -128,7 +128,7 @@ fn events_tell_health_and_figures_until_the_server_ends() {
 }
 
 #[test]
-fn the_document_of_the_routes_names_each_of_them_and_no_other() {
+fn the_openapi_document_lists_exactly_the_routes() {
     let server = server();
     let document = ask(&server, ALICE, "GET", "/openapi.json", "").message();
     assert_eq!(document["openapi"], "3.1.0");

@@ -59,7 +59,7 @@ fn ask(at: &str, headers: &[(&str, &str)], message: &serde_json::Value) -> Answe
 }
 
 #[test]
-fn a_session_is_answered_by_its_server_and_by_no_other() {
+fn a_session_is_answered_only_by_its_server() {
     let mut servers = [Server::start(&[]), Server::start(&[])];
     let at = Arc::new(Mutex::new(servers.iter().map(|server| server.at.clone()).collect()));
     let proxy = round_robin(Arc::clone(&at));

@@ -21,7 +21,7 @@ fn run(server: &Server, headers: &[(&str, &str)]) -> (u16, String) {
 }
 
 #[test]
-fn each_method_of_each_path_needs_a_token_but_the_question_for_health() {
+fn every_route_but_health_needs_a_token() {
     let server = with_tokens(&[]);
     let paths = [
         "/",
@@ -66,7 +66,7 @@ fn each_method_of_each_path_needs_a_token_but_the_question_for_health() {
 }
 
 #[test]
-fn run_goes_with_the_tools_that_are_a_shell() {
+fn run_needs_a_shell_tool() {
     let usual = run(&Server::start(&[]), &[]);
     assert!(usual.0 == 200 && usual.1.contains("ran"), "{usual:?}");
     let exec = run(&Server::start(&["--tools", "exec"]), &[]);
@@ -79,26 +79,27 @@ fn run_goes_with_the_tools_that_are_a_shell() {
 }
 
 /// Makes a project with one tool.
-fn project(place: &Path) -> String {
-    project_of(place, &["t"])
+fn project(path: &Path) -> String {
+    project_of(path, &["t"])
 }
 
-fn project_of(place: &Path, names: &[&str]) -> String {
+fn project_of(path: &Path, names: &[&str]) -> String {
     for name in names {
-        let tool = place.join(format!("project/tools/{name}/tool.sh"));
+        let tool = path.join(format!("project/tools/{name}/tool.sh"));
         fs::create_dir_all(tool.parent().expect("a directory")).expect("made");
         let head = format!("#!/usr/bin/env bash\n# mcp: {{\"name\": \"{name}\"}}\n");
         fs::write(&tool, head + "echo from the tool\n").expect("written");
         fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).expect("its mode");
     }
-    place.join("project").display().to_string()
+    path.join("project").display().to_string()
 }
 
 #[test]
-fn tools_behind_the_first_page_of_a_list_are_listed_and_counted() {
-    let place = tempfile::tempdir().expect("a directory");
+fn tools_on_later_pages_are_listed_and_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
     let names: Vec<String> = (0..60).map(|number| format!("t{number:02}")).collect();
-    let project = project_of(place.path(), &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let project =
+        project_of(directory.path(), &names.iter().map(String::as_str).collect::<Vec<_>>());
     let server = Server::prepared("", &["--project", &project], |_, command| {
         command.env("COFFERDAM_HTTP_TOKEN", ALICE);
     });
@@ -120,9 +121,9 @@ fn tools_behind_the_first_page_of_a_list_are_listed_and_counted() {
 }
 
 #[test]
-fn a_server_of_a_project_runs_its_scripts_and_no_commands() {
-    let place = tempfile::tempdir().expect("a directory");
-    let project = project(place.path());
+fn a_project_server_runs_scripts_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let project = project(directory.path());
     let server = Server::prepared("", &["--project", &project], |_, command| {
         command.env("COFFERDAM_HTTP_TOKEN", ALICE);
     });
@@ -136,10 +137,10 @@ fn a_server_of_a_project_runs_its_scripts_and_no_commands() {
 }
 
 #[test]
-fn the_remote_token_of_a_project_is_needed_over_http_as_well() {
+fn a_projects_remote_token_is_needed_over_http() {
     const REMOTE: &str = "remote-0123456789abcdef0123456789abcdef";
-    let place = tempfile::tempdir().expect("a directory");
-    let project = project(place.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let project = project(directory.path());
     let server = Server::prepared("", &["--project", &project], |_, command| {
         command.env("COFFERDAM_HTTP_TOKEN", ALICE).env("MCPBASH_REMOTE_TOKEN", REMOTE);
     });
@@ -203,7 +204,8 @@ fn family(root: u32) -> Vec<u32> {
 fn is_in_memory(pid: u32, text: &[u8]) -> Option<bool> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let mut memory = fs::File::open(format!("/proc/{pid}/mem")).ok()?;
-    let (mut read, mut found) = (false, false);
+    let mut read = false;
+    let mut found = false;
     for line in maps.lines().filter(|line| line.contains("rw-p") || line.contains("r--p")) {
         let (range, _) = line.split_once(' ')?;
         let (begin, end) = range.split_once('-')?;
@@ -221,7 +223,7 @@ fn is_in_memory(pid: u32, text: &[u8]) -> Option<bool> {
 }
 
 #[test]
-fn a_token_of_the_environment_is_in_no_memory_of_the_supervisor_and_its_cells() {
+fn the_supervisor_and_its_cells_never_hold_a_token() {
     if !nix::unistd::geteuid().is_root() {
         // Only root can read the supervisor and its cells.
         return;
@@ -248,9 +250,9 @@ fn a_token_of_the_environment_is_in_no_memory_of_the_supervisor_and_its_cells() 
 }
 
 #[test]
-fn a_socket_takes_no_name_that_somebody_could_lead_there() {
-    let place = tempfile::tempdir().expect("a directory");
-    let at = format!("unix:{}", place.path().join("s").display());
+fn a_socket_path_open_to_others_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = format!("unix:{}", directory.path().join("s").display());
     let server = Server::start(&["--http", &at]);
     for host in ["localhost", "localhost:8080", "d", "127.0.0.1"] {
         assert_eq!(server.mcp(&[("host", host)], &initialize()).status, 200, "{host}");
@@ -262,13 +264,13 @@ fn a_socket_takes_no_name_that_somebody_could_lead_there() {
 }
 
 #[test]
-fn another_user_who_reaches_the_socket_gets_no_word() {
+fn another_user_at_the_socket_gets_no_answer() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    let place = tempfile::tempdir().expect("a directory");
-    fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
-    let path = place.path().join("s");
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
+    let path = directory.path().join("s");
     let server = Server::start(&["--http", &format!("unix:{}", path.display())]);
     let ask = |as_nobody: bool| {
         let mut command = Command::new(if as_nobody { "setpriv" } else { "curl" });
@@ -310,9 +312,9 @@ fn refused(toml: &str, files: &[(&str, &str)], arguments: &[&str]) -> String {
 fn two_clients_have_two_tokens() {
     let toml = "[[http.tokens]]\nclient = \"a\"\nfile = \"HOME/t\"\n\
                 [[http.tokens]]\nclient = \"b\"\nfile = \"HOME/u\"\n";
-    let said = refused(toml, &[("t", ALICE), ("u", ALICE)], &[]);
-    assert!(said.contains("clients `a` and `b` have the same token"), "{said}");
-    assert!(!said.contains(ALICE), "the token is not shown: {said}");
+    let text = refused(toml, &[("t", ALICE), ("u", ALICE)], &[]);
+    assert!(text.contains("clients `a` and `b` have the same token"), "{text}");
+    assert!(!text.contains(ALICE), "the token is not shown: {text}");
 }
 
 /// Starts a server with this profile in place of the shipped `bash`; true if requests need a token.

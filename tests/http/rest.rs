@@ -14,12 +14,12 @@ fn run(server: &Server, body: &Value) -> Value {
 }
 
 #[test]
-fn a_command_has_a_directory_of_its_own_and_the_fields_of_the_older_design() {
+fn a_command_runs_in_its_directory() {
     let server = Server::start(&[]);
     let done =
         run(&server, &json!({"command": "cat; echo err >&2; echo 1 > f; exit 3", "stdin": "in\n"}));
-    let told = (&done["stdout"], &done["stderr"], &done["exit_code"], &done["timeout_seconds"]);
-    assert_eq!(told, (&json!("in\n"), &json!("err\n"), &json!(3), &json!(5.0)));
+    let output = (&done["stdout"], &done["stderr"], &done["exit_code"], &done["timeout_seconds"]);
+    assert_eq!(output, (&json!("in\n"), &json!("err\n"), &json!(3), &json!(5.0)));
     assert!(done["duration_ms"].is_u64(), "{done}");
     let other = run(&server, &json!({"command": "ls; echo $?"}));
     assert_eq!(other["stdout"], "0\n", "nothing is left of the first");
@@ -28,7 +28,7 @@ fn a_command_has_a_directory_of_its_own_and_the_fields_of_the_older_design() {
 }
 
 #[test]
-fn floods_bombs_and_the_removal_of_everything_are_contained() {
+fn floods_and_fork_bombs_are_contained() {
     let server = Server::start(&[]);
     let late = run(&server, &json!({"command": "yes > /dev/null", "timeout_seconds": 1}));
     assert_eq!((&late["exit_code"], &late["outcome"]), (&json!(124), &json!("timeout")));
@@ -39,7 +39,7 @@ fn floods_bombs_and_the_removal_of_everything_are_contained() {
 }
 
 #[test]
-fn tools_are_listed_and_called_by_name_within_their_rate() {
+fn tools_are_called_by_name_within_their_rate() {
     let server = Server::start(&[]);
     let listed = server.ask("GET", "/tools", &[], "").message();
     assert!(listed["tools"].to_string().contains("\"calculate\""), "{listed}");
@@ -58,9 +58,10 @@ fn tools_are_listed_and_called_by_name_within_their_rate() {
         );
     }
     let hidden = execute("bash_exec", "{\"command\": \"id\"}");
-    let (said, message) = (hidden.message(), "`bash_exec` is switched off; hint: ");
-    assert_eq!((hidden.status, &said["error"]), (403, &json!("denied")), "{hidden:?}");
-    assert!(said["message"].as_str().is_some_and(|it| it.starts_with(message)), "{said}");
+    let text = hidden.message();
+    let message = "`bash_exec` is switched off; hint: ";
+    assert_eq!((hidden.status, &text["error"]), (403, &json!("denied")), "{hidden:?}");
+    assert!(text["message"].as_str().is_some_and(|it| it.starts_with(message)), "{text}");
     assert_eq!(execute("calculate", "[]").status, 400);
     let statuses: Vec<u16> =
         (0..12).map(|_| execute("calculate", "{\"expression\": \"1\"}").status).collect();
@@ -85,7 +86,7 @@ fn a_form_of_a_page_reaches_no_command() {
 }
 
 #[test]
-fn files_go_in_and_come_out_of_a_directory_of_the_commands_own() {
+fn files_pass_through_a_commands_directory() {
     let server = Server::start(&[]);
     let done = run(
         &server,
@@ -108,13 +109,13 @@ fn files_go_in_and_come_out_of_a_directory_of_the_commands_own() {
     let late = run(&server, &late);
     assert_eq!(late["outcome"], "timeout");
     assert!(
-        late["files"][0]["error"].as_str().is_some_and(|why| why.contains("did not end")),
+        late["files"][0]["error"].as_str().is_some_and(|reason| reason.contains("did not end")),
         "{late}"
     );
     let large = json!({"command": "head -c 5M /dev/zero >a; echo b >b", "outputs": ["a", "b"]});
     let large = run(&server, &large);
     assert!(
-        large["files"][0]["error"].as_str().is_some_and(|why| why.contains("more than")),
+        large["files"][0]["error"].as_str().is_some_and(|reason| reason.contains("more than")),
         "{large}"
     );
     assert_eq!(large["files"][1]["content_base64"], "Ygo=");
@@ -136,12 +137,13 @@ fn files_go_in_and_come_out_of_a_directory_of_the_commands_own() {
 }
 
 #[test]
-fn a_directory_for_commands_is_of_their_own_cell_and_each_has_its_own_in_it() {
+fn a_directory_for_commands_is_private_to_each_cell() {
     let server = Server::start(&["--workdir", "/tmp/root"]);
     let pwd = || {
         run(&server, &json!({"command": "pwd; ls /tmp/root"}))["stdout"].as_str().map(str::to_owned)
     };
-    let (first, second) = (pwd().expect("text"), pwd().expect("text"));
+    let first = pwd().expect("text");
+    let second = pwd().expect("text");
     assert!(first.starts_with("/tmp/root/bash-") && first != second, "{first}{second}");
     assert_eq!(first.lines().count(), 2, "no other's is there: {first}");
     let by_variable = Server::prepared("", &[], |_, command| {
@@ -170,15 +172,15 @@ fn a_directory_for_commands_is_of_their_own_cell_and_each_has_its_own_in_it() {
 }
 
 #[test]
-fn a_directory_of_the_host_is_no_directory_for_commands() {
+fn a_host_directory_is_no_directory_for_commands() {
     let refused = std::process::Command::new(crate::client::PROGRAM)
         .args(["serve", "--http", "127.0.0.1:0", "--workdir", "/srv/mcp"])
         .stdin(std::process::Stdio::null())
         .output()
         .expect("it starts");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(125), "{said}");
-    assert!(said.contains("/srv/mcp") && said.contains("--workspace"), "{said}");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(125), "{text}");
+    assert!(text.contains("/srv/mcp") && text.contains("--workspace"), "{text}");
 }
 
 /// Every word of a client's that the audit log has, by tool.
@@ -193,7 +195,7 @@ fn correlations(log: &std::path::Path) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_name_of_a_request_is_echoed_and_in_the_audit_log() {
+fn request_ids_are_echoed_and_audited() {
     let toml = "[audit]\nfile = \"HOME/log/audit.jsonl\"\n";
     let server = Server::configured(toml, &["--tools", "calc,shell,exec"]);
     let named = |id| ("x-correlation-id", id);
@@ -242,7 +244,7 @@ fn the_name_of_a_request_is_echoed_and_in_the_audit_log() {
 }
 
 #[test]
-fn no_answer_shows_what_hides_or_turns_text_or_what_a_terminal_obeys() {
+fn deceptive_text_is_escaped_in_every_answer() {
     let server = Server::start(&[]);
     let print = format!("printf '{0}'; printf '{0}' >&2", written());
     let mut shown = 0;

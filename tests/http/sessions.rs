@@ -13,9 +13,10 @@ fn borrowed<'h>(headers: &'h [(&'static str, String)]) -> Vec<(&'h str, &'h str)
 }
 
 #[test]
-fn a_session_keeps_its_shell_until_it_is_deleted_and_is_unknown_then() {
+fn a_session_keeps_its_shell_until_deleted() {
     let server = Server::start(&[]);
-    let (one, two) = (server.session(&[]), server.session(&[]));
+    let one = server.session(&[]);
+    let two = server.session(&[]);
     let of_one = [("mcp-session-id", one.as_str())];
     let set = server.mcp(&of_one, &call("bash", json!({"command": "x=5; echo set"})));
     assert_eq!(set.stdout(), "set\n", "{set:?}");
@@ -23,7 +24,7 @@ fn a_session_keeps_its_shell_until_it_is_deleted_and_is_unknown_then() {
     assert_eq!(kept.stdout(), "<5>\n");
     let of_two = [("mcp-session-id", two.as_str())];
     let other = server.mcp(&of_two, &call("bash", json!({"command": "echo \"<$x>\""})));
-    assert_eq!(other.stdout(), "<>\n", "another session has a shell of its own");
+    assert_eq!(other.stdout(), "<>\n", "another session has another shell");
     assert_eq!(server.ask("DELETE", "/mcp", &of_one, "").status, 202);
     for _ in 0..2 {
         assert_eq!(server.ask("DELETE", "/mcp", &of_one, "").status, 404);
@@ -34,7 +35,7 @@ fn a_session_keeps_its_shell_until_it_is_deleted_and_is_unknown_then() {
 }
 
 #[test]
-fn requests_of_strangers_without_a_session_share_nothing() {
+fn anonymous_requests_share_nothing() {
     let server = Server::start(&[]);
     let headers = modern("bash");
     let run = |command: &str| {
@@ -53,7 +54,7 @@ fn requests_of_strangers_without_a_session_share_nothing() {
 }
 
 #[test]
-fn what_a_stranger_could_not_find_again_is_refused_with_the_way_out() {
+fn a_stateful_call_without_a_session_is_refused() {
     let server = Server::start(&["--tools", "shell,exec,files,history"]);
     let ask = |tool: &str, arguments: serde_json::Value| {
         server.mcp(&borrowed(&modern(tool)), &modern_call(tool, arguments))
@@ -68,9 +69,9 @@ fn what_a_stranger_could_not_find_again_is_refused_with_the_way_out() {
         let refused = ask(tool, arguments.clone());
         let result = &refused.message()["result"];
         assert_eq!(result["isError"], true, "{refused:?}");
-        let told = result.to_string();
-        assert!(told.contains("requests of this client stand alone"), "{told}");
-        assert!(told.contains(way_out), "{told}");
+        let output = result.to_string();
+        assert!(output.contains("requests of this client stand alone"), "{output}");
+        assert!(output.contains(way_out), "{output}");
         // The control: in a session the same call is done.
         let id = server.session(&[]);
         let done = server.mcp(&[("mcp-session-id", id.as_str())], &call(tool, arguments));
@@ -120,7 +121,7 @@ fn open_stream(server: &Server, id: &str) -> Connection {
 }
 
 #[test]
-fn the_end_of_standard_input_ends_its_own_door_only() {
+fn closing_stdin_does_not_stop_the_listener() {
     let mut server = Server::start(&[]);
     drop(server.child.stdin.take());
     std::thread::sleep(Duration::from_millis(1500));
@@ -132,7 +133,7 @@ fn the_end_of_standard_input_ends_its_own_door_only() {
 }
 
 #[test]
-fn a_signal_lets_calls_in_flight_finish_and_takes_no_more() {
+fn a_signal_lets_running_calls_finish() {
     let mut server = Server::start(&[]);
     let id = server.session(&[]);
     let of = [("mcp-session-id", id.as_str())];
@@ -149,7 +150,7 @@ fn a_signal_lets_calls_in_flight_finish_and_takes_no_more() {
 }
 
 #[test]
-fn requests_are_taken_between_a_signal_and_the_end_of_pre_stop_while_health_says_none_are() {
+fn pre_stop_still_accepts_requests() {
     let mut server = Server::configured("[http]\npre_stop = \"600s\"\n", &[]);
     let run = || {
         let json = ("content-type", "application/json");
@@ -159,7 +160,7 @@ fn requests_are_taken_between_a_signal_and_the_end_of_pre_stop_while_health_says
     server.terminate();
     let end = Instant::now() + patience();
     while server.ask("GET", "/health", &[], "").status != 503 {
-        assert!(Instant::now() < end, "a load balancer is told");
+        assert!(Instant::now() < end, "health reports the shutdown");
         std::thread::sleep(Duration::from_millis(20));
     }
     let served = run();
@@ -170,7 +171,7 @@ fn requests_are_taken_between_a_signal_and_the_end_of_pre_stop_while_health_says
 }
 
 #[test]
-fn a_signal_kills_what_takes_longer_than_the_time_for_it() {
+fn a_signal_kills_calls_that_outlast_the_grace() {
     let mut server = Server::configured("[http]\ndrain = \"1s\"\n", &[]);
     let id = server.session(&[]);
     let of = [("mcp-session-id", id.as_str())];
@@ -191,7 +192,7 @@ fn a_signal_kills_what_takes_longer_than_the_time_for_it() {
 }
 
 #[test]
-fn a_client_that_names_streams_first_is_answered_by_one() {
+fn a_client_that_prefers_streams_gets_one() {
     let server = Server::start(&[]);
     let headers = modern("calculate");
     let mut all = borrowed(&headers);

@@ -78,9 +78,9 @@ fn ended(server: &Server, token: &str, id: &str) -> Value {
 }
 
 #[test]
-fn a_command_goes_on_without_its_request_and_its_result_is_there_later() {
-    let held = tempfile::tempdir().expect("a workspace");
-    let server = server(&["--workspace", held.path().to_str().expect("UTF-8")]);
+fn a_task_outlives_its_request() {
+    let directory = tempfile::tempdir().expect("a workspace");
+    let server = server(&["--workspace", directory.path().to_str().expect("UTF-8")]);
     let alice = bearer(ALICE);
     let command =
         "echo begun; cd /tmp; until [ -e /workspace/go ]; do sleep 0.1; done; echo done; (exit 3)";
@@ -88,8 +88,8 @@ fn a_command_goes_on_without_its_request_and_its_result_is_there_later() {
     // It is a job meanwhile, which holds the shell of its session.
     let list = || {
         let body = modern_call("bash_jobs", json!({}));
-        let told = send(&server, Some(&alice), &modern("bash_jobs"), &body).message();
-        told["result"]["structuredContent"]["jobs"].clone()
+        let output = send(&server, Some(&alice), &modern("bash_jobs"), &body).message();
+        output["result"]["structuredContent"]["jobs"].clone()
     };
     let end = Instant::now() + patience();
     let jobs = loop {
@@ -102,7 +102,7 @@ fn a_command_goes_on_without_its_request_and_its_result_is_there_later() {
     let body = modern_call("bash", json!({ "command": "pwd" }));
     let refused = send(&server, Some(&alice), &modern("bash"), &body).message();
     assert_eq!(refused["result"]["isError"], true, "{refused}");
-    std::fs::write(held.path().join("go"), "").expect("a file");
+    std::fs::write(directory.path().join("go"), "").expect("a file");
     let task = ended(&server, &alice, &id);
     assert_eq!(task["status"], "completed", "{task}");
     let done = &task["result"]["structuredContent"];
@@ -117,13 +117,13 @@ fn a_command_goes_on_without_its_request_and_its_result_is_there_later() {
 }
 
 #[test]
-fn a_cancelled_task_ends_its_command_and_keeps_the_shell() {
+fn a_cancelled_task_keeps_the_shell() {
     let server = server(&[]);
     let alice = bearer(ALICE);
     bash(&server, Some(&alice), "kept=yes");
     let id = begun(&server, &alice, "echo $BASHPID >/tmp/pid; exec 9>/tmp/held; sleep 500");
-    let told = ask(&server, &alice, "tasks/cancel", &id);
-    assert_eq!(told["result"], json!({ "resultType": "complete" }), "{told}");
+    let output = ask(&server, &alice, "tasks/cancel", &id);
+    assert_eq!(output["result"], json!({ "resultType": "complete" }), "{output}");
     let task = ended(&server, &alice, &id);
     assert_eq!((&task["status"], task.get("result")), (&json!("cancelled"), None), "{task}");
     let after = bash(&server, Some(&alice), "pgrep -x sleep; echo $kept");
@@ -133,7 +133,8 @@ fn a_cancelled_task_ends_its_command_and_keeps_the_shell() {
 #[test]
 fn a_task_has_the_memory_of_its_request_until_it_ends() {
     let server = server(&["--tools", "exec"]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let large = |token: &str| {
         let arguments = json!({ "command": "sleep 200", "timeout": 250 });
         let mut body = knowing(modern_call("bash_exec", arguments));
@@ -156,7 +157,8 @@ fn a_task_has_the_memory_of_its_request_until_it_ends() {
 #[test]
 fn the_task_of_one_token_is_unknown_to_another() {
     let server = server(&[]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let id = begun(&server, &alice, "sleep 3; echo mine");
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         let (own, none) =
@@ -169,7 +171,7 @@ fn the_task_of_one_token_is_unknown_to_another() {
 }
 
 #[test]
-fn a_stranger_has_no_tasks_as_nobody_could_tell_whose_they_are() {
+fn anonymous_clients_have_no_tasks() {
     let server = Server::configured(SHORT, &[]);
     let mut discover = knowing(modern_call("", json!({})));
     discover["method"] = json!("server/discover");
@@ -177,9 +179,9 @@ fn a_stranger_has_no_tasks_as_nobody_could_tell_whose_they_are() {
         ("mcp-protocol-version", "2026-07-28".to_owned()),
         ("mcp-method", "server/discover".to_owned()),
     ];
-    let told = send(&server, None, &headers, &discover).message();
-    assert!(told["result"]["capabilities"]["tools"].is_object(), "{told}");
-    assert_eq!(told["result"]["capabilities"].get("extensions"), None, "{told}");
+    let output = send(&server, None, &headers, &discover).message();
+    assert!(output["result"]["capabilities"]["tools"].is_object(), "{output}");
+    assert_eq!(output["result"]["capabilities"].get("extensions"), None, "{output}");
     let answer = bash(&server, None, "sleep 3; echo late").message();
     // Nor has it a job that it could ask for: the call is answered at the command's end.
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "late\n", "{answer}");
@@ -208,7 +210,7 @@ fn headers_name_the_task_that_the_message_is_about() {
 }
 
 #[test]
-fn a_session_is_opened_once_and_has_no_tasks_whatever_revision_it_names() {
+fn sessions_have_no_tasks_at_any_revision() {
     let server = server(&[]);
     let alice = bearer(ALICE);
     let session = server.session(&[("authorization", &alice)]);

@@ -42,13 +42,13 @@ impl Lines {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
-        let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let line = said.find_map(|line| line.ok().filter(|line| line.contains("tcp://")));
+        let mut printed = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let line = printed.find_map(|line| line.ok().filter(|line| line.contains("tcp://")));
         let line = line.expect("it says where it is");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
         std::thread::spawn(move || {
-            for line in said.map_while(Result::ok) {
+            for line in printed.map_while(Result::ok) {
                 kept.lock().expect("no panic").push(line);
             }
         });
@@ -63,7 +63,7 @@ impl Lines {
     }
 
     /// The answer to bytes that are no session: what comes until the connection is closed.
-    fn told(&self, bytes: &[u8]) -> Vec<u8> {
+    fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap_or_default();
         let mut all = Vec::new();
@@ -111,18 +111,19 @@ impl Session {
 }
 
 #[test]
-fn each_connection_is_a_session_of_its_own() {
+fn each_connection_is_a_separate_session() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
-    let (mut first, mut second) = (Session::open(&server), Session::open(&server));
+    let mut first = Session::open(&server);
+    let mut second = Session::open(&server);
     assert_eq!(first.bash(2, "x=kept; echo $x"), json!("kept\n"));
-    assert_eq!(first.bash(3, "echo $x"), json!("kept\n"), "the shell goes on");
+    assert_eq!(first.bash(3, "echo $x"), json!("kept\n"), "the shell continues");
     assert_eq!(second.bash(2, "echo ${x-none}; ls /workspace | wc -l"), json!("none\n0\n"));
     drop(first);
     assert_eq!(second.bash(3, "echo on"), json!("on\n"), "the end of one is no end of the other");
 }
 
 #[test]
-fn what_a_browser_sends_is_closed_before_a_line_is_taken() {
+fn http_requests_of_a_browser_are_rejected() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     let message = initialize();
     for request in [
@@ -131,7 +132,7 @@ fn what_a_browser_sends_is_closed_before_a_line_is_taken() {
         format!(" {message}\n"),
         "\u{16}\u{3}\u{1}".to_owned(),
     ] {
-        assert_eq!(server.told(request.as_bytes()), b"", "{request:?}");
+        assert_eq!(server.exchange(request.as_bytes()), b"", "{request:?}");
     }
     // The same message by itself is answered.
     let answer = Session(BufReader::new(server.connect())).ask(&message);
@@ -149,7 +150,7 @@ fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
 }
 
 #[test]
-fn silent_connections_keep_nobody_out_and_sessions_go_on_beside_them() {
+fn silent_connections_do_not_block_sessions() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     let mut open = Session::open(&server);
     assert_eq!(open.bash(2, "x=kept; echo up"), json!("up\n"));
@@ -167,7 +168,7 @@ fn silent_connections_keep_nobody_out_and_sessions_go_on_beside_them() {
 }
 
 #[test]
-fn connections_whose_calls_run_are_not_closed_for_others() {
+fn busy_connections_are_not_closed_for_others() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0", "--tools", "exec"], None);
     let mut busy: Vec<Session> = (0..16).map(|_| Session::open(&server)).collect();
     for session in &mut busy {
@@ -199,7 +200,8 @@ fn a_job_and_a_shell_in_use_keep_their_connections() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     let ping = json!({"jsonrpc": "2.0", "id": 3, "method": "ping"});
     // The first ones, so that they are idle for longest.
-    let (mut job, mut shell) = (Session::open(&server), Session::open(&server));
+    let mut job = Session::open(&server);
+    let mut shell = Session::open(&server);
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "bash",
         "arguments": {"command": "sleep 200", "session": "long", "background": true}}});
     let begun = job.ask(&call);
@@ -250,8 +252,8 @@ fn a_task_has_the_memory_of_its_line_until_it_ends() {
         (1..=2).map(|id| session.ask(&call(id, large))["result"]["taskId"].clone()).collect();
     assert!(tasks.iter().all(Value::is_string), "{tasks:?}");
     let refused = session.ask(&call(3, large));
-    let why = refused["error"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(why.contains("too many large messages"), "{why}");
+    let reason = refused["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("too many large messages"), "{reason}");
     assert!(session.ask(&call(4, 0))["result"]["taskId"].is_string(), "a small one is taken");
     session.ask(&about(5, "tasks/cancel", &tasks[0]));
     let end = Instant::now() + patience();
@@ -263,7 +265,7 @@ fn a_task_has_the_memory_of_its_line_until_it_ends() {
 }
 
 #[test]
-fn a_line_of_very_many_values_is_refused_and_takes_no_memory() {
+fn a_line_of_many_values_costs_no_memory() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     let resident = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id()));
@@ -292,18 +294,18 @@ fn a_line_of_very_many_values_is_refused_and_takes_no_memory() {
 fn what_strangers_send_fills_no_log() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     for _ in 0..100 {
-        assert_eq!(server.told(b"GET / HTTP/1.1\r\n\r\n"), b"");
+        assert_eq!(server.exchange(b"GET / HTTP/1.1\r\n\r\n"), b"");
     }
     let answer = Session(BufReader::new(server.connect())).ask(&initialize());
     assert!(answer["result"].is_object(), "{answer}");
-    let said = server.said.lock().expect("no panic");
-    let warnings = said.iter().filter(|line| line.contains("begins with no message")).count();
+    let text = server.said.lock().expect("no panic");
+    let warnings = text.iter().filter(|line| line.contains("begins with no message")).count();
     // Ten in a minute, and one for each six seconds that this takes.
     assert!((1..60).contains(&warnings), "{warnings}");
 }
 
 #[test]
-fn the_network_of_a_config_json_opens_the_same_and_admits_its_addresses_alone() {
+fn config_json_opens_the_port_to_its_addresses_only() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = free.local_addr().expect("an address").port();
     drop(free);
@@ -315,11 +317,11 @@ fn the_network_of_a_config_json_opens_the_same_and_admits_its_addresses_alone() 
         assert_eq!(Session::open(&server).bash(2, "echo in"), json!("in\n"));
     }
     let server = Lines::start(&[], Some(&json("10.0.0.0/8")));
-    assert_eq!(server.told(initialize().to_string().as_bytes()), b"");
+    assert_eq!(server.exchange(initialize().to_string().as_bytes()), b"");
 }
 
 #[test]
-fn a_subscription_keeps_no_connection_and_lets_others_in() {
+fn a_subscription_does_not_hold_a_connection() {
     let server = Lines::start(&["--tcp", "127.0.0.1:0"], None);
     let mut listening: Vec<Session> = (0..16).map(|_| Session::open(&server)).collect();
     for session in &mut listening {
@@ -331,8 +333,8 @@ fn a_subscription_keeps_no_connection_and_lets_others_in() {
         session.send(&json!({"jsonrpc": "2.0", "id": 2, "method": "subscriptions/listen",
             "params": {"notifications": {"toolsListChanged": true}, "_meta": meta}}));
         // It says first that it listens, and the ping is taken behind that.
-        let told = session.ask(&json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}));
-        assert_eq!(told["error"], Value::Null, "{told}");
+        let answer = session.ask(&json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}));
+        assert_eq!(answer["error"], Value::Null, "{answer}");
     }
     let mut late = Session::open(&server);
     assert_eq!(late.bash(2, "echo in"), json!("in\n"));

@@ -62,28 +62,28 @@ const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: clo
 fn versions_that_are_safe_are_spoken_and_no_other() {
     let server = server();
     for version in ["-tls1_2", "-tls1_3"] {
-        let said = speak(&server, &[version, "-quiet", "-verify_return_error"], HEALTH);
-        assert!(said.contains("{\"status\":\"healthy\"}"), "{version}: {said}");
+        let text = speak(&server, &[version, "-quiet", "-verify_return_error"], HEALTH);
+        assert!(text.contains("{\"status\":\"healthy\"}"), "{version}: {text}");
     }
     for version in ["-tls1", "-tls1_1"] {
         let options = [version, "-cipher", "ALL:@SECLEVEL=0"];
-        let said = speak(&server, &options, HEALTH);
-        assert!(!said.contains("healthy") && said.contains("alert"), "{version}: {said}");
+        let text = speak(&server, &options, HEALTH);
+        assert!(!text.contains("healthy") && text.contains("alert"), "{version}: {text}");
     }
     // In clear, on the same port.
     let mut connection = server.connect();
     connection.send(HEALTH);
     assert_eq!(connection.answer().status, 0);
     // HTTP/2 is off, so its floods do not apply.
-    let said = speak(&server, &["-tls1_3", "-alpn", "h2"], "");
+    let text = speak(&server, &["-tls1_3", "-alpn", "h2"], "");
     assert!(
-        said.contains("No ALPN negotiated") || said.contains("no application protocol"),
-        "{said}"
+        text.contains("No ALPN negotiated") || text.contains("no application protocol"),
+        "{text}"
     );
 }
 
 #[test]
-fn a_session_is_resumed_and_no_key_is_agreed_on_anew() {
+fn tls_sessions_resume_without_renegotiation() {
     let server = server();
     let kept = server.home.path().join("kept").display().to_string();
     let first = speak(&server, &["-tls1_3", "-sess_out", &kept, "-ign_eof"], HEALTH);
@@ -91,9 +91,9 @@ fn a_session_is_resumed_and_no_key_is_agreed_on_anew() {
     let again = speak(&server, &["-tls1_3", "-sess_in", &kept, "-ign_eof"], HEALTH);
     assert!(again.contains("Reused, TLSv1.3") && again.contains("healthy"), "{again}");
     // A request to agree on new keys (`R`), which TLS 1.2 has: the server does not.
-    let said = speak(&server, &["-tls1_2"], "R\n");
-    assert!(said.contains("Secure Renegotiation IS supported"), "by its sign alone: {said}");
-    assert!(!said.contains("Verify return code: 0 (ok)\n---\nRENEGOTIATING\ndepth"), "{said}");
+    let text = speak(&server, &["-tls1_2"], "R\n");
+    assert!(text.contains("Secure Renegotiation IS supported"), "by its sign alone: {text}");
+    assert!(!text.contains("Verify return code: 0 (ok)\n---\nRENEGOTIATING\ndepth"), "{text}");
     assert_eq!(speak(&server, &["-tls1_3", "-quiet"], HEALTH).matches("healthy").count(), 1);
 }
 
