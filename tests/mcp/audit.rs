@@ -71,15 +71,15 @@ impl Recorded {
     }
 
     fn verify(&self) -> std::io::Result<(Option<i32>, String)> {
-        let told = self.cofferdam(&["audit", "verify"]).output()?;
-        let text = [told.stdout, told.stderr].concat();
-        Ok((told.status.code(), String::from_utf8_lossy(&text).into_owned()))
+        let output = self.cofferdam(&["audit", "verify"]).output()?;
+        let text = [output.stdout, output.stderr].concat();
+        Ok((output.status.code(), String::from_utf8_lossy(&text).into_owned()))
     }
 }
 
 /// The answers to calls, by their number.
-fn answers(told: &Output) -> Vec<serde_json::Value> {
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+fn answers(output: &Output) -> Vec<serde_json::Value> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let parsed = text.lines().map_while(|line| serde_json::from_str(line).ok());
     let mut all: Vec<serde_json::Value> = parsed.collect();
     all.sort_by_key(|answer| answer.get("id").and_then(serde_json::Value::as_u64));
@@ -91,10 +91,10 @@ fn bash(command: &str) -> serde_json::Value {
 }
 
 #[test]
-fn calls_are_recorded_with_their_end_and_without_their_secrets() -> std::io::Result<()> {
+fn calls_are_recorded_without_their_secrets() -> std::io::Result<()> {
     let recorded = Recorded::new("")?;
-    let told = recorded.serve(&[bash("exit 3")])?;
-    let answers = String::from_utf8_lossy(&told.stdout).into_owned();
+    let output = recorded.serve(&[bash("exit 3")])?;
+    let answers = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(answers.contains("\"exit_code\":3"), "{answers}");
     let lines = recorded.lines()?;
     assert!(lines.contains("\"tool\":\"bash\"") && lines.contains("\"exit_code\":3"), "{lines}");
@@ -108,8 +108,8 @@ fn calls_are_recorded_with_their_end_and_without_their_secrets() -> std::io::Res
 fn a_command_line_run_is_recorded_too() -> std::io::Result<()> {
     let recorded = Recorded::new("")?;
     let pair = format!("KEY={SECRET}");
-    let told = recorded.cofferdam(&["run", "--env", &pair, "--", "true"]).output()?;
-    assert_eq!(told.status.code(), Some(0), "{}", String::from_utf8_lossy(&told.stderr));
+    let output = recorded.cofferdam(&["run", "--env", &pair, "--", "true"]).output()?;
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = recorded.lines()?;
     assert!(lines.contains("\"tool\":\"run\"") && !lines.contains(SECRET), "{lines}");
     assert!(lines.contains("\"principal\":\"local\""), "{lines}");
@@ -150,7 +150,7 @@ fn arguments_that_were_not_taken_are_recorded_as_such() -> std::io::Result<()> {
     let file = serde_json::json!({"name": "cli_file", "arguments": {"path": "../etc/passwd"}});
     recorded.serve(&[misspelt, outside, system, file])?;
     let lines = recorded.lines()?;
-    let mut told: Vec<(String, String)> = lines
+    let mut output: Vec<(String, String)> = lines
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|line| line.get("event").and_then(|event| event.as_str()) == Some("invalid"))
@@ -159,10 +159,13 @@ fn arguments_that_were_not_taken_are_recorded_as_such() -> std::io::Result<()> {
             Some((field("tool")?, field("why")?))
         })
         .collect();
-    told.sort_unstable();
-    let tools: Vec<&str> = told.iter().map(|(tool, _)| tool.as_str()).collect();
+    output.sort_unstable();
+    let tools: Vec<&str> = output.iter().map(|(tool, _)| tool.as_str()).collect();
     assert_eq!(tools, ["bash", "bash", "calculate", "cli_file"], "{lines}");
-    assert!(told.iter().any(|(_, why)| why == "bash: unknown field `comand`"), "{told:?}");
+    assert!(
+        output.iter().any(|(_, reason)| reason == "bash: unknown field `comand`"),
+        "{output:?}"
+    );
     assert_eq!(lines.matches("\"event\":\"decision\"").count(), 0, "nothing was decided: {lines}");
     assert_eq!(
         lines.matches("\"principal\":\"local\"").count(),
@@ -174,11 +177,11 @@ fn arguments_that_were_not_taken_are_recorded_as_such() -> std::io::Result<()> {
 }
 
 #[test]
-fn a_log_that_is_full_is_rotated_and_its_chain_goes_on() -> std::io::Result<()> {
+fn a_rotated_log_continues_its_chain() -> std::io::Result<()> {
     let recorded = Recorded::new("max_bytes = \"64K\"\nkeep = 1\n")?;
     let calls: Vec<serde_json::Value> = (0..100).map(|n| bash(&format!("exit {n}"))).collect();
-    let told = recorded.serve(&calls)?;
-    assert_eq!(answers(&told).len(), 100);
+    let output = recorded.serve(&calls)?;
+    assert_eq!(answers(&output).len(), 100);
     let size = |name: &str| recorded.log.with_file_name(name).metadata().map(|file| file.len());
     assert!((1..=64 << 10).contains(&size("audit.jsonl.1")?) && size("audit.jsonl")? > 0);
     assert!(size("audit.jsonl.2").is_err(), "one is kept");
@@ -189,27 +192,30 @@ fn a_log_that_is_full_is_rotated_and_its_chain_goes_on() -> std::io::Result<()> 
 }
 
 #[test]
-fn calls_go_on_when_the_log_is_full_and_every_reply_says_so() -> std::io::Result<()> {
+fn calls_succeed_with_a_notice_when_the_log_is_full() -> std::io::Result<()> {
     let recorded = Recorded::new("")?;
     let calls: Vec<serde_json::Value> = (0..160).map(|_| bash("echo ran")).collect();
-    let told = Recorded::converse(recorded.on_a_full_disk(64, &["serve"]), &calls)?;
-    let answers = answers(&told);
+    let report = Recorded::converse(recorded.on_a_full_disk(64, &["serve"]), &calls)?;
+    let answers = answers(&report);
     let ran = |answer: &&serde_json::Value| {
         answer.pointer("/result/structuredContent/stdout").and_then(|out| out.as_str())
             == Some("ran\n")
     };
     assert_eq!(answers.iter().filter(ran).count(), 160, "{answers:?}");
     let last = answers.last().and_then(|answer| answer.pointer("/result/_meta/cofferdam~1audit"));
-    let why = last.and_then(|audit| audit.get("why")).and_then(|why| why.as_str());
-    assert_eq!(why, Some("file too large (EFBIG)"), "{last:?}");
-    assert!(String::from_utf8_lossy(&told.stderr).contains("the audit log cannot be written"));
+    let reason = last.and_then(|audit| audit.get("why")).and_then(|reason| reason.as_str());
+    assert_eq!(reason, Some("file too large (EFBIG)"), "{last:?}");
+    assert!(String::from_utf8_lossy(&report.stderr).contains("the audit log cannot be written"));
     // And by the command line.
-    let told = recorded.on_a_full_disk(64, &["run", "--json", "--", "true"]).output()?;
-    let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
-    let why = told.pointer("/audit/why").and_then(|why| why.as_str());
-    assert_eq!((told.get("exit_code"), why), (Some(&0.into()), Some("file too large (EFBIG)")));
-    let lost = told.pointer("/audit/lost").and_then(serde_json::Value::as_u64);
-    assert!(lost.is_some_and(|lost| (1..=2).contains(&lost)), "{told}");
+    let report = recorded.on_a_full_disk(64, &["run", "--json", "--", "true"]).output()?;
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
+    let reason = report.pointer("/audit/why").and_then(|reason| reason.as_str());
+    assert_eq!(
+        (report.get("exit_code"), reason),
+        (Some(&0.into()), Some("file too large (EFBIG)"))
+    );
+    let lost = report.pointer("/audit/lost").and_then(serde_json::Value::as_u64);
+    assert!(lost.is_some_and(|lost| (1..=2).contains(&lost)), "{report}");
     // With room again, the gap is recorded and the chain is whole.
     recorded.serve(&[bash("true")])?;
     assert_eq!(recorded.verify()?.0, Some(0));
@@ -217,11 +223,11 @@ fn calls_go_on_when_the_log_is_full_and_every_reply_says_so() -> std::io::Result
 }
 
 #[test]
-fn no_call_runs_without_a_record_where_the_operator_wants_it_so() -> std::io::Result<()> {
+fn a_required_audit_log_blocks_calls_when_full() -> std::io::Result<()> {
     let recorded = Recorded::new("on_error = \"stop\"\n")?;
     let calls: Vec<serde_json::Value> = (0..160).map(|_| bash("echo ran")).collect();
-    let told = Recorded::converse(recorded.on_a_full_disk(64, &["serve"]), &calls)?;
-    let texts: Vec<String> = answers(&told)
+    let output = Recorded::converse(recorded.on_a_full_disk(64, &["serve"]), &calls)?;
+    let texts: Vec<String> = answers(&output)
         .iter()
         .filter_map(|answer| Some(answer.pointer("/result/content/0/text")?.as_str()?.to_owned()))
         .collect();
@@ -230,9 +236,9 @@ fn no_call_runs_without_a_record_where_the_operator_wants_it_so() -> std::io::Re
     let refused = texts.iter().filter(|text| *text == expected).count();
     let ran = texts.iter().filter(|text| text.starts_with("ran\n")).count();
     assert!(ran > 0 && refused > 0 && ran + refused == 160, "{texts:?}");
-    let told = recorded.on_a_full_disk(64, &["run", "--", "echo", "ran"]).output()?;
-    assert_eq!((told.status.code(), told.stdout.as_slice()), (Some(125), b"".as_slice()));
-    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    let output = recorded.on_a_full_disk(64, &["run", "--", "echo", "ran"]).output()?;
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), b"".as_slice()));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("file too large (EFBIG)") && !text.contains("os error"), "{text}");
     Ok(())
 }

@@ -9,7 +9,7 @@ fn ping(id: i64) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_tool_is_a_protocol_error_with_the_nearest_name() {
+async fn an_unknown_tool_is_a_protocol_error() {
     let mut client = Client::opened("2025-11-25").await;
     let answer = client.ask(call(1, "bsh", json!({}))).await;
     let message = "unknown tool `bsh`; did you mean `bash`?";
@@ -57,7 +57,7 @@ async fn a_denied_call_is_an_error_with_its_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_internal_error_and_the_next_call_works() {
+async fn a_panic_is_an_internal_error() {
     let mut client = Client::opened("2025-11-25").await;
     let answer = client.ask(bash(1, "panic")).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32603)));
@@ -65,21 +65,21 @@ async fn a_panic_is_an_internal_error_and_the_next_call_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn set_precision_holds_until_a_calculation_names_its_own() {
+async fn set_precision_is_a_default_for_calculations() {
     let mut client = Client::opened("2025-11-25").await;
-    let asked = |id, arguments| call(id, "calculate", arguments);
+    let request = |id, arguments| call(id, "calculate", arguments);
     let result = |answer: Value| answer["result"]["structuredContent"]["result"].clone();
-    assert_eq!(result(client.ask(asked(1, json!({ "expression": "1" }))).await), json!("at 20"));
+    assert_eq!(result(client.ask(request(1, json!({ "expression": "1" }))).await), json!("at 20"));
     client.ask(call(2, "set_precision", json!({ "precision": 5 }))).await;
-    assert_eq!(result(client.ask(asked(3, json!({ "expression": "1" }))).await), json!("at 5"));
+    assert_eq!(result(client.ask(request(3, json!({ "expression": "1" }))).await), json!("at 5"));
     let own = json!({ "expression": "1", "precision": 7 });
-    assert_eq!(result(client.ask(asked(4, own)).await), json!("at 7"));
+    assert_eq!(result(client.ask(request(4, own)).await), json!("at 7"));
     let script = client.ask(call(5, "calculate_advanced", json!({ "script": "1" }))).await;
     assert_eq!(result(script), json!("raw at 5"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_calculators_error_is_told_in_the_seeds_words() {
+async fn calculator_errors_match_the_reference() {
     let mut client = Client::opened("2025-11-25").await;
     let answer = client.ask(call(1, "calculate", json!({ "expression": "1/0" }))).await;
     assert_eq!(
@@ -93,7 +93,7 @@ async fn a_calculators_error_is_told_in_the_seeds_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sandbox_rules_states_profile_limits_and_how_memory_is_held() {
+async fn sandbox_rules_lists_profile_and_limits() {
     let mut client = Client::opened("2025-11-25").await;
     let answer = client.ask(call(1, "sandbox_rules", json!({}))).await;
     let rules = &answer["result"]["structuredContent"];
@@ -128,7 +128,7 @@ async fn ping_is_answered_during_a_long_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_call_ends_unanswered_and_frees_its_turn_but_not_its_id() {
+async fn a_cancelled_call_frees_its_slot_but_not_its_id() {
     let mut client = Client::opened("2025-11-25").await;
     let cancel = |id: i64| {
         json!({
@@ -147,11 +147,11 @@ async fn a_cancelled_call_ends_unanswered_and_frees_its_turn_but_not_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_is_told_only_to_those_who_asked() {
+async fn progress_is_sent_only_on_request() {
     let mut client = Client::opened("2025-11-25").await;
-    let mut asked = bash(1, "sleep 1500");
-    asked["params"]["_meta"] = json!({ "progressToken": "p" });
-    let note = client.ask(asked).await;
+    let mut request = bash(1, "sleep 1500");
+    request["params"]["_meta"] = json!({ "progressToken": "p" });
+    let note = client.ask(request).await;
     assert_eq!(
         (&note["method"], &note["params"]),
         (

@@ -6,7 +6,7 @@ fn cofferdam(arguments: &[&str]) -> std::io::Result<Output> {
     Command::new(env!("CARGO_BIN_EXE_cofferdam")).args(arguments).output()
 }
 
-fn told(arguments: &[&str]) -> (Option<i32>, String, String) {
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     match cofferdam(arguments) {
         Ok(output) => (
             output.status.code(),
@@ -20,48 +20,48 @@ fn told(arguments: &[&str]) -> (Option<i32>, String, String) {
 #[test]
 fn version_and_help_succeed_on_standard_output() {
     let version = format!("cofferdam {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(told(&["--version"]), (Some(0), version, String::new()));
+    assert_eq!(run(&["--version"]), (Some(0), version, String::new()));
     for command in [&["--help"][..], &["run", "--help"], &["serve", "--help"], &["calc", "--help"]]
     {
-        let (code, stdout, stderr) = told(command);
+        let (code, stdout, stderr) = run(command);
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{command:?}");
         assert!(stdout.contains("Examples:"), "{command:?} has no examples:\n{stdout}");
     }
 }
 
 #[test]
-fn a_command_line_that_is_not_understood_is_refused_with_125() {
+fn a_wrong_command_line_exits_with_125() {
     for arguments in [&["frobnicate"][..], &["run"], &["run", "--memory", "lots", "ls"], &[]] {
-        let (code, stdout, stderr) = told(arguments);
+        let (code, stdout, stderr) = run(arguments);
         assert_eq!((code, stdout.as_str()), (Some(125), ""), "{arguments:?}");
         assert!(!stderr.is_empty(), "{arguments:?}");
     }
 }
 
 #[test]
-fn an_unknown_option_is_named_with_the_nearest_and_is_no_program() {
-    let (code, stdout, stderr) = told(&["run", "--timeot", "3", "--", "ls"]);
+fn an_unknown_option_gets_the_nearest_name() {
+    let (code, stdout, stderr) = run(&["run", "--timeot", "3", "--", "ls"]);
     assert_eq!((code, stdout.as_str()), (Some(125), ""));
     assert!(stderr.contains("'--timeot'") && stderr.contains("'--timeout'"), "{stderr}");
-    let (_, _, stderr) = told(&["profile", "learn", "--nosuchflag", "--", "ls"]);
+    let (_, _, stderr) = run(&["profile", "learn", "--nosuchflag", "--", "ls"]);
     assert!(stderr.contains("unexpected argument '--nosuchflag'"), "{stderr}");
     // Options behind the program are the program's.
-    let (code, stdout, _) = told(&["run", "printf", "%s ", "--timeout", "-x"]);
+    let (code, stdout, _) = run(&["run", "printf", "%s ", "--timeout", "-x"]);
     assert_eq!((code, stdout.as_str()), (Some(0), "--timeout -x "));
 }
 
 #[test]
 fn pages_are_in_the_help() {
-    let (_, stdout, _) = told(&["--help"]);
+    let (_, stdout, _) = run(&["--help"]);
     for command in ["completions", "man", "audit"] {
         assert!(stdout.contains(&format!("\n  {command} ")), "{command}: {stdout}");
     }
 }
 
 #[test]
-fn installing_brings_the_pages_and_completions_and_uninstalling_takes_them() -> std::io::Result<()>
-{
-    let (target, root) = (tempfile::tempdir()?, tempfile::tempdir()?);
+fn make_install_includes_manuals_and_completions() -> std::io::Result<()> {
+    let target = tempfile::tempdir()?;
+    let root = tempfile::tempdir()?;
     std::fs::create_dir(target.path().join("release"))?;
     let program = target.path().join("release/cofferdam");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cofferdam"), program)?;
@@ -99,7 +99,7 @@ fn installing_brings_the_pages_and_completions_and_uninstalling_takes_them() -> 
 #[test]
 fn a_refusal_is_one_line_and_a_hint_on_standard_error() {
     let expected = "cofferdam: --env: `A` has no `=`\nhint: write --env NAME=VALUE\n";
-    assert_eq!(told(&["run", "--env", "A", "ls"]), (Some(125), String::new(), expected.to_owned()));
+    assert_eq!(run(&["run", "--env", "A", "ls"]), (Some(125), String::new(), expected.to_owned()));
 }
 
 /// Runs the binary and returns what it wrote to standard error, with these variables about colour and no others.

@@ -1,4 +1,4 @@
-//! How a connection ends: rulings R10.
+//! How a connection ends: running calls finish or are killed, and every answer is delivered.
 
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use tokio::time::{Duration, Instant};
 use crate::fake::{Client, bash, initialize, text};
 
 #[tokio::test(start_paused = true)]
-async fn requests_already_received_are_answered_after_the_end_of_input() {
+async fn requests_are_answered_after_the_end_of_input() {
     let mut client = Client::start();
     let lines = [initialize("2025-11-25"), bash(1, "sleep 500"), bash(2, "two")];
     let input = lines.map(|line| line.to_string()).join("\n");
@@ -23,7 +23,7 @@ async fn requests_already_received_are_answered_after_the_end_of_input() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_longer_than_a_second_after_the_end_of_input_is_killed_and_told() {
+async fn a_long_call_is_killed_after_the_end_of_input() {
     let mut client = Client::opened("2025-11-25").await;
     client.say(bash(1, "wait")).await;
     let start = Instant::now();
@@ -35,7 +35,7 @@ async fn a_call_longer_than_a_second_after_the_end_of_input_is_killed_and_told()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_lets_calls_finish_for_five_seconds_and_takes_no_new_ones() {
+async fn a_stop_lets_calls_finish_for_five_seconds() {
     let mut client = Client::opened("2025-11-25").await;
     client.say(bash(1, "sleep 4000")).await;
     client.say(bash(2, "wait")).await;
@@ -79,7 +79,7 @@ async fn a_call_that_will_not_end_does_not_hold_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_spoke_is_no_error() {
+async fn a_silent_client_is_not_an_error() {
     let mut client = Client::start();
     client.end_input().await;
     assert!(client.server.await.unwrap().is_ok());
@@ -91,7 +91,8 @@ async fn a_client_that_is_gone_ends_its_calls() {
     client.say(bash(1, "wait")).await;
     client.ask(json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" })).await;
     let kill = client.ends.kill.clone();
-    let (server, start) = (client.leave(), Instant::now());
+    let server = client.leave();
+    let start = Instant::now();
     assert!(server.await.unwrap().is_ok());
     assert!(kill.is_cancelled());
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());

@@ -56,7 +56,7 @@ impl Fake {
     }
 }
 
-pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
+pub(crate) fn command_report(outcome: Outcome, stdout: &str) -> CommandReport {
     CommandReport {
         absent_program: None,
         outcome,
@@ -89,7 +89,7 @@ impl Backend for Fake {
     async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
         let BashRequest::Run(run) = request else { panic!("a restart was not asked for") };
         let mut words = run.args.command.split(' ');
-        let told = match words.next().unwrap() {
+        let output = match words.next().unwrap() {
             "panic" => panic!("asked to"),
             "deny" => {
                 Err(Refused::new(RefusedKind::Denied, "denied by rule `none`: no rule allows it"))
@@ -98,13 +98,13 @@ impl Backend for Fake {
             "wait" => {
                 caller.produced.add(7);
                 caller.cancel.cancelled().await;
-                Ok(told(Outcome::Cancelled, "partial"))
+                Ok(command_report(Outcome::Cancelled, "partial"))
             }
             "sleep" => {
                 let time = Duration::from_millis(words.next().unwrap().parse().unwrap());
                 tokio::select! {
-                    () = tokio::time::sleep(time) => Ok(told(Outcome::Exited { code: 0 }, "slept")),
-                    () = caller.cancel.cancelled() => Ok(told(Outcome::Cancelled, "")),
+                    () = tokio::time::sleep(time) => Ok(command_report(Outcome::Exited { code: 0 }, "slept")),
+                    () = caller.cancel.cancelled() => Ok(command_report(Outcome::Cancelled, "")),
                 }
             }
             "fault" => {
@@ -114,9 +114,9 @@ impl Backend for Fake {
             }
             // Ignores cancellation, against the contract.
             "stuck" => std::future::pending().await,
-            word => Ok(told(Outcome::Exited { code: 0 }, word)),
+            word => Ok(command_report(Outcome::Exited { code: 0 }, word)),
         };
-        told.map(BashAnswer::from)
+        output.map(BashAnswer::from)
     }
 
     async fn project_tool(

@@ -23,7 +23,7 @@ async fn malformed_lines_get_a_parse_error_with_a_null_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn malformed_lines_before_the_session_are_answered_too() {
+async fn malformed_lines_before_initialize_are_answered() {
     let mut client = Client::start();
     client.raw(b"{]\n").await;
     assert_eq!(client.hear().await["error"]["code"], json!(-32700));
@@ -57,7 +57,7 @@ async fn a_line_that_is_too_long_is_refused_and_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_split_where_the_revision_has_batches_and_refused_elsewhere() {
+async fn batches_work_only_in_revisions_that_have_them() {
     let batch = json!([bash(1, "a"), { "jsonrpc": "2.0", "method": "x" }, bash(2, "b"), 7]);
     let mut client = Client::opened("2025-06-18").await;
     let answer = client.ask(batch.clone()).await;
@@ -76,7 +76,7 @@ async fn a_batch_is_split_where_the_revision_has_batches_and_refused_elsewhere()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_in_use_is_refused_and_the_first_call_keeps_it() {
+async fn an_id_in_use_is_refused() {
     let mut client = Client::opened("2025-11-25").await;
     client.say(bash(1, "sleep 1000")).await;
     let answer = client.ask(bash(1, "second")).await;

@@ -8,7 +8,7 @@ fn run_under(prelude: &str, words: &str) -> std::io::Result<Output> {
     Command::new("bash").args(["-c", &script, env!("CARGO_BIN_EXE_cofferdam")]).output()
 }
 
-fn told(output: &Output) -> (Option<i32>, String) {
+fn code_and_stdout(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -21,7 +21,7 @@ fn can_run() -> std::io::Result<bool> {
 }
 
 #[test]
-fn signals_masks_and_lower_limits_of_the_parent_do_not_matter() -> std::io::Result<()> {
+fn inherited_signal_masks_and_limits_do_not_matter() -> std::io::Result<()> {
     if !can_run()? {
         return Ok(());
     }
@@ -37,13 +37,13 @@ fn signals_masks_and_lower_limits_of_the_parent_do_not_matter() -> std::io::Resu
     ];
     for prelude in preludes {
         let output = run_under(prelude, "echo ok")?;
-        assert_eq!(told(&output), (Some(0), "ok\n".to_owned()), "{prelude}: {output:?}");
+        assert_eq!(code_and_stdout(&output), (Some(0), "ok\n".to_owned()), "{prelude}: {output:?}");
     }
     Ok(())
 }
 
 #[test]
-fn a_program_ignores_and_blocks_no_signal_whatever_its_caller_does() -> std::io::Result<()> {
+fn programs_start_with_default_signals() -> std::io::Result<()> {
     if !can_run()? {
         return Ok(());
     }
@@ -51,15 +51,15 @@ fn a_program_ignores_and_blocks_no_signal_whatever_its_caller_does() -> std::io:
     let look = "grep -E '^Sig(Blk|Ign):' /proc/self/status";
     let none = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n".to_owned();
     let outside = format!("{ignoring}; exec {look}");
-    let outside = told(&Command::new("bash").args(["-c", &outside]).output()?);
+    let outside = code_and_stdout(&Command::new("bash").args(["-c", &outside]).output()?);
     assert_ne!(outside, (Some(0), none.clone()), "outside they are ignored");
     let inside = run_under(ignoring, look)?;
-    assert_eq!(told(&inside), (Some(0), none), "{inside:?}");
+    assert_eq!(code_and_stdout(&inside), (Some(0), none), "{inside:?}");
     Ok(())
 }
 
 #[test]
-fn a_program_name_longer_than_a_frame_is_told_and_not_a_dead_supervisor() -> std::io::Result<()> {
+fn a_long_program_name_does_not_kill_the_supervisor() -> std::io::Result<()> {
     if !can_run()? {
         return Ok(());
     }

@@ -17,7 +17,7 @@ fn segment(kind: u32) -> Option<u32> {
 }
 
 #[test]
-fn its_addresses_are_random_and_its_stack_and_relocated_data_are_no_code() -> std::io::Result<()> {
+fn the_binary_is_pie_with_non_executable_data() -> std::io::Result<()> {
     let bytes = std::fs::read(PROGRAM)?;
     let file = ElfBytes::<AnyEndian>::minimal_parse(&bytes).map_err(std::io::Error::other)?;
     assert_eq!(file.ehdr.e_type, ET_DYN, "it is loaded at one address");
@@ -28,16 +28,16 @@ fn its_addresses_are_random_and_its_stack_and_relocated_data_are_no_code() -> st
 }
 
 #[test]
-fn it_loads_no_shared_library_where_the_archives_are_installed() -> std::io::Result<()> {
+fn the_binary_is_static_if_archives_are_installed() -> std::io::Result<()> {
     // As build.rs asks, and of the file that a C compiler comes without on some systems.
-    let said = std::process::Command::new("cc").arg("-print-file-name=libc.a").output()?;
-    let there = String::from_utf8_lossy(&said.stdout).starts_with('/');
-    assert_eq!(segment(PT_INTERP).is_none(), there, "{}", String::from_utf8_lossy(&said.stdout));
+    let output = std::process::Command::new("cc").arg("-print-file-name=libc.a").output()?;
+    let there = String::from_utf8_lossy(&output.stdout).starts_with('/');
+    assert_eq!(segment(PT_INTERP).is_none(), there, "{}", String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
 
 #[test]
-fn a_user_whom_no_file_names_and_who_has_no_home_is_no_fault_of_it() -> std::io::Result<()> {
+fn a_user_without_passwd_entry_or_home_is_supported() -> std::io::Result<()> {
     // As in a container with `--user`. The C library would ask what nsswitch.conf lists.
     let unknown = 2_147_483_000;
     let copied = copy::Copied::of(std::path::Path::new(PROGRAM))?;

@@ -48,7 +48,7 @@ fn unique(number: u32) -> String {
 }
 
 #[test]
-fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
+fn a_reply_has_output_exit_code_and_receipt() {
     let mut server = Server::start(&[]);
     let result = run(&mut server, "echo out; echo err >&2; exit 3");
     let content = &result["structuredContent"];
@@ -69,11 +69,11 @@ fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
 }
 
 #[test]
-fn the_operator_grants_paths_variables_and_memory_on_the_command_line() {
-    let place = tempfile::tempdir().expect("a directory");
+fn options_grant_paths_variables_and_memory() {
+    let directory = tempfile::tempdir().expect("a directory");
     let [work, models, out] = ["work", "models", "out"].map(|name| {
-        let path = place.path().join(name);
-        std::fs::create_dir(&path).expect("a directory of its own");
+        let path = directory.path().join(name);
+        std::fs::create_dir(&path).expect("a new directory");
         path.display().to_string()
     });
     std::fs::write(format!("{models}/m"), "weights\n").expect("a file");
@@ -111,17 +111,17 @@ fn the_operator_grants_paths_variables_and_memory_on_the_command_line() {
 }
 
 #[test]
-fn a_command_that_only_the_host_has_is_named_with_its_place() {
+fn a_command_missing_in_the_cell_is_located() {
     use std::os::unix::fs::PermissionsExt;
-    let place = tempfile::tempdir().expect("a directory");
-    let program = place.path().join("hosts-own-tool");
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("hosts-own-tool");
     std::fs::write(&program, "#!/bin/sh\necho ran\n").expect("a program");
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("its mode");
-    let path = format!("{}:/usr/bin:/bin", place.path().display());
+    let path = format!("{}:/usr/bin:/bin", directory.path().display());
     let mut command = std::process::Command::new(PROGRAM);
     command.env("PATH", &path).args(["serve", "--tools", "shell,exec"]);
     let mut server = Server::of(command);
-    let expected = format!("the host has `hosts-own-tool` in {}", place.path().display());
+    let expected = format!("the host has `hosts-own-tool` in {}", directory.path().display());
     let absent = run(&mut server, "nobodys-tool");
     assert!(!absent.to_string().contains("the host has"), "{absent}");
     let result = run(&mut server, "hosts-own-tool --version");
@@ -131,20 +131,20 @@ fn a_command_that_only_the_host_has_is_named_with_its_place() {
     assert!(result["structuredContent"]["notes"].to_string().contains(&expected), "{result}");
     assert_eq!(server.close(), Some(0));
     let mut command = std::process::Command::new(PROGRAM);
-    let told = command.env("PATH", &path).args(["run", "--", "hosts-own-tool"]).output();
-    let told = told.expect("the program");
-    assert_eq!(told.status.code(), Some(127));
-    let said = String::from_utf8_lossy(&told.stderr);
-    assert!(said.contains(&expected), "{said}");
+    let output = command.env("PATH", &path).args(["run", "--", "hosts-own-tool"]).output();
+    let output = output.expect("the program");
+    assert_eq!(output.status.code(), Some(127));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains(&expected), "{text}");
 }
 
 /// Returns what `serve` says when it refuses these options.
 fn refusal(options: &[&str]) -> String {
     let mut command = std::process::Command::new(PROGRAM);
-    let told = command.arg("serve").args(options).stdin(std::process::Stdio::null()).output();
-    let told = told.expect("the program");
-    assert_eq!(told.status.code(), Some(125), "{options:?}");
-    String::from_utf8_lossy(&told.stderr).into_owned()
+    let output = command.arg("serve").args(options).stdin(std::process::Stdio::null()).output();
+    let output = output.expect("the program");
+    assert_eq!(output.status.code(), Some(125), "{options:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn grants_that_cannot_be_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_call_finds_a_cell_that_is_ready_when_there_was_time_to_build_one() {
+fn a_call_gets_a_cell_from_the_pool() {
     let mut server = Server::start(&[]);
     run(&mut server, "true");
     let queue = |result: &Value| {
@@ -175,14 +175,15 @@ fn a_call_finds_a_cell_that_is_ready_when_there_was_time_to_build_one() {
 }
 
 #[test]
-fn a_calculation_asked_again_is_answered_without_a_cell_and_says_so() {
+fn repeated_calculations_come_from_the_cache() {
     let mut server = Server::start(&[]);
     let mut ask = |arguments: Value| {
         let id = server.call("calculate", arguments);
         server.answer(id)["result"].clone()
     };
     let again = json!({"expression": "2/3", "precision": 7});
-    let (first, second) = (ask(again.clone()), ask(again));
+    let first = ask(again.clone());
+    let second = ask(again);
     let receipt = |result: &Value| result["_meta"]["cofferdam/receipt"].clone();
     assert_eq!(receipt(&first)["profile"], "bc");
     assert_eq!(receipt(&second), json!({"cached": true, "cell": "none ran"}));
@@ -217,7 +218,7 @@ fn nothing_of_the_caller_reaches_a_cell() {
 }
 
 #[test]
-fn a_private_workspace_lasts_as_long_as_its_server_and_no_longer() {
+fn a_private_workspace_ends_with_its_server() {
     let mut server = Server::start(&[]);
     assert_eq!(run(&mut server, "echo x > f; cat f")["structuredContent"]["stdout"], "x\n");
     assert_eq!(run(&mut server, "cat f")["structuredContent"]["stdout"], "x\n");
@@ -229,7 +230,7 @@ fn a_private_workspace_lasts_as_long_as_its_server_and_no_longer() {
 }
 
 #[test]
-fn a_granted_workspace_is_kept_and_a_read_only_one_is_not_written() {
+fn a_granted_workspace_persists() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().display().to_string();
     let mut server = Server::start(&["--workspace", &path]);
@@ -289,7 +290,7 @@ fn calls_of_two_profiles_share_one_cell() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_a_call_that_waits_can_be_taken_back() {
+fn a_full_queue_refuses_and_a_queued_call_cancels() {
     let config = tempfile::tempdir().expect("a directory");
     let text = "schema = 1\n[server]\nconcurrency = 1\nqueue = 1\n";
     std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
@@ -382,7 +383,7 @@ fn a_huge_timeout_is_clamped_and_said_so() {
 }
 
 #[test]
-fn a_flood_of_output_is_told_by_its_head_and_tail() {
+fn a_flood_of_output_keeps_its_head_and_tail() {
     let mut server = Server::start(&[]);
     let result =
         run(&mut server, "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last");
@@ -467,20 +468,20 @@ async fn the_official_client_can_use_it() {
 }
 
 #[test]
-fn what_the_host_installs_where_a_profile_looks_is_found_by_later_calls() {
-    let held = tempfile::tempdir().expect("a directory");
-    let tools = held.path().join("tools");
+fn newly_installed_programs_are_found_by_later_calls() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let tools = folder.path().join("tools");
     std::fs::create_dir(&tools).expect("tools");
-    let profiles = held.path().join("config/sandbox-profiles");
+    let profiles = folder.path().join("config/sandbox-profiles");
     std::fs::create_dir_all(&profiles).expect("config");
     let shipped = include_str!("../../sandbox-profiles/bash.toml");
     let path = format!("[[path]]\nhost = {tools:?}\ncell = \"/tools\"\nwhy = \"tools\"\n");
     std::fs::write(profiles.join("bash.toml"), format!("{shipped}\n{path}")).expect("a profile");
-    for directory in [&tools, &profiles, &held.path().join("config")] {
+    for directory in [&tools, &profiles, &folder.path().join("config")] {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(directory, mode).expect("its mode");
     }
-    let config = held.path().join("config").display().to_string();
+    let config = folder.path().join("config").display().to_string();
     let mut server = Server::start(&["--config", &config]);
     let mut listed = || {
         let result = run(&mut server, "ls /tools /tools/new 2>/dev/null; cat /tools/old 2>&1");

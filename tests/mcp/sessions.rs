@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::fake::{Client, Fake, bash, initialize, modern, text};
 
 #[tokio::test(start_paused = true)]
-async fn every_older_revision_opens_with_initialize_and_calls_bash() {
+async fn older_revisions_initialize_and_call_bash() {
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let mut client = Client::opened(version).await;
         let answer = client.ask(bash(1, "hello")).await;
@@ -24,7 +24,7 @@ async fn every_older_revision_opens_with_initialize_and_calls_bash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_is_opened_once_and_goes_on_as_it_was_agreed() {
+async fn a_second_initialize_does_not_change_the_session() {
     let mut client = Client::opened("2025-11-25").await;
     let refused = client.ask(initialize("2026-07-28")).await;
     assert_eq!(refused["error"]["code"], json!(-32600), "{refused}");
@@ -33,7 +33,7 @@ async fn a_session_is_opened_once_and_goes_on_as_it_was_agreed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_revision_is_answered_with_the_newest_that_has_initialize() {
+async fn an_unknown_revision_gets_the_newest_with_sessions() {
     let mut client = Client::start();
     let answer = client.ask(initialize("2099-01-01")).await;
     assert_eq!(answer["result"]["protocolVersion"], json!("2025-11-25"));
@@ -41,7 +41,7 @@ async fn an_unknown_revision_is_answered_with_the_newest_that_has_initialize() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stateless_revision_discovers_lists_and_calls_without_initialize() {
+async fn the_stateless_revision_needs_no_initialize() {
     let mut client = Client::start();
     let discover = json!({ "jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {} });
     let answer = client.ask(modern(discover)).await;
@@ -114,7 +114,7 @@ async fn schemas_are_closed_and_name_one_type_each() {
 }
 
 #[tokio::test]
-async fn rmcps_own_client_lists_and_calls() {
+async fn the_rmcp_client_lists_and_calls_tools() {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let server = tokio::spawn(connection(Fake::default(), reader, writer, Ends::default()));
@@ -123,8 +123,8 @@ async fn rmcps_own_client_lists_and_calls() {
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
     assert_eq!(names, NAMES);
     let arguments = json!({ "command": "hello" }).as_object().unwrap().clone();
-    let asked = CallToolRequestParams::new("bash").with_arguments(arguments);
-    let result = client.call_tool(asked).await.unwrap();
+    let request = CallToolRequestParams::new("bash").with_arguments(arguments);
+    let result = client.call_tool(request).await.unwrap();
     assert_eq!(result.structured_content.unwrap()["exit_code"], json!(0));
     client.cancel().await.unwrap();
     assert!(server.await.unwrap().is_ok());

@@ -48,14 +48,14 @@ fn value(path: &Path) -> Result<serde_json::Value, Failed> {
 }
 
 #[test]
-fn each_client_gets_an_entry_that_starts_the_server_on_the_project() -> Result<(), Failed> {
+fn setup_writes_an_entry_for_each_client() -> Result<(), Failed> {
     for (client, file, servers) in CLIENTS {
         let project = tempfile::tempdir()?;
         let real = project.path().canonicalize()?;
         let done = setup(project.path(), &[client, "--yes"])?;
         assert!(done.status.success(), "{client}: {}", errors(&done));
-        let told = value(&project.path().join(file))?;
-        let at = |member: &str| told.pointer(&format!("/{servers}/cofferdam/{member}"));
+        let output = value(&project.path().join(file))?;
+        let at = |member: &str| output.pointer(&format!("/{servers}/cofferdam/{member}"));
         let words = [at("command"), at("args")].into_iter().flatten();
         let words = words.flat_map(|word| match word.as_array() {
             Some(list) => list.clone(),
@@ -78,10 +78,9 @@ fn each_client_gets_an_entry_that_starts_the_server_on_the_project() -> Result<(
 }
 
 #[test]
-fn members_of_the_entry_that_somebody_else_wrote_are_shown_and_not_kept_unasked()
--> Result<(), Failed> {
-    let held = tempfile::tempdir()?;
-    let project = held.path().canonicalize()?;
+fn unknown_keys_of_an_entry_need_confirmation() -> Result<(), Failed> {
+    let directory = tempfile::tempdir()?;
+    let project = directory.path().canonicalize()?;
     let file = project.join(".mcp.json");
     let planted =
         r#"{"mcpServers": {"cofferdam": {"command": "x", "env": {"LD_PRELOAD": "/evil.so"}}}}"#;
@@ -106,9 +105,9 @@ fn nothing_is_written_without_a_yes() -> Result<(), Failed> {
     let project = tempfile::tempdir()?;
     let shown = setup(project.path(), &["claude-code", "--print"])?;
     assert!(shown.status.success() && out(&shown).contains("+  \"mcpServers\""), "{}", out(&shown));
-    let asked = setup(project.path(), &["claude-code"])?;
-    assert_eq!(asked.status.code(), Some(125));
-    assert!(errors(&asked).contains("add --yes"), "{}", errors(&asked));
+    let request = setup(project.path(), &["claude-code"])?;
+    assert_eq!(request.status.code(), Some(125));
+    assert!(errors(&request).contains("add --yes"), "{}", errors(&request));
     assert_eq!(fs::read_dir(project.path())?.count(), 0);
     Ok(())
 }
@@ -124,7 +123,7 @@ fn the_desktop_client_has_its_file_in_the_home() -> Result<(), Failed> {
     let done = setup(project.path(), &["claude-desktop", "--yes"])?;
     assert!(done.status.success(), "{}", errors(&done));
     let now = value(&file)?;
-    let has = |place: &str| now.pointer(place).is_some_and(serde_json::Value::is_string);
+    let has = |path: &str| now.pointer(path).is_some_and(serde_json::Value::is_string);
     assert!(has("/theme") && has("/mcpServers/cofferdam/command"), "{now}");
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(&directory)?.count(), 1, "no temporary file is left");
@@ -132,7 +131,7 @@ fn the_desktop_client_has_its_file_in_the_home() -> Result<(), Failed> {
 }
 
 #[test]
-fn a_file_that_is_not_understood_or_lies_elsewhere_is_left_alone() -> Result<(), Failed> {
+fn an_unreadable_client_file_is_left_alone() -> Result<(), Failed> {
     let project = tempfile::tempdir()?;
     let elsewhere = tempfile::tempdir()?;
     fs::write(project.path().join(".mcp.json"), "{ not JSON")?;

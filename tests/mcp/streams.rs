@@ -32,7 +32,7 @@ impl Server {
             "protocolVersion": "2025-06-18", "capabilities": {},
             "clientInfo": { "name": "test", "version": "1" },
         });
-        let reply = asked(to, from, 1, "initialize", &params);
+        let reply = exchange(to, from, 1, "initialize", &params);
         assert_eq!(reply["result"]["serverInfo"]["name"], "cofferdam", "{reply}");
         let opened = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         to.write_all(format!("{opened}\n").as_bytes()).expect("written");
@@ -47,7 +47,7 @@ impl Drop for Server {
     }
 }
 
-fn asked(
+fn exchange(
     to: &mut impl Write,
     from: &mut impl BufRead,
     id: u32,
@@ -80,7 +80,7 @@ fn mapped(pid: &str) -> u64 {
 }
 
 #[test]
-fn a_server_that_is_up_gives_back_the_code_of_its_start() {
+fn the_server_releases_its_startup_memory() {
     let ((theirs, mut to), (from, written)) = (pipe(), pipe());
     let server = Server::start(theirs, written);
     server.opened(&mut to, &mut BufReader::new(from));
@@ -128,7 +128,7 @@ fn a_terminal_is_served_by_a_thread() {
 }
 
 #[test]
-fn output_to_the_master_of_a_terminal_goes_to_that_terminal() {
+fn a_pty_master_as_output_works() {
     let pty = nix::pty::openpty(None, None).expect("a terminal");
     let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
     command.args(["run", "--timeout", "20s", "--", "echo", "typed"]).stdin(Stdio::null());
@@ -142,24 +142,24 @@ fn output_to_the_master_of_a_terminal_goes_to_that_terminal() {
 }
 
 #[test]
-fn a_reply_that_fits_no_buffer_arrives_whole_while_the_client_reads_slowly() {
+fn a_large_reply_reaches_a_slow_client_whole() {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     setsockopt(&theirs, sockopt::SndBuf, &4096).expect("a small buffer");
     let server = Server::start(theirs.try_clone().expect("a copy"), theirs);
     let mut to = ours.try_clone().expect("a copy");
     let mut from = BufReader::with_capacity(500, ours);
     server.opened(&mut to, &mut from);
-    let listed = asked(&mut to, &mut from, 2, "tools/list", &json!({}));
+    let listed = exchange(&mut to, &mut from, 2, "tools/list", &json!({}));
     let size = listed.to_string().len();
     assert!(size > 4 * 4096, "{size}");
     assert_eq!(listed["result"]["tools"][0]["name"], "bash");
     // And nothing is left behind it.
-    let pinged = asked(&mut to, &mut from, 3, "ping", &json!({}));
+    let pinged = exchange(&mut to, &mut from, 3, "ping", &json!({}));
     assert_eq!(pinged, json!({ "jsonrpc": "2.0", "id": 3, "result": {} }));
 }
 
 #[test]
-fn the_end_of_a_socket_and_no_input_at_all_end_a_server() {
+fn closed_sockets_and_missing_stdin_end_a_server() {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let mut server = Server::start(theirs.try_clone().expect("a copy"), theirs);
     let mut to = ours.try_clone().expect("a copy");
@@ -187,9 +187,12 @@ fn a_fifo_with_a_name_ends_with_its_writer() {
     // Its only writer is gone before anybody looks.
     writer.join().expect("a thread").expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
-    let told = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();
-    let told = told.expect("a run");
-    assert_eq!((told.status.code(), told.stdout.as_slice()), (Some(0), b"all of it\n".as_slice()));
+    let output = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();
+    let output = output.expect("a run");
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(0), b"all of it\n".as_slice())
+    );
 }
 
 #[test]
@@ -198,8 +201,8 @@ fn the_wrong_end_of_a_pipe_is_not_turned_around() {
     writer.write_all(b"for somebody else\n").expect("written");
     let input = writer.try_clone().expect("another");
     let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
-    let told = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();
-    assert_eq!(told.expect("a run").stdout, b"");
+    let output = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();
+    assert_eq!(output.expect("a run").stdout, b"");
     // All of its write ends, so that there is an end.
     drop((command, writer));
     let mut left = String::new();

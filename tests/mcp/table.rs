@@ -38,8 +38,8 @@ impl BuiltIn for EchoArguments {
 }
 
 #[tokio::test]
-async fn a_tool_of_the_table_is_listed_and_called_and_no_other_is() {
-    const TABLE: &[ToolEntry<Server<Fake>>] = &[ToolEntry::of::<EchoArguments>()];
+async fn exactly_the_tools_of_the_table_exist() {
+    const TABLE: &[ToolEntry<Fake>] = &[ToolEntry::of::<EchoArguments>()];
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let ends = Ends::default();
@@ -56,8 +56,8 @@ async fn a_tool_of_the_table_is_listed_and_called_and_no_other_is() {
         let arguments = arguments.as_object().unwrap().clone();
         client.call_tool(CallToolRequestParams::new(tool).with_arguments(arguments))
     };
-    let told = call("echo", json!({ "text": "hello" })).await.unwrap();
-    assert_eq!(told.content, vec![ContentBlock::text("hello")]);
+    let output = call("echo", json!({ "text": "hello" })).await.unwrap();
+    assert_eq!(output.content, vec![ContentBlock::text("hello")]);
     let refused = call("echo", json!({ "txt": "hello" })).await.unwrap();
     assert_eq!(refused.is_error, Some(true));
     let unknown = call("bash", json!({ "command": "hello" })).await.unwrap_err().to_string();

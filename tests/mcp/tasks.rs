@@ -9,7 +9,7 @@ use crate::fake::{Client, bash, initialize, modern, text};
 
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// Calls of a client that are tasks or may become one.
-const MOST: i64 = 64;
+const MAX_TASKS: i64 = 64;
 /// Time in which any call has ended, and is forgotten.
 const LONGEST: Duration = Duration::from_secs(4200 + 600 + 60);
 
@@ -57,7 +57,7 @@ fn unknown() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_lasts_is_a_task_with_the_result_of_a_plain_call() {
+async fn a_long_call_becomes_a_task() {
     let mut client = Client::start();
     let answer = client.ask(knowing(bash(1, "sleep 300"))).await;
     let mut task = answer["result"].clone();
@@ -97,11 +97,11 @@ async fn what_ends_soon_is_answered_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_client_that_says_so_gets_a_task() {
+async fn only_a_client_with_the_capability_gets_a_task() {
     let mut client = Client::start();
     let discover = json!({ "jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {} });
-    let told = client.ask(modern(discover)).await;
-    assert_eq!(told["result"]["capabilities"]["extensions"], json!({ TASKS: {} }));
+    let answer = client.ask(modern(discover)).await;
+    assert_eq!(answer["result"]["capabilities"]["extensions"], json!({ TASKS: {} }));
     let plain = client.ask(modern(bash(1, "sleep 300"))).await;
     assert_eq!(plain["result"]["structuredContent"]["stdout"], "slept");
     let id = begun(&mut client, 2, "sleep 300").await;
@@ -127,9 +127,9 @@ async fn an_older_revision_has_no_tasks() {
     let mut client = Client::start();
     let mut hello = initialize("2025-11-25");
     hello["params"]["capabilities"] = json!({ "extensions": { TASKS: {} } });
-    let told = client.ask(hello).await;
-    assert!(told["result"]["capabilities"]["tools"].is_object(), "{told}");
-    assert_eq!(told["result"]["capabilities"].get("extensions"), None, "{told}");
+    let reply = client.ask(hello).await;
+    assert!(reply["result"]["capabilities"]["tools"].is_object(), "{reply}");
+    assert_eq!(reply["result"]["capabilities"].get("extensions"), None, "{reply}");
     client.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
     let answer = client.ask(bash(1, "sleep 300")).await;
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "slept");
@@ -139,7 +139,7 @@ async fn an_older_revision_has_no_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_task_is_cancelled_and_one_that_has_ended_stays_as_it_is() {
+async fn a_finished_task_cannot_be_cancelled() {
     let mut client = Client::start();
     let (waits, sleeps) =
         (begun(&mut client, 1, "wait").await, begun(&mut client, 2, "sleep 100").await);
@@ -162,10 +162,11 @@ async fn a_cancelled_task_is_cancelled_and_one_that_has_ended_stays_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_is_none_is_refused_and_not_repeated() {
+async fn an_invalid_id_is_refused_and_not_echoed() {
     let mut client = Client::start();
     let id = begun(&mut client, 1, "wait").await;
-    let (upper, most) = (id.to_uppercase(), id.get(..31).unwrap().to_owned());
+    let upper = id.to_uppercase();
+    let most = id.get(..31).unwrap().to_owned();
     let long = "x".repeat(1 << 20);
     let odd = [
         "",
@@ -194,7 +195,8 @@ async fn an_id_that_is_none_is_refused_and_not_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn the_task_of_another_connection_is_unknown() {
-    let (mut owner, mut other) = (Client::start(), Client::start());
+    let mut owner = Client::start();
+    let mut other = Client::start();
     let id = begun(&mut owner, 1, "wait").await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         assert_eq!(other.ask(about(method, &id)).await["error"], unknown(), "{method}");
@@ -217,7 +219,7 @@ async fn a_fault_in_a_task_is_a_failed_task() {
 async fn a_client_has_so_many_tasks_and_then_plain_calls() {
     let mut client = Client::start();
     let mut ids = Vec::new();
-    for id in 0..MOST {
+    for id in 0..MAX_TASKS {
         ids.push(begun(&mut client, id, "wait").await);
     }
     let plain = client.ask(knowing(bash(100, "sleep 300"))).await;
@@ -235,7 +237,7 @@ async fn a_client_has_so_many_tasks_and_then_plain_calls() {
 #[tokio::test(start_paused = true)]
 async fn calls_that_end_soon_leave_no_places_taken() {
     let mut client = Client::start();
-    for id in 0..3 * MOST {
+    for id in 0..3 * MAX_TASKS {
         let answer = client.ask(knowing(bash(id, "hello"))).await;
         assert_eq!(text(&answer).lines().next(), Some("hello"), "{answer}");
     }
@@ -243,7 +245,7 @@ async fn calls_that_end_soon_leave_no_places_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_nobody_asks_for_is_forgotten() {
+async fn an_unclaimed_result_expires() {
     let mut client = Client::start();
     let id = begun(&mut client, 1, "sleep 300").await;
     // Ten minutes from its end, and no longer for the time that it could have run.
@@ -277,11 +279,11 @@ async fn nothing_is_said_for_a_request_that_has_its_answer() {
     let mut client = Client::start();
     let mut plain = modern(bash(1, "sleep 3500"));
     plain["params"]["_meta"]["progressToken"] = json!("plain");
-    let mut told = vec![client.ask(plain).await];
-    while told.last().is_some_and(|line| line.get("method").is_some()) {
-        told.push(client.hear().await);
+    let mut output = vec![client.ask(plain).await];
+    while output.last().is_some_and(|line| line.get("method").is_some()) {
+        output.push(client.hear().await);
     }
-    assert_eq!(told.len(), 4, "three of progress, and the answer: {told:?}");
+    assert_eq!(output.len(), 4, "three of progress, and the answer: {output:?}");
     let mut call = knowing(bash(2, "sleep 3500"));
     call["params"]["_meta"]["progressToken"] = json!("task");
     assert_eq!(client.ask(call).await["result"]["resultType"], "task");
@@ -291,7 +293,7 @@ async fn nothing_is_said_for_a_request_that_has_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_taken_back_before_it_is_a_task_becomes_none() {
+async fn a_call_cancelled_early_becomes_no_task() {
     let mut client = Client::start();
     client.say(knowing(bash(1, "wait"))).await;
     let taken_back = json!({ "requestId": 1 });
@@ -321,7 +323,7 @@ async fn tasks_of_a_client_that_left_are_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_list_of_tools_is_the_same_for_a_client_that_knows_tasks() {
+async fn the_tool_list_is_the_same_for_task_clients() {
     let mut client = Client::start();
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {} });
     let plain = client.ask(modern(list.clone())).await;
