@@ -65,7 +65,7 @@ print("lost-call:", "before" in text and "the worker of the cell's network has d
       and time.time() - began < 10)
 other = json.dumps(waited(lambda: replies.get(3)))
 print("other-call:", other.count("hellohello") > 0)
-# The session goes on with a new shell, which has a network again.
+# The session continues with a new shell, which has a network again.
 call(4, "curl -sS http://web.example.org/", "first")
 again = json.dumps(waited(lambda: replies.get(4)))
 print("call-after-it:", "hello" in again)

@@ -52,7 +52,7 @@ secret = { name = "lab", header = "authorization", form = "basic", env = "GH_TOK
 why = "clone, not push"
 """
 
-# Programs with roots of their own are told of the host's; in a cell whose requests are read the variable is there.
+# Programs with bundled roots are pointed to the host's; in a cell with intercepted requests the variable is set.
 ROOTS = "/etc/ssl/certs/ca-certificates.crt"
 NODE = f"export NODE_EXTRA_CA_CERTS=${{NODE_EXTRA_CA_CERTS:-{ROOTS}}}"
 UV = f"export PATH=$PATH:/opt/uv SSL_CERT_FILE=${{SSL_CERT_FILE:-{ROOTS}}}"
