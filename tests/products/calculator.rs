@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::server::{Server, patience::soon};
 
 #[test]
-fn a_batch_answers_each_expression_in_order_from_cells() {
+fn a_batch_answers_expressions_in_order() {
     let mut server = Server::start(&["--tools", "calc,math"]);
     let expressions = json!(["1/3", "1/0", "isprime(2^61-1)", "a=2; a^10"]);
     let arguments = json!({"expressions": expressions, "precision": 3});
@@ -27,7 +27,7 @@ fn a_batch_answers_each_expression_in_order_from_cells() {
 }
 
 #[test]
-fn an_error_of_bc_says_how_to_go_on() {
+fn an_error_of_bc_has_a_hint() {
     let mut server = Server::start(&["--tools", "calc,math"]);
     for (expression, hint) in [
         ("2+", "hint: a product is written with `*`"),
@@ -35,9 +35,9 @@ fn an_error_of_bc_says_how_to_go_on() {
         ("PI*2", "hint: names are in small letters: pi"),
         ("fact(-1)", "hint: calculate_functions says where a function has a value"),
     ] {
-        let told = server.result("calculate", json!({"expression": expression}));
-        let text = told["content"][0]["text"].as_str().unwrap_or_default();
-        assert!(text.contains(hint) && told["isError"] == true, "{expression}: {text}");
+        let answer = server.result("calculate", json!({"expression": expression}));
+        let text = answer["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.contains(hint) && answer["isError"] == true, "{expression}: {text}");
     }
     assert_eq!(server.close(), Some(0));
 }
@@ -76,7 +76,7 @@ fn a_plot_is_drawn_in_a_cell() {
 }
 
 #[test]
-fn a_session_counts_and_remembers_its_calculations_and_another_has_none_of_them() {
+fn calculation_history_is_private_to_a_session() {
     let mut server = Server::start(&["--tools", "calc,math"]);
     for expression in ["1+1", "1/0"] {
         server.result("calculate", json!({"expression": expression}));
@@ -125,10 +125,10 @@ fn a_calculation_ends_at_the_time_that_it_asks_for() {
         ("calculate", json!({"expression": "2^(2^30)", "timeout": 0.5})),
         ("calculate_advanced", json!({"script": "while (1) x = 1", "timeout": 0.5})),
     ] {
-        let told = server.result(tool, arguments);
-        let text = told["content"][0]["text"].as_str().unwrap_or_default();
+        let answer = server.result(tool, arguments);
+        let text = answer["content"][0]["text"].as_str().unwrap_or_default();
         let expected = "Calculation timeout after 0.5s\nhint: ask for fewer places or smaller numbers, or split the calculation";
-        assert_eq!((text, &told["isError"]), (expected, &json!(true)));
+        assert_eq!((text, &answer["isError"]), (expected, &json!(true)));
     }
     assert!(started.elapsed() < soon(25), "{:?}", started.elapsed());
     let fine = server.result("calculate", json!({"expression": "1/8", "timeout": 600}));
@@ -141,18 +141,18 @@ fn a_calculation_ends_at_the_time_that_it_asks_for() {
 }
 
 #[test]
-fn an_entry_that_does_not_end_takes_no_time_of_the_others() {
+fn an_endless_entry_does_not_delay_the_others() {
     let mut server = Server::start(&["--tools", "calc,math"]);
     let expressions = json!(["1+1", "2^(2^30)", "while (1) x = 1", "3+3", "1/3"]);
     let arguments = json!({"expressions": expressions, "timeout": 0.5, "precision": 2});
     let result = server.result("calculate_batch", arguments);
     let results = &result["structuredContent"]["results"];
-    let told = |place: usize, field: &str| results[place][field].as_str().map(str::to_owned);
+    let output = |place: usize, field: &str| results[place][field].as_str().map(str::to_owned);
     let value = |text: &str| Some(text.to_owned());
-    assert_eq!((told(0, "result"), told(3, "result")), (value("2"), value("6")));
-    assert_eq!(told(4, "result"), value("0.33"));
+    assert_eq!((output(0, "result"), output(3, "result")), (value("2"), value("6")));
+    assert_eq!(output(4, "result"), value("0.33"));
     for place in [1, 2] {
-        let error = told(place, "error").unwrap_or_default();
+        let error = output(place, "error").unwrap_or_default();
         assert!(error.starts_with("Calculation timeout after 0.5s\nhint: "), "{error}");
     }
     let plot = json!({"expression": "2^(10^9*x)", "from": 1, "to": 2, "timeout": 0.5});
@@ -166,7 +166,7 @@ fn an_entry_that_does_not_end_takes_no_time_of_the_others() {
 }
 
 #[test]
-fn a_script_tells_what_bc_warned_of_and_what_it_printed_before_an_error() {
+fn a_script_reports_bc_warnings_and_partial_output() {
     let mut server = Server::start(&[]);
     let warned = server.result("calculate_advanced", json!({"script": "2^0.5"}));
     let expected = json!(["non-zero scale in exponent"]);
@@ -184,7 +184,7 @@ fn a_script_tells_what_bc_warned_of_and_what_it_printed_before_an_error() {
 }
 
 #[test]
-fn a_scale_above_the_precision_is_noted_where_it_would_have_shown_more() {
+fn a_scale_above_the_precision_is_noted() {
     let mut server = Server::start(&["--tools", "calc,math"]);
     let note = "`scale` in the expression adds no decimals: the result is rounded to `precision`, which is 20 \
                 here; for more, leave out `scale` and pass a `precision` of up to 100";
@@ -228,7 +228,7 @@ fn whole(server: &mut Server, id: &Value) -> String {
 }
 
 #[test]
-fn a_long_result_is_shown_by_its_ends_and_read_whole_by_its_handle() {
+fn a_long_result_is_abridged_and_read_by_its_handle() {
     let mut server = Server::start(&["--tools", "calc,math,shell"]);
     let long = server.result("calculate", json!({"expression": "2^(2^18)"}));
     let content = &long["structuredContent"];

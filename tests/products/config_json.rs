@@ -1,4 +1,4 @@
-//! A `config.json` counts where it is named, as far as it can be kept, and nowhere else.
+//! A `config.json` of the older server is read where it is named, and nowhere else.
 #![expect(
     clippy::indexing_slicing,
     reason = "a missing field of an answer fails the test either way"
@@ -32,14 +32,15 @@ fn served(directory: &Path, arguments: &[&str]) -> io::Result<(Option<i32>, Stri
 }
 
 #[test]
-fn command_timeout_is_the_time_of_a_bash_call_that_asks_for_none() -> io::Result<()> {
+fn command_timeout_is_the_default_for_bash() -> io::Result<()> {
     let (_held, file) = with(r#"{ "commandTimeout": 1, "network": { "enabled": false } }"#)?;
     let mut server = Server::start(&["--config-json", file.to_str().unwrap_or_default()]);
     let late = server.result("bash", json!({ "command": "echo first; sleep 30" }));
     let content = &late["structuredContent"];
     assert_eq!((&content["outcome"], &content["stdout"]), (&json!("timeout"), &json!("first\n")));
-    let asked = server.result("bash", json!({ "command": "sleep 1.2; echo done", "timeout": 60 }));
-    assert_eq!(asked["structuredContent"]["stdout"], "done\n", "{asked}");
+    let request =
+        server.result("bash", json!({ "command": "sleep 1.2; echo done", "timeout": 60 }));
+    assert_eq!(request["structuredContent"]["stdout"], "done\n", "{request}");
     let rules = server.result("sandbox_rules", json!({}));
     let text = rules["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.contains("- time: 1 s; up to 600 s can be asked for\n"), "{text}");
@@ -58,49 +59,49 @@ fn a_file_in_the_current_directory_is_not_read() -> io::Result<()> {
     let (directory, file) = with(r#"{ "enabled": false }"#)?;
     assert_eq!(served(directory.path(), &[])?.0, Some(0));
     // Named, the same file keeps the server from starting.
-    let told = format!(
+    let output = format!(
         "cofferdam: --config-json: {}: `enabled` is false\n\
          hint: set it to true, or leave out --config-json\n",
         file.display()
     );
-    assert_eq!(served(directory.path(), &["--config-json", "config.json"])?, (Some(125), told));
+    assert_eq!(served(directory.path(), &["--config-json", "config.json"])?, (Some(125), output));
     Ok(())
 }
 
 #[test]
 fn what_cannot_be_kept_is_refused_at_start() -> io::Result<()> {
     let (directory, file) = with(r#"{ "commandTimeOut": 9 }"#)?;
-    let told = format!(
+    let output = format!(
         "cofferdam: --config-json: {}: unknown field `commandTimeOut`, expected one of `commandTimeout`, \
          `enabled`, `network` at line 1 column 18\nhint: did you mean `commandTimeout`?\n",
         file.display()
     );
     let arguments = ["--config-json", "config.json"];
-    assert_eq!(served(directory.path(), &arguments)?, (Some(125), told));
+    assert_eq!(served(directory.path(), &arguments)?, (Some(125), output));
     Ok(())
 }
 
 #[test]
 fn a_network_that_others_reach_is_refused_at_start() -> io::Result<()> {
     let (directory, _) = with(r#"{ "network": { "enabled": true, "host": "0.0.0.0" } }"#)?;
-    let (code, told) = served(directory.path(), &["--config-json", "config.json"])?;
-    assert_eq!(code, Some(125), "{told}");
-    assert!(told.starts_with("cofferdam: --tcp: `0.0.0.0:3000` can be reached"), "{told}");
+    let (code, output) = served(directory.path(), &["--config-json", "config.json"])?;
+    assert_eq!(code, Some(125), "{output}");
+    assert!(output.starts_with("cofferdam: --tcp: `0.0.0.0:3000` can be reached"), "{output}");
     Ok(())
 }
 
 #[test]
-fn a_file_that_others_or_the_agent_could_write_is_refused() -> io::Result<()> {
+fn a_file_writable_by_others_is_refused() -> io::Result<()> {
     let (directory, file) = with("{}")?;
     let named = ["--config-json", "config.json"];
     assert_eq!(served(directory.path(), &named)?.0, Some(0));
     fs::set_permissions(&file, Permissions::from_mode(0o666))?;
-    let (code, told) = served(directory.path(), &named)?;
+    let (code, output) = served(directory.path(), &named)?;
     assert_eq!(code, Some(125));
-    assert!(told.contains(": others can write "), "{told}");
+    assert!(output.contains(": others can write "), "{output}");
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
-    let (code, told) = served(directory.path(), &[&named[..], &["--workspace", "."]].concat())?;
+    let (code, output) = served(directory.path(), &[&named[..], &["--workspace", "."]].concat())?;
     assert_eq!(code, Some(125));
-    assert!(told.contains("` holds cofferdam's own configuration\n"), "{told}");
+    assert!(output.contains("` holds cofferdam's own configuration\n"), "{output}");
     Ok(())
 }

@@ -211,9 +211,9 @@ const ALIKE: &[(&[&str], &str)] = &[
 
 /// The applet, by its name.
 fn applet(directory: &Path) -> PathBuf {
-    let place = directory.join("jq");
-    symlink(env!("CARGO_BIN_EXE_cofferdam"), &place).expect("a link");
-    place
+    let path = directory.join("jq");
+    symlink(env!("CARGO_BIN_EXE_cofferdam"), &path).expect("a link");
+    path
 }
 
 fn run(program: &Path, arguments: &[&str], input: &str) -> Output {
@@ -227,7 +227,7 @@ fn run(program: &Path, arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-fn told(output: &Output) -> (String, Option<i32>) {
+fn stdout_and_code(output: &Output) -> (String, Option<i32>) {
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
 }
 
@@ -239,16 +239,17 @@ fn the_applet_answers_as_jq_does() {
         eprintln!("there is no jq to compare with");
         return;
     }
-    let held = tempfile::tempdir().expect("a directory");
-    let applet = applet(held.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let applet = applet(directory.path());
     let mut faults = Vec::new();
     for (arguments, input) in ALIKE {
-        let (ours, theirs) = (run(&applet, arguments, input), run(real, arguments, input));
-        if told(&ours) != told(&theirs) {
+        let ours = run(&applet, arguments, input);
+        let theirs = run(real, arguments, input);
+        if stdout_and_code(&ours) != stdout_and_code(&theirs) {
             faults.push(format!(
                 "{arguments:?} < {input}\n  ours {:?}\n  jq   {:?}\n  {}",
-                told(&ours),
-                told(&theirs),
+                stdout_and_code(&ours),
+                stdout_and_code(&theirs),
                 String::from_utf8_lossy(&ours.stderr)
             ));
         }
@@ -258,15 +259,17 @@ fn the_applet_answers_as_jq_does() {
 
 #[test]
 fn files_and_programs_in_files_are_read() {
-    let held = tempfile::tempdir().expect("a directory");
-    let applet = applet(held.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let applet = applet(directory.path());
     let write = |name: &str, text: &str| {
-        let path = held.path().join(name);
+        let path = directory.path().join(name);
         std::fs::write(&path, text).expect("a file");
         path.to_string_lossy().into_owned()
     };
-    let (one, two, program) = (write("1", "1 2\n"), write("2", "3\n"), write("f", ". + 1"));
-    let ours = |arguments: &[&str]| told(&run(&applet, arguments, ""));
+    let one = write("1", "1 2\n");
+    let two = write("2", "3\n");
+    let program = write("f", ". + 1");
+    let ours = |arguments: &[&str]| stdout_and_code(&run(&applet, arguments, ""));
     assert_eq!(ours(&["-f", &program, &one, &two]), ("2\n3\n4\n".to_owned(), Some(0)));
     assert_eq!(ours(&["-n", "--rawfile", "a", &one, "$a"]), ("\"1 2\\n\"\n".to_owned(), Some(0)));
     assert_eq!(ours(&["-nc", "--slurpfile", "a", &one, "$a"]), ("[1,2]\n".to_owned(), Some(0)));

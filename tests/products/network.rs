@@ -24,13 +24,13 @@ fn ran() -> Option<(BTreeMap<String, String>, serde_json::Value)> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     let cases = text.lines().filter_map(|line| line.split_once(": "));
-    let cases = cases.map(|(name, said)| (name.to_owned(), said.trim().to_owned())).collect();
+    let cases = cases.map(|(name, printed)| (name.to_owned(), printed.trim().to_owned())).collect();
     let reply = std::fs::read_to_string(scratch.path().join("reply.json")).expect(&error);
     Some((cases, serde_json::from_str(&reply).expect(&error)))
 }
 
 #[test]
-fn a_cell_reaches_what_is_granted_and_is_told_of_the_rest() {
+fn a_cell_reaches_only_granted_hosts() {
     let Some((cases, reply)) = ran() else { return };
     // curl's exit codes: 6 for a name that is not known, 7 for a connection that was refused.
     let expected = [
@@ -56,10 +56,10 @@ fn a_cell_reaches_what_is_granted_and_is_told_of_the_rest() {
         ("unlisted-host", "7"),
     ];
     let expected: BTreeMap<String, String> =
-        expected.into_iter().map(|(name, said)| (name.to_owned(), said.to_owned())).collect();
+        expected.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
     assert_eq!(cases, expected, "{reply}");
-    let network = reply.get("network").expect("the reply tells of it");
-    let at = |place: &str| network.pointer(place).cloned().unwrap_or_default();
+    let network = reply.get("network").expect("it is in the reply");
+    let at = |path: &str| network.pointer(path).cloned().unwrap_or_default();
     assert_eq!(at("/connections"), 1, "{network}");
     assert_eq!(at("/hosts/0/to"), "web.example.org:80", "{network}");
     let denied = at("/denied/0/to");

@@ -1,4 +1,4 @@
-//! The conduct of declared tools: dry runs, templates, turns, attempts, the circuit breaker, output as data.
+//! Declared tools: dry runs, argument templates, concurrency, retries, the circuit breaker, structured output.
 
 use std::time::Duration;
 
@@ -56,47 +56,47 @@ fn with(program: &str, conduct: &str) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn a_dry_run_says_what_would_run_and_no_cell_runs_it() {
+fn a_dry_run_prints_the_command_and_runs_no_cell() {
     let conduct = "timeout = \"7s\"\nalways = [\"-n\"]\n\
         [[tool.default]]\nargs = [\"-T4\"]\nunless = [\"--text\"]\nwhy = \"usual\"\n\
         [[tool.template]]\nname = \"quick\"\nargs = [\"-q\", \"1\"]\nwhy = \"fast\"\n";
     let (_directory, mut server) = with("echo", conduct);
     let arguments = json!({"dry_run": true, "extra_args": "-c", "word": ["a b"]});
-    let told = asked(&mut server, "cli_mine", arguments.clone());
-    assert_eq!(told["stdout"], "Would execute: echo -n -T4 -c 'a b'", "{told}");
+    let answer = asked(&mut server, "cli_mine", arguments.clone());
+    assert_eq!(answer["stdout"], "Would execute: echo -n -T4 -c 'a b'", "{answer}");
     let metadata = json!({
         "dry_run": true, "command": "echo -n -T4 -c 'a b'", "argv": ["echo", "-n", "-T4", "-c", "a b"],
         "rule": "mine", "profile": "bash", "timeout_sec": 7.0, "clamped": false
     });
-    assert_eq!((&told["metadata"], &told["returncode"]), (&metadata, &json!(0)));
+    assert_eq!((&answer["metadata"], &answer["returncode"]), (&metadata, &json!(0)));
     // No cell: nothing protected it.
     let result = server.result("cli_mine", arguments);
     assert_eq!(result["_meta"].get("cofferdam/receipt"), None, "{result}");
     // The same words run.
-    let told = asked(&mut server, "cli_mine", json!({"extra_args": "-c", "word": ["a b"]}));
-    assert_eq!(told["stdout"], "-T4 -c a b", "{told}");
-    let told = asked(
+    let answer = asked(&mut server, "cli_mine", json!({"extra_args": "-c", "word": ["a b"]}));
+    assert_eq!(answer["stdout"], "-T4 -c a b", "{answer}");
+    let answer = asked(
         &mut server,
         "cli_mine",
         json!({"dry_run": true, "template": "quick", "extra_args": ["--text", "x y"]}),
     );
-    assert_eq!(told["metadata"]["argv"], json!(["echo", "-n", "-q", "1", "--text", "x y"]));
-    let told = asked(&mut server, "cli_mine", json!({"template": "slow"}));
+    assert_eq!(answer["metadata"]["argv"], json!(["echo", "-n", "-q", "1", "--text", "x y"]));
+    let answer = asked(&mut server, "cli_mine", json!({"template": "slow"}));
     assert_eq!(
-        told["error"], "cli_mine: there is no template `slow`\nhint: the templates are quick",
-        "{told}"
+        answer["error"], "cli_mine: there is no template `slow`\nhint: the templates are quick",
+        "{answer}"
     );
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn words_of_a_text_are_split_as_a_shell_would_and_nothing_of_a_shell_is_taken() {
+fn argument_strings_are_split_without_a_shell() {
     let (_directory, mut server) = with("echo", "");
     let argv = |server: &mut Server, text: &str| {
-        let told = asked(server, "cli_mine", json!({"dry_run": true, "extra_args": text}));
-        match told["error"].as_str() {
-            Some(_) => Err(told["error_type"].clone()),
-            None => Ok(told["metadata"]["argv"].clone()),
+        let answer = asked(server, "cli_mine", json!({"dry_run": true, "extra_args": text}));
+        match answer["error"].as_str() {
+            Some(_) => Err(answer["error_type"].clone()),
+            None => Ok(answer["metadata"]["argv"].clone()),
         }
     };
     assert_eq!(
@@ -141,18 +141,18 @@ fn words_of_a_text_are_split_as_a_shell_would_and_nothing_of_a_shell_is_taken() 
 }
 
 #[test]
-fn failures_in_a_row_open_the_breaker_and_one_call_is_tried_after_its_time() {
+fn consecutive_failures_open_the_breaker() {
     let conduct = "breaker = { failures = 2, recovery = \"2s\" }";
     let (_directory, mut server) = with("no-such-program", conduct);
     for _ in 0..2 {
-        let told = asked(&mut server, "cli_mine", json!({}));
-        assert_eq!(told["error_type"], "not_found", "{told}");
+        let answer = asked(&mut server, "cli_mine", json!({}));
+        assert_eq!(answer["error_type"], "not_found", "{answer}");
     }
-    let told = asked(&mut server, "cli_mine", json!({"correlation_id": "c-1"}));
-    assert_eq!(told["error_type"], "circuit_breaker_open", "{told}");
-    let context = &told["metadata"]["error_context"];
+    let answer = asked(&mut server, "cli_mine", json!({"correlation_id": "c-1"}));
+    assert_eq!(answer["error_type"], "circuit_breaker_open", "{answer}");
+    let context = &answer["metadata"]["error_context"];
     assert_eq!(
-        (&context["error_type"], &context["tool_name"], &told["correlation_id"]),
+        (&context["error_type"], &context["tool_name"], &answer["correlation_id"]),
         (&json!("circuit_breaker_open"), &json!("cli_mine"), &json!("c-1"))
     );
     let suggestion = "Wait for the recovery time; the calls before this one failed.";
@@ -164,8 +164,8 @@ fn failures_in_a_row_open_the_breaker_and_one_call_is_tried_after_its_time() {
         "{about}"
     );
     std::thread::sleep(Duration::from_secs(2));
-    let told = asked(&mut server, "cli_mine", json!({}));
-    assert_eq!(told["error_type"], "not_found", "it is tried again: {told}");
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    assert_eq!(answer["error_type"], "not_found", "it is tried again: {answer}");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -173,9 +173,9 @@ fn failures_in_a_row_open_the_breaker_and_one_call_is_tried_after_its_time() {
 fn an_exit_code_is_an_answer_that_opens_no_breaker() {
     let (_directory, mut server) = with("false", "breaker = { failures = 1 }");
     for _ in 0..3 {
-        let told = asked(&mut server, "cli_mine", json!({}));
+        let answer = asked(&mut server, "cli_mine", json!({}));
         assert_eq!(
-            (&told["returncode"], &told["error_type"]),
+            (&answer["returncode"], &answer["error_type"]),
             (&json!(1), &json!("execution_error"))
         );
     }
@@ -183,54 +183,54 @@ fn an_exit_code_is_an_answer_that_opens_no_breaker() {
 }
 
 #[test]
-fn a_call_without_a_result_is_tried_again_as_often_as_its_tool_says() {
+fn failed_calls_are_retried_as_configured() {
     let conduct = "retries = { times = 2, delay = \"10ms\", codes = [1], why = \"it may work\" }";
     let (_directory, mut server) = with("false", conduct);
-    let told = asked(&mut server, "cli_mine", json!({}));
-    assert_eq!((&told["metadata"]["attempts"], &told["returncode"]), (&json!(3), &json!(1)));
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    assert_eq!((&answer["metadata"]["attempts"], &answer["returncode"]), (&json!(3), &json!(1)));
     assert_eq!(server.close(), Some(0));
     // A code that is not listed is the answer.
     let (_directory, mut server) = with("false", &conduct.replace("[1]", "[2]"));
-    let told = asked(&mut server, "cli_mine", json!({}));
-    assert_eq!((&told["metadata"].get("attempts"), &told["returncode"]), (&None, &json!(1)));
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    assert_eq!((&answer["metadata"].get("attempts"), &answer["returncode"]), (&None, &json!(1)));
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn calls_of_one_tool_take_turns_and_one_too_many_is_exhausted() {
+fn concurrent_calls_of_a_tool_are_limited() {
     let (_directory, mut server) = with("sleep", "concurrency = 1\nqueue = 1");
     for _ in 0..3 {
         server.call("cli_mine", json!({"word": ["1"]}));
     }
     // In the order in which they come: the one that is refused first.
-    let told: Vec<Value> = (0..3)
+    let report: Vec<Value> = (0..3)
         .map(|_| server.lines.recv_timeout(patience()).expect("an answer in time"))
         .map(|answer| answer["result"]["structuredContent"].clone())
         .collect();
-    let kinds: Vec<&Value> = told.iter().map(|one| &one["error_type"]).collect();
+    let kinds: Vec<&Value> = report.iter().map(|one| &one["error_type"]).collect();
     let exhausted = kinds.iter().filter(|kind| **kind == "resource_exhausted").count();
-    assert_eq!((exhausted, kinds.len()), (1, 3), "{told:?}");
+    assert_eq!((exhausted, kinds.len()), (1, 3), "{report:?}");
     // The second waited for the first.
-    let slow = told.iter().filter(|one| one["error"].is_null()).count();
-    assert_eq!(slow, 2, "{told:?}");
+    let slow = report.iter().filter(|one| one["error"].is_null()).count();
+    assert_eq!(slow, 2, "{report:?}");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn output_in_a_declared_form_is_data_beside_the_text() {
+fn structured_output_is_parsed() {
     let (_directory, mut server) = with("echo", "output = \"json\"");
-    let told = asked(&mut server, "cli_mine", json!({"word": ["{\"a\": [1]}"]}));
-    assert_eq!(told["metadata"]["json"], json!({"a": [1]}), "{told}");
-    assert_eq!(told["stdout"], "{\"a\": [1]}\n");
-    let told = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
-    let why = told["metadata"]["parse_error"].as_str().unwrap_or_default();
-    assert!(why.starts_with("the output is no JSON: "), "{told}");
-    assert_eq!(told["returncode"], 0, "it is data, not an error");
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["{\"a\": [1]}"]}));
+    assert_eq!(answer["metadata"]["json"], json!({"a": [1]}), "{answer}");
+    assert_eq!(answer["stdout"], "{\"a\": [1]}\n");
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
+    let reason = answer["metadata"]["parse_error"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("the output is no JSON: "), "{answer}");
+    assert_eq!(answer["returncode"], 0, "it is data, not an error");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn get_tool_info_is_there_where_a_tool_is_and_names_the_others() {
+fn get_tool_info_exists_if_there_are_tools() {
     let (_directory, mut server) = with("echo", "concurrency = 5");
     assert!(names(&mut server).contains(&"get_tool_info".to_owned()));
     let about = asked(&mut server, "get_tool_info", json!({"tool": "cli_mine"}));
@@ -261,8 +261,8 @@ fn the_audit_log_repeats_the_callers_id() {
     let mut server = serving(directory.path(), None);
     asked(&mut server, "cli_mine", json!({"correlation_id": "mine-7"}));
     asked(&mut server, "cli_mine", json!({"dry_run": true, "correlation_id": "mine-8"}));
-    let told = asked(&mut server, "cli_mine", json!({"correlation_id": "x\u{7}"}));
-    assert_eq!(told["error_type"], "validation_error", "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({"correlation_id": "x\u{7}"}));
+    assert_eq!(answer["error_type"], "validation_error", "{answer}");
     assert_eq!(server.close(), Some(0));
     let lines: Vec<Value> = std::fs::read_to_string(&file)
         .expect("it is written")
@@ -284,20 +284,20 @@ fn pointed(kind: &str) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn a_target_is_within_private_networks_unless_the_file_says_otherwise() {
-    let told = |server: &mut Server, word: &str| {
+fn targets_are_private_unless_configured() {
+    let output = |server: &mut Server, word: &str| {
         asked(server, "cli_mine", json!({"dry_run": true, "word": [word]}))
     };
     let (_directory, mut server) = pointed("kind = \"target\"");
     for word in ["10.1.2.3", "192.168.0.0/24", "fd00::1", "web.lab.internal"] {
-        assert_eq!(told(&mut server, word)["metadata"]["argv"], json!(["echo", word]), "{word}");
+        assert_eq!(output(&mut server, word)["metadata"]["argv"], json!(["echo", word]), "{word}");
     }
     for word in
         ["8.8.8.8", "example.org", "127.0.0.1", "10.0.0.0/7", "0x0a000001", "::ffff:10.0.0.1"]
     {
-        assert_eq!(told(&mut server, word)["error_type"], "validation_error", "{word}");
+        assert_eq!(output(&mut server, word)["error_type"], "validation_error", "{word}");
     }
-    let large = told(&mut server, "10.0.0.0/16");
+    let large = output(&mut server, "10.0.0.0/16");
     let facts = json!({
         "network_size": 65536, "max_allowed": 1024, "suggested_cidr": "/22"
     });
@@ -306,13 +306,13 @@ fn a_target_is_within_private_networks_unless_the_file_says_otherwise() {
     assert_eq!(context["recovery_suggestion"], "Use /22 or smaller");
     assert_eq!(server.close(), Some(0));
     let (_directory, mut server) = pointed("kind = \"host\"\nwithin = [\"*.example.org\"]");
-    assert_eq!(told(&mut server, "a.example.org")["error"], json!(null));
+    assert_eq!(output(&mut server, "a.example.org")["error"], json!(null));
     assert_eq!(
-        told(&mut server, "10.1.2.3")["error"],
+        output(&mut server, "10.1.2.3")["error"],
         "cli_mine: word `10.1.2.3` is not within *.example.org\n\
          hint: the tool is for these places alone; the operator can name others with `within`"
     );
-    let context = &told(&mut server, "10.1.2.3")["metadata"]["error_context"];
+    let context = &output(&mut server, "10.1.2.3")["metadata"]["error_context"];
     let way = "Run with appropriate permissions or adjust policy.";
     assert_eq!(context["recovery_suggestion"], way);
     assert_eq!(server.close(), Some(0));
@@ -325,7 +325,7 @@ fn a_target_is_within_private_networks_unless_the_file_says_otherwise() {
         ("http://10.1.2.3.example.org/", false),
         ("http://10.1.2.3@example.org/", false),
     ] {
-        assert_eq!(told(&mut server, word)["error"].is_null(), taken, "{word}");
+        assert_eq!(output(&mut server, word)["error"].is_null(), taken, "{word}");
     }
     assert_eq!(server.close(), Some(0));
 }
@@ -348,8 +348,8 @@ fn ports_are_numbers_and_ranges_within_bounds() {
         ("+1", None),
         (&many, None),
     ] {
-        let told = asked(&mut server, "cli_mine", json!({"dry_run": true, "word": [word]}));
-        assert_eq!(told["metadata"]["argv"][1].as_str(), argv, "{told}");
+        let answer = asked(&mut server, "cli_mine", json!({"dry_run": true, "word": [word]}));
+        assert_eq!(answer["metadata"]["argv"][1].as_str(), argv, "{answer}");
     }
     assert_eq!(server.close(), Some(0));
 }

@@ -18,77 +18,77 @@ fn with(program: &str, conduct: &str) -> (tempfile::TempDir, Server) {
 }
 
 /// Checks kind, exit code and way out of a result, and that its context agrees with it.
-fn is(told: &Value, kind: &str, returncode: i32, suggestion: &str) {
-    let context = &told["metadata"]["error_context"];
+fn is(report: &Value, kind: &str, returncode: i32, suggestion: &str) {
+    let context = &report["metadata"]["error_context"];
     assert_eq!(
-        (&told["error_type"], &told["returncode"], &context["recovery_suggestion"]),
+        (&report["error_type"], &report["returncode"], &context["recovery_suggestion"]),
         (&json!(kind), &json!(returncode), &json!(suggestion)),
-        "{told}"
+        "{report}"
     );
     assert_eq!(
         (&context["error_type"], &context["message"], &context["tool_name"]),
-        (&told["error_type"], &told["error"], &json!("cli_mine")),
-        "{told}"
+        (&report["error_type"], &report["error"], &json!("cli_mine")),
+        "{report}"
     );
-    assert!(context["timestamp"].is_string() && context["metadata"].is_object(), "{told}");
+    assert!(context["timestamp"].is_string() && context["metadata"].is_object(), "{report}");
 }
 
 #[test]
-fn validation_error_is_a_word_that_is_not_taken() {
+fn validation_error_for_a_refused_argument() {
     let (_directory, mut server) = with("echo", "");
-    let told = asked(&mut server, "cli_mine", json!({"extra_args": "--evil"}));
-    is(&told, "validation_error", 1, "Check argument format. Use get_tool_info for syntax.");
+    let answer = asked(&mut server, "cli_mine", json!({"extra_args": "--evil"}));
+    is(&answer, "validation_error", 1, "Check argument format. Use get_tool_info for syntax.");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn timeout_is_a_program_whose_time_is_over() {
+fn timeout_for_a_program_over_its_limit() {
     let (_directory, mut server) = with("sleep", "");
     let arguments = json!({"word": ["1000"], "timeout_sec": 0.1});
-    let told = asked(&mut server, "cli_mine", arguments);
-    is(&told, "timeout", 124, "Increase timeout_sec or reduce operation scope.");
-    assert_eq!(told["timed_out"], true);
+    let answer = asked(&mut server, "cli_mine", arguments);
+    is(&answer, "timeout", 124, "Increase timeout_sec or reduce operation scope.");
+    assert_eq!(answer["timed_out"], true);
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
 fn not_found_is_a_program_that_the_cell_has_not() {
     let (_directory, mut server) = with("no-such-program", "");
-    let told = asked(&mut server, "cli_mine", json!({}));
-    is(&told, "not_found", 127, "Install no-such-program or add to PATH.");
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    is(&answer, "not_found", 127, "Install no-such-program or add to PATH.");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
 fn execution_error_is_a_program_that_failed_by_itself() {
     let (_directory, mut server) = with("false", "");
-    let told = asked(&mut server, "cli_mine", json!({}));
+    let answer = asked(&mut server, "cli_mine", json!({}));
     let read = "Read stderr: the program's own message says what it lacks.";
-    is(&told, "execution_error", 1, read);
+    is(&answer, "execution_error", 1, read);
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn execution_error_of_a_program_that_was_denied_something_has_the_grant() {
+fn execution_error_names_the_missing_grant() {
     // unshare(1) asks for a namespace, which no profile can grant; renice(1) for a call that one can.
     let (_directory, mut server) = with("unshare", "always = [\"-U\", \"true\"]");
-    let told = asked(&mut server, "cli_mine", json!({}));
-    is(&told, "execution_error", 1, "Run with appropriate permissions or adjust policy.");
-    assert_eq!(told["denials"][0]["syscall"], "unshare", "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    is(&answer, "execution_error", 1, "Run with appropriate permissions or adjust policy.");
+    assert_eq!(answer["denials"][0]["syscall"], "unshare", "{answer}");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn a_host_that_is_denied_has_its_grant_in_the_context_of_the_error() {
+fn a_denied_host_has_its_grant_in_the_error() {
     let script = "(: </dev/tcp/10.0.0.9/8443) 2>/dev/null";
     let conduct = format!("always = [\"-c\", \"{script}\"]");
     let directory = own("on = [\"cli_mine\"]", &mine("bash", &conduct));
-    let place = directory.path().display().to_string();
-    let mut server = Server::start(&["--config", &place, "--egress", "10.0.0.8:80"]);
-    let told = asked(&mut server, "cli_mine", json!({}));
-    is(&told, "execution_error", 1, "Check network connectivity and firewall rules.");
-    let grants = &told["metadata"]["error_context"]["metadata"]["grants"];
-    assert_eq!(grants, &json!(["[[egress]] nets = [\"10.0.0.9\"], ports = [8443]"]), "{told}");
+    let path = directory.path().display().to_string();
+    let mut server = Server::start(&["--config", &path, "--egress", "10.0.0.8:80"]);
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    is(&answer, "execution_error", 1, "Check network connectivity and firewall rules.");
+    let grants = &answer["metadata"]["error_context"]["metadata"]["grants"];
+    assert_eq!(grants, &json!(["[[egress]] nets = [\"10.0.0.9\"], ports = [8443]"]), "{answer}");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -98,20 +98,20 @@ fn resource_exhausted_is_a_program_that_met_a_limit() {
         mine("yes", "").replace("timeout = \"20s\"", "timeout = \"20s\", output = \"64K\"");
     let directory = own("on = [\"cli_mine\"]", &policy);
     let mut server = serving(directory.path(), None);
-    let told = asked(&mut server, "cli_mine", json!({}));
+    let answer = asked(&mut server, "cli_mine", json!({}));
     let way = "Reduce operation scope, or call again when others have ended.";
-    is(&told, "resource_exhausted", 137, way);
+    is(&answer, "resource_exhausted", 137, way);
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn circuit_breaker_open_is_a_tool_whose_last_calls_failed() {
+fn circuit_breaker_open_after_failures() {
     let (_directory, mut server) = with("no-such-program", "breaker = { failures = 1 }");
-    let told = asked(&mut server, "cli_mine", json!({}));
-    assert_eq!(told["error_type"], "not_found", "{told}");
-    let told = asked(&mut server, "cli_mine", json!({}));
+    let answer = asked(&mut server, "cli_mine", json!({}));
+    assert_eq!(answer["error_type"], "not_found", "{answer}");
+    let answer = asked(&mut server, "cli_mine", json!({}));
     let way = "Wait for the recovery time; the calls before this one failed.";
-    is(&told, "circuit_breaker_open", 1, way);
+    is(&answer, "circuit_breaker_open", 1, way);
     assert_eq!(server.close(), Some(0));
 }
 
@@ -132,9 +132,9 @@ fn unknown_is_a_call_that_lost_its_supervisor() {
     };
     let pid = nix::unistd::Pid::from_raw(i32::try_from(supervisor).expect("a pid"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it lives");
-    let told = server.answer(id)["result"]["structuredContent"].clone();
-    is(&told, "unknown", 126, "Call again; the server's log has the cause.");
-    assert_eq!(told["error"], "supervisor failure");
+    let answer = server.answer(id)["result"]["structuredContent"].clone();
+    is(&answer, "unknown", 126, "Call again; the server's log has the cause.");
+    assert_eq!(answer["error"], "supervisor failure");
 }
 
 /// Returns the processes that this one has started (proc(5), `children`).

@@ -37,12 +37,13 @@ fn examples() -> tempfile::TempDir {
 }
 
 #[test]
-fn gobuster_hydra_and_sqlmap_find_what_is_there_and_reach_nothing_else() {
+fn gobuster_hydra_and_sqlmap_reach_only_the_target() {
     let programs = ["/usr/bin/gobuster", "/usr/bin/hydra", "/usr/bin/sqlmap"];
     if !programs.iter().all(|program| has(program)) {
         return;
     }
-    let (configuration, workspace) = (examples(), tempfile::tempdir().expect("a directory"));
+    let configuration = examples();
+    let workspace = tempfile::tempdir().expect("a directory");
     let words = "one\nhidden\nadmin\nsesame\nprivate\n";
     std::fs::write(workspace.path().join("words.txt"), words).expect("written");
     let Some(mut server) = in_front_of_the_lab(configuration.path(), workspace.path()) else {
@@ -50,8 +51,8 @@ fn gobuster_hydra_and_sqlmap_find_what_is_there_and_reach_nothing_else() {
     };
     let list = ["-w", "words.txt", "-x", "php", "-t", "2"];
     let flags = ["-u", "http://10.77.0.10/"].into_iter().chain(list).collect::<Vec<_>>();
-    let told = asked(&mut server, "cli_gobuster", json!({"extra_args": flags}));
-    let found = told["metadata"]["parsed"]["found"].as_array().cloned().unwrap_or_default();
+    let answer = asked(&mut server, "cli_gobuster", json!({"extra_args": flags}));
+    let found = answer["metadata"]["parsed"]["found"].as_array().cloned().unwrap_or_default();
     let mut found: Vec<(String, u64)> = found
         .iter()
         .map(|one| {
@@ -61,24 +62,24 @@ fn gobuster_hydra_and_sqlmap_find_what_is_there_and_reach_nothing_else() {
         .collect();
     found.sort();
     let expected = [("/admin.php", 200), ("/hidden", 200), ("/private", 401)];
-    assert_eq!(found, expected.map(|(path, status)| (path.to_owned(), status)), "{told}");
+    assert_eq!(found, expected.map(|(path, status)| (path.to_owned(), status)), "{answer}");
     // An address that the list takes and the profile does not grant.
     let flags = ["-u", "http://10.77.1.10/"].into_iter().chain(list).collect::<Vec<_>>();
-    let told = asked(&mut server, "cli_gobuster", json!({"extra_args": flags}));
-    assert_eq!(told["error_type"], "execution_error", "{told}");
-    assert_eq!(told["metadata"]["parsed"]["found"], json!([]), "{told}");
+    let answer = asked(&mut server, "cli_gobuster", json!({"extra_args": flags}));
+    assert_eq!(answer["error_type"], "execution_error", "{answer}");
+    assert_eq!(answer["metadata"]["parsed"]["found"], json!([]), "{answer}");
 
     let arguments = json!({"target": "10.77.0.10", "service": "http-get", "path": "/private",
         "extra_args": ["-l", "admin", "-P", "words.txt", "-f", "-t", "2"]});
-    let told = asked(&mut server, "cli_hydra", arguments);
+    let answer = asked(&mut server, "cli_hydra", arguments);
     let login = json!({"login": "admin", "password": "sesame"});
-    assert_eq!(told["metadata"]["parsed"]["login"], login, "{told}");
+    assert_eq!(answer["metadata"]["parsed"]["login"], login, "{answer}");
 
     let url = "http://10.77.0.10/item?id=1";
     let arguments = json!({"extra_args": ["-u", url, "--technique=B"]});
-    let told = asked(&mut server, "cli_sqlmap", arguments);
+    let answer = asked(&mut server, "cli_sqlmap", arguments);
     let injectable = json!({"parameter": "id", "place": "GET"});
-    assert_eq!(told["metadata"]["parsed"]["injectable"], injectable, "{told}");
+    assert_eq!(answer["metadata"]["parsed"]["injectable"], injectable, "{answer}");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -87,7 +88,8 @@ fn a_hundred_questions_at_once_are_all_answered() {
     if !has("/usr/bin/dig") {
         return;
     }
-    let (configuration, workspace) = (tempfile::tempdir(), tempfile::tempdir());
+    let configuration = tempfile::tempdir();
+    let workspace = tempfile::tempdir();
     let (configuration, workspace) =
         (configuration.expect("a directory"), workspace.expect("a directory"));
     let tools = "schema = 1\n[tools]\non = [\"cli_dig\"]\n";
@@ -108,11 +110,11 @@ fn a_hundred_questions_at_once_are_all_answered() {
     while took.len() < calls.len() {
         let left = end.saturating_duration_since(Instant::now());
         let answer = server.lines.recv_timeout(left).expect("an answer in time");
-        let told = &answer["result"]["structuredContent"];
+        let output = &answer["result"]["structuredContent"];
         assert_eq!(
-            (&told["stdout"], &told["error"]),
+            (&output["stdout"], &output["error"]),
             (&json!("10.77.0.99\n"), &Value::Null),
-            "{told}"
+            "{output}"
         );
         took.push(started.elapsed());
     }

@@ -33,22 +33,27 @@ fn with(program: &str, hooks: &str) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn a_check_sees_the_call_and_refuses_it_with_its_own_words() {
+fn a_check_hook_can_refuse_with_a_message() {
     let script = "read -r call; [[ $call == *'\"word\":[\"secret\"]'* ]] || exit 0\n\
         echo 'not that word'; exit 1";
     let (_directory, mut server) = with("echo", &hook("check", script, ""));
-    let told = asked(&mut server, "cli_mine", json!({"word": ["open"], "extra_args": "-c"}));
-    assert_eq!((&told["stdout"], &told["error"]), (&json!("-c open\n"), &json!(null)), "{told}");
-    let told = asked(&mut server, "cli_mine", json!({"word": ["secret"], "correlation_id": "h-1"}));
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["open"], "extra_args": "-c"}));
     assert_eq!(
-        (&told["error_type"], &told["error"], &told["correlation_id"], &told["stdout"]),
+        (&answer["stdout"], &answer["error"]),
+        (&json!("-c open\n"), &json!(null)),
+        "{answer}"
+    );
+    let answer =
+        asked(&mut server, "cli_mine", json!({"word": ["secret"], "correlation_id": "h-1"}));
+    assert_eq!(
+        (&answer["error_type"], &answer["error"], &answer["correlation_id"], &answer["stdout"]),
         (&json!("validation_error"), &json!("cli_mine: not that word"), &json!("h-1"), &json!("")),
-        "{told}"
+        "{answer}"
     );
     // A dry run has no cell, so it says which hooks have not spoken.
-    let told = asked(&mut server, "cli_mine", json!({"word": ["secret"], "dry_run": true}));
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["secret"], "dry_run": true}));
     assert_eq!(
-        (&told["metadata"]["hooks_not_run"], &told["metadata"]["argv"]),
+        (&answer["metadata"]["hooks_not_run"], &answer["metadata"]["argv"]),
         (&json!(["check"]), &json!(["echo", "secret"]))
     );
     assert_eq!(server.close(), Some(0));
@@ -64,22 +69,25 @@ fn a_hook_that_fails_lets_nothing_through() {
     ];
     for (at, script) in scripts {
         let (_directory, mut server) = with("echo", &hook(at, script, "timeout = \"200ms\""));
-        let told = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
-        assert_eq!((&told["error_type"], &told["stdout"]), (&json!("execution_error"), &json!("")));
+        let answer = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
+        assert_eq!(
+            (&answer["error_type"], &answer["stdout"]),
+            (&json!("execution_error"), &json!(""))
+        );
         let start = format!("the operator's {at} hook ");
-        let error = told["error"].as_str().unwrap_or_default();
+        let error = answer["error"].as_str().unwrap_or_default();
         assert!(error.starts_with(&start) && error.ends_with("; the call was not made"), "{error}");
         assert_eq!(server.close(), Some(0));
     }
 }
 
 #[test]
-fn what_a_transform_makes_is_checked_as_the_callers_own_words_are() {
+fn transformed_arguments_are_validated() {
     let print = |words: &str| format!("echo '{{\"extra_args\": {words}}}'");
     let (_directory, mut server) =
         with("echo", &hook("transform", &print(r#"["-c", "--text", "a b"]"#), ""));
-    let told = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
-    assert_eq!(told["stdout"], "-c --text a b w\n", "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
+    assert_eq!(answer["stdout"], "-c --text a b w\n", "{answer}");
     assert_eq!(server.close(), Some(0));
     let wide = [
         r#"["--evil"]"#,
@@ -94,10 +102,10 @@ fn what_a_transform_makes_is_checked_as_the_callers_own_words_are() {
     ];
     for words in wide {
         let (_directory, mut server) = with("echo", &hook("transform", &print(words), ""));
-        let told = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
-        let error = told["error"].as_str().unwrap_or_default();
+        let answer = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
+        let error = answer["error"].as_str().unwrap_or_default();
         assert_eq!(
-            (&told["error_type"], &told["stdout"]),
+            (&answer["error_type"], &answer["stdout"]),
             (&json!("validation_error"), &json!(""))
         );
         let start = "the operator's transform hook made a call that is refused: cli_mine: ";
@@ -114,27 +122,27 @@ fn a_check_before_a_transform_sees_what_that_made() {
         printf '{"extra_args": ["--text", "%s"]}' $word"#;
     let both = hook("check", check, "remember = true") + &hook("transform", change, "");
     let (_directory, mut server) = with("echo", &both);
-    let told = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
-    assert_eq!(told["stdout"], "--text good w\n", "{told}");
-    let told = asked(&mut server, "cli_mine", json!({"word": ["w"], "extra_args": "-c"}));
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["w"]}));
+    assert_eq!(answer["stdout"], "--text good w\n", "{answer}");
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["w"], "extra_args": "-c"}));
     assert_eq!(
-        (&told["error_type"], &told["error"], &told["stdout"]),
+        (&answer["error_type"], &answer["error"], &answer["stdout"]),
         (&json!("validation_error"), &json!("cli_mine: not that"), &json!("")),
-        "{told}"
+        "{answer}"
     );
     assert_eq!(server.close(), Some(0));
     // However a value is written, a script sees one form.
     let check = r#"read -r call; [[ $call != *'"--text","x"'* ]] || { echo 'not x'; exit 1; }"#;
     let (_directory, mut server) = with("echo", &hook("check", check, ""));
     for words in ["--text x", "--text=x"] {
-        let told = asked(&mut server, "cli_mine", json!({"extra_args": words}));
-        assert_eq!(told["error"], "cli_mine: not x", "{words}: {told}");
+        let answer = asked(&mut server, "cli_mine", json!({"extra_args": words}));
+        assert_eq!(answer["error"], "cli_mine: not x", "{words}: {answer}");
     }
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn a_check_sees_the_words_that_replacements_and_templates_put_in() {
+fn a_check_hook_sees_expanded_templates() {
     let script = r#"read -r call; argv=${call#*'"argv":['}; argv=${argv%%]*}
         [[ $argv != *'"secret"'* ]] || { echo 'not that word'; exit 1; }"#;
     let conduct = "[[tool.template]]\nname = \"t\"\nargs = [\"--text\", \"secret\"]\nwhy = \"x\"\n\
@@ -143,11 +151,11 @@ fn a_check_sees_the_words_that_replacements_and_templates_put_in() {
         + &hook("check", script, "");
     let (_directory, mut server) = with("echo", &conduct);
     for arguments in [json!({"template": "t"}), json!({"extra_args": "-s"})] {
-        let told = asked(&mut server, "cli_mine", arguments);
-        assert_eq!(told["error"], "cli_mine: not that word", "{told}");
+        let answer = asked(&mut server, "cli_mine", arguments);
+        assert_eq!(answer["error"], "cli_mine: not that word", "{answer}");
     }
-    let told = asked(&mut server, "cli_mine", json!({"extra_args": "--text open"}));
-    assert_eq!(told["stdout"], "--text open\n", "the control: {told}");
+    let answer = asked(&mut server, "cli_mine", json!({"extra_args": "--text open"}));
+    assert_eq!(answer["stdout"], "--text open\n", "the control: {answer}");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -158,40 +166,40 @@ fn a_summary_is_made_of_what_the_readers_found() {
         [[tool.read]]\nname = \"words\"\npattern = \"[a-z]\"\nall = true\nwhy = \"x\"\n\
         [[tool.read]]\nname = \"first\"\npattern = \"^([0-9]+)\"\nwhy = \"x\"\n";
     let (_directory, mut server) = with("echo", readers);
-    let told = asked(&mut server, "cli_mine", json!({"word": ["7", "x"]}));
-    assert_eq!(told["metadata"]["summary"], "7 of 1, first 7", "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["7", "x"]}));
+    assert_eq!(answer["metadata"]["summary"], "7 of 1, first 7", "{answer}");
     // A part that is not there leaves it out.
-    let told = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
-    assert_eq!(told["metadata"].get("summary"), None, "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
+    assert_eq!(answer["metadata"].get("summary"), None, "{answer}");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn readers_and_an_output_hook_make_data_of_what_was_printed() {
+fn output_hooks_turn_output_into_data() {
     let script = r#"read -r call; [[ $call == *'"returncode":0'* ]] || exit 1
         echo '{"summary": "two words", "words": 2}'"#;
     let reader =
         "[[tool.read]]\nname = \"pair\"\npattern = \"(?<a>[0-9]+) (?<b>[a-z]+)\"\nwhy = \"x\"\n";
     let (_directory, mut server) = with("echo", &(reader.to_owned() + &hook("output", script, "")));
-    let told = asked(&mut server, "cli_mine", json!({"word": ["7", "x"]}));
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["7", "x"]}));
     let parsed = json!({"pair": {"a": 7, "b": "x"}, "summary": "two words", "words": 2});
     assert_eq!(
-        (&told["metadata"]["parsed"], &told["stdout"]),
+        (&answer["metadata"]["parsed"], &answer["stdout"]),
         (&parsed, &json!("7 x\n")),
-        "{told}"
+        "{answer}"
     );
     assert_eq!(server.close(), Some(0));
     // One that fails is no failure of the call.
     let (_directory, mut server) = with("echo", &hook("output", "exit 1", ""));
-    let told = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
-    let why = told["metadata"]["parse_error"].as_str().unwrap_or_default();
-    assert!(why.starts_with("the operator's output hook ended with exit code 1"), "{told}");
-    assert_eq!((&told["returncode"], &told["error"]), (&json!(0), &json!(null)));
+    let answer = asked(&mut server, "cli_mine", json!({"word": ["x"]}));
+    let reason = answer["metadata"]["parse_error"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("the operator's output hook ended with exit code 1"), "{answer}");
+    assert_eq!((&answer["returncode"], &answer["error"]), (&json!(0), &json!(null)));
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn a_hook_has_no_network_and_no_workspace_and_is_in_the_audit_log() {
+fn hooks_are_audited_and_have_no_network() {
     // It refuses with what it sees: the interfaces of its cell, and its workspace.
     let script = "shopt -s nullglob; cd /workspace; all=(*); printf '%s ' ${#all[@]}; \
         while IFS=: read -r name rest; do [[ $rest ]] && printf '%s ' $name; done < /proc/net/dev; \
@@ -206,8 +214,8 @@ fn a_hook_has_no_network_and_no_workspace_and_is_in_the_audit_log() {
     let workspace = tempfile::tempdir().expect("a directory");
     std::fs::write(workspace.path().join("a"), "x").expect("written");
     let mut server = serving(directory.path(), Some(workspace.path()));
-    let told = asked(&mut server, "cli_mine", json!({"correlation_id": "h-2"}));
-    let error = told["error"].as_str().unwrap_or_default();
+    let answer = asked(&mut server, "cli_mine", json!({"correlation_id": "h-2"}));
+    let error = answer["error"].as_str().unwrap_or_default();
     assert!(error == "cli_mine: 0 lo" || error == "cli_mine: 0", "{error}");
     assert_eq!(server.close(), Some(0));
     let lines: Vec<Value> = std::fs::read_to_string(&log)
@@ -220,7 +228,7 @@ fn a_hook_has_no_network_and_no_workspace_and_is_in_the_audit_log() {
 }
 
 #[test]
-fn no_hook_runs_for_a_client_whose_call_is_denied() {
+fn no_hook_runs_for_a_denied_call() {
     let hooks_run_for = |client: &str| {
         let action = format!("action = \"allow\"\nclients = [\"{client}\"]");
         let hooks =
@@ -234,24 +242,24 @@ fn no_hook_runs_for_a_client_whose_call_is_denied() {
         );
         std::fs::write(directory.path().join("cofferdam.toml"), text).expect("written");
         let mut server = serving(directory.path(), None);
-        let told = server.result("cli_mine", json!({"word": ["x"]}));
+        let answer = server.result("cli_mine", json!({"word": ["x"]}));
         assert_eq!(server.close(), Some(0));
         let log = std::fs::read_to_string(&log).expect("it is written");
-        (told, log.matches("hook:cli_mine").count())
+        (answer, log.matches("hook:cli_mine").count())
     };
-    let (told, hooks) = hooks_run_for("http");
+    let (answer, hooks) = hooks_run_for("http");
     assert!(
-        told["isError"] == true && told.to_string().contains("no rule allows `cli_mine`"),
-        "{told}"
+        answer["isError"] == true && answer.to_string().contains("no rule allows `cli_mine`"),
+        "{answer}"
     );
     assert_eq!(hooks, 0, "nothing ran for it");
-    let (told, hooks) = hooks_run_for("local");
-    assert_eq!(told["structuredContent"]["stdout"], "x\n", "the control: {told}");
+    let (answer, hooks) = hooks_run_for("local");
+    assert_eq!(answer["structuredContent"]["stdout"], "x\n", "the control: {answer}");
     assert!(hooks >= 2, "both are in the log");
 }
 
 #[test]
-fn without_a_rule_or_with_a_network_a_hook_is_a_mistake_of_the_configuration() {
+fn a_hook_needs_a_rule_without_network() {
     let refused = |policy: &str, more: &[&str]| {
         let directory = own("on = [\"cli_mine\"]", policy);
         let mut command = std::process::Command::new(PROGRAM);
@@ -268,16 +276,16 @@ fn without_a_rule_or_with_a_network_a_hook_is_a_mistake_of_the_configuration() {
 
     // A network that is added to the profile at the start closes the way too.
     let directory = own("on = [\"cli_mine\"]", &(policy + RULE));
-    let place = directory.path().display().to_string();
-    let mut server = Server::start(&["--config", &place, "--egress", "10.0.0.1:80"]);
-    let told = asked(&mut server, "cli_mine", json!({}));
+    let path = directory.path().display().to_string();
+    let mut server = Server::start(&["--config", &path, "--egress", "10.0.0.1:80"]);
+    let answer = asked(&mut server, "cli_mine", json!({}));
     let error = "the operator's check hook cannot run: its profile `bash` has a network; the call was not made";
-    assert_eq!((&told["error"], &told["stdout"]), (&json!(error), &json!("")), "{told}");
+    assert_eq!((&answer["error"], &answer["stdout"]), (&json!(error), &json!("")), "{answer}");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn a_remembered_answer_is_not_asked_for_again_until_the_caches_are_cleared() {
+fn cached_answers_are_used_until_cleared() {
     // Its reason is another each time.
     let script = "echo $EPOCHREALTIME; exit 1";
     let (_directory, mut server) = with("echo", &hook("check", script, "remember = true"));

@@ -61,7 +61,7 @@ impl Logged {
 }
 
 #[test]
-fn each_call_has_its_events_with_its_id_its_end_and_its_time() {
+fn each_call_logs_events_with_id_and_duration() {
     let mut logged = Logged::start("sleep", "");
     asked(&mut logged.server, "cli_mine", json!({"word": ["0.05"], "correlation_id": "a-1"}));
     let start = logged.line("correlation_id", Some("tool.start"));
@@ -93,18 +93,22 @@ fn each_call_has_its_events_with_its_id_its_end_and_its_time() {
 }
 
 #[test]
-fn a_missing_program_is_unhealthy_before_any_call_and_an_open_breaker_degraded_until_the_reset() {
+fn health_shows_missing_programs_and_open_breakers() {
     let logged = Logged::start("no-such-program", "");
     logged.signal(Signal::SIGUSR1);
-    let told = logged.line("cofferdam_tools", None);
-    let figures = &told["cofferdam_tools"]["cli_mine"];
-    assert_eq!((&figures["health"], &figures["calls"]), (&json!("unhealthy"), &json!(0)), "{told}");
+    let output = logged.line("cofferdam_tools", None);
+    let figures = &output["cofferdam_tools"]["cli_mine"];
+    assert_eq!(
+        (&figures["health"], &figures["calls"]),
+        (&json!("unhealthy"), &json!(0)),
+        "{output}"
+    );
     assert_eq!(logged.server.close(), Some(0));
 
     let mut logged = Logged::start("sleep", "breaker = { failures = 1, recovery = \"1h\" }");
     let slow = json!({"word": ["60"], "timeout_sec": 0.05});
-    let told = asked(&mut logged.server, "cli_mine", slow);
-    assert_eq!(told["error_type"], "timeout", "{told}");
+    let output = asked(&mut logged.server, "cli_mine", slow);
+    assert_eq!(output["error_type"], "timeout", "{output}");
     let changed = logged.line("old", Some("circuit_breaker.state_changed"));
     assert_eq!(
         (&changed["tool"], &changed["old"], &changed["new"]),
@@ -121,8 +125,8 @@ fn a_missing_program_is_unhealthy_before_any_call_and_an_open_breaker_degraded_u
     let refused = asked(&mut logged.server, "cli_mine", quick.clone());
     assert_eq!(refused["error_type"], "circuit_breaker_open", "{refused}");
     logged.signal(Signal::SIGUSR2);
-    let told = logged.line("cofferdam_reset", None);
-    assert_eq!(told["cofferdam_reset"]["breakers_closed"], 1, "{told}");
+    let output = logged.line("cofferdam_reset", None);
+    assert_eq!(output["cofferdam_reset"]["breakers_closed"], 1, "{output}");
     let done = asked(&mut logged.server, "cli_mine", quick);
     assert_eq!(done["error"], json!(null), "{done}");
     assert_eq!(logged.server.close(), Some(0));

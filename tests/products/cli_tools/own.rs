@@ -57,7 +57,7 @@ not_matches = [{{ tool = "bash" }}]
 }
 
 #[test]
-fn a_reply_has_what_protected_the_call_and_what_was_refused() {
+fn a_reply_has_a_receipt_and_denials() {
     // unshare(1) makes a namespace, which nothing grants.
     let directory = own("on = [\"cli_mine\"]", &mine("unshare", "timeout = \"20s\""));
     let mut server = serving(directory.path(), None);
@@ -85,11 +85,11 @@ fn a_reply_has_what_protected_the_call_and_what_was_refused() {
 fn a_program_that_is_not_there_is_not_found() {
     let directory = own("on = [\"cli_mine\"]", &mine("no-such-program", "timeout = \"20s\""));
     let mut server = serving(directory.path(), None);
-    let told = asked(&mut server, "cli_mine", json!({"correlation_id": "c"}));
-    let found = (&told["returncode"], &told["error_type"], &told["correlation_id"]);
-    assert_eq!(found, (&json!(127), &json!("not_found"), &json!("c")), "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({"correlation_id": "c"}));
+    let found = (&answer["returncode"], &answer["error_type"], &answer["correlation_id"]);
+    assert_eq!(found, (&json!(127), &json!("not_found"), &json!("c")), "{answer}");
     assert_eq!(
-        told["error"],
+        answer["error"],
         "`no-such-program` was not found\n\
          hint: the operator can install no-such-program where its profile looks for it"
     );
@@ -97,14 +97,14 @@ fn a_program_that_is_not_there_is_not_found() {
 }
 
 #[test]
-fn what_meets_a_limit_is_exhausted_and_so_is_a_full_queue() {
+fn limits_and_full_queues_are_exhausted() {
     let directory = own(
         "on = [\"cli_mine\"]\n[server]\nconcurrency = 1\nqueue = 1",
         &mine("yes", "output = \"64K\", timeout = \"20s\""),
     );
     let mut server = serving(directory.path(), None);
-    let told = asked(&mut server, "cli_mine", json!({}));
-    let found = (&told["returncode"], &told["error_type"], &told["error"]);
+    let reply = asked(&mut server, "cli_mine", json!({}));
+    let found = (&reply["returncode"], &reply["error_type"], &reply["error"]);
     let error = json!("yes reached its output limit");
     assert_eq!(found, (&json!(137), &json!("resource_exhausted"), &error), "{found:?}");
     assert_eq!(server.close(), Some(0));
@@ -118,17 +118,17 @@ fn what_meets_a_limit_is_exhausted_and_so_is_a_full_queue() {
     }
     // One runs, one waits, and only the one that is refused is answered.
     let answer = server.lines.recv_timeout(patience()).expect("an answer in time");
-    let told = &answer["result"]["structuredContent"];
+    let reply = &answer["result"]["structuredContent"];
     let error = "the queue is full: 1 calls run and 1 wait\nhint: call again when one has ended";
     assert_eq!(
-        (&told["error_type"], &told["error"]),
+        (&reply["error_type"], &reply["error"]),
         (&json!("resource_exhausted"), &json!(error))
     );
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn an_operators_own_tool_is_listed_and_called_as_its_file_has_it() {
+fn an_operators_tool_is_listed_and_called() {
     let directory = own("on = [\"cli_mine\"]", &mine("wc", "timeout = \"20s\""));
     let workspace = tempfile::tempdir().expect("a directory");
     std::fs::write(workspace.path().join("a"), "12345").expect("written");
@@ -165,14 +165,14 @@ fn an_operators_own_tool_is_listed_and_called_as_its_file_has_it() {
         ),
     ];
     for (arguments, stdout, error) in cases {
-        let told = asked(&mut server, "cli_mine", arguments);
-        assert_eq!((&told["stdout"], &told["error"]), (&stdout, &error), "{told}");
+        let answer = asked(&mut server, "cli_mine", arguments);
+        assert_eq!((&answer["stdout"], &answer["error"]), (&stdout, &error), "{answer}");
     }
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn any_tool_can_be_switched_off_and_a_slip_of_the_pen_is_told() {
+fn tools_can_be_disabled_and_typos_are_reported() {
     let directory = own("off = [\"bash\", \"set_precision\"]", "");
     std::fs::remove_dir_all(directory.path().join("policies")).expect("removed");
     let mut server = serving(directory.path(), None);
@@ -208,7 +208,7 @@ fn any_tool_can_be_switched_off_and_a_slip_of_the_pen_is_told() {
 }
 
 #[test]
-fn a_tool_does_not_take_a_built_in_name_or_a_field_twice() {
+fn duplicate_tool_and_field_names_are_refused() {
     let policy = mine("wc", "timeout = \"20s\"");
     let cases = [
         (policy.replace("cli_mine", "calculate"), "policies: `calculate` is a built-in tool\n"),

@@ -66,9 +66,9 @@ why = "servers that are ours"
 
 fn configuration(hooks: &str) -> tempfile::TempDir {
     let directory = own("on = [\"cli_mine\"]", &searching(hooks));
-    let place = directory.path().join("sandbox-profiles");
-    std::fs::create_dir(&place).expect("made");
-    std::fs::write(place.join("search.toml"), PROFILE).expect("written");
+    let path = directory.path().join("sandbox-profiles");
+    std::fs::create_dir(&path).expect("made");
+    std::fs::write(path.join("search.toml"), PROFILE).expect("written");
     let audit = directory.path().join("log/audit.jsonl");
     let server = directory.path().join("cofferdam.toml");
     let text = format!(
@@ -99,7 +99,7 @@ why = "a target that is off takes long"
 "#;
 
 #[test]
-fn a_target_is_looked_for_behind_the_checks_and_nothing_else_is_reached() {
+fn a_reach_hook_reaches_only_the_target() {
     let check = r#"[[tool.hook]]
 at = "check"
 script = '''read -r call; [[ $call != *10.77.0.12* ]] || { echo "not that one"; exit 1; }'''
@@ -109,28 +109,32 @@ why = "one is not to be touched"
     let directory = configuration(&format!("{SEARCH}{check}"));
     let workspace = tempfile::tempdir().expect("a directory");
     let Some(mut server) = in_front_of_the_lab(directory.path(), workspace.path()) else { return };
-    let told = asked(&mut server, "cli_mine", json!({"target": "10.77.0.10"}));
-    assert_eq!((&told["stdout"], &told["error"]), (&json!("10.77.0.10\n"), &Value::Null), "{told}");
-
-    let told = asked(&mut server, "cli_mine", json!({"target": "10.77.0.11"}));
+    let answer = asked(&mut server, "cli_mine", json!({"target": "10.77.0.10"}));
     assert_eq!(
-        (&told["error_type"], &told["error"], &told["stdout"]),
-        (&json!("validation_error"), &json!("cli_mine: Host unreachable: 10.77.0.11"), &json!("")),
-        "{told}"
+        (&answer["stdout"], &answer["error"]),
+        (&json!("10.77.0.10\n"), &Value::Null),
+        "{answer}"
     );
-    let way = &told["metadata"]["error_context"]["recovery_suggestion"];
+
+    let answer = asked(&mut server, "cli_mine", json!({"target": "10.77.0.11"}));
+    assert_eq!(
+        (&answer["error_type"], &answer["error"], &answer["stdout"]),
+        (&json!("validation_error"), &json!("cli_mine: Host unreachable: 10.77.0.11"), &json!("")),
+        "{answer}"
+    );
+    let way = &answer["metadata"]["error_context"]["recovery_suggestion"];
     assert_eq!(way, "Check network connectivity and firewall rules.");
 
     // The script's cell reaches the target of the call; 10.77.0.10 answers, and its profile allows it.
     let arguments = json!({"target": "10.77.0.11", "extra_args": ["-n"]});
-    let told = asked(&mut server, "cli_mine", arguments);
-    assert_eq!(told["error"], "cli_mine: the target does not answer", "{told}");
+    let answer = asked(&mut server, "cli_mine", arguments);
+    assert_eq!(answer["error"], "cli_mine: the target does not answer", "{answer}");
     let arguments = json!({"target": "10.77.0.10", "extra_args": ["-n"]});
-    let told = asked(&mut server, "cli_mine", arguments);
-    assert_eq!(told["error"], "cli_mine: reached", "the control: {told}");
+    let answer = asked(&mut server, "cli_mine", arguments);
+    assert_eq!(answer["error"], "cli_mine: reached", "the control: {answer}");
 
-    let told = asked(&mut server, "cli_mine", json!({"target": "10.77.0.12"}));
-    assert_eq!(told["error"], "cli_mine: not that one", "{told}");
+    let answer = asked(&mut server, "cli_mine", json!({"target": "10.77.0.12"}));
+    assert_eq!(answer["error"], "cli_mine: not that one", "{answer}");
     assert_eq!(server.close(), Some(0));
     let hook = ["hook:cli_mine", "reach:cli_mine"];
     let [check, search] = hook;
@@ -171,20 +175,20 @@ not_matches = [{ tool = "hook" }]
             .expect("written");
         let workspace = tempfile::tempdir().expect("a directory");
         let mut server = in_front_of_the_lab(directory.path(), workspace.path())?;
-        let told = asked(&mut server, "cli_mine", json!({"target": "10.77.0.10"}));
+        let answer = asked(&mut server, "cli_mine", json!({"target": "10.77.0.10"}));
         assert_eq!(server.close(), Some(0));
-        Some(told)
+        Some(answer)
     };
-    let Some(told) = run(8080) else { return };
+    let Some(answer) = run(8080) else { return };
     let error = "the operator's reach hook cannot run: nothing that its profile `search` reaches is within what the \
         call may reach; the call was not made";
-    assert_eq!((&told["error"], &told["stdout"]), (&json!(error), &json!("")), "{told}");
-    let told = run(80).expect("as before");
-    assert_eq!(told["stdout"], "10.77.0.10\n", "the control: {told}");
+    assert_eq!((&answer["error"], &answer["stdout"]), (&json!(error), &json!("")), "{answer}");
+    let answer = run(80).expect("as before");
+    assert_eq!(answer["stdout"], "10.77.0.10\n", "the control: {answer}");
 }
 
 #[test]
-fn a_search_without_a_rule_or_a_network_is_a_mistake_of_the_configuration() {
+fn a_reach_hook_needs_a_rule_and_a_network() {
     let refused = |from: &str, to: &str| {
         let directory = configuration(SEARCH);
         let policy = directory.path().join("policies/mine.toml");

@@ -23,16 +23,16 @@ fn dry(server: &mut Server, tool: &str, arguments: &Value) -> Value {
 }
 
 /// Returns the words that would run, or the error.
-fn words(told: &Value) -> Result<String, String> {
-    match told["error"].as_str() {
+fn words(report: &Value) -> Result<String, String> {
+    match report["error"].as_str() {
         Some(error) => Err(error.lines().next().unwrap_or_default().to_owned()),
-        None => Ok(told["metadata"]["command"].as_str().unwrap_or_default().to_owned()),
+        None => Ok(report["metadata"]["command"].as_str().unwrap_or_default().to_owned()),
     }
 }
 
 /// `TestMyTool.test_target_validation`.
 #[test]
-fn targets_are_private_addresses_and_names_of_the_laboratory() {
+fn targets_are_private_addresses_and_lab_names() {
     let mut server = shipped();
     for (target, expected) in [
         ("192.168.1.1", true),
@@ -41,15 +41,15 @@ fn targets_are_private_addresses_and_names_of_the_laboratory() {
         ("server.lab.internal", true),
         ("google.com", false),
     ] {
-        let told = dry(&mut server, "NmapTool", &json!({"target": target}));
-        assert_eq!(told["error"].is_null(), expected, "{told}");
+        let answer = dry(&mut server, "NmapTool", &json!({"target": target}));
+        assert_eq!(answer["error"].is_null(), expected, "{answer}");
     }
     assert_eq!(server.close(), Some(0));
 }
 
 /// `TestMyTool.test_argument_validation`: `-dangerous-flag` is on no list, `;` and backticks are of a shell.
 #[test]
-fn flags_are_taken_from_a_list_and_nothing_of_a_shell_is() {
+fn only_listed_flags_are_accepted() {
     let policy = mine("mytool", "").replace("\"-c\"", "\"-safe-flag\"").replace(
         "flag = \"--text\"\narity = 1\nkind = \"text\"",
         "flag = \"-safe-value\"\narity = 1\nkind = \"text\"",
@@ -65,8 +65,8 @@ fn flags_are_taken_from_a_list_and_nothing_of_a_shell_is() {
         ("-safe-flag ; rm -rf /", false),
         ("-safe-flag `whoami`", false),
     ] {
-        let told = dry(&mut server, "cli_mine", &json!({"extra_args": args}));
-        assert_eq!(told["error"].is_null(), should_pass, "{told}");
+        let answer = dry(&mut server, "cli_mine", &json!({"extra_args": args}));
+        assert_eq!(answer["error"].is_null(), should_pass, "{answer}");
     }
     assert_eq!(server.close(), Some(0));
 }
@@ -93,10 +93,10 @@ fn injections_are_refused_before_anything_runs() {
     for tool in ["cli_nmap", "cli_ping", "cli_traceroute"] {
         for words in malicious {
             let arguments = json!({"target": "192.168.1.1", "extra_args": words});
-            let told = asked(&mut server, tool, arguments);
-            let found = (&told["error_type"], &told["returncode"], &told["stdout"]);
+            let answer = asked(&mut server, tool, arguments);
+            let found = (&answer["error_type"], &answer["returncode"], &answer["stdout"]);
             let refused = (&json!("validation_error"), &json!(1), &json!(""));
-            assert_eq!(found, refused, "{words:?}: {told}");
+            assert_eq!(found, refused, "{words:?}: {answer}");
         }
     }
     assert_eq!(server.close(), Some(0));
@@ -104,50 +104,50 @@ fn injections_are_refused_before_anything_runs() {
 
 /// `TestMyToolSecurity.test_resource_limits_enforced` and the error of `_validate_nmap_requirements`.
 #[test]
-fn a_large_network_is_refused_with_the_prefix_that_is_taken() {
+fn a_large_network_is_refused_with_the_max_prefix() {
     let mut server = shipped();
-    let told = asked(&mut server, "cli_nmap", json!({"target": "192.168.0.0/16"}));
-    let context = &told["metadata"]["error_context"];
+    let answer = asked(&mut server, "cli_nmap", json!({"target": "192.168.0.0/16"}));
+    let context = &answer["metadata"]["error_context"];
     let facts = json!({"network_size": 65536, "max_allowed": 1024, "suggested_cidr": "/22"});
     assert_eq!(
         (&context["metadata"], &context["recovery_suggestion"], &context["target"]),
         (&facts, &json!("Use /22 or smaller"), &json!("192.168.0.0/16")),
-        "{told}"
+        "{answer}"
     );
     assert_eq!(server.close(), Some(0));
 }
 
 /// The examples of "Validation Errors", of the context of an error ("Best Practices") and of a flag without its value.
 #[test]
-fn the_examples_of_its_troubleshooting_have_the_ends_that_it_tells() {
+fn troubleshooting_examples_end_as_documented() {
     let mut server = shipped();
-    let told = |server: &mut Server, args: &str| {
+    let output = |server: &mut Server, args: &str| {
         words(&dry(server, "cli_nmap", &json!({"target": "192.168.1.1", "extra_args": args})))
     };
     let nmap = "nmap -oX - -n -T4 --max-parallelism 10";
-    assert_eq!(told(&mut server, "-p 80"), Ok(format!("{nmap} -p 80 192.168.1.1")));
+    assert_eq!(output(&mut server, "-p 80"), Ok(format!("{nmap} -p 80 192.168.1.1")));
     let safe = Ok(format!("{nmap} --top-ports 1000 --script safe 192.168.1.1"));
-    assert_eq!(told(&mut server, "--script=safe"), safe);
+    assert_eq!(output(&mut server, "--script=safe"), safe);
     let shell = "has a character in it that means something to a shell";
-    assert_eq!(told(&mut server, "-p 80; rm -rf /"), Err(format!("cli_nmap: `80;` {shell}")));
+    assert_eq!(output(&mut server, "-p 80; rm -rf /"), Err(format!("cli_nmap: `80;` {shell}")));
     // In one word it would be one of Rust's, which a test of this repository keeps out.
     let args = concat!("--script-args=un", "safe");
     let no_flag = format!("cli_nmap: `{args}` is not a flag on this tool's list");
-    assert_eq!(told(&mut server, args), Err(no_flag));
+    assert_eq!(output(&mut server, args), Err(no_flag));
     let ports = "is no list of ports from 1 to 65535, such as 22,80-90";
     assert_eq!(
-        told(&mut server, "-p 80-70"),
+        output(&mut server, "-p 80-70"),
         Err(format!("cli_nmap: the value of `-p` `80-70` {ports}"))
     );
     // Without its value the flag would take the target for one.
     let value = "`-p` needs a value in the next word";
-    assert_eq!(told(&mut server, "-p"), Err(format!("cli_nmap: {value}")));
+    assert_eq!(output(&mut server, "-p"), Err(format!("cli_nmap: {value}")));
     assert_eq!(server.close(), Some(0));
 }
 
 /// `ScanTemplate`, `_optimize_nmap_args`, and `validate_only` of "Dry-Run Mode".
 #[test]
-fn templates_and_default_words_are_as_it_has_them_and_a_dry_run_says_so() {
+fn templates_and_defaults_match_the_reference() {
     let mut server = shipped();
     let run = |server: &mut Server, arguments: Value| words(&dry(server, "cli_nmap", &arguments));
     let target = "192.168.1.1";
@@ -156,15 +156,15 @@ fn templates_and_default_words_are_as_it_has_them_and_a_dry_run_says_so() {
         ("standard", "--max-parallelism 10 -T4 --top-ports 1000 -sV"),
         ("thorough", "-T4 --max-parallelism 10 -p- -sV -sC"),
     ] {
-        let told = run(&mut server, json!({"target": target, "template": template}));
-        assert_eq!(told, Ok(format!("nmap -oX - -n {expected} {target}")));
+        let answer = run(&mut server, json!({"target": target, "template": template}));
+        assert_eq!(answer, Ok(format!("nmap -oX - -n {expected} {target}")));
     }
-    let told = run(&mut server, json!({"target": target}));
+    let answer = run(&mut server, json!({"target": target}));
     let usual = "nmap -oX - -n -T4 --max-parallelism 10 --top-ports 1000 192.168.1.1";
-    assert_eq!(told, Ok(usual.to_owned()));
-    let told = dry(&mut server, "cli_nmap", &json!({"target": target}));
+    assert_eq!(answer, Ok(usual.to_owned()));
+    let answer = dry(&mut server, "cli_nmap", &json!({"target": target}));
     assert_eq!(
-        (&told["stdout"], &told["metadata"]["dry_run"], &told["returncode"]),
+        (&answer["stdout"], &answer["metadata"]["dry_run"], &answer["returncode"]),
         (&json!(format!("Would execute: {usual}")), &json!(true), &json!(0))
     );
     assert_eq!(server.close(), Some(0));
@@ -173,23 +173,23 @@ fn templates_and_default_words_are_as_it_has_them_and_a_dry_run_says_so() {
 /// The tool of "5-Minute Tool Creation": its name, its field and its words. The list of that page has `-o`, which writes
 /// files and which its own rules exclude.
 #[test]
-fn the_first_tool_of_its_guide_takes_the_call_of_its_guide() {
+fn the_first_tool_of_the_guide_works() {
     let mut server = shipped();
     let arguments = json!({
         "target": "http://192.168.1.1/api",
         "extra_args": "-X GET -H \"Accept: application/json\""
     });
-    let told = dry(&mut server, "CurlTool", &arguments);
-    let argv = told["metadata"]["argv"].as_array().cloned().unwrap_or_default();
+    let answer = dry(&mut server, "CurlTool", &arguments);
+    let argv = answer["metadata"]["argv"].as_array().cloned().unwrap_or_default();
     let own = argv.iter().position(|word| word == "-X").map(|at| argv.split_at(at).1.to_vec());
     let expected = json!(["-X", "GET", "-H", "Accept: application/json", "http://192.168.1.1/api"]);
-    assert_eq!(own.map(Value::Array), Some(expected), "{told}");
-    assert_eq!(told["metadata"]["egress"], "192.168.1.1/32 port 80, 443", "{told}");
+    assert_eq!(own.map(Value::Array), Some(expected), "{answer}");
+    assert_eq!(answer["metadata"]["egress"], "192.168.1.1/32 port 80, 443", "{answer}");
     let both = json!({"target": "http://192.168.1.1/", "url": "http://192.168.1.1/"});
-    let told = dry(&mut server, "CurlTool", &both);
-    assert_eq!(told["error"], "cli_curl: give `url` or `target`, not both");
-    let told = dry(&mut server, "CurlTool", &json!({"target": "http://8.8.8.8/"}));
-    assert_eq!(told["error_type"], "validation_error", "{told}");
+    let answer = dry(&mut server, "CurlTool", &both);
+    assert_eq!(answer["error"], "cli_curl: give `url` or `target`, not both");
+    let answer = dry(&mut server, "CurlTool", &json!({"target": "http://8.8.8.8/"}));
+    assert_eq!(answer["error_type"], "validation_error", "{answer}");
     let listed = super::names(&mut server);
     assert!(listed.contains(&"cli_curl".to_owned()) && !listed.contains(&"CurlTool".to_owned()));
     assert_eq!(server.close(), Some(0));
@@ -224,8 +224,8 @@ fn values_have_the_bounds_of_its_patterns() {
     ] {
         for (values, is_taken) in [(taken, true), (refused, false)] {
             for value in values {
-                let told = dry(&mut server, "cli_mine", &json!({"extra_args": [flag, value]}));
-                assert_eq!(told["error"].is_null(), is_taken, "{flag} {value}: {told}");
+                let answer = dry(&mut server, "cli_mine", &json!({"extra_args": [flag, value]}));
+                assert_eq!(answer["error"].is_null(), is_taken, "{flag} {value}: {answer}");
             }
         }
     }
@@ -244,14 +244,15 @@ fn its_integration_tests_have_their_results() {
     };
     let directory = own("on = [\"cli_mine\"]", &targeted("echo", ""));
     let mut server = serving(directory.path(), None);
-    let told = asked(&mut server, "MineTool", json!({"target": "192.168.1.1", "extra_args": "-c"}));
+    let reply =
+        asked(&mut server, "MineTool", json!({"target": "192.168.1.1", "extra_args": "-c"}));
     assert_eq!(
-        (&told["returncode"], &told["timed_out"], &told["error"], &told["stdout"]),
+        (&reply["returncode"], &reply["timed_out"], &reply["error"], &reply["stdout"]),
         (&json!(0), &json!(false), &Value::Null, &json!("-c 192.168.1.1\n")),
-        "{told}"
+        "{reply}"
     );
-    let told = asked(&mut server, "cli_mine", json!({"target": "8.8.8.8"}));
-    assert_eq!(told["error_type"], "validation_error", "{told}");
+    let reply = asked(&mut server, "cli_mine", json!({"target": "8.8.8.8"}));
+    assert_eq!(reply["error_type"], "validation_error", "{reply}");
     // `tool.concurrency + 2`.
     let ids: Vec<u64> = (1..=4)
         .map(|number| server.call("cli_mine", json!({"target": format!("192.168.1.{number}")})))
@@ -266,11 +267,12 @@ fn its_integration_tests_have_their_results() {
     // tail waits for ever for a file that is not there.
     let directory = own("on = [\"cli_mine\"]", &targeted("tail", "always = [\"-F\"]"));
     let mut server = serving(directory.path(), None);
-    let told = asked(&mut server, "cli_mine", json!({"target": "192.168.1.1", "timeout_sec": 0.1}));
+    let reply =
+        asked(&mut server, "cli_mine", json!({"target": "192.168.1.1", "timeout_sec": 0.1}));
     assert_eq!(
-        (&told["timed_out"], &told["returncode"], &told["error_type"]),
+        (&reply["timed_out"], &reply["returncode"], &reply["error_type"]),
         (&json!(true), &json!(124), &json!("timeout")),
-        "{told}"
+        "{reply}"
     );
     assert_eq!(server.close(), Some(0));
 }
@@ -296,7 +298,7 @@ fn a_tool_that_takes_hours_is_a_row_too() {
 
 /// `get_tool_info`, every field of the example.
 #[test]
-fn what_is_told_of_a_tool_has_the_fields_of_its_example() {
+fn get_tool_info_has_the_documented_fields() {
     let mut server = shipped();
     let about = asked(&mut server, "get_tool_info", json!({"tool": "cli_nmap"}));
     for field in [

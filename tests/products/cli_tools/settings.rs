@@ -31,15 +31,15 @@ fn info(server: &mut Server) -> Value {
 const ON: &str = "[tools]\non = [\"cli_mine\"]\n";
 
 #[test]
-fn a_request_goes_before_the_tool_that_before_the_configuration_and_that_before_the_profile() {
+fn settings_precedence() {
     let time = |server: &mut Server, more: Value| {
         let mut arguments = json!({"dry_run": true});
         arguments
             .as_object_mut()
             .expect("an object")
             .extend(more.as_object().cloned().unwrap_or_default());
-        let told = asked(server, "cli_mine", arguments);
-        (told["metadata"]["timeout_sec"].clone(), told["metadata"]["clamped"].clone())
+        let answer = asked(server, "cli_mine", arguments);
+        (answer["metadata"]["timeout_sec"].clone(), answer["metadata"]["clamped"].clone())
     };
     let cases = [
         ("", ON.to_owned(), 20.0),
@@ -63,7 +63,7 @@ fn a_request_goes_before_the_tool_that_before_the_configuration_and_that_before_
 }
 
 #[test]
-fn streams_words_and_memory_have_the_bounds_of_the_configuration() {
+fn configured_bounds_apply() {
     let more = "[commands]\nmax_stdout = \"1K\"\nmax_args = 40\nmemory = \"64M\"\nfailures = 3\n\
         recovery = \"2m\"\nconcurrency = 4\n";
     let directory = configured("", &format!("{ON}{more}"));
@@ -77,24 +77,24 @@ fn streams_words_and_memory_have_the_bounds_of_the_configuration() {
     );
     assert_eq!(about["circuit_breaker"]["recovery_timeout"], 120.0);
     for (length, cut) in [(1023, false), (1024, true)] {
-        let told = asked(&mut server, "cli_mine", json!({"word": ["x".repeat(length)]}));
+        let answer = asked(&mut server, "cli_mine", json!({"word": ["x".repeat(length)]}));
         assert_eq!(
-            (&told["truncated_stdout"], &told["truncated_stderr"]),
+            (&answer["truncated_stdout"], &answer["truncated_stderr"]),
             (&json!(cut), &json!(false))
         );
-        assert!(told["stdout"].as_str().is_some_and(|text| text.chars().count() <= 1024));
+        assert!(answer["stdout"].as_str().is_some_and(|text| text.chars().count() <= 1024));
     }
     for flags in
         [json!("--text 12345678901234567890123456789012345"), json!(["--text", "x".repeat(40)])]
     {
-        let told = asked(&mut server, "cli_mine", json!({"extra_args": flags}));
-        assert_eq!(told["error_type"], "validation_error", "{told}");
+        let answer = asked(&mut server, "cli_mine", json!({"extra_args": flags}));
+        assert_eq!(answer["error_type"], "validation_error", "{answer}");
     }
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn yaml_and_variables_of_the_reference_implementation_count() {
+fn yaml_and_reference_variables_are_read() {
     let directory = configured("", "");
     let file = directory.path().join("reference.yaml");
     let yaml = "tool:\n  default_timeout: 61\n  include_patterns: ['cli_mine']\n\
@@ -128,24 +128,25 @@ fn yaml_and_variables_of_the_reference_implementation_count() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_right_keeps_the_server_from_starting_and_one_out_of_range_is_told() {
+fn invalid_settings_stop_the_start() {
     let directory = configured("", ON);
-    let told = |variables: &[(&str, &str)]| {
+    let printed = |variables: &[(&str, &str)]| {
         let mut command = command(directory.path(), variables);
         let output = command.stdin(Stdio::null()).output().expect("it starts");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, error) = told(&[("TOOL_EXCLUDE", "MinTool")]);
+    let (code, error) = printed(&[("TOOL_EXCLUDE", "MinTool")]);
     assert_eq!(code, Some(125), "{error}");
     assert!(
         error.contains("TOOL_EXCLUDE: no tool is named `MinTool`\nhint: the tools are"),
         "{error}"
     );
     // An address that others reach needs what --http needs.
-    let (code, error) = told(&[("MCP_SERVER_TRANSPORT", "http"), ("MCP_SERVER_HOST", "0.0.0.0")]);
+    let (code, error) =
+        printed(&[("MCP_SERVER_TRANSPORT", "http"), ("MCP_SERVER_HOST", "0.0.0.0")]);
     assert_eq!(code, Some(125), "{error}");
     assert!(error.contains("and no token is configured"), "{error}");
-    let (code, error) = told(&[("MCP_DEFAULT_TIMEOUT_SEC", "1")]);
+    let (code, error) = printed(&[("MCP_DEFAULT_TIMEOUT_SEC", "1")]);
     assert_eq!(code, Some(0), "{error}");
     assert!(error.contains("event=config.clamped"), "{error}");
     assert!(error.contains("MCP_DEFAULT_TIMEOUT_SEC is out of its range: 60 is used"), "{error}");

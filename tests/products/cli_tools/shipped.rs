@@ -6,7 +6,7 @@ use super::{asked, configuration, has, names, serving};
 use crate::server::Server;
 
 #[test]
-fn commands_are_offered_only_where_they_are_switched_on() {
+fn commands_are_listed_only_when_enabled() {
     let mut server = Server::start(&[]);
     assert!(!names(&mut server).iter().any(|name| name.starts_with("cli_")));
     let id = server.call("cli_jq", json!({"filter": "."}));
@@ -24,7 +24,7 @@ fn commands_are_offered_only_where_they_are_switched_on() {
 }
 
 #[test]
-fn jq_reads_standard_input_and_echoes_the_correlation_id() {
+fn jq_reads_stdin_and_echoes_the_correlation_id() {
     if !has("/usr/bin/jq") {
         return;
     }
@@ -33,12 +33,12 @@ fn jq_reads_standard_input_and_echoes_the_correlation_id() {
     let arguments = json!({"filter": ".a[]", "extra_args": ["-c"], "correlation_id": "mine",
                            "stdin": "{\"a\":[1,{\"b\": 2}]}"});
     let fields = asked(&mut server, "cli_jq", arguments);
-    let told = (&fields["stdout"], &fields["returncode"], &fields["correlation_id"]);
-    assert_eq!(told, (&json!("1\n{\"b\":2}\n"), &json!(0), &json!("mine")), "{fields}");
+    let output = (&fields["stdout"], &fields["returncode"], &fields["correlation_id"]);
+    assert_eq!(output, (&json!("1\n{\"b\":2}\n"), &json!(0), &json!("mine")), "{fields}");
     assert_eq!(fields.get("error"), None);
     let fields = asked(&mut server, "cli_jq", json!({"filter": "nope", "stdin": "1"}));
-    let told = (&fields["returncode"], &fields["error_type"]);
-    assert_eq!(told, (&json!(3), &json!("execution_error")), "{fields}");
+    let output = (&fields["returncode"], &fields["error_type"]);
+    assert_eq!(output, (&json!(3), &json!("execution_error")), "{fields}");
     // The language can ask for the environment; there is nothing of the caller's in it.
     let fields = asked(&mut server, "cli_jq", json!({"filter": "env", "extra_args": "-n -c"}));
     let text = fields["stdout"].as_str().unwrap_or_default();
@@ -51,15 +51,16 @@ fn jq_reads_a_granted_file_and_no_other() {
     if !has("/usr/bin/jq") {
         return;
     }
-    let (configuration, workspace) = (configuration(), tempfile::tempdir().expect("a directory"));
+    let configuration = configuration();
+    let workspace = tempfile::tempdir().expect("a directory");
     std::fs::write(workspace.path().join("a.json"), "{\"x\": \"inside\"}").expect("written");
     let mut server = serving(configuration.path(), Some(workspace.path()));
     let arguments = json!({"filter": ".x", "extra_args": ["-r"], "path": "a.json"});
     assert_eq!(asked(&mut server, "cli_jq", arguments)["stdout"], "inside\n");
     let fields = asked(&mut server, "cli_jq", json!({"filter": ".", "path": "../etc/passwd"}));
-    let told = (&fields["error_type"], &fields["error"]);
+    let output = (&fields["error_type"], &fields["error"]);
     let text = "cli_jq: path `../etc/passwd` is not inside /workspace";
-    assert_eq!(told, (&json!("validation_error"), &json!(text)));
+    assert_eq!(output, (&json!("validation_error"), &json!(text)));
     assert_eq!(server.close(), Some(0));
 }
 
@@ -68,8 +69,10 @@ fn a_planted_link_shows_nothing_of_the_host() {
     if !has("/usr/bin/file") {
         return;
     }
-    let (configuration, workspace) = (configuration(), tempfile::tempdir().expect("a directory"));
-    let (inside, outside) = (workspace.path(), tempfile::tempdir().expect("a directory"));
+    let configuration = configuration();
+    let workspace = tempfile::tempdir().expect("a directory");
+    let inside = workspace.path();
+    let outside = tempfile::tempdir().expect("a directory");
     let secret = outside.path().join("secret.json");
     std::fs::write(&secret, "\"host secret\"").expect("written");
     std::fs::write(inside.join("a.bin"), b"%PDF-1.4\n").expect("written");
@@ -96,8 +99,8 @@ fn file_reads_what_it_is_sent() {
     let configuration = configuration();
     let mut server = serving(configuration.path(), None);
     let arguments = json!({"stdin": "%PDF-1.4\n", "extra_args": ["-b", "--mime-type"]});
-    let told = asked(&mut server, "cli_file", arguments);
-    assert_eq!(told["stdout"], "application/pdf\n", "{told}");
+    let answer = asked(&mut server, "cli_file", arguments);
+    assert_eq!(answer["stdout"], "application/pdf\n", "{answer}");
     let cases = [
         (json!({}), "cli_file: give `stdin` or `path`"),
         (json!({"path": "a", "stdin": "x"}), "cli_file: give `stdin` or `path`, not both"),
@@ -110,8 +113,8 @@ fn file_reads_what_it_is_sent() {
         ),
     ];
     for (arguments, error) in cases {
-        let told = asked(&mut server, "cli_file", arguments);
-        let found = (&told["error_type"], &told["error"]);
+        let answer = asked(&mut server, "cli_file", arguments);
+        let found = (&answer["error_type"], &answer["error"]);
         assert_eq!(found, (&json!("validation_error"), &json!(error)));
     }
     assert_eq!(server.close(), Some(0));
@@ -119,7 +122,7 @@ fn file_reads_what_it_is_sent() {
 
 /// Both streams are shown whole up to their bound, and one byte more is cut and said so.
 #[test]
-fn output_is_cut_one_byte_past_the_bound_and_not_before() {
+fn output_is_cut_only_past_the_bound() {
     if !has("/usr/bin/jq") {
         return;
     }
@@ -130,15 +133,15 @@ fn output_is_cut_one_byte_past_the_bound_and_not_before() {
         for (length, cut) in [(bound, false), (bound + 1, true)] {
             // Written by halt_error and by -j as it is, without a newline.
             let filter = format!("\"x\" * {length} | {end}");
-            let told =
+            let answer =
                 asked(&mut server, "cli_jq", json!({"filter": filter, "extra_args": ["-n", "-j"]}));
-            let flags = (&told["truncated_stdout"], &told["truncated_stderr"]);
+            let flags = (&answer["truncated_stdout"], &answer["truncated_stderr"]);
             let expected = (stream == "stdout" && cut, stream == "stderr" && cut);
             assert_eq!(flags, (&json!(expected.0), &json!(expected.1)), "{stream} of {length}");
-            let text = told[stream].as_str().unwrap_or_default();
+            let text = answer[stream].as_str().unwrap_or_default();
             assert_eq!(text.len() == length, !cut, "{stream} of {length}: {}", text.len());
             assert!(text.len() <= bound, "{stream} of {length}: {}", text.len());
-            assert_eq!(told["metadata"][format!("{stream}_bytes")], length);
+            assert_eq!(answer["metadata"][format!("{stream}_bytes")], length);
         }
     }
     assert_eq!(server.close(), Some(0));
@@ -154,7 +157,7 @@ fn a_long_run_is_ended() {
     let arguments =
         json!({"filter": "last(range(1e18))", "extra_args": ["-n"], "timeout_sec": 0.5});
     let fields = asked(&mut server, "cli_jq", arguments);
-    let told = (&fields["returncode"], &fields["timed_out"], &fields["error_type"]);
-    assert_eq!(told, (&json!(124), &json!(true), &json!("timeout")), "{fields}");
+    let output = (&fields["returncode"], &fields["timed_out"], &fields["error_type"]);
+    assert_eq!(output, (&json!(124), &json!(true), &json!("timeout")), "{fields}");
     assert_eq!(server.close(), Some(0));
 }

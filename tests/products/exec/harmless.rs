@@ -1,4 +1,4 @@
-//! Text of a cell, in whatever reply: what hides or turns text, and what a terminal obeys, is never there as it is.
+//! Deceptive text in the output of a cell: bidi controls, invisible characters and terminal escapes reach no reply.
 
 use serde_json::{Value, json};
 
@@ -84,9 +84,9 @@ fn file_calls() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn no_tool_shows_what_hides_or_turns_text_or_what_a_terminal_obeys() {
-    let held = tempfile::tempdir().expect("a directory");
-    let workspace = held.path().display().to_string();
+fn deceptive_text_is_escaped_by_every_tool() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let workspace = directory.path().display().to_string();
     let groups = "calc,math,shell,exec,info,history,files";
     let grant = ["--workspace", &workspace, "--toolchains", "none"];
     let mut server = Server::start(&[&["--tools", groups][..], &grant].concat());
@@ -123,16 +123,16 @@ fn no_tool_shows_what_hides_or_turns_text_or_what_a_terminal_obeys() {
 }
 
 #[test]
-fn a_file_whose_text_is_shown_as_escapes_comes_with_its_bytes() {
-    let held = tempfile::tempdir().expect("a directory");
-    std::fs::write(held.path().join("hostile"), HOSTILE).expect("written");
-    std::fs::write(held.path().join("plain"), "a\tb\r\ncaf\u{e9}\n").expect("written");
-    let workspace = held.path().display().to_string();
+fn an_escaped_file_comes_with_its_bytes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("hostile"), HOSTILE).expect("written");
+    std::fs::write(directory.path().join("plain"), "a\tb\r\ncaf\u{e9}\n").expect("written");
+    let workspace = directory.path().display().to_string();
     let mut server =
         Server::start(&["--tools", "files", "--workspace", &workspace, "--toolchains", "none"]);
     let result = server.result("get_file", json!({"path": "/workspace/hostile"}));
     let fields = &result["structuredContent"];
-    let file = held.path().join("hostile");
+    let file = directory.path().join("hostile");
     let coded =
         std::process::Command::new("base64").arg("-w0").arg(file).output().expect("it runs");
     assert_eq!(fields["content_base64"], *String::from_utf8_lossy(&coded.stdout), "{result}");

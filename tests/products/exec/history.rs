@@ -11,7 +11,7 @@ fn commands(server: &mut Server, query: &str) -> Vec<Value> {
 }
 
 #[test]
-fn what_has_run_is_found_with_its_end_and_run_again_with_its_variables() {
+fn commands_in_the_history_can_be_replayed() {
     let mut server = Server::start(ALL);
     let first =
         json!({"command": "echo first $A; exit 4", "env": {"A": "given"}, "working_dir": "/tmp"});
@@ -39,7 +39,7 @@ fn what_has_run_is_found_with_its_end_and_run_again_with_its_variables() {
 }
 
 #[test]
-fn a_replay_is_offered_where_bash_exec_is_and_nowhere_else() {
+fn a_replay_needs_bash_exec() {
     let mut server = Server::start(&["--tools", "history"]);
     let macros = ["macro_save", "macro_run", "macro_list", "macro_delete"];
     let all = [&["sandbox_rules", "history_search", "history_replay"][..], &macros].concat();
@@ -76,8 +76,7 @@ fn the_history_has_the_size_it_is_given() {
 }
 
 #[test]
-fn a_command_of_a_session_is_run_again_with_its_directory_and_variables_and_never_without_its_input()
- {
+fn a_session_command_is_replayed_in_its_directory() {
     let mut server = Server::start(ALL);
     let first = json!({"command": "echo $A $PWD", "env": {"A": "1"}, "cwd": "/tmp"});
     server.result("bash", first);
@@ -94,7 +93,7 @@ fn a_command_of_a_session_is_run_again_with_its_directory_and_variables_and_neve
 }
 
 #[test]
-fn an_entry_has_the_directory_where_its_command_began_and_is_run_again_there() {
+fn an_entry_is_replayed_in_its_directory() {
     let mut server = Server::start(ALL);
     let bash = |server: &mut Server, arguments: Value| {
         server.result("bash", arguments);
@@ -127,7 +126,7 @@ fn ended(server: &mut Server, id: u64) -> Value {
 }
 
 #[test]
-fn a_job_is_in_the_history_while_it_runs_and_has_its_end_when_it_ends() {
+fn jobs_are_in_the_history_while_running_and_after() {
     let config = tempfile::tempdir().expect("a directory");
     let text = "schema = 1\n[tools]\ngroups = [\"shell\", \"exec\", \"info\", \"history\"]\n\
                 [sessions]\nyield = \"1s\"\n";

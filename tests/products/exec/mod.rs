@@ -39,14 +39,15 @@ fn refusal(server: &mut Server, tool: &str, arguments: Value) -> String {
     assert_eq!(result["isError"], true, "{result}");
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     let fields = &result["structuredContent"];
-    let (error, hint) = (fields["error"].as_str(), fields["hint"].as_str());
+    let error = fields["error"].as_str();
+    let hint = fields["hint"].as_str();
     assert!(error.is_some_and(|error| !error.is_empty() && text.contains(error)), "{result}");
     assert_eq!(text.split_once("\nhint: ").map(|(_, hint)| hint), hint, "{result}");
     text.to_owned()
 }
 
 #[test]
-fn a_server_shows_the_groups_it_is_told_to_and_says_so_of_others() {
+fn a_server_lists_the_chosen_groups() {
     let exec = [
         "sandbox_rules",
         "bash_exec",
@@ -82,11 +83,11 @@ fn a_server_shows_the_groups_it_is_told_to_and_says_so_of_others() {
 }
 
 #[test]
-fn a_group_that_does_not_exist_is_refused_with_those_that_do() {
-    let told = Command::new(PROGRAM).args(["serve", "--tools", "exec,inof"]).output();
-    let told = told.expect("it ran");
-    let text = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert_eq!(told.status.code(), Some(125), "{text}");
+fn an_unknown_group_is_refused_with_the_known_ones() {
+    let output = Command::new(PROGRAM).args(["serve", "--tools", "exec,inof"]).output();
+    let output = output.expect("it ran");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{text}");
     assert!(
         text.contains("the groups are calc, math, shell, exec, info, history, files"),
         "{text}"
@@ -94,7 +95,7 @@ fn a_group_that_does_not_exist_is_refused_with_those_that_do() {
 }
 
 #[test]
-fn bash_exec_answers_with_the_fields_of_the_seed_and_no_more() {
+fn bash_exec_has_exactly_the_reference_fields() {
     let mut server = Server::start(ALL);
     let result = server.result("bash_exec", json!({"command": "echo out; echo err >&2; exit 3"}));
     let mut content = result["structuredContent"].clone();
@@ -122,7 +123,7 @@ fn bash_exec_answers_with_the_fields_of_the_seed_and_no_more() {
 }
 
 #[test]
-fn an_output_that_is_cut_is_counted_and_read_by_its_id() {
+fn cut_output_is_counted_and_read_by_its_id() {
     let mut server = Server::start(ALL);
     let long = "seq 100000; echo last >&2; exit 3";
     let content = fields(&mut server, "bash_exec", json!({"command": long}));
@@ -153,15 +154,15 @@ fn an_output_that_is_cut_is_counted_and_read_by_its_id() {
 }
 
 #[test]
-fn a_path_of_the_calls_own_is_for_the_command_and_not_for_its_shell() {
+fn a_calls_path_applies_to_the_command_only() {
     let mut server = Server::start(ALL);
     for path in ["/none", "", "/workspace"] {
         for shell in ["bash", "sh"] {
             let command = r#"echo "$0:$PATH"; ls"#;
-            let asked = json!({"command": command, "env": {"PATH": path}, "shell": shell});
-            let content = fields(&mut server, "bash_exec", asked);
-            let told = (&content["exit_code"], &content["stdout"]);
-            assert_eq!(told, (&json!(127), &json!(format!("{shell}:{path}\n"))), "{content}");
+            let arguments = json!({"command": command, "env": {"PATH": path}, "shell": shell});
+            let content = fields(&mut server, "bash_exec", arguments);
+            let output = (&content["exit_code"], &content["stdout"]);
+            assert_eq!(output, (&json!(127), &json!(format!("{shell}:{path}\n"))), "{content}");
         }
     }
     assert_eq!(server.close(), Some(0));
@@ -211,7 +212,7 @@ fn a_manual_page_is_asked_for_by_its_name_alone() {
 }
 
 #[test]
-fn each_bash_exec_has_a_cell_of_its_own() {
+fn each_bash_exec_has_a_separate_cell() {
     let mut server = Server::start(ALL);
     let left = "A=1; export A; cd /tmp; echo x > /tmp/left; sleep 1000 & echo $A $PWD";
     assert_eq!(fields(&mut server, "bash_exec", json!({"command": left}))["stdout"], "1 /tmp\n");
@@ -224,7 +225,7 @@ fn each_bash_exec_has_a_cell_of_its_own() {
 }
 
 #[test]
-fn bash_exec_ends_at_its_time_and_the_most_is_the_operators() {
+fn bash_exec_timeout_is_capped_by_the_operator() {
     let mut server = Server::start(&["--tools", "exec", "--default-timeout", "1"]);
     let result = server.result("bash_exec", json!({"command": "echo first; sleep 1000"}));
     let content = &result["structuredContent"];
@@ -232,8 +233,8 @@ fn bash_exec_ends_at_its_time_and_the_most_is_the_operators() {
         (&result["isError"], &content["exit_code"], &content["stdout"]),
         (&json!(true), &json!(124), &json!("first\n"))
     );
-    let told = result["content"][1]["text"].as_str().unwrap_or_default();
-    assert!(told.starts_with("[timed out after 1 s; the cell was killed;"), "{told}");
+    let output = result["content"][1]["text"].as_str().unwrap_or_default();
+    assert!(output.starts_with("[timed out after 1 s; the cell was killed;"), "{output}");
     assert_eq!(content["error"], "timed out after 1 s; the cell was killed");
     let long = server.result("bash_exec", json!({"command": "true", "timeout": 1000}));
     let timeout = &long["_meta"]["cofferdam/timeout"];
@@ -246,31 +247,31 @@ fn bash_exec_ends_at_its_time_and_the_most_is_the_operators() {
 }
 
 #[test]
-fn set_working_dir_holds_for_later_commands_and_takes_only_what_is_there() {
+fn set_working_dir_applies_to_later_commands() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(directory.path().join("sub")).expect("made");
     let path = directory.path().display().to_string();
     let mut server = Server::start(&["--workspace", &path, "--tools", "exec"]);
-    let told = |server: &mut Server| fields(server, "get_working_dir", json!({}));
-    assert_eq!(told(&mut server), json!({"working_dir": "/workspace"}));
+    let output = |server: &mut Server| fields(server, "get_working_dir", json!({}));
+    assert_eq!(output(&mut server), json!({"working_dir": "/workspace"}));
     let set = fields(&mut server, "set_working_dir", json!({"directory": "sub"}));
     assert_eq!(set, json!({"working_dir": "/workspace/sub"}));
     // A command's own changes of directory do not outlive it.
     let moved = fields(&mut server, "bash_exec", json!({"command": "pwd; cd /tmp"}));
     assert_eq!(moved["stdout"], "/workspace/sub\n");
-    assert_eq!(told(&mut server), json!({"working_dir": "/workspace/sub"}));
+    assert_eq!(output(&mut server), json!({"working_dir": "/workspace/sub"}));
     let other = json!({"command": "pwd", "working_dir": "/tmp"});
     assert_eq!(fields(&mut server, "bash_exec", other)["working_dir"], "/tmp");
     let none = refusal(&mut server, "set_working_dir", json!({"directory": "/workspace/none"}));
     assert!(none.starts_with("`/workspace/none` is no directory that can be entered"), "{none}");
     let outside = refusal(&mut server, "set_working_dir", json!({"directory": "/etc"}));
     assert_eq!(outside, "directory `/etc` is not inside /workspace or /tmp");
-    assert_eq!(told(&mut server), json!({"working_dir": "/workspace/sub"}));
+    assert_eq!(output(&mut server), json!({"working_dir": "/workspace/sub"}));
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn get_env_and_system_info_tell_of_the_cell_and_never_of_the_server() {
+fn get_env_and_system_info_describe_the_cell() {
     let mut server = Server::start(ALL);
     let all = fields(&mut server, "get_env", json!({"all": true}));
     assert_eq!(all["variables"]["HOME"], "/tmp/home");
@@ -315,19 +316,19 @@ fn commands_are_found_and_explained_by_the_cell() {
 }
 
 #[test]
-fn a_manual_page_is_the_hosts_or_its_absence_is_told() {
+fn a_missing_manual_page_is_reported() {
     let mut server = Server::start(ALL);
     let pages = ["/usr/share/man/man1/ls.1.gz", "/usr/share/man/man1/ls.1"];
-    let asked = json!({"command": "ls", "section": "1"});
+    let arguments = json!({"command": "ls", "section": "1"});
     if pages.iter().any(|page| Path::new(page).exists()) {
-        let page = fields(&mut server, "man_page", asked);
+        let page = fields(&mut server, "man_page", arguments);
         let text = page["page"].as_str().unwrap_or_default();
         assert!(text.contains("list directory contents"), "{page}");
         assert_eq!(page["section"], "1");
         let absent = refusal(&mut server, "man_page", json!({"command": "no-such"}));
         assert_eq!(absent, "no manual page of that name is on this machine");
     } else {
-        let absent = refusal(&mut server, "man_page", asked);
+        let absent = refusal(&mut server, "man_page", arguments);
         assert!(absent.starts_with("no manual page"), "{absent}");
     }
     assert_eq!(server.close(), Some(0));

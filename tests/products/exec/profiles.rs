@@ -1,4 +1,4 @@
-//! A command names a profile only where the operator leaves the choice, and so does its replay.
+//! Choice of a profile: a command and its replay may name one only if the rule allows it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -64,7 +64,7 @@ fn offered(server: &mut Server, tool: &str) -> Value {
 }
 
 #[test]
-fn a_command_and_its_replay_run_under_a_profile_that_the_rule_leaves_to_choose() {
+fn a_rule_can_leave_the_profile_to_the_caller() {
     let configured = Configured::with(&policy("choice = [\"small\"]\n"));
     let mut server = configured.server();
     for tool in ["bash_exec", "history_replay"] {
@@ -85,17 +85,17 @@ fn a_command_and_its_replay_run_under_a_profile_that_the_rule_leaves_to_choose()
 }
 
 #[test]
-fn a_profile_that_is_not_left_to_choose_is_denied_to_a_command_and_to_its_replay() {
+fn a_fixed_profile_cannot_be_changed_by_the_caller() {
     let configured = Configured::with(&policy(""));
     let mut server = configured.server();
     assert_eq!(offered(&mut server, "bash_exec"), Value::Null);
     assert_eq!(ran_under(&mut server, "bash_exec", json!({"command": "true"})), "bash");
     let denied = "[denied by rule `exec`: it leaves no call of `bash_exec` the profile `small`]\n\
                   hint: there is bash; the operator can add one to `choice` of the rule";
-    let asked = json!({"command": "true", "profile": "small"});
-    assert_eq!(refusal(&mut server, "bash_exec", asked), denied);
-    let asked = json!({"id": 1, "profile": "small"});
-    assert_eq!(refusal(&mut server, "history_replay", asked), denied);
+    let arguments = json!({"command": "true", "profile": "small"});
+    assert_eq!(refusal(&mut server, "bash_exec", arguments), denied);
+    let arguments = json!({"id": 1, "profile": "small"});
+    assert_eq!(refusal(&mut server, "history_replay", arguments), denied);
     let odd = json!({"command": "true", "profile": "../x"});
     assert_eq!(
         refusal(&mut server, "bash_exec", odd),

@@ -21,7 +21,7 @@ fn read(server: &mut Server, uri: &str) -> Value {
 }
 
 #[test]
-fn resources_tell_of_the_cell_and_of_what_ran_and_never_of_the_server() {
+fn resources_describe_the_cell_not_the_server() {
     let mut server = Server::start(ALL);
     let all = ["bash://system/info", "bash://env/all", "bash://history/recent"];
     assert_eq!(uris(&mut server), all);
@@ -56,7 +56,7 @@ fn a_server_without_their_tools_has_no_resources() {
 }
 
 #[test]
-fn who_subscribes_to_the_history_hears_of_each_command_until_enough() {
+fn history_subscribers_hear_of_each_command() {
     let mut server = Server::start(ALL);
     let uri = json!({"uri": "bash://history/recent"});
     let id = server.request("resources/subscribe", uri.clone());
@@ -75,22 +75,22 @@ fn who_subscribes_to_the_history_hears_of_each_command_until_enough() {
     assert_eq!(ping["id"], call);
     let id = server.request("ping", json!({}));
     let next = server.lines.recv_timeout(patience()).expect("an answer");
-    assert_eq!(next["id"], id, "nothing else is told");
+    assert_eq!(next["id"], id, "no other notification");
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn every_resource_that_is_there_can_be_subscribed_to_and_one_ends_no_other() {
+fn every_resource_can_be_subscribed_to() {
     let mut server = Server::start(ALL);
-    let mut asked = |method: &str, uri: &str| {
+    let mut request = |method: &str, uri: &str| {
         let id = server.request(method, json!({"uri": uri}));
         server.answer(id)
     };
     for uri in ["bash://history/recent", "bash://env/all", "bash://system/info"] {
-        assert_eq!(asked("resources/subscribe", uri)["result"], json!({}), "{uri}");
+        assert_eq!(request("resources/subscribe", uri)["result"], json!({}), "{uri}");
     }
-    assert_eq!(asked("resources/unsubscribe", "bash://env/all")["result"], json!({}));
-    assert_eq!(asked("resources/subscribe", "bash://none")["error"]["code"], -32002);
+    assert_eq!(request("resources/unsubscribe", "bash://env/all")["result"], json!({}));
+    assert_eq!(request("resources/subscribe", "bash://none")["error"]["code"], -32002);
     let call = server.call("bash_exec", json!({"command": "true"}));
     let mut heard = [server.lines.recv_timeout(patience()), server.lines.recv_timeout(patience())]
         .map(|line| line.expect("an answer and a notification"));
@@ -100,14 +100,14 @@ fn every_resource_that_is_there_can_be_subscribed_to_and_one_ends_no_other() {
 }
 
 #[test]
-fn what_is_told_of_a_command_is_read_by_its_name() {
+fn command_descriptions_are_read_by_name() {
     let mut server = Server::start(ALL);
     let id = server.request("resources/templates/list", json!({}));
     let listed = server.answer(id)["result"]["resourceTemplates"].clone();
     let uris = ["bash://man/{command}", "bash://help/{command}", "bash://which/{command}"];
-    let told: Vec<&Value> =
+    let report: Vec<&Value> =
         listed.as_array().into_iter().flatten().map(|one| &one["uriTemplate"]).collect();
-    assert_eq!(told, uris);
+    assert_eq!(report, uris);
     let located = read(&mut server, "bash://which/cd");
     assert_eq!(located, json!({"command": "cd", "found": true, "kind": "builtin", "paths": []}));
     let id = server.request("resources/read", json!({"uri": "bash://help/env"}));
@@ -140,7 +140,7 @@ fn what_is_told_of_a_command_is_read_by_its_name() {
 #[test]
 fn names_of_commands_are_completed_for_the_manual() {
     let mut server = Server::start(ALL);
-    let asked = json!({
+    let arguments = json!({
         "ref": {"type": "ref/resource", "uri": "bash://man/{command}"},
         "argument": {"name": "command", "value": "mkdi"}
     });
@@ -150,16 +150,16 @@ fn names_of_commands_are_completed_for_the_manual() {
     };
     let all = ["bash://man/{command}", "bash://help/{command}", "bash://which/{command}"];
     for uri in all {
-        let mut asked = asked.clone();
-        asked["ref"]["uri"] = json!(uri);
-        let values = completed(&asked)["result"]["completion"]["values"].clone();
+        let mut arguments = arguments.clone();
+        arguments["ref"]["uri"] = json!(uri);
+        let values = completed(&arguments)["result"]["completion"]["values"].clone();
         assert!(values.as_array().is_some_and(|all| all.contains(&json!("mkdir"))), "{values}");
     }
-    let mut other = asked;
+    let mut other = arguments;
     other["argument"]["name"] = json!("section");
     let refused = completed(&other)["error"].clone();
-    let why = format!("what is completed is `command` of {}", all.join(", "));
-    assert_eq!((&refused["code"], &refused["message"]), (&json!(-32602), &json!(why)));
+    let reason = format!("what is completed is `command` of {}", all.join(", "));
+    assert_eq!((&refused["code"], &refused["message"]), (&json!(-32602), &json!(reason)));
     let every = json!({
         "ref": {"type": "ref/resource", "uri": "bash://man/{command}"},
         "argument": {"name": "command", "value": ""}

@@ -13,12 +13,12 @@ fn is_there(shell: &str) -> bool {
 }
 
 fn ran(server: &mut Server, shell: &str, command: &str) -> (Value, Value, Value) {
-    let told = fields(server, "bash_exec", json!({"command": command, "shell": shell}));
-    (told["stdout"].clone(), told["stderr"].clone(), told["exit_code"].clone())
+    let answer = fields(server, "bash_exec", json!({"command": command, "shell": shell}));
+    (answer["stdout"].clone(), answer["stderr"].clone(), answer["exit_code"].clone())
 }
 
 #[test]
-fn each_shell_that_the_cell_has_reads_the_command_and_any_other_is_told() {
+fn installed_shells_work_and_others_are_refused() {
     let mut server = Server::start(&["--tools", "exec"]);
     // Each command prints text that only its shell makes, with both kinds of quotes in it.
     let commands = [
@@ -31,14 +31,14 @@ fn each_shell_that_the_cell_has_reads_the_command_and_any_other_is_told() {
             "it's 0 FISH\n",
         ),
     ];
-    for (shell, command, said) in commands {
-        let told = ran(&mut server, shell, command);
+    for (shell, command, text) in commands {
+        let answer = ran(&mut server, shell, command);
         if is_there(shell) {
-            assert_eq!(told, (json!(said), json!(""), json!(3)), "{shell}");
+            assert_eq!(answer, (json!(text), json!(""), json!(3)), "{shell}");
         } else {
-            let why = format!("{shell} is not in this cell; ");
-            assert!(told.1.as_str().unwrap_or_default().starts_with(&why), "{told:?}");
-            assert_eq!((told.0, told.2), (json!(""), json!(127)), "{shell}");
+            let reason = format!("{shell} is not in this cell; ");
+            assert!(answer.1.as_str().unwrap_or_default().starts_with(&reason), "{answer:?}");
+            assert_eq!((answer.0, answer.2), (json!(""), json!(127)), "{shell}");
         }
     }
     let unknown = server.result("bash_exec", json!({"command": "true", "shell": "csh"}));

@@ -1,4 +1,4 @@
-//! Output is heard while the command runs.
+//! Output streaming: a client gets output of a command while it runs.
 
 use serde_json::{Value, json};
 
@@ -14,11 +14,11 @@ fn stream(server: &mut Server, command: &str, size: u32) -> u64 {
 }
 
 fn hear(server: &Server) -> Value {
-    server.lines.recv_timeout(patience()).expect("something is told")
+    server.lines.recv_timeout(patience()).expect("a notification")
 }
 
 #[test]
-fn output_is_told_while_the_command_runs_and_all_of_it_in_the_result() {
+fn output_is_streamed_while_the_command_runs() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().display().to_string();
     let mut server = Server::start(&["--workspace", &path, "--tools", "exec"]);
@@ -43,7 +43,7 @@ fn output_is_told_while_the_command_runs_and_all_of_it_in_the_result() {
 }
 
 #[test]
-fn a_client_that_sets_a_level_hears_of_output_as_log_messages() {
+fn log_messages_carry_output_at_a_set_level() {
     let mut server = Server::start(&["--tools", "exec"]);
     let mut set = |level: &str| {
         let id = server.request("logging/setLevel", json!({"level": level}));
@@ -54,8 +54,8 @@ fn a_client_that_sets_a_level_hears_of_output_as_log_messages() {
     assert_eq!(set("info")["result"], json!({}));
     let run = json!({"command": "echo one; sleep 0.2; echo two >&2"});
     let call = server.call("bash_exec_stream", run.clone());
-    let told = |stream: &str, text: &str| json!({"level": "info", "logger": "bash_exec_stream", "data": {"request": call, stream: text}});
-    for expected in [told("stdout", "one\n"), told("stderr", "two\n")] {
+    let output = |stream: &str, text: &str| json!({"level": "info", "logger": "bash_exec_stream", "data": {"request": call, stream: text}});
+    for expected in [output("stdout", "one\n"), output("stderr", "two\n")] {
         let line = hear(&server);
         assert_eq!(
             (&line["method"], &line["params"]),
@@ -92,7 +92,7 @@ fn log_messages_have_a_bound_and_the_result_has_all() {
 }
 
 #[test]
-fn no_character_is_cut_and_no_notification_is_longer_than_asked() {
+fn notifications_are_bounded_and_cut_no_character() {
     let mut server = Server::start(&["--tools", "exec"]);
     let call = stream(&mut server, "printf 'é%.0s' {1..20}", 17);
     let mut heard = Vec::new();
@@ -107,7 +107,7 @@ fn no_character_is_cut_and_no_notification_is_longer_than_asked() {
     assert_eq!(heard.concat(), "é".repeat(20));
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "é".repeat(20));
     let small = json!({"command": "true", "buffer_size": 1});
-    let told = refusal(&mut server, "bash_exec_stream", small);
-    assert_eq!(told, "bash_exec_stream: `buffer_size`: expected 16 to 65536");
+    let reply = refusal(&mut server, "bash_exec_stream", small);
+    assert_eq!(reply, "bash_exec_stream: `buffer_size`: expected 16 to 65536");
     assert_eq!(server.close(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! `cofferdam config`, what is unknown, and what is generated from the command line itself.
+//! `cofferdam config`, unknown keys and options, and pages generated from the command line.
 
 use std::io;
 
@@ -30,9 +30,9 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
         ),
     ];
     for (command, message) in cases {
-        assert_eq!(configured.told(command)?, refused(&format!("cofferdam: {message}\n")));
+        assert_eq!(configured.run(command)?, refused(&format!("cofferdam: {message}\n")));
     }
-    let (code, stdout, stderr) = configured.told(&["polciy"])?;
+    let (code, stdout, stderr) = configured.run(&["polciy"])?;
     assert_eq!((code, stdout.as_str()), (Some(125), ""));
     assert!(stderr.contains("a similar subcommand exists: 'policy'"), "{stderr}");
     Ok(())
@@ -125,7 +125,7 @@ policy                  DIR/policies/team.toml
 ";
 
 #[test]
-fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
+fn config_show_prints_each_value_with_its_source() -> io::Result<()> {
     let server = "schema = 1\n\n[server]\nconcurrency = 10\nqueue = 7\n\n[pool]\nwarm = 2\n\n\
                   [limits]\ntmpfs = \"5G\"\n";
     let configured = Configured::with(&[
@@ -134,8 +134,8 @@ fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
         ("policies/team.toml", TEAM),
     ])?;
     let history = [("BASH_MCP_MAX_HISTORY", "9")];
-    assert_eq!(configured.told_with(&history, &["config", "show"])?, well(SHOWN));
-    let (code, stdout, _) = configured.told(&["config", "show", "--json"])?;
+    assert_eq!(configured.run_with(&history, &["config", "show"])?, well(SHOWN));
+    let (code, stdout, _) = configured.run(&["config", "show", "--json"])?;
     let json: serde_json::Value = serde_json::from_str(&stdout)?;
     let queue = serde_json::json!({
         "key": "server.queue",
@@ -147,7 +147,7 @@ fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
 }
 
 #[test]
-fn a_variable_that_cannot_be_right_is_refused_at_start_with_the_way_out() -> io::Result<()> {
+fn an_invalid_variable_is_refused_at_start() -> io::Result<()> {
     let configured = shipped()?;
     let cases = [
         (
@@ -168,11 +168,11 @@ fn a_variable_that_cannot_be_right_is_refused_at_start_with_the_way_out() -> io:
     ];
     for (variable, message) in cases {
         for command in [&["serve"][..], &["config", "show"]] {
-            let told = configured.told_with(&[variable], command)?;
-            assert_eq!(told, refused(&format!("cofferdam: {message}\n")));
+            let output = configured.run_with(&[variable], command)?;
+            assert_eq!(output, refused(&format!("cofferdam: {message}\n")));
         }
     }
-    let order = configured.told(&["serve", "--default-timeout", "60", "--max-timeout", "50"])?;
+    let order = configured.run(&["serve", "--default-timeout", "60", "--max-timeout", "50"])?;
     let message = "--default-timeout: the default time is 60s and the most is 50s, by --max-timeout\n\
                    hint: a command that asks for no time must have one that it may ask for";
     assert_eq!(order, refused(&format!("cofferdam: {message}\n")));
@@ -184,20 +184,20 @@ fn completions_and_manual_pages_know_every_command() -> io::Result<()> {
     let configured = shipped()?;
     let commands = ["run", "serve", "calc", "doctor", "policy", "profile", "config"];
     for shell in ["bash", "zsh", "fish"] {
-        let (code, script, stderr) = configured.told(&["completions", shell])?;
+        let (code, script, stderr) = configured.run(&["completions", shell])?;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         let unknown: Vec<_> = commands.iter().filter(|name| !script.contains(*name)).collect();
         assert!(unknown.is_empty(), "{shell}: {unknown:?}");
     }
-    let (code, page, _) = configured.told(&["man"])?;
+    let (code, page, _) = configured.run(&["man"])?;
     assert_eq!(code, Some(0));
     assert!(page.contains(".SH NAME"), "{page}");
-    assert_eq!(configured.told(&["man", "--out", "."])?, well(""));
+    assert_eq!(configured.run(&["man", "--out", "."])?, well(""));
     for command in commands {
         let page = configured.directory.path().join(format!("cofferdam-{command}.1"));
         assert!(page.is_file(), "{}", page.display());
     }
-    let (code, _, stderr) = configured.told(&["man", "--out", "nowhere"])?;
+    let (code, _, stderr) = configured.run(&["man", "--out", "nowhere"])?;
     let expected = "cofferdam: man: cannot write in nowhere: no such file or directory (ENOENT)\n";
     assert_eq!((code, stderr.as_str()), (Some(125), expected));
     Ok(())

@@ -59,8 +59,8 @@ impl Server {
     fn figures(&self) -> Result<Value> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).map_err(Error::other)?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1)?;
-        let told = self.figures.recv_timeout(patience()).map_err(Error::other)?;
-        told.get("cofferdam_metrics").cloned().ok_or_else(|| Error::other("no metrics"))
+        let output = self.figures.recv_timeout(patience()).map_err(Error::other)?;
+        output.get("cofferdam_metrics").cloned().ok_or_else(|| Error::other("no metrics"))
     }
 }
 
@@ -72,7 +72,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_signal_has_the_figures_told_and_the_server_goes_on() -> Result<()> {
+fn a_signal_prints_the_metrics() -> Result<()> {
     let mut server = Server::start()?;
     let number = |figures: &Value, pointer: &str| figures.pointer(pointer).and_then(Value::as_u64);
     let before = server.figures()?;

@@ -1,4 +1,4 @@
-//! The operator's commands as they are met at a terminal: what is in force, what it decides, and what is wrong in a file.
+//! The operator's commands at a terminal: the configuration in force, its decisions, and mistakes in files.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -36,12 +36,12 @@ impl Configured {
     }
 
     /// Returns the output of a command, with the directory's own name replaced by `DIR`.
-    fn told(&self, arguments: &[&str]) -> io::Result<Told> {
-        self.told_with(&[], arguments)
+    fn run(&self, arguments: &[&str]) -> io::Result<Told> {
+        self.run_with(&[], arguments)
     }
 
-    /// Runs the program like [`Configured::told`], with these variables in the environment.
-    fn told_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> io::Result<Told> {
+    /// Runs the program like [`Configured::run`], with these variables in the environment.
+    fn run_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> io::Result<Told> {
         let directory = fs::canonicalize(self.directory.path())?;
         let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
             .arg("--config")

@@ -36,8 +36,8 @@ project-fetch   curl and git for a script project: nothing of the host but progr
 small           bash with less memory
                 DIR/sandbox-profiles/small.toml
 ";
-    assert_eq!(configured.told(&["profile", "list"])?, well(expected));
-    let (code, stdout, _) = configured.told(&["profile", "list", "--json"])?;
+    assert_eq!(configured.run(&["profile", "list"])?, well(expected));
+    let (code, stdout, _) = configured.run(&["profile", "list", "--json"])?;
     let json: serde_json::Value = serde_json::from_str(&stdout)?;
     let small = serde_json::json!({
         "name": "small",
@@ -49,9 +49,9 @@ small           bash with less memory
 }
 
 #[test]
-fn a_profile_is_shown_with_what_it_adds_and_the_reason() -> io::Result<()> {
+fn profile_show_prints_additions_and_reasons() -> io::Result<()> {
     let configured = Configured::with(&[("sandbox-profiles/small.toml", SMALL)])?;
-    let (code, stdout, stderr) = configured.told(&["profile", "show", "small"])?;
+    let (code, stdout, stderr) = configured.run(&["profile", "show", "small"])?;
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     let head = "\
 name          small
@@ -78,8 +78,8 @@ exec          any program in the cell
 }
 
 #[test]
-fn every_call_of_a_shown_profile_is_in_one_group_and_has_a_reason() -> io::Result<()> {
-    let (code, stdout, _) = shipped()?.told(&["profile", "show", "bash", "--json"])?;
+fn profile_show_groups_every_call_with_a_reason() -> io::Result<()> {
+    let (code, stdout, _) = shipped()?.run(&["profile", "show", "bash", "--json"])?;
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&stdout)?;
     let list = |group: &str| {
@@ -104,29 +104,30 @@ fn every_call_of_a_shown_profile_is_in_one_group_and_has_a_reason() -> io::Resul
 }
 
 #[test]
-fn profile_files_are_checked_beside_those_in_force() -> io::Result<()> {
+fn profile_files_are_checked_with_those_in_force() -> io::Result<()> {
     let configured = Configured::with(&[("sandbox-profiles/small.toml", SMALL)])?;
     let write = |name: &str, text: &str| fs::write(configured.directory.path().join(name), text);
     write("less.toml", &SMALL.replace("\"small\"", "\"less\"").replace("\"bash\"", "\"small\""))?;
     assert_eq!(
-        configured.told(&["profile", "check", "less.toml"])?,
+        configured.run(&["profile", "check", "less.toml"])?,
         well("less.toml: profile `less`: bash with less memory\n")
     );
     write("again.toml", SMALL)?;
     assert_eq!(
-        configured.told(&["profile", "check", "again.toml"])?,
+        configured.run(&["profile", "check", "again.toml"])?,
         well("again.toml: profile `small`: bash with less memory\n")
     );
     write("base.toml", "schema = 1\nname = \"part\"\ndescription = \"a part\"\n")?;
     let part = "base.toml: it can be extended, but not used, for nothing in it grants `exec`\n";
-    assert_eq!(configured.told(&["profile", "check", "base.toml"])?, well(part));
+    assert_eq!(configured.run(&["profile", "check", "base.toml"])?, well(part));
     Ok(())
 }
 
 #[test]
-fn a_path_that_roots_cells_cannot_reach_is_refused_by_the_check() -> io::Result<()> {
+fn a_path_unreachable_for_root_is_refused() -> io::Result<()> {
     let configured = shipped()?;
-    let (closed, open) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let closed = tempfile::tempdir()?;
+    let open = tempfile::tempdir()?;
     fs::set_permissions(open.path(), Permissions::from_mode(0o755))?;
     fs::set_permissions(closed.path(), Permissions::from_mode(0o700))?;
     let checked = |directory: &Path| {
@@ -137,7 +138,7 @@ fn a_path_that_roots_cells_cannot_reach_is_refused_by_the_check() -> io::Result<
         );
         let profile = "schema = 1\nname = \"p\"\nextends = \"bash\"\ndescription = \"x\"\n";
         fs::write(configured.directory.path().join("p.toml"), format!("{profile}{granted}"))?;
-        configured.told(&["profile", "check", "p.toml"])
+        configured.run(&["profile", "check", "p.toml"])
     };
     let taken = well("p.toml: profile `p`: x\n");
     assert_eq!(checked(open.path())?, taken);
@@ -153,7 +154,7 @@ fn a_path_that_roots_cells_cannot_reach_is_refused_by_the_check() -> io::Result<
 }
 
 #[test]
-fn a_mistake_in_a_profile_is_told_with_line_column_and_the_nearest_name() -> io::Result<()> {
+fn a_mistake_in_a_profile_has_line_and_column() -> io::Result<()> {
     let configured = shipped()?;
     let cases = [
         (
@@ -181,7 +182,7 @@ fn a_mistake_in_a_profile_is_told_with_line_column_and_the_nearest_name() -> io:
     for (from, to, mistake) in cases {
         fs::write(configured.directory.path().join("p.toml"), SMALL.replace(from, to))?;
         let expected = refused(&format!("cofferdam: p.toml:{mistake}\n"));
-        assert_eq!(configured.told(&["profile", "check", "p.toml"])?, expected);
+        assert_eq!(configured.run(&["profile", "check", "p.toml"])?, expected);
     }
     Ok(())
 }

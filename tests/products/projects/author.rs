@@ -1,4 +1,4 @@
-//! The commands of an author: a project is made, gets an entry of each kind, and its tools are tried.
+//! Commands for authors of script projects: new, scaffold, validate, doctor, registry, run-tool, learn.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ fn cofferdam(words: &[&str]) -> std::io::Result<Output> {
 }
 
 /// Output of a command, its exit code, and its words about a failure.
-fn told(words: &[&str]) -> std::io::Result<(String, Option<i32>, String)> {
+fn run(words: &[&str]) -> std::io::Result<(String, Option<i32>, String)> {
     let output = cofferdam(words)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok((text(&output.stdout), output.status.code(), text(&output.stderr)))
@@ -16,79 +16,79 @@ fn told(words: &[&str]) -> std::io::Result<(String, Option<i32>, String)> {
 #[test]
 fn a_project_is_mended_looked_at_and_listed() -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    let held = tempfile::tempdir()?;
-    let place = held.path().join("p");
-    let directory = place.to_str().unwrap_or_default();
-    assert_eq!(told(&["new", directory])?.1, Some(0));
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("p");
+    let directory = path.to_str().unwrap_or_default();
+    assert_eq!(run(&["new", directory])?.1, Some(0));
     for (kind, name) in [("ui", "hello"), ("ui", "board"), ("test", "hello")] {
-        let (text, code, error) = told(&["scaffold", kind, name, "--dir", directory])?;
+        let (text, code, error) = run(&["scaffold", kind, name, "--dir", directory])?;
         assert_eq!(code, Some(0), "{kind}: {text}{error}");
     }
-    let tool = place.join("tools/hello/tool.sh");
+    let tool = path.join("tools/hello/tool.sh");
     std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o666))?;
-    assert_eq!(told(&["validate", directory])?.1, Some(1));
-    let (text, code, _) = told(&["validate", directory, "--fix", "--strict"])?;
+    assert_eq!(run(&["validate", directory])?.1, Some(1));
+    let (text, code, _) = run(&["validate", directory, "--fix", "--strict"])?;
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("fixed tools/hello/tool.sh: mode 755"), "{text}");
-    let (text, code, _) = told(&["doctor", directory])?;
+    let (text, code, _) = run(&["doctor", directory])?;
     assert_eq!(code, Some(0), "{text}");
-    let lists = place.join("server.d/register.json");
-    let (text, code, _) = told(&["registry", directory])?;
+    let lists = path.join("server.d/register.json");
+    let (text, code, _) = run(&["registry", directory])?;
     assert_eq!(code, Some(0), "{text}");
     std::fs::write(&lists, &text)?;
     std::fs::set_permissions(&lists, std::fs::Permissions::from_mode(0o644))?;
-    assert_eq!(told(&["registry", directory])?.0, text, "it is read as it was written");
+    assert_eq!(run(&["registry", directory])?.0, text, "it is read as it was written");
     let call = ["run-tool", "hello", "--dir", directory];
-    let (text, code, _) = told(&[&call[..], &["--print-env"]].concat())?;
+    let (text, code, _) = run(&[&call[..], &["--print-env"]].concat())?;
     assert!(code == Some(0) && text.contains("MCP_TOOL_NAME=hello\n"), "{text}");
-    let (text, _, _) = told(&[&call[..], &["--dry-run", "--timeout", "5"]].concat())?;
+    let (text, _, _) = run(&[&call[..], &["--dry-run", "--timeout", "5"]].concat())?;
     assert_eq!(text, "would run tools/hello/tool.sh for at most 30 s\n");
-    std::fs::write(place.join("server.d/policy.sh"), "mcp_tools_policy_check() { return 1; }\n")?;
+    std::fs::write(path.join("server.d/policy.sh"), "mcp_tools_policy_check() { return 1; }\n")?;
     std::fs::write(
-        place.join("server.d/health-checks.sh"),
+        path.join("server.d/health-checks.sh"),
         "mcp_health_check_command sh Shell\nmcp_health_check_command nosuch Nosuch\n",
     )?;
     for hook in ["policy.sh", "health-checks.sh"] {
         std::fs::set_permissions(
-            place.join("server.d").join(hook),
+            path.join("server.d").join(hook),
             std::fs::Permissions::from_mode(0o644),
         )?;
     }
-    let (text, code, _) = told(&["doctor", directory])?;
+    let (text, code, _) = run(&["doctor", directory])?;
     assert!(code == Some(2) && text.contains("every call is refused"), "{text}");
-    let (text, code, _) = told(&["doctor", directory, "--project-hooks"])?;
+    let (text, code, _) = run(&["doctor", directory, "--project-hooks"])?;
     assert_eq!(code, Some(2), "{text}");
     assert!(
         text.contains("ok    Shell is there\n")
             && text.contains("bad   Nosuch is absent in the cell\n"),
         "{text}"
     );
-    let (_, code, error) = told(&[&call[..], &["--project-hooks"]].concat())?;
+    let (_, code, error) = run(&[&call[..], &["--project-hooks"]].concat())?;
     assert!(code == Some(125) && error.contains("blocked by policy"), "{error}");
     Ok(())
 }
 
 #[test]
 fn a_new_project_runs_as_it_is_and_grows_by_entries() -> std::io::Result<()> {
-    let held = tempfile::tempdir()?;
-    let place = held.path().join("my tools");
-    let directory = place.to_str().unwrap_or_default();
-    let (text, code, _) = told(&["new", directory])?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("my tools");
+    let directory = path.to_str().unwrap_or_default();
+    let (text, code, _) = run(&["new", directory])?;
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("cofferdam serve --project"), "{text}");
     for kind in ["tool", "prompt", "resource", "completion"] {
-        let (text, code, error) = told(&["scaffold", kind, "more", "--dir", directory])?;
+        let (text, code, error) = run(&["scaffold", kind, "more", "--dir", directory])?;
         assert_eq!(code, Some(0), "{kind}: {text}{error}");
     }
-    let (text, code, _) = told(&["validate", directory])?;
+    let (text, code, _) = run(&["validate", directory])?;
     assert_eq!(code, Some(0), "{text}");
     for entry in ["mytools 0.1.0", "tool hello", "tool more", "resource more", "prompt more"] {
         assert!(text.contains(entry), "{entry}: {text}");
     }
     let call = ["run-tool", "hello", "--dir", directory, "--args", r#"{"name": "Ada \"A\""}"#];
     let expected = "{\"message\":\"Hello, Ada \\\"A\\\"!\"}\n";
-    assert_eq!(told(&call)?.0, expected);
-    let (text, code, _) = told(&["run-tool", "more", "--dir", directory, "--json"])?;
+    assert_eq!(run(&call)?.0, expected);
+    let (text, code, _) = run(&["run-tool", "more", "--dir", directory, "--json"])?;
     let result: serde_json::Value = serde_json::from_str(&text)?;
     let message = result.pointer("/structuredContent/message").and_then(|value| value.as_str());
     assert_eq!((message, code), (Some("Hello, World!"), Some(0)));
@@ -96,10 +96,10 @@ fn a_new_project_runs_as_it_is_and_grows_by_entries() -> std::io::Result<()> {
 }
 
 #[test]
-fn nothing_that_is_there_is_touched_and_a_mistake_is_told() -> std::io::Result<()> {
-    let held = tempfile::tempdir()?;
-    let directory = held.path().to_str().unwrap_or_default();
-    for (words, why) in [
+fn existing_files_stay_and_mistakes_are_reported() -> std::io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let directory = folder.path().to_str().unwrap_or_default();
+    for (words, reason) in [
         (vec!["scaffold", "tool", "one", "--dir", directory], "is no project"),
         (vec!["new", directory], ""),
         (vec!["new", directory], "is not empty"),
@@ -108,21 +108,21 @@ fn nothing_that_is_there_is_touched_and_a_mistake_is_told() -> std::io::Result<(
         (vec!["run-tool", "none", "--dir", directory], "unknown tool `none`"),
         (vec!["run-tool", "hello", "--dir", directory, "--args", "[]"], "is not a JSON object"),
     ] {
-        let (text, code, error) = told(&words)?;
-        assert_eq!(code, Some(if why.is_empty() { 0 } else { 125 }), "{words:?}: {text}{error}");
-        assert!(error.contains(why), "{words:?}: {error}");
+        let (text, code, error) = run(&words)?;
+        assert_eq!(code, Some(if reason.is_empty() { 0 } else { 125 }), "{words:?}: {text}{error}");
+        assert!(error.contains(reason), "{words:?}: {error}");
     }
     // A folder of the project that leads elsewhere.
     let elsewhere = tempfile::tempdir()?;
-    std::os::unix::fs::symlink(elsewhere.path(), held.path().join("prompts"))?;
-    let (_, code, error) = told(&["scaffold", "prompt", "one", "--dir", directory])?;
+    std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("prompts"))?;
+    let (_, code, error) = run(&["scaffold", "prompt", "one", "--dir", directory])?;
     assert_eq!(code, Some(125), "{error}");
     assert!(error.contains("`prompts` is a symbolic link, and links are not followed"), "{error}");
     assert_eq!(std::fs::read_dir(elsewhere.path())?.count(), 0);
     // A tool that fails.
     let script = "#!/bin/sh\necho broken >&2\nexit 3\n";
-    std::fs::write(held.path().join("tools/hello/tool.sh"), script)?;
-    let (text, code, _) = told(&["run-tool", "hello", "--dir", directory])?;
+    std::fs::write(folder.path().join("tools/hello/tool.sh"), script)?;
+    let (text, code, _) = run(&["run-tool", "hello", "--dir", directory])?;
     assert_ne!(code, Some(0), "{text}");
     Ok(())
 }
@@ -135,45 +135,45 @@ const ASKS: &str = "#!/bin/bash\n\
     mcp_result_success \"$(mcp_json_obj said \"$said\")\"\n";
 
 #[test]
-fn what_a_tool_was_refused_is_a_profile_with_which_it_has_it() -> std::io::Result<()> {
+fn learn_prints_a_profile_that_works() -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    let held = tempfile::tempdir()?;
-    let place = held.path().join("p");
-    let directory = place.to_str().unwrap_or_default();
-    assert_eq!(told(&["new", directory])?.1, Some(0));
+    let folder = tempfile::tempdir()?;
+    let target = folder.path().join("p");
+    let directory = target.to_str().unwrap_or_default();
+    assert_eq!(run(&["new", directory])?.1, Some(0));
     // The script asks for nothing: the runner around it meets no refusal.
-    let (text, code, error) = told(&["learn", "hello", "--dir", directory, "--args", "{}"])?;
+    let (text, code, error) = run(&["learn", "hello", "--dir", directory, "--args", "{}"])?;
     assert_eq!(text, "# Nothing that profile `bash` could grant was refused.\n", "{error}");
     assert!(code == Some(0) && error.starts_with("cofferdam: the tool answered: "), "{error}");
-    std::fs::write(place.join("tools/hello/tool.sh"), ASKS)?;
+    std::fs::write(target.join("tools/hello/tool.sh"), ASKS)?;
     let outside = tempfile::Builder::new().prefix("cofferdam-learn").tempdir_in("/var/tmp")?;
     std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o755))?;
     let file = outside.path().join("data.txt");
     std::fs::write(&file, "data\n")?;
     let args = serde_json::json!({ "file": file }).to_string();
     let learn = ["learn", "hello", "--dir", directory, "--args", &args];
-    let (learned, code, error) = told(&learn)?;
+    let (learned, code, error) = run(&learn)?;
     assert_eq!(code, Some(0), "{learned}{error}");
     assert!(error.contains("the tool answered: ") && error.contains("absent"), "{error}");
     let path = format!("[[path]]\nhost = {file:?}\nwhy = \"\"\n");
     assert!(learned.contains(&path), "{learned}");
     assert!(learned.contains("names = [\"sync\"]\nwhy = \"\"\n"), "{learned}");
     // It grants nothing as it is, and what was asked for once its reasons are written.
-    let configuration = held.path().join("configuration");
+    let configuration = folder.path().join("configuration");
     let profiles = configuration.join("sandbox-profiles");
     std::fs::create_dir_all(&profiles)?;
     let configured = configuration.to_str().unwrap_or_default();
     let again = [&["--config", configured][..], &["--profile", "bash-learned"]].concat();
-    let run = || told(&[&learn[..], &again].concat());
+    let learn_again = || run(&[&learn[..], &again].concat());
     std::fs::write(profiles.join("learned.toml"), &learned)?;
-    let (_, code, error) = run()?;
+    let (_, code, error) = learn_again()?;
     assert!(code == Some(125) && error.contains("`why` is blank"), "{error}");
     let reasoned = learned.replace("why = \"\"", "why = \"this test asks for it\"");
     std::fs::write(profiles.join("learned.toml"), reasoned)?;
-    let (text, code, error) = run()?;
+    let (text, code, error) = learn_again()?;
     assert_eq!(text, "# Nothing that profile `bash-learned` could grant was refused.\n", "{error}");
     assert!(code == Some(0) && error.contains("found"), "{error}");
-    let (_, code, error) = told(&["learn", "none", "--dir", directory])?;
+    let (_, code, error) = run(&["learn", "none", "--dir", directory])?;
     assert_eq!((code, error.as_str()), (Some(125), "cofferdam: learn: there is no tool `none`\n"));
     Ok(())
 }

@@ -10,16 +10,16 @@ use super::transcript::until;
 use crate::server::{PROGRAM, Server};
 
 /// Copies an example, and serves it to a client that can be asked.
-fn served(held: &tempfile::TempDir, name: &str, more: &str) -> Server {
+fn served(directory: &tempfile::TempDir, name: &str, more: &str) -> Server {
     let examples = std::env::var_os("MCPBASH_EXAMPLES")
         .expect("MCPBASH_EXAMPLES names the folder of the examples");
-    let place = held.path().join("p");
+    let path = directory.path().join("p");
     let copied =
-        Command::new("cp").arg("-a").arg(PathBuf::from(examples).join(name)).arg(&place).status();
+        Command::new("cp").arg("-a").arg(PathBuf::from(examples).join(name)).arg(&path).status();
     assert!(copied.expect("cp").success(), "{name}");
     let owned = Command::new("sh")
         .args(["-c", "chown -R \"$(id -u)\" \"$1\" && chmod -R u+rwX,go+rX,go-w \"$1\"", "sh"])
-        .arg(&place)
+        .arg(&path)
         .status();
     assert!(owned.expect("sh").success(), "{name}");
     let mut command = Command::new(PROGRAM);
@@ -28,7 +28,7 @@ fn served(held: &tempfile::TempDir, name: &str, more: &str) -> Server {
         "--toolchains",
         "none",
         "--project",
-        &format!("{}{more}", place.display()),
+        &format!("{}{more}", path.display()),
     ]);
     Server::of_client(command, json!({"elicitation": {}}))
 }
@@ -66,7 +66,7 @@ fn called(server: &mut Server, tool: &str, arguments: Value) -> Value {
 
 #[test]
 #[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
-fn each_example_is_read_without_a_mistake_and_lists_its_entries() {
+fn every_example_is_read() {
     let names: [(&str, &[&str], usize, usize, usize); 19] = [
         ("00-hello-tool", &["example-hello"], 0, 0, 0),
         ("01-args-and-validation", &["example-echo-arg"], 0, 0, 0),
@@ -96,8 +96,8 @@ fn each_example_is_read_without_a_mistake_and_lists_its_entries() {
     ];
     let mut wrong = Vec::new();
     for (name, tools, resources, templates, prompts) in names {
-        let held = tempfile::tempdir().expect("a directory");
-        let mut server = served(&held, name, "");
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut server = served(&directory, name, "");
         let mut list = |method: &str, key: &str| {
             let id = server.request(method, json!({}));
             server.answer(id)["result"][key].as_array().cloned().unwrap_or_default()
@@ -120,9 +120,12 @@ fn each_example_is_read_without_a_mistake_and_lists_its_entries() {
 
 #[test]
 #[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
-fn tools_of_the_examples_answer_as_the_framework_has_them() {
-    let held = || tempfile::tempdir().expect("a directory");
-    let (one, two, four, six) = (held(), held(), held(), held());
+fn example_tools_answer_as_in_the_framework() {
+    let directory = || tempfile::tempdir().expect("a directory");
+    let one = directory();
+    let two = directory();
+    let four = directory();
+    let six = directory();
     let answer = called(&mut served(&one, "00-hello-tool", ""), "example-hello", json!({}));
     assert!(answer["result"]["structuredContent"]["result"]["message"].is_string(), "{answer}");
     let mut server = served(&two, "01-args-and-validation", "");
@@ -146,28 +149,28 @@ fn tools_of_the_examples_answer_as_the_framework_has_them() {
 
 #[test]
 #[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
-fn examples_that_say_ask_and_complete_do_so() {
+fn examples_with_progress_questions_and_completion() {
     let held: Vec<tempfile::TempDir> =
         (0..8).map(|_| tempfile::tempdir().expect("a directory")).collect();
     let mut server = served(&held[0], "02-logging-and-levels", "");
     let level = server.request("logging/setLevel", json!({"level": "debug"}));
     server.answer(level);
-    let said = lines(&mut server, "tools/call", json!({"name": "example-logger", "arguments": {}}));
-    assert!(said.iter().any(|line| line["params"]["logger"] == "example.logger"), "{said:?}");
+    let text = lines(&mut server, "tools/call", json!({"name": "example-logger", "arguments": {}}));
+    assert!(text.iter().any(|line| line["params"]["logger"] == "example.logger"), "{text:?}");
     let mut server = served(&held[1], "03-progress-and-cancellation", "");
     let params = json!({"name": "example-slow", "arguments": {}, "_meta": {"progressToken": 1}});
-    let said = lines(&mut server, "tools/call", params);
+    let text = lines(&mut server, "tools/call", params);
     let progress: Vec<f64> =
-        said.iter().filter_map(|line| line["params"]["progress"].as_f64()).collect();
+        text.iter().filter_map(|line| line["params"]["progress"].as_f64()).collect();
     assert_eq!(progress, [10.0, 50.0, 90.0]);
     let mut server = served(&held[2], "08-elicitation", "");
-    let said =
+    let text =
         lines(&mut server, "tools/call", json!({"name": "example-elicitation", "arguments": {}}));
-    let asked = said.iter().filter(|line| line["method"] == "elicitation/create").count();
+    let request = text.iter().filter(|line| line["method"] == "elicitation/create").count();
     assert_eq!(
-        (asked, &said.last().expect("an answer")["result"]["isError"]),
+        (request, &text.last().expect("an answer")["result"]["isError"]),
         (4, &json!(false)),
-        "{said:?}"
+        "{text:?}"
     );
     let mut server = served(&held[3], "05-resources-basics", "");
     let read =
@@ -207,8 +210,8 @@ fn examples_that_say_ask_and_complete_do_so() {
 #[test]
 #[ignore = "MCPBASH_EXAMPLES names the folder of the framework's examples"]
 fn slow_examples_end_by_their_own_limits() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "99-test-fixtures", "");
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "99-test-fixtures", "");
     let tools = ["slow-no-progress", "slow-with-hint", "slow-with-events", "slow-with-progress"];
     let results = tools.map(|tool| called(&mut server, tool, json!({}))["result"].clone());
     for (tool, result) in tools.iter().zip(&results).take(2) {

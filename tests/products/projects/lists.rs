@@ -10,9 +10,9 @@ use super::transcript::{compare, modern};
 use crate::server::patience::patience;
 use crate::server::{PROGRAM, Server};
 
-fn command(held: &tempfile::TempDir, env: &[(&str, &str)]) -> Command {
+fn command(directory: &tempfile::TempDir, env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(["serve", "--toolchains", "none", "--project"]).arg(held.path());
+    command.args(["serve", "--toolchains", "none", "--project"]).arg(directory.path());
     command.envs(env.iter().copied());
     command
 }
@@ -33,9 +33,9 @@ fn ask(server: &mut Server, method: &str, params: Value) -> Value {
 }
 
 #[test]
-fn a_list_comes_in_pages_whose_cursors_count_for_it_alone() {
-    let held = many(120);
-    let mut server = Server::of(command(&held, &[]));
+fn lists_are_paged_with_separate_cursors() {
+    let directory = many(120);
+    let mut server = Server::of(command(&directory, &[]));
     let mut names = Vec::new();
     let mut params = json!({});
     let mut lengths = Vec::new();
@@ -72,19 +72,19 @@ fn a_list_comes_in_pages_whose_cursors_count_for_it_alone() {
         (&json!(3), Some(2))
     );
     // A cursor of the list as it was before is refused.
-    std::fs::remove_file(held.path().join("tools/g/t0100.sh")).expect("removed");
-    let mut server = Server::of(command(&held, &[]));
+    std::fs::remove_file(directory.path().join("tools/g/t0100.sh")).expect("removed");
+    let mut server = Server::of(command(&directory, &[]));
     assert_eq!(ask(&mut server, "tools/list", json!({"cursor": cursor}))["error"], invalid);
 }
 
 #[test]
-fn a_call_has_the_time_that_its_parameters_ask_for_up_to_the_longest() {
-    let held = project(&[("tools/s/s.sh", "sleep 30\n")]);
+fn timeouts_in_parameters_are_capped() {
+    let directory = project(&[("tools/s/s.sh", "sleep 30\n")]);
     let env = [("MCPBASH_MAX_TIMEOUT_SECS", "2"), ("MCPBASH_DEFAULT_TOOL_TIMEOUT", "2")];
-    let mut server = Server::of(command(&held, &env));
-    for (asked, given) in [(1, 1), (100, 2)] {
+    let mut server = Server::of(command(&directory, &env));
+    for (request, given) in [(1, 1), (100, 2)] {
         let result =
-            ask(&mut server, "tools/call", json!({"name": "s", "timeoutSecs": asked}))["result"]
+            ask(&mut server, "tools/call", json!({"name": "s", "timeoutSecs": request}))["result"]
                 .clone();
         assert_eq!(result["structuredContent"]["error"]["timeoutSecs"], given, "{result}");
     }
@@ -94,8 +94,8 @@ fn a_call_has_the_time_that_its_parameters_ask_for_up_to_the_longest() {
 fn completions_have_pages() {
     let script =
         "printf '[\"a\",\"b\",\"c\",\"d %s\"]' \"$MCP_COMPLETION_LIMIT $MCP_COMPLETION_OFFSET\"\n";
-    let held = project(&[("prompts/p.txt", ""), ("prompts/p.completion.sh", script)]);
-    let mut server = Server::of(command(&held, &[]));
+    let directory = project(&[("prompts/p.txt", ""), ("prompts/p.completion.sh", script)]);
+    let mut server = Server::of(command(&directory, &[]));
     let params = |value: &str, more: Value| {
         let mut params = json!({
             "ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": value}, "limit": 3,
@@ -118,12 +118,13 @@ fn completions_have_pages() {
 }
 
 #[test]
-fn scripts_work_in_the_roots_of_the_project_and_in_no_others() {
+fn scripts_work_in_the_projects_roots_only() {
     let roots = r#"{"roots": [{"path": "./data", "name": "Data"}, {"path": "/etc"}, {"path": "../x"}, {"path": "none"}, {"path": "data/"}]}"#;
     let script = "source \"$MCP_SDK/tool-sdk.sh\"\necho \"$MCP_ROOTS_JSON $MCP_ROOTS_COUNT\"
         for path in data/f tools/t/tool.sh /etc/passwd data/../tools; do mcp_roots_contains \"$path\" && echo \"$path\"; done; :\n";
-    let held = project(&[("config/roots.json", roots), ("data/f", ""), ("tools/r/r.sh", script)]);
-    let mut server = Server::of(command(&held, &[]));
+    let directory =
+        project(&[("config/roots.json", roots), ("data/f", ""), ("tools/r/r.sh", script)]);
+    let mut server = Server::of(command(&directory, &[]));
     let text = ask(&mut server, "tools/call", json!({"name": "r"}))["result"]["content"][0]["text"]
         .clone();
     let expected = "[{\"name\":\"Data\",\"path\":\"/workspace/data\",\"uri\":\"file:///workspace/data\"}] 1\ndata/f\n";
@@ -131,13 +132,13 @@ fn scripts_work_in_the_roots_of_the_project_and_in_no_others() {
 }
 
 /// Starts a server without opening a session, and sends these lines. Returns its answers and its exit code.
-fn said(
-    held: &tempfile::TempDir,
+fn converse(
+    directory: &tempfile::TempDir,
     env: &[(&str, &str)],
     lines: &[Value],
 ) -> (Vec<Value>, Option<i32>) {
     use std::io::Write;
-    let mut child = command(held, env)
+    let mut child = command(directory, env)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -166,8 +167,8 @@ fn request(id: u64, method: &str, params: Value) -> Value {
 }
 
 #[test]
-fn requests_keep_the_order_of_a_session_and_exit_ends_the_server() {
-    let held = project(&[]);
+fn requests_keep_their_order_and_exit_ends_the_server() {
+    let directory = project(&[]);
     let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let lines = [
         request(1, "tools/list", json!({})),
@@ -182,22 +183,25 @@ fn requests_keep_the_order_of_a_session_and_exit_ends_the_server() {
         request(9, "tools/list", json!({})),
         request(10, "exit", json!({})),
     ];
-    let (mut answers, code) = said(&held, &[], &lines);
+    let (mut answers, code) = converse(&directory, &[], &lines);
     assert_eq!(code, Some(0));
     answers.sort_by_key(|answer| answer["id"].as_u64());
-    let told: Vec<Value> = answers
+    let report: Vec<Value> = answers
         .iter()
         .map(|answer| json!([answer["id"], answer["error"]["code"], answer["error"]["message"]]))
         .collect();
     let closed = "Server not initialized";
     // A request that stands alone opens what it needs itself.
     let alone = request(1, "tools/call", json!({"name": "t", "_meta": modern(json!({}))}));
-    let (answers, _) =
-        said(&held, &[], &[alone, request(2, "shutdown", json!({"_meta": modern(json!({}))}))]);
+    let (answers, _) = converse(
+        &directory,
+        &[],
+        &[alone, request(2, "shutdown", json!({"_meta": modern(json!({}))}))],
+    );
     let codes: Vec<&Value> = answers.iter().map(|answer| &answer["error"]["code"]).collect();
     assert_eq!(codes, [&Value::Null; 2], "{answers:?}");
     assert_eq!(
-        told,
+        report,
         [
             json!([1, -32000, closed]),
             json!([2, null, null]),
@@ -213,8 +217,8 @@ fn requests_keep_the_order_of_a_session_and_exit_ends_the_server() {
 }
 
 #[test]
-fn a_server_that_was_shut_ends_without_exit_and_batches_are_taken_where_they_are_asked_for() {
-    let held = project(&[]);
+fn shutdown_and_batches_follow_the_framework() {
+    let directory = project(&[]);
     let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let lines = [
         request(1, "initialize", hello),
@@ -225,7 +229,7 @@ fn a_server_that_was_shut_ends_without_exit_and_batches_are_taken_where_they_are
     for (env, ids) in
         [(&[("MCPBASH_COMPAT_BATCHES", "true")][..], vec![1, 2, 3, 4]), (&[], vec![1, 4])]
     {
-        let (answers, code) = said(&held, env, &lines);
+        let (answers, code) = converse(&directory, env, &lines);
         assert_eq!(code, Some(0));
         let mut found: Vec<u64> =
             answers.iter().filter_map(|answer| answer["id"].as_u64()).collect();
@@ -235,9 +239,9 @@ fn a_server_that_was_shut_ends_without_exit_and_batches_are_taken_where_they_are
 }
 
 #[test]
-fn a_server_whose_client_asks_nothing_for_its_time_ends_and_work_is_no_idleness() {
-    let held = project(&[("tools/s/s.sh", "sleep 2.5; echo slept\n")]);
-    let mut server = Server::of(command(&held, &[("MCPBASH_IDLE_TIMEOUT", "1")]));
+fn an_idle_server_ends_but_not_during_work() {
+    let directory = project(&[("tools/s/s.sh", "sleep 2.5; echo slept\n")]);
+    let mut server = Server::of(command(&directory, &[("MCPBASH_IDLE_TIMEOUT", "1")]));
     assert_eq!(server.result("s", json!({}))["content"][0]["text"], "slept\n");
     let end = std::time::Instant::now() + patience();
     // Its input stays open.
@@ -249,32 +253,32 @@ fn a_server_whose_client_asks_nothing_for_its_time_ends_and_work_is_no_idleness(
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(code, Some(0));
-    let mut server = Server::of(command(&held, &[]));
+    let mut server = Server::of(command(&directory, &[]));
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(server.result("s", json!({}))["content"][0]["text"], "slept\n");
 }
 
 #[test]
-fn variables_of_the_framework_name_the_project_and_the_level_of_messages() {
+fn framework_variables_set_project_and_level() {
     let script = "source \"$MCP_SDK/tool-sdk.sh\"\nmcp_log_info x said\nmcp_log_error x failed\n";
-    let held = project(&[("tools/l/l.sh", script)]);
-    let root = held.path().to_str().expect("UTF-8");
+    let directory = project(&[("tools/l/l.sh", script)]);
+    let root = directory.path().to_str().expect("UTF-8");
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--toolchains", "none"]);
     command.envs([("MCPBASH_PROJECT_ROOT", root), ("MCPBASH_LOG_LEVEL", "error")]);
-    command.env("MCPBASH_TOOLS_DIR", held.path().join("tools"));
+    command.env("MCPBASH_TOOLS_DIR", directory.path().join("tools"));
     let mut server = Server::of(command);
     let id = server.call("l", json!({}));
     let lines = super::transcript::until(&mut server, id, |_| None);
-    let said: Vec<&Value> = lines.iter().map(|line| &line["params"]["data"]).collect();
-    assert_eq!(said, [&json!("failed"), &Value::Null]);
+    let text: Vec<&Value> = lines.iter().map(|line| &line["params"]["data"]).collect();
+    assert_eq!(text, [&json!("failed"), &Value::Null]);
     // Other tools than were meant are not served.
-    let mut command = self::command(&held, &[("MCPBASH_TOOLS_DIR", "/usr/bin")]);
+    let mut command = self::command(&directory, &[("MCPBASH_TOOLS_DIR", "/usr/bin")]);
     let output = command.stdin(Stdio::null()).output().expect("it runs");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{error}");
-    let why = "MCPBASH_TOOLS_DIR: the folder is tools/ of the project, and no other";
-    assert!(error.contains(why), "{error}");
+    let reason = "MCPBASH_TOOLS_DIR: the folder is tools/ of the project, and no other";
+    assert!(error.contains(reason), "{error}");
 }
 
 /// Requests whose answers are compared with transcripts: each list, a prompt, a resource, and unknown names.
@@ -301,9 +305,9 @@ pub(crate) fn without_places(mut lines: Vec<Value>) -> Vec<Value> {
 
 #[test]
 fn lists_are_as_their_transcripts_in_both_eras() {
-    let held = tempfile::tempdir().expect("a directory");
-    super::copied(held.path()).expect("a copy");
-    let mut server = Server::of(command(&held, &[]));
+    let directory = tempfile::tempdir().expect("a directory");
+    super::copied(directory.path()).expect("a copy");
+    let mut server = Server::of(command(&directory, &[]));
     for (name, meta) in [("lists-2025-11-25", json!({})), ("lists-2026-07-28", modern(json!({})))] {
         let mut lines = Vec::new();
         for (method, params) in questions(&meta) {
@@ -315,9 +319,9 @@ fn lists_are_as_their_transcripts_in_both_eras() {
 }
 
 #[test]
-fn a_clients_roots_are_told_where_they_are_granted_and_asked_for_again_when_they_change() {
+fn granted_client_roots_are_passed_and_refreshed() {
     let script = "printf '%s|%s' \"${MCP_ROOTS_PATHS//$'\\n'/ }\" \"$(cat /mnt/*/key 2>&1)\"\n";
-    let held = project(&[("tools/r/r.sh", script)]);
+    let directory = project(&[("tools/r/r.sh", script)]);
     let data = tempfile::Builder::new().prefix("data").tempdir().expect("a directory");
     std::fs::write(data.path().join("key"), "granted").expect("written");
     for path in [data.path().to_owned(), data.path().join("key")] {
@@ -325,9 +329,9 @@ fn a_clients_roots_are_told_where_they_are_granted_and_asked_for_again_when_they
         std::fs::set_permissions(path, mode).expect("a mode");
     }
     let granted = data.path().canonicalize().expect("a path");
-    let own = held.path().canonicalize().expect("a path");
-    let asked = |more: &[&str], env: &[(&str, &str)], capabilities: Value, uris: &[String]| {
-        let mut command = command(&held, env);
+    let own = directory.path().canonicalize().expect("a path");
+    let request = |more: &[&str], env: &[(&str, &str)], capabilities: Value, uris: &[String]| {
+        let mut command = command(&directory, env);
         command.args(more);
         let mut server = Server::of_client(command, capabilities);
         let mut texts = Vec::new();
@@ -343,18 +347,21 @@ fn a_clients_roots_are_told_where_they_are_granted_and_asked_for_again_when_they
         }
         json!(texts)
     };
-    let place = granted.display().to_string();
-    let cell = format!("{place}:/mnt/data");
-    let uris =
-        [format!("file://{place}"), format!("file://{}", own.display()), "file:///root".to_owned()];
+    let target = granted.display().to_string();
+    let cell = format!("{target}:/mnt/data");
+    let uris = [
+        format!("file://{target}"),
+        format!("file://{}", own.display()),
+        "file:///root".to_owned(),
+    ];
     let roots = json!({"roots": {"listChanged": true}});
-    let told = asked(&["--ro", &cell], &[], roots.clone(), &uris);
-    assert_eq!(told, json!(["/mnt/data|granted", "/workspace|granted", "/workspace|granted"]));
+    let output = request(&["--ro", &cell], &[], roots.clone(), &uris);
+    assert_eq!(output, json!(["/mnt/data|granted", "/workspace|granted", "/workspace|granted"]));
     // A root that is not granted is neither reported nor mounted.
-    let told = asked(&[], &[], roots, &uris[..1]);
-    assert_eq!(told, json!(["/workspace|cat: '/mnt/*/key': No such file or directory"]));
+    let output = request(&[], &[], roots, &uris[..1]);
+    assert_eq!(output, json!(["/workspace|cat: '/mnt/*/key': No such file or directory"]));
     // The operator's own are granted for reading.
-    let told = asked(&[], &[("MCPBASH_ROOTS", &place)], json!({}), &uris[..1]);
+    let output = request(&[], &[("MCPBASH_ROOTS", &target)], json!({}), &uris[..1]);
     let name = granted.file_name().and_then(|name| name.to_str()).expect("a name");
-    assert_eq!(told, json!([format!("/mnt/{name}|granted")]));
+    assert_eq!(output, json!([format!("/mnt/{name}|granted")]));
 }

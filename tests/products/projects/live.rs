@@ -9,10 +9,10 @@ use super::transcript::{compare, modern, until};
 use crate::server::{self, Server};
 
 /// Serves a copy of the project to a client with these capabilities.
-fn served(held: &tempfile::TempDir, writes: &str, capabilities: Value) -> Server {
-    copied_of("live_project", held.path()).expect("a copy");
+fn served(directory: &tempfile::TempDir, writes: &str, capabilities: Value) -> Server {
+    copied_of("live_project", directory.path()).expect("a copy");
     let mut command = Command::new(server::PROGRAM);
-    let project = format!("{}{writes}", held.path().to_str().expect("UTF-8"));
+    let project = format!("{}{writes}", directory.path().to_str().expect("UTF-8"));
     command.args(["serve", "--toolchains", "none", "--project", &project]);
     Server::of_client(command, capabilities)
 }
@@ -22,27 +22,27 @@ fn call(tool: &str, arguments: Value, meta: Value) -> Value {
 }
 
 #[test]
-fn progress_and_messages_come_while_a_script_runs_and_before_its_result() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({}));
-    let said = |meta| call("live", json!({"of": "said"}), meta);
-    let id = server.request("tools/call", said(json!({})));
+fn progress_and_messages_precede_the_result() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({}));
+    let text = |meta| call("live", json!({"of": "said"}), meta);
+    let id = server.request("tools/call", text(json!({})));
     let mut lines = until(&mut server, id, |_| None);
     // A client that set no level gets `info` and above.
     let level = server.request("logging/setLevel", json!({"level": "error"}));
     server.answer(level);
-    let id = server.request("tools/call", said(json!({"progressToken": "to\"ken"})));
+    let id = server.request("tools/call", text(json!({"progressToken": "to\"ken"})));
     lines.extend(until(&mut server, id, |_| None));
     compare("said-2025-11-25", &lines);
     let meta = json!({"progressToken": 7, "io.modelcontextprotocol/logLevel": "debug"});
-    let id = server.request("tools/call", said(modern(meta)));
+    let id = server.request("tools/call", text(modern(meta)));
     compare("said-2026-07-28", &until(&mut server, id, |_| None));
 }
 
 #[test]
 fn progress_is_seen_before_the_script_ends() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({"elicitation": {}}));
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({"elicitation": {}}));
     let meta = json!({"progressToken": 1});
     let id = server.request("tools/call", call("live", json!({"of": "waits"}), meta));
     let mut seen = Vec::new();
@@ -56,8 +56,8 @@ fn progress_is_seen_before_the_script_ends() {
 
 #[test]
 fn a_script_asks_the_user_and_gets_the_answers() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({"elicitation": {}}));
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({"elicitation": {}}));
     let id = server.request("tools/call", call("live", json!({"of": "asks"}), json!({})));
     let mut count = 0;
     let lines = until(&mut server, id, |_| {
@@ -76,12 +76,12 @@ fn a_script_asks_the_user_and_gets_the_answers() {
     // An unanswered question does not delay a script's end.
     let id = server.request("tools/call", call("live", json!({"of": "asks-alone"}), json!({})));
     compare("asks-alone-2025-11-25", &until(&mut server, id, |_| None));
-    let (task, asked) = asked_in_a_task(&mut server, "asks", |count| match count {
+    let (task, request) = asked_in_a_task(&mut server, "asks", |count| match count {
         1 => json!({"action": "decline"}),
         2 => json!({"action": "cancel"}),
         _ => json!({"action": "accept", "content": {"number": count, "text": "\"\n$(id)"}}),
     });
-    assert_eq!((task["status"].as_str(), asked), (Some("completed"), count), "{task}");
+    assert_eq!((task["status"].as_str(), request), (Some("completed"), count), "{task}");
     assert_eq!(Some(&task["result"]["structuredContent"]), structured.as_ref());
 }
 
@@ -95,7 +95,8 @@ fn asked_in_a_task(server: &mut Server, of: &str, answer: impl Fn(u64) -> Value)
     let id = server.request("tools/call", call("live", json!({"of": of}), meta.clone()));
     let begun = server.answer(id);
     assert_eq!(begun["result"]["resultType"], "task", "{begun}");
-    let (task, mut count) = (begun["result"]["taskId"].clone(), 0);
+    let task = begun["result"]["taskId"].clone();
+    let mut count = 0;
     let end = std::time::Instant::now() + server::patience::patience();
     loop {
         let id = server.request("tasks/get", about(&task));
@@ -124,9 +125,9 @@ fn asked_in_a_task(server: &mut Server, of: &str, answer: impl Fn(u64) -> Value)
 }
 
 #[test]
-fn a_task_that_waits_for_an_answer_ends_when_it_is_cancelled() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({}));
+fn a_task_waiting_for_an_answer_can_be_cancelled() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({}));
     let capabilities =
         json!({"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
     let meta = modern(json!({"io.modelcontextprotocol/clientCapabilities": capabilities}));
@@ -152,9 +153,9 @@ fn a_task_that_waits_for_an_answer_ends_when_it_is_cancelled() {
 }
 
 #[test]
-fn a_script_of_a_client_that_cannot_be_asked_is_told_so() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({}));
+fn scripts_know_if_a_client_cannot_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({}));
     let id = server.request("tools/call", call("live", json!({"of": "waits"}), json!({})));
     let lines = until(&mut server, id, |_| None);
     let error = &lines[0]["error"];
@@ -163,8 +164,8 @@ fn a_script_of_a_client_that_cannot_be_asked_is_told_so() {
 
 #[test]
 fn progress_renews_a_time_limit_up_to_the_longest() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({}));
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({}));
     let renewed = server.call("renewed", json!({}));
     let idle = server.call("idle", json!({}));
     let text = |answer: &Value| answer["result"]["content"][0]["text"].clone();
@@ -182,9 +183,9 @@ fn progress_renews_a_time_limit_up_to_the_longest() {
 }
 
 #[test]
-fn a_cancelled_script_sees_its_cancel_file_before_it_is_ended() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, ":rw", json!({}));
+fn a_cancelled_script_sees_its_cancel_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, ":rw", json!({}));
     let cancelled = call("live", json!({"of": "cancelled"}), json!({"progressToken": 1}));
     let id = server.request("tools/call", cancelled);
     let begun = server.lines.recv_timeout(server::patience::patience()).expect("progress");
@@ -193,8 +194,8 @@ fn a_cancelled_script_sees_its_cancel_file_before_it_is_ended() {
         &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}),
     );
     let end = std::time::Instant::now() + server::patience::patience();
-    let place = held.path().join("cancelled");
-    while !place.exists() {
+    let path = directory.path().join("cancelled");
+    while !path.exists() {
         assert!(std::time::Instant::now() < end, "the script did not see its cancel file");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -203,9 +204,9 @@ fn a_cancelled_script_sees_its_cancel_file_before_it_is_ended() {
 }
 
 #[test]
-fn what_a_script_prints_is_never_a_message_of_the_servers() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({"elicitation": {}}));
+fn script_output_is_never_a_server_message() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({"elicitation": {}}));
     let level = server.request("logging/setLevel", json!({"level": "debug"}));
     server.answer(level);
     let meta = json!({"progressToken": 1});
@@ -217,9 +218,9 @@ fn what_a_script_prints_is_never_a_message_of_the_servers() {
 }
 
 #[test]
-fn a_flood_of_progress_and_messages_is_bounded_and_costs_the_result_nothing() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({}));
+fn floods_of_progress_are_bounded() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({}));
     let level = server.request("logging/setLevel", json!({"level": "info"}));
     server.answer(level);
     let meta = json!({"progressToken": 1});
@@ -235,9 +236,9 @@ fn a_flood_of_progress_and_messages_is_bounded_and_costs_the_result_nothing() {
 }
 
 #[test]
-fn an_output_is_whole_up_to_its_limit_and_an_error_above() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, "", json!({}));
+fn output_over_the_limit_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, "", json!({}));
     let result = server.result("live", json!({"of": "bytes"}));
     assert_eq!(result["content"][0]["text"], "a\u{2400}b\n\n");
     let most = 10 << 20;

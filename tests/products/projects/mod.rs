@@ -37,7 +37,8 @@ fn copied_of(project: &str, to: &Path) -> std::io::Result<()> {
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (path, place) = (entry.path(), to.join(entry.file_name()));
+        let path = entry.path();
+        let place = to.join(entry.file_name());
         if path.is_dir() {
             fs::create_dir_all(&place)?;
             fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
@@ -52,9 +53,9 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Serves a copy of the project.
-fn served(held: &tempfile::TempDir, more: &[&str]) -> Server {
-    copied(held.path()).expect("a copy");
-    let directory = held.path().to_str().expect("UTF-8");
+fn served(folder: &tempfile::TempDir, more: &[&str]) -> Server {
+    copied(folder.path()).expect("a copy");
+    let directory = folder.path().to_str().expect("UTF-8");
     Server::start(&[&["--project", directory], more].concat())
 }
 
@@ -72,24 +73,24 @@ fn error(server: &mut Server, tool: &str, arguments: Value) -> Value {
 }
 
 #[test]
-fn only_the_projects_tools_are_listed_unless_groups_are_named() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+fn project_tools_only_unless_groups_are_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let names =
         ["basics-echo", "basics-fail", "basics-json", "basics-look", "basics-sdk", "basics-slow"];
     assert_eq!(listed(&mut server), names);
     assert_eq!(error(&mut server, "bash", json!({"command": "true"}))["code"], -32602);
     assert_eq!(server.close(), Some(0));
-    let held = tempfile::tempdir().expect("a directory");
-    let with_shell = listed(&mut served(&held, &["--tools", "shell"]));
+    let directory = tempfile::tempdir().expect("a directory");
+    let with_shell = listed(&mut served(&directory, &["--tools", "shell"]));
     assert!(with_shell.contains(&"bash".to_owned()), "{with_shell:?}");
     assert!(with_shell.contains(&"basics-echo".to_owned()), "{with_shell:?}");
 }
 
 #[test]
-fn arguments_reach_a_script_as_they_are_and_are_never_words_of_a_shell() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+fn arguments_reach_a_script_without_a_shell() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     for value in ["plain", "'; touch /tmp/x; '", "$(id) `id` \\ \" \n\t\u{1}\u{e9}", ""] {
         let result = server.result("basics-echo", json!({ "value": value, "$(id)": "'" }));
         // A reply shows a control character by its picture.
@@ -106,8 +107,8 @@ fn arguments_reach_a_script_as_they_are_and_are_never_words_of_a_shell() {
 
 #[test]
 fn a_failure_is_the_error_that_the_script_reported() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let reported = error(&mut server, "basics-fail", json!({"how": "fail"}));
     assert_eq!(reported, json!({"code": -32602, "message": "not \"this\"", "data": {"n": 1}}));
     let plain = error(&mut server, "basics-fail", json!({"how": "exit"}));
@@ -120,21 +121,21 @@ fn a_failure_is_the_error_that_the_script_reported() {
 
 #[test]
 fn a_script_has_a_jq_whether_the_host_has_one_or_not() {
-    let held = tempfile::tempdir().expect("a directory");
-    has_its_jq(&mut served(&held, &[]));
+    let directory = tempfile::tempdir().expect("a directory");
+    has_its_jq(&mut served(&directory, &[]));
 }
 
 #[test]
-fn a_script_has_its_jq_where_others_cannot_reach_the_program() {
+fn scripts_have_jq_even_if_the_binary_is_private() {
     let closed = tempfile::tempdir().expect("a directory of mode 0700");
     let program = closed.path().join("cofferdam");
     // Not by fs::copy: a file that this process has open for writing when another thread forks cannot be executed.
     let copied = Command::new("cp").args([server::PROGRAM.as_ref(), program.as_os_str()]).status();
     assert!(copied.is_ok_and(|status| status.success()));
-    let held = tempfile::tempdir().expect("a directory");
-    self::copied(held.path()).expect("a copy");
+    let directory = tempfile::tempdir().expect("a directory");
+    self::copied(directory.path()).expect("a copy");
     let mut command = Command::new(program);
-    command.args(["serve", "--project"]).arg(held.path());
+    command.args(["serve", "--project"]).arg(directory.path());
     has_its_jq(&mut Server::of(command));
 }
 
@@ -148,57 +149,57 @@ fn has_its_jq(server: &mut Server) {
 }
 
 #[test]
-fn a_script_sees_its_project_read_only_and_nothing_of_the_server() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+fn a_script_sees_only_its_project_read_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let seen = server.result("basics-look", json!({}))["structuredContent"].clone();
     let expected = json!({
         "cwd": "/workspace", "name": "basics-look", "root": "/workspace",
         "sees": "yes", "writes": "no", "secret": "", "stdin": "",
     });
     assert_eq!(seen, expected);
-    assert!(!held.path().join("written").exists());
-    let held = tempfile::tempdir().expect("a directory");
-    copied(held.path()).expect("a copy");
-    let writable = format!("{}:rw", held.path().display());
+    assert!(!directory.path().join("written").exists());
+    let directory = tempfile::tempdir().expect("a directory");
+    copied(directory.path()).expect("a copy");
+    let writable = format!("{}:rw", directory.path().display());
     let mut server = Server::start(&["--project", &writable]);
     assert_eq!(server.result("basics-look", json!({}))["structuredContent"]["writes"], "yes");
-    assert!(held.path().join("written").exists());
+    assert!(directory.path().join("written").exists());
 }
 
 #[test]
-fn a_tool_has_less_than_its_operator_grants_if_its_metadata_says_so_and_never_more() {
-    let held = tempfile::tempdir().expect("a directory");
-    copied(held.path()).expect("a copy");
+fn metadata_can_only_reduce_a_tools_grants() {
+    let folder = tempfile::tempdir().expect("a directory");
+    copied(folder.path()).expect("a copy");
     let metadata = |meta: Value| {
         let text = json!({"name": "basics-look", "description": "Looks", "_meta": meta});
-        fs::write(held.path().join("tools/look/tool.meta.json"), text.to_string())
+        fs::write(folder.path().join("tools/look/tool.meta.json"), text.to_string())
             .expect("written");
     };
-    let directory = held.path().to_str().expect("UTF-8");
+    let directory = folder.path().to_str().expect("UTF-8");
     let writable = format!("{directory}:rw");
     let writes = |server: &mut Server| {
         server.result("basics-look", json!({}))["structuredContent"]["writes"].clone()
     };
     metadata(json!({"cofferdam/workspace": "ro"}));
     assert_eq!(writes(&mut Server::start(&["--project", &writable])), "no");
-    assert!(!held.path().join("written").exists());
+    assert!(!folder.path().join("written").exists());
     metadata(json!({"cofferdam/workspace": "rw"}));
     assert_eq!(writes(&mut Server::start(&["--project", directory])), "no");
     assert_eq!(writes(&mut Server::start(&["--project", &writable])), "yes");
     metadata(json!({"cofferdam/egress": ["api.example.org:443"]}));
     let result = Server::start(&["--project", directory]).result("basics-look", json!({}));
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
-    let why = "profile `bash` leaves no call the egress `api.example.org:443`";
-    assert!(result["isError"] == true && text.contains(why), "{result}");
+    let reason = "profile `bash` leaves no call the egress `api.example.org:443`";
+    assert!(result["isError"] == true && text.contains(reason), "{result}");
 }
 
 #[test]
-fn a_project_with_a_policy_of_its_own_has_every_call_refused() {
-    let held = tempfile::tempdir().expect("a directory");
-    copied(held.path()).expect("a copy");
-    fs::write(held.path().join("server.d/policy.sh"), "exit 0\n").expect("written");
-    let mut server = Server::start(&["--project", held.path().to_str().expect("UTF-8")]);
+fn a_projects_policy_file_refuses_every_call() {
+    let directory = tempfile::tempdir().expect("a directory");
+    copied(directory.path()).expect("a copy");
+    fs::write(directory.path().join("server.d/policy.sh"), "exit 0\n").expect("written");
+    let mut server = Server::start(&["--project", directory.path().to_str().expect("UTF-8")]);
     let refused = error(&mut server, "basics-echo", json!({"value": "x"}));
     assert_eq!(refused["code"], -32602);
     let message = refused["message"].as_str().unwrap_or_default();
@@ -206,18 +207,18 @@ fn a_project_with_a_policy_of_its_own_has_every_call_refused() {
 }
 
 #[test]
-fn validate_lists_a_project_and_tells_its_mistakes() {
-    let held = tempfile::tempdir().expect("a directory");
-    copied(held.path()).expect("a copy");
+fn validate_lists_a_project_and_its_mistakes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    copied(directory.path()).expect("a copy");
     let validated = || {
         let mut command = std::process::Command::new(server::PROGRAM);
         let output =
-            command.args(["project", "validate"]).arg(held.path()).output().expect("it runs");
+            command.args(["project", "validate"]).arg(directory.path()).output().expect("it runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let (code, text) = validated();
     assert_eq!((code, text.contains("tool basics-echo")), (Some(0), true), "{text}");
-    fs::write(held.path().join("tools/echo/tool.meta.json"), "{").expect("written");
+    fs::write(directory.path().join("tools/echo/tool.meta.json"), "{").expect("written");
     let (code, text) = validated();
     assert_eq!((code, text.contains("tool basics-echo")), (Some(1), false), "{text}");
     assert!(text.contains("tools/echo/tool.meta.json:1:1: not valid JSON"), "{text}");
@@ -225,8 +226,8 @@ fn validate_lists_a_project_and_tells_its_mistakes() {
 
 #[test]
 fn a_prompt_is_listed_and_rendered() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let id = server.request("prompts/list", json!({}));
     let arguments = json!([{"name": "name", "description": "Who is greeted", "required": true}]);
     let expected = json!([{"name": "greeting", "description": "Greets", "arguments": arguments}]);
@@ -242,9 +243,9 @@ fn a_prompt_is_listed_and_rendered() {
 }
 
 #[test]
-fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+fn the_sdk_runs_programs_and_returns_long_results() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let ratios = "{\"progress\":25,\"message\":\"1/4\"}\n{\"progress\":90,\"message\":\"9/10\"}";
     let no_path = json!({"type": "path_not_found", "message": "there is no .b"});
     let no_syntax = json!({
@@ -270,7 +271,7 @@ fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
         ("elicit", json!([{"action": "decline", "content": null}, 0])),
     ] {
         let result = server.result("basics-sdk", json!({ "of": of }));
-        assert_eq!(said(&result), expected, "{of}: {result}");
+        assert_eq!(script_output(&result), expected, "{of}: {result}");
     }
     let arguments = json!({
         "of": "arguments", "text": "'$(id)' \\n \\101 \"\t%s", "lines": "a\nb\n\n", "number": 7, "float": 1.5,
@@ -282,7 +283,7 @@ fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
     let result = server.result("basics-sdk", json!({"of": "json"}));
     let valid = "yes yes yes no no no no no no no";
     assert_eq!(result["content"][0]["text"], valid, "{result}");
-    let answer = said(&server.result("basics-sdk", json!({"of": "download"})));
+    let answer = script_output(&server.result("basics-sdk", json!({"of": "download"})));
     let message = answer["error"]["message"].as_str().unwrap_or_default();
     assert_eq!(answer["error"]["type"], "host_blocked", "{answer}");
     assert!(message.contains("[project] hosts = [\"example.com:443\"]"), "{message}");
@@ -292,15 +293,15 @@ fn scripts_have_the_functions_for_other_programs_settings_and_long_results() {
 }
 
 /// Output of a script, which is JSON.
-fn said(result: &Value) -> Value {
+fn script_output(result: &Value) -> Value {
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     serde_json::from_str(text).unwrap_or_default()
 }
 
 #[test]
-fn files_that_a_script_names_are_beside_its_result() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+fn files_named_by_a_script_are_in_its_result() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let mut embedded = |of: &str| {
         let result = server.result("basics-sdk", json!({ "of": of }));
         assert_eq!(result["isError"], false, "{result}");
@@ -311,7 +312,7 @@ fn files_that_a_script_names_are_beside_its_result() {
         });
         (resources.collect::<Vec<_>>(), result["_meta"]["stderr"].clone())
     };
-    let (resources, said) = embedded("embed");
+    let (resources, text) = embedded("embed");
     let markdown = json!({
         "uri": "file:///tmp/a \"\\n\nb", "mimeType": "text/markdown", "text": "said\n",
     });
@@ -321,21 +322,21 @@ fn files_that_a_script_names_are_beside_its_result() {
         "uri": "file:///workspace/completions/broken.sh", "mimeType": "text/plain", "text": script,
     });
     assert_eq!(resources, [markdown, raw, script]);
-    assert_eq!(said, "/tmp/none is not embedded: there is no such file\n");
+    assert_eq!(text, "/tmp/none is not embedded: there is no such file\n");
     let note = json!({"uri": "own:note", "mimeType": "text/x", "text": "A note\n"});
     let host = json!({
         "uri": "file:///etc/hostname", "mimeType": "text/plain", "text": "cofferdam\n",
     });
     assert_eq!(embedded("embed-lines").0, [note, host]);
-    let (resources, said) = embedded("embed-long");
+    let (resources, text) = embedded("embed-long");
     assert_eq!(resources, Vec::<Value>::new());
-    assert_eq!(said, "/tmp/long is not embedded: all such files have 512 KiB\n");
+    assert_eq!(text, "/tmp/long is not embedded: all such files have 512 KiB\n");
 }
 
 #[test]
-fn messages_of_a_script_come_before_its_answer_from_the_level_that_was_set() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+fn messages_respect_the_level_and_precede_the_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let line = |server: &Server| {
         server.lines.recv_timeout(server::patience::patience()).expect("a line in time")
     };
@@ -370,8 +371,8 @@ fn read(server: &mut Server, uri: &str) -> Value {
 
 #[test]
 fn resources_are_listed_and_read_by_their_providers() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let id = server.request("resources/list", json!({}));
     let note = json!({
         "name": "note", "description": "A note", "uri": "file://./resources/note.txt",
@@ -397,9 +398,9 @@ fn resources_are_listed_and_read_by_their_providers() {
     let raw = "file://./resources/raw.bin";
     let kind = "application/octet-stream";
     assert_eq!(read(&mut server, raw), json!([{"uri": raw, "mimeType": kind, "blob": "YQBi"}]));
-    let why = "Resource is not granted: no rule lets a project reach example.com:443; the operator can grant it: \
+    let reason = "Resource is not granted: no rule lets a project reach example.com:443; the operator can grant it: \
                [project] hosts = [\"example.com:443\"]";
-    assert_eq!(read(&mut server, "page"), json!([-32602, why]));
+    assert_eq!(read(&mut server, "page"), json!([-32602, reason]));
     assert_eq!(read(&mut server, "none")[0], -32002);
     // The revision without sessions.
     let meta = json!({
@@ -413,15 +414,16 @@ fn resources_are_listed_and_read_by_their_providers() {
 
 #[test]
 fn a_resource_never_leads_out_of_the_project() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let link = |from: &str, to: &str| {
-        std::os::unix::fs::symlink(to, held.path().join("resources").join(from)).expect("linked");
+        std::os::unix::fs::symlink(to, directory.path().join("resources").join(from))
+            .expect("linked");
     };
     link("file", "/etc/passwd");
     link("near", "note.txt");
     link("folder", "/etc");
-    fs::write(held.path().join("resources/plain\n"), "plain").expect("written");
+    fs::write(directory.path().join("resources/plain\n"), "plain").expect("written");
     let outside = json!([-32603, "Resource outside allowed roots"]);
     let resource = |name: &str| format!("file:///workspace/resources/{name}");
     for uri in [
@@ -446,8 +448,8 @@ fn a_resource_never_leads_out_of_the_project() {
 
 #[test]
 fn arguments_are_completed_by_the_projects_scripts() {
-    let held = tempfile::tempdir().expect("a directory");
-    let mut server = served(&held, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = served(&directory, &[]);
     let mut complete = |of: Value, value: &str| {
         let argument = json!({"name": "name", "value": value});
         let context = json!({"arguments": {"other": "$(id)"}});
@@ -477,14 +479,15 @@ fn arguments_are_completed_by_the_projects_scripts() {
 
 #[test]
 fn a_completion_outside_the_project_stops_the_server() {
-    let held = tempfile::tempdir().expect("a directory");
-    copied(held.path()).expect("a copy");
-    let script = held.path().join("completions/files.sh");
+    let directory = tempfile::tempdir().expect("a directory");
+    copied(directory.path()).expect("a copy");
+    let script = directory.path().join("completions/files.sh");
     fs::remove_file(&script).expect("removed");
     std::os::unix::fs::symlink("/bin/true", &script).expect("linked");
     let mut command = std::process::Command::new(server::PROGRAM);
-    let output = command.args(["serve", "--project"]).arg(held.path()).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(125), "{said}");
-    assert!(said.contains("completions/files.sh: is a symbolic link"), "{said}");
+    let output =
+        command.args(["serve", "--project"]).arg(directory.path()).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(text.contains("completions/files.sh: is a symbolic link"), "{text}");
 }

@@ -32,7 +32,8 @@ enum Way {
 /// Passes the messages of an answer on as they come, until its end.
 fn pass(mut connection: Connection, way: Way, to: Sender<(Way, Value)>) {
     std::thread::spawn(move || {
-        let (mut raw, mut taken) = (Vec::new(), 0);
+        let mut raw = Vec::new();
+        let mut taken = 0;
         let mut piece = [0; 4096];
         loop {
             match connection.0.read(&mut piece) {
@@ -191,9 +192,9 @@ fn call(of: &str, meta: Value) -> Value {
 
 #[test]
 fn progress_and_messages_are_as_over_standard_output() {
-    let held = tempfile::tempdir().expect("a directory");
-    super::copied_of("live_project", held.path()).expect("a copy");
-    let mut session = Session::open(held.path(), &json!({}));
+    let directory = tempfile::tempdir().expect("a directory");
+    super::copied_of("live_project", directory.path()).expect("a copy");
+    let mut session = Session::open(directory.path(), &json!({}));
     let mut lines = session.exchange("tools/call", call("said", json!({})), |_| None);
     session.exchange("logging/setLevel", json!({"level": "error"}), |_| None);
     let token = json!({"progressToken": "to\"ken"});
@@ -206,9 +207,9 @@ fn progress_and_messages_are_as_over_standard_output() {
 
 #[test]
 fn questions_are_as_over_standard_output() {
-    let held = tempfile::tempdir().expect("a directory");
-    super::copied_of("live_project", held.path()).expect("a copy");
-    let mut session = Session::open(held.path(), &json!({"elicitation": {}}));
+    let directory = tempfile::tempdir().expect("a directory");
+    super::copied_of("live_project", directory.path()).expect("a copy");
+    let mut session = Session::open(directory.path(), &json!({"elicitation": {}}));
     let mut count = 0;
     let lines = session.exchange("tools/call", call("asks", json!({})), |_| {
         count += 1;
@@ -226,10 +227,10 @@ fn questions_are_as_over_standard_output() {
 }
 
 #[test]
-fn lists_prompts_and_resources_are_as_over_standard_output() {
-    let held = tempfile::tempdir().expect("a directory");
-    super::copied(held.path()).expect("a copy");
-    let mut session = Session::open(held.path(), &json!({}));
+fn lists_and_resources_are_the_same_as_over_stdio() {
+    let directory = tempfile::tempdir().expect("a directory");
+    super::copied(directory.path()).expect("a copy");
+    let mut session = Session::open(directory.path(), &json!({}));
     for (name, meta) in [("lists-2025-11-25", json!({})), ("lists-2026-07-28", modern(json!({})))] {
         let mut lines = Vec::new();
         for (method, params) in super::lists::questions(&meta) {

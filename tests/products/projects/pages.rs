@@ -32,10 +32,10 @@ fn files() -> tempfile::TempDir {
     ])
 }
 
-fn served(held: &tempfile::TempDir) -> Server {
+fn served(directory: &tempfile::TempDir) -> Server {
     let mut command = Command::new(PROGRAM);
     Server::of({
-        command.args(["serve", "--project"]).arg(held.path()).stderr(Stdio::null());
+        command.args(["serve", "--project"]).arg(directory.path()).stderr(Stdio::null());
         command
     })
 }
@@ -46,9 +46,9 @@ fn answer(server: &mut Server, method: &str, params: Value) -> Value {
 }
 
 #[test]
-fn pages_are_resources_and_a_tool_names_its_own() {
-    let held = files();
-    let mut server = served(&held);
+fn pages_are_resources_named_by_their_tools() {
+    let directory = files();
+    let mut server = served(&directory);
     let tools = answer(&mut server, "tools/list", json!({}));
     let shown =
         tools["tools"].as_array().into_iter().flatten().find(|tool| tool["name"] == "shown");
@@ -64,8 +64,8 @@ fn pages_are_resources_and_a_tool_names_its_own() {
     let expected = json!({"uri": "ui://pages/shown", "mimeType": "text/html;profile=mcp-app", "text": "<p>own</p>", "_meta": meta});
     assert_eq!(read["contents"], json!([expected]));
     // It is read at each request, and a link is not followed.
-    fs::remove_file(held.path().join("tools/shown/ui/index.html")).expect("removed");
-    std::os::unix::fs::symlink("/etc/passwd", held.path().join("tools/shown/ui/index.html"))
+    fs::remove_file(directory.path().join("tools/shown/ui/index.html")).expect("removed");
+    std::os::unix::fs::symlink("/etc/passwd", directory.path().join("tools/shown/ui/index.html"))
         .expect("a link");
     let id = server.request("resources/read", json!({"uri": "ui://pages/shown"}));
     assert_eq!(server.answer(id)["error"]["code"], -32603);
@@ -75,9 +75,9 @@ fn pages_are_resources_and_a_tool_names_its_own() {
 }
 
 #[test]
-fn a_script_makes_pages_and_is_told_what_its_client_shows() {
-    let held = files();
-    let mut server = served(&held);
+fn scripts_know_which_pages_the_client_shows() {
+    let directory = files();
+    let mut server = served(&directory);
     let text = server.result("form", json!({}))["content"][0]["text"].clone();
     let html = text.as_str().unwrap_or_default();
     let (_, rest) = html.split_once("const settings = ").expect("settings");
@@ -93,6 +93,6 @@ fn a_script_makes_pages_and_is_told_what_its_client_shows() {
     let plain = server.result("shown", json!({}));
     assert_eq!(plain["structuredContent"], json!({"success": true, "result": "as text"}));
     let pages = json!({"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}});
-    let shown = called_in(&held, "shown", pages);
+    let shown = called_in(&directory, "shown", pages);
     assert_eq!(shown["result"]["structuredContent"], json!({"supports": "1"}));
 }

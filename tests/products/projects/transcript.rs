@@ -53,25 +53,25 @@ pub(crate) fn plain(mut line: Value) -> Value {
     line
 }
 
-fn place(name: &str) -> PathBuf {
+fn transcript_path(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/products/projects/transcripts");
     folder.join(format!("{name}.jsonl"))
 }
 
 /// The lines of a transcript.
 pub(crate) fn transcript(name: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(place(name)).expect("a transcript");
+    let text = std::fs::read_to_string(transcript_path(name)).expect("a transcript");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// Compares lines with `tests/products/projects/transcripts/NAME.jsonl`.
 pub(crate) fn compare(name: &str, lines: &[Value]) {
-    let place = place(name);
+    let path = transcript_path(name);
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&place, text).expect("written");
+        std::fs::write(&path, text).expect("written");
         return;
     }
-    let expected = std::fs::read_to_string(&place).unwrap_or_default();
-    assert_eq!(text, expected, "{}: UPDATE_SNAPSHOTS=1 writes it anew", place.display());
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{}: UPDATE_SNAPSHOTS=1 writes it anew", path.display());
 }

@@ -19,24 +19,24 @@ const PROMPTS: &str = "notifications/prompts/list_changed";
 const UPDATED: &str = "notifications/resources/updated";
 const LISTEN: &str = "subscriptions/listen";
 
-fn serving(held: &tempfile::TempDir, more: &str) -> Server {
+fn serving(directory: &tempfile::TempDir, more: &str) -> Server {
     let mut command = Command::new(PROGRAM);
-    let place = format!("{}{more}", held.path().display());
+    let place = format!("{}{more}", directory.path().display());
     command.args(["serve", "--toolchains", "none", "--project", &place]);
     Server::of(command)
 }
 
-fn write(held: &tempfile::TempDir, path: &str, text: &str) {
-    let place = held.path().join(path);
-    let missing = place.ancestors().skip(1).take_while(|folder| !folder.exists());
+fn write(directory: &tempfile::TempDir, path: &str, text: &str) {
+    let target = directory.path().join(path);
+    let missing = target.ancestors().skip(1).take_while(|folder| !folder.exists());
     for folder in missing.collect::<Vec<_>>().into_iter().rev() {
         fs::create_dir(folder).expect("made");
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
-    let is_new = !place.exists();
-    fs::write(&place, text).expect("written");
+    let is_new = !target.exists();
+    fs::write(&target, text).expect("written");
     if is_new {
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("a mode");
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).expect("a mode");
     }
 }
 
@@ -51,10 +51,10 @@ fn next(server: &Server) -> Value {
 }
 
 /// Notifications up to the one of a prompt that is added now: whatever was to come before it has come.
-fn until_marked(held: &tempfile::TempDir, server: &Server, mark: &str) -> Vec<Value> {
+fn until_marked(directory: &tempfile::TempDir, server: &Server, mark: &str) -> Vec<Value> {
     // Waits, so that the marker is not merged with the expected notification.
     std::thread::sleep(Duration::from_millis(1200));
-    write(held, &format!("prompts/{mark}.txt"), "");
+    write(directory, &format!("prompts/{mark}.txt"), "");
     let mut before = Vec::new();
     loop {
         let line = next(server);
@@ -66,75 +66,75 @@ fn until_marked(held: &tempfile::TempDir, server: &Server, mark: &str) -> Vec<Va
 }
 
 #[test]
-fn lists_follow_the_project_and_are_told_of_when_they_change() {
-    let held = project(&[("tools/a/a.sh", "echo one\n")]);
-    let mut server = serving(&held, "");
+fn changed_lists_are_notified() {
+    let directory = project(&[("tools/a/a.sh", "echo one\n")]);
+    let mut server = serving(&directory, "");
     assert_eq!(listed(&mut server), ["a", "t"]);
-    write(&held, "tools/b/b.sh", "echo two\n");
+    write(&directory, "tools/b/b.sh", "echo two\n");
     assert_eq!(next(&server)["method"], TOOLS);
     assert_eq!(listed(&mut server), ["a", "b", "t"]);
     assert_eq!(server.result("b", json!({}))["content"][0]["text"], "two\n");
-    write(&held, "tools/b/b.meta.json", r#"{"name": "b", "description": "Two"}"#);
+    write(&directory, "tools/b/b.meta.json", r#"{"name": "b", "description": "Two"}"#);
     assert_eq!(next(&server)["method"], TOOLS);
-    fs::remove_dir_all(held.path().join("tools/b")).expect("removed");
+    fs::remove_dir_all(directory.path().join("tools/b")).expect("removed");
     assert_eq!(next(&server)["method"], TOOLS);
     assert_eq!(listed(&mut server), ["a", "t"]);
     let id = server.call("b", json!({}));
     assert_eq!(server.answer(id)["error"]["code"], -32602);
     // A folder that comes whole, from outside.
-    let outside = tempfile::tempdir_in(held.path().parent().expect("a folder")).expect("made");
+    let outside = tempfile::tempdir_in(directory.path().parent().expect("a folder")).expect("made");
     fs::write(outside.path().join("c.sh"), "echo three\n").expect("written");
     fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
-    fs::rename(outside.path(), held.path().join("tools/c")).expect("moved");
+    fs::rename(outside.path(), directory.path().join("tools/c")).expect("moved");
     assert_eq!(next(&server)["method"], TOOLS);
-    fs::write(held.path().join("tools/c/d.sh"), "echo four\n").expect("written");
+    fs::write(directory.path().join("tools/c/d.sh"), "echo four\n").expect("written");
     assert_eq!(next(&server)["method"], TOOLS);
     assert_eq!(listed(&mut server), ["a", "c", "d", "t"]);
-    write(&held, "resources/r.txt", "text");
+    write(&directory, "resources/r.txt", "text");
     assert_eq!(next(&server)["method"], RESOURCES);
-    write(&held, "prompts/p.txt", "text");
+    write(&directory, "prompts/p.txt", "text");
     assert_eq!(next(&server)["method"], PROMPTS);
     // With a register its lists are the project's.
     let tools = r#"{"version": 1, "tools": [{"name": "only", "path": "a/a.sh"}]}"#;
-    write(&held, "server.d/register.json", tools);
+    write(&directory, "server.d/register.json", tools);
     assert_eq!(next(&server)["method"], TOOLS);
     assert_eq!(listed(&mut server), ["only"]);
     assert_eq!(server.close(), Some(0));
 }
 
 #[test]
-fn what_changes_no_list_is_told_to_nobody() {
-    let held = project(&[
+fn irrelevant_changes_are_not_notified() {
+    let directory = project(&[
         ("tools/a/a.sh", "echo one\n"),
         ("tools/a/a.meta.json", r#"{"name": "a", "description": "One"}"#),
         ("prompts/p.txt", "Hello\n"),
         ("data/d.txt", ""),
     ]);
-    let mut server = serving(&held, "");
-    assert_eq!(until_marked(&held, &server, "first"), Vec::<Value>::new());
-    let metadata = fs::read(held.path().join("tools/a/a.meta.json")).expect("read");
+    let mut server = serving(&directory, "");
+    assert_eq!(until_marked(&directory, &server, "first"), Vec::<Value>::new());
+    let metadata = fs::read(directory.path().join("tools/a/a.meta.json")).expect("read");
     // Touched, written again with the same content, replaced by a copy, and another program of the same tool.
-    fs::write(held.path().join("tools/a/a.meta.json"), &metadata).expect("written");
-    fs::write(held.path().join("tools/a/new"), &metadata).expect("written");
-    fs::rename(held.path().join("tools/a/new"), held.path().join("tools/a/a.meta.json"))
+    fs::write(directory.path().join("tools/a/a.meta.json"), &metadata).expect("written");
+    fs::write(directory.path().join("tools/a/new"), &metadata).expect("written");
+    fs::rename(directory.path().join("tools/a/new"), directory.path().join("tools/a/a.meta.json"))
         .expect("renamed");
-    write(&held, "tools/a/a.sh", "echo other\n");
-    write(&held, "data/d.txt", "more");
-    write(&held, "tools/a/notes.txt", "no tool");
-    write(&held, "tools/.hidden/x.sh", "echo hidden\n");
-    assert_eq!(until_marked(&held, &server, "second"), Vec::<Value>::new());
+    write(&directory, "tools/a/a.sh", "echo other\n");
+    write(&directory, "data/d.txt", "more");
+    write(&directory, "tools/a/notes.txt", "no tool");
+    write(&directory, "tools/.hidden/x.sh", "echo hidden\n");
+    assert_eq!(until_marked(&directory, &server, "second"), Vec::<Value>::new());
     assert_eq!(server.result("a", json!({}))["content"][0]["text"], "other\n");
     // Text of a prompt is in no list, and current all the same.
-    write(&held, "prompts/p.txt", "Goodbye\n");
-    assert_eq!(until_marked(&held, &server, "third"), Vec::<Value>::new());
+    write(&directory, "prompts/p.txt", "Goodbye\n");
+    assert_eq!(until_marked(&directory, &server, "third"), Vec::<Value>::new());
     let id = server.request("prompts/get", json!({"name": "p"}));
     assert_eq!(server.answer(id)["result"]["messages"][0]["content"]["text"], "Goodbye\n");
 }
 
 #[test]
-fn a_client_of_the_revision_without_sessions_hears_what_it_listens_for() {
-    let held = project(&[("resources/r.txt", "one")]);
-    let mut server = serving(&held, "");
+fn stateless_clients_get_the_notifications_they_chose() {
+    let directory = project(&[("resources/r.txt", "one")]);
+    let mut server = serving(&directory, "");
     let uri = "file://./resources/r.txt";
     let wanted =
         json!({"toolsListChanged": true, "resourceSubscriptions": [uri, "file:///etc/passwd"]});
@@ -145,8 +145,8 @@ fn a_client_of_the_revision_without_sessions_hears_what_it_listens_for() {
     let accepted = json!({"toolsListChanged": true, "resourceSubscriptions": [uri]});
     assert_eq!(acknowledged["params"]["notifications"], accepted, "{acknowledged}");
     // The session of the same connection gets list changes too: messages of the stream carry its number.
-    let told = |path: &str, text: &str, method: &str| {
-        write(&held, path, text);
+    let output = |path: &str, text: &str, method: &str| {
+        write(&directory, path, text);
         let mut streamed = Value::Null;
         let end = Instant::now() + patience();
         while streamed.is_null() {
@@ -159,19 +159,23 @@ fn a_client_of_the_revision_without_sessions_hears_what_it_listens_for() {
         }
         streamed["params"]["uri"].clone()
     };
-    assert_eq!(told("tools/b/b.sh", "echo\n", TOOLS), Value::Null);
-    assert_eq!(told("resources/r.txt", "two", UPDATED), uri);
+    assert_eq!(output("tools/b/b.sh", "echo\n", TOOLS), Value::Null);
+    assert_eq!(output("resources/r.txt", "two", UPDATED), uri);
 }
 
 #[test]
-fn a_resource_that_was_subscribed_to_is_told_of_when_its_content_changes() {
-    let held = project(&[("resources/r.txt", "one"), ("data/in/d.txt", "one")]);
-    write(&held, "resources/said.txt.meta.json", r#"{"uri": "echo://said"}"#);
-    write(&held, "resources/said.txt", "");
-    write(&held, "resources/page.txt.meta.json", r#"{"uri": "https://example.org/"}"#);
-    write(&held, "resources/page.txt", "");
-    write(&held, "resources/all.meta.json", r#"{"uriTemplate": "file:///workspace/data/{path}"}"#);
-    let mut server = serving(&held, "");
+fn changed_resources_notify_their_subscribers() {
+    let directory = project(&[("resources/r.txt", "one"), ("data/in/d.txt", "one")]);
+    write(&directory, "resources/said.txt.meta.json", r#"{"uri": "echo://said"}"#);
+    write(&directory, "resources/said.txt", "");
+    write(&directory, "resources/page.txt.meta.json", r#"{"uri": "https://example.org/"}"#);
+    write(&directory, "resources/page.txt", "");
+    write(
+        &directory,
+        "resources/all.meta.json",
+        r#"{"uriTemplate": "file:///workspace/data/{path}"}"#,
+    );
+    let mut server = serving(&directory, "");
     let ask = |server: &mut Server, method: &str, uri: &str| {
         let id = server.request(method, json!({ "uri": uri }));
         let answer = server.answer(id);
@@ -181,33 +185,33 @@ fn a_resource_that_was_subscribed_to_is_told_of_when_its_content_changes() {
     for uri in [file, data, "echo://said"] {
         assert_eq!(ask(&mut server, "resources/subscribe", uri), Value::Null, "{uri}");
     }
-    let why = "resources of the provider `https` are not watched";
-    assert_eq!(ask(&mut server, "resources/subscribe", "https://example.org/"), why);
+    let reason = "resources of the provider `https` are not watched";
+    assert_eq!(ask(&mut server, "resources/subscribe", "https://example.org/"), reason);
     assert_ne!(ask(&mut server, "resources/subscribe", "file:///etc/passwd"), Value::Null);
-    write(&held, "resources/r.txt", "two");
+    write(&directory, "resources/r.txt", "two");
     let line = next(&server);
     assert_eq!((&line["method"], &line["params"]["uri"]), (&json!(UPDATED), &json!(file)));
     // Same content, and another file in the same folder.
-    write(&held, "resources/r.txt", "two");
-    write(&held, "data/in/other.txt", "two");
-    assert_eq!(until_marked(&held, &server, "first"), Vec::<Value>::new());
+    write(&directory, "resources/r.txt", "two");
+    write(&directory, "data/in/other.txt", "two");
+    assert_eq!(until_marked(&directory, &server, "first"), Vec::<Value>::new());
     let changed = json!([UPDATED, data]);
-    write(&held, "data/in/d.txt", "two");
-    assert_eq!(until_marked(&held, &server, "second"), std::slice::from_ref(&changed));
-    fs::remove_dir_all(held.path().join("data")).expect("removed");
-    assert_eq!(until_marked(&held, &server, "third"), std::slice::from_ref(&changed));
+    write(&directory, "data/in/d.txt", "two");
+    assert_eq!(until_marked(&directory, &server, "second"), std::slice::from_ref(&changed));
+    fs::remove_dir_all(directory.path().join("data")).expect("removed");
+    assert_eq!(until_marked(&directory, &server, "third"), std::slice::from_ref(&changed));
     // It comes back with its folders.
-    write(&held, "data/in/d.txt", "two");
-    assert_eq!(until_marked(&held, &server, "fourth"), [changed]);
+    write(&directory, "data/in/d.txt", "two");
+    assert_eq!(until_marked(&directory, &server, "fourth"), [changed]);
     assert_eq!(ask(&mut server, "resources/unsubscribe", data), Value::Null);
-    write(&held, "data/in/d.txt", "three");
-    assert_eq!(until_marked(&held, &server, "fifth"), Vec::<Value>::new());
+    write(&directory, "data/in/d.txt", "three");
+    assert_eq!(until_marked(&directory, &server, "fifth"), Vec::<Value>::new());
 }
 
 #[test]
 fn a_subscription_has_an_id_that_ends_it() {
-    let held = project(&[("resources/r.txt", "one")]);
-    let mut server = serving(&held, "");
+    let directory = project(&[("resources/r.txt", "one")]);
+    let mut server = serving(&directory, "");
     let uri = "file://./resources/r.txt";
     let ask = |server: &mut Server, method: &str, params: Value| {
         let id = server.request(method, params);
@@ -215,22 +219,22 @@ fn a_subscription_has_an_id_that_ends_it() {
     };
     let id = ask(&mut server, "resources/subscribe", json!({ "uri": uri }));
     assert_eq!(id, json!({ "subscriptionId": uri }));
-    write(&held, "resources/r.txt", "two");
+    write(&directory, "resources/r.txt", "two");
     assert_eq!(next(&server)["method"], UPDATED);
     assert_eq!(ask(&mut server, "resources/unsubscribe", id), json!({}));
-    write(&held, "resources/r.txt", "three");
-    assert_eq!(until_marked(&held, &server, "first"), Vec::<Value>::new());
+    write(&directory, "resources/r.txt", "three");
+    assert_eq!(until_marked(&directory, &server, "first"), Vec::<Value>::new());
     let id = server.request("resources/unsubscribe", json!({"subscriptionId": "none"}));
     assert_ne!(server.answer(id)["error"], Value::Null);
 }
 
 #[test]
-fn a_stream_is_promised_no_more_files_than_are_watched_for_it() {
-    let held = project(&[]);
+fn a_stream_subscribes_only_to_watched_files() {
+    let directory = project(&[]);
     let uris: Vec<String> =
         (0..66).map(|number| format!("file://./resources/r{number:02}.txt")).collect();
     for uri in &uris {
-        write(&held, uri.trim_start_matches("file://./"), "");
+        write(&directory, uri.trim_start_matches("file://./"), "");
     }
     let listen = |server: &mut Server, uris: &[String]| {
         let params =
@@ -243,11 +247,11 @@ fn a_stream_is_promised_no_more_files_than_are_watched_for_it() {
             }
         }
     };
-    let mut server = serving(&held, "");
+    let mut server = serving(&directory, "");
     let (first, accepted) = listen(&mut server, &uris);
     assert_eq!(accepted, json!(uris[..64]));
     // The last of them is watched, so the others are as well.
-    write(&held, "resources/r63.txt", "two");
+    write(&directory, "resources/r63.txt", "two");
     while next(&server)["params"]["uri"] != uris[63] {}
     let one_more = uris[64..65].to_vec();
     assert_eq!(listen(&mut server, &one_more).1, Value::Null);
@@ -258,20 +262,20 @@ fn a_stream_is_promised_no_more_files_than_are_watched_for_it() {
     while listen(&mut server, &one_more).1 != json!(one_more) {
         assert!(Instant::now() < end, "its files are counted still");
     }
-    write(&held, "resources/r64.txt", "two");
+    write(&directory, "resources/r64.txt", "two");
     while next(&server)["params"]["uri"] != uris[64] {}
     // No notifications either if the operator disabled watching.
     let mut command = Command::new(PROGRAM);
-    command.args(["serve", "--toolchains", "none", "--project"]).arg(held.path());
+    command.args(["serve", "--toolchains", "none", "--project"]).arg(directory.path());
     command.env("MCPBASH_RESOURCES_POLL_INTERVAL_SECS", "0");
     assert_eq!(listen(&mut Server::of(command), &uris).1, Value::Null);
 }
 
 #[test]
-fn a_provider_that_is_added_is_asked_and_one_that_is_gone_is_not() {
-    let held = project(&[("resources/page.txt", "")]);
-    write(&held, "resources/page.txt.meta.json", r#"{"uri": "https://example.org/"}"#);
-    let mut server = serving(&held, "");
+fn added_and_removed_providers_take_effect() {
+    let directory = project(&[("resources/page.txt", "")]);
+    write(&directory, "resources/page.txt.meta.json", r#"{"uri": "https://example.org/"}"#);
+    let mut server = serving(&directory, "");
     let mut read = || {
         let id = server.request("resources/read", json!({"uri": "https://example.org/"}));
         server.answer(id)
@@ -286,19 +290,19 @@ fn a_provider_that_is_added_is_asked_and_one_that_is_gone_is_not() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    write(&held, "providers/https.sh", "echo own\n");
+    write(&directory, "providers/https.sh", "echo own\n");
     until(&mut read, &|answer| answer["result"]["contents"][0]["text"] == "own\n");
-    fs::remove_file(held.path().join("providers/https.sh")).expect("removed");
+    fs::remove_file(directory.path().join("providers/https.sh")).expect("removed");
     until(&mut read, &|answer| answer["error"] == refused);
 }
 
 #[test]
 fn one_client_hears_of_so_many_files() {
-    let held = project(&[]);
+    let directory = project(&[]);
     for number in 0..65 {
-        write(&held, &format!("resources/r{number:02}.txt"), "");
+        write(&directory, &format!("resources/r{number:02}.txt"), "");
     }
-    let mut server = serving(&held, "");
+    let mut server = serving(&directory, "");
     let mut subscribe = |number: usize| {
         let uri = format!("file://./resources/r{number:02}.txt");
         let id = server.request("resources/subscribe", json!({ "uri": uri }));
@@ -314,11 +318,11 @@ fn one_client_hears_of_so_many_files() {
 }
 
 #[test]
-fn a_register_with_a_mistake_leaves_no_list_until_it_is_right() {
-    let held = project(&[("tools/a/a.sh", "echo one\n")]);
-    let mut server = serving(&held, "");
+fn a_broken_register_empties_the_lists() {
+    let directory = project(&[("tools/a/a.sh", "echo one\n")]);
+    let mut server = serving(&directory, "");
     assert_eq!(listed(&mut server), ["a", "t"]);
-    write(&held, "server.d/register.json", "{");
+    write(&directory, "server.d/register.json", "{");
     let end = Instant::now() + patience();
     let error = loop {
         let id = server.request("tools/list", json!({}));
@@ -334,18 +338,18 @@ fn a_register_with_a_mistake_leaves_no_list_until_it_is_right() {
     assert!(message.contains("server.d/register.json:1:"), "{message}");
     let id = server.call("a", json!({}));
     assert_eq!(server.answer(id)["error"], error);
-    fs::remove_file(held.path().join("server.d/register.json")).expect("removed");
-    write(&held, "tools/b/b.sh", "echo two\n");
+    fs::remove_file(directory.path().join("server.d/register.json")).expect("removed");
+    write(&directory, "tools/b/b.sh", "echo two\n");
     assert_eq!(next(&server)["method"], TOOLS);
     assert_eq!(listed(&mut server), ["a", "b", "t"]);
 }
 
 #[test]
 fn links_lead_a_watched_project_nowhere() {
-    let held = project(&[("resources/r.txt", "one")]);
+    let directory = project(&[("resources/r.txt", "one")]);
     let outside = tempfile::tempdir().expect("a directory");
     fs::write(outside.path().join("x.sh"), "echo outside\n").expect("written");
-    let mut server = serving(&held, "");
+    let mut server = serving(&directory, "");
     let mut subscribe = |name: &str| {
         let uri = format!("file://./resources/{name}");
         let id = server.request("resources/subscribe", json!({ "uri": uri }));
@@ -353,35 +357,35 @@ fn links_lead_a_watched_project_nowhere() {
     };
     assert!(subscribe("r.txt"));
     // A file becomes a link to a file outside, and a folder of tools a link to a folder there.
-    fs::remove_file(held.path().join("resources/r.txt")).expect("removed");
-    symlink(outside.path().join("x.sh"), held.path().join("resources/r.txt")).expect("linked");
-    symlink(outside.path(), held.path().join("tools/out")).expect("linked");
-    let told = until_marked(&held, &server, "first");
+    fs::remove_file(directory.path().join("resources/r.txt")).expect("removed");
+    symlink(outside.path().join("x.sh"), directory.path().join("resources/r.txt")).expect("linked");
+    symlink(outside.path(), directory.path().join("tools/out")).expect("linked");
+    let output = until_marked(&directory, &server, "first");
     // The resource has gone from the list, and from its place.
-    assert!(told.contains(&json!([RESOURCES, null])), "{told:?}");
-    assert!(told.contains(&json!([UPDATED, "file://./resources/r.txt"])), "{told:?}");
-    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(output.contains(&json!([RESOURCES, null])), "{output:?}");
+    assert!(output.contains(&json!([UPDATED, "file://./resources/r.txt"])), "{output:?}");
+    assert_eq!(output.len(), 2, "{output:?}");
     assert_eq!(listed(&mut server), ["t"]);
     // Changes behind the links are ignored.
     fs::write(outside.path().join("x.sh"), "echo changed\n").expect("written");
     fs::write(outside.path().join("y.sh"), "echo new\n").expect("written");
-    assert_eq!(until_marked(&held, &server, "second"), Vec::<Value>::new());
+    assert_eq!(until_marked(&directory, &server, "second"), Vec::<Value>::new());
     assert_eq!(listed(&mut server), ["t"]);
 }
 
 #[test]
-fn a_storm_of_changes_costs_calls_nothing_and_ends_in_the_right_lists() {
+fn a_storm_of_changes_ends_in_the_right_lists() {
     // With the project granted for writing, a script can change what is no list of tools.
     let storm = "for i in {1..40}; do for j in {1..200}; do : >resources/x$j; done; rm -f resources/x*; done\n\
                  echo last >resources/last.txt\n";
-    let held = project(&[
+    let directory = project(&[
         ("tools/a/a.sh", "echo one\n"),
         ("tools/s/s.sh", storm),
         ("resources/r.txt", ""),
     ]);
-    let mut server = serving(&held, ":rw");
+    let mut server = serving(&directory, ":rw");
     let stormy = server.call("s", json!({}));
-    let mut told = 0;
+    let mut output = 0;
     let mut calls = 0;
     let end = Instant::now() + patience();
     let mut is_over = false;
@@ -389,7 +393,7 @@ fn a_storm_of_changes_costs_calls_nothing_and_ends_in_the_right_lists() {
         let call = server.call("a", json!({}));
         loop {
             let line = server.message(end);
-            told += usize::from(line["method"] == RESOURCES);
+            output += usize::from(line["method"] == RESOURCES);
             is_over |= line["id"] == stormy;
             if line["id"] == call {
                 assert_eq!(line["result"]["content"][0]["text"], "one\n", "{line}");
@@ -400,7 +404,7 @@ fn a_storm_of_changes_costs_calls_nothing_and_ends_in_the_right_lists() {
     }
     assert!(calls > 0);
     // Each of 16,000 changes could have been one.
-    assert!(told < 100, "{told} notifications");
+    assert!(output < 100, "{output} notifications");
     let has_last = |server: &mut Server| {
         let id = server.request("resources/list", json!({}));
         server.answer(id)["result"]["resources"].to_string().contains("\"last\"")
@@ -413,21 +417,21 @@ fn a_storm_of_changes_costs_calls_nothing_and_ends_in_the_right_lists() {
 }
 
 #[test]
-fn a_policy_that_is_taken_away_while_it_is_served_leaves_no_call_undecided() {
+fn removing_a_policy_refuses_calls() {
     let allow = "mcp_tools_policy_check() { return 0; }\n";
-    let held = project(&[("tools/a/a.sh", "echo one\n"), ("server.d/policy.sh", allow)]);
+    let directory = project(&[("tools/a/a.sh", "echo one\n"), ("server.d/policy.sh", allow)]);
     let mut command = Command::new(PROGRAM);
     command
         .args(["serve", "--toolchains", "none", "--project-hooks", "--project"])
-        .arg(held.path());
+        .arg(directory.path());
     let mut server = Server::of(command);
     assert_eq!(server.result("a", json!({}))["content"][0]["text"], "one\n");
-    fs::remove_file(held.path().join("server.d/policy.sh")).expect("removed");
-    assert_eq!(until_marked(&held, &server, "first"), Vec::<Value>::new());
+    fs::remove_file(directory.path().join("server.d/policy.sh")).expect("removed");
+    assert_eq!(until_marked(&directory, &server, "first"), Vec::<Value>::new());
     let id = server.call("a", json!({}));
     assert_eq!(server.answer(id)["error"]["code"], -32602);
-    fs::write(held.path().join("server.d/policy.sh"), allow).expect("written");
-    assert_eq!(until_marked(&held, &server, "second"), Vec::<Value>::new());
+    fs::write(directory.path().join("server.d/policy.sh"), allow).expect("written");
+    assert_eq!(until_marked(&directory, &server, "second"), Vec::<Value>::new());
     assert_eq!(server.result("a", json!({}))["content"][0]["text"], "one\n");
 }
 
@@ -451,10 +455,10 @@ fn field(text: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_process_that_watches_rests_while_files_of_no_list_change() {
-    let held = project(&[("log.txt", "")]);
-    let server = serving(&held, "");
-    write(&held, "prompts/p.txt", "");
+fn the_watcher_ignores_unlisted_files() {
+    let directory = project(&[("log.txt", "")]);
+    let server = serving(&directory, "");
+    write(&directory, "prompts/p.txt", "");
     assert_eq!(next(&server)["method"], PROMPTS);
     let pid = watcher(&server);
     // Times that it went to sleep: one that was taken off its processor is not counted.
@@ -462,10 +466,11 @@ fn the_process_that_watches_rests_while_files_of_no_list_change() {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
         field(&status, "voluntary_ctxt_switches").parse::<u128>().expect("a number")
     };
-    let (begun, before) = (Instant::now(), slept());
+    let begun = Instant::now();
+    let before = slept();
     let mut changes = 0;
     while begun.elapsed() < Duration::from_secs(2) {
-        write(&held, "log.txt", "more");
+        write(&directory, "log.txt", "more");
         changes += 1;
     }
     let looks = begun.elapsed().as_millis() / 50 + 1;
@@ -473,38 +478,38 @@ fn the_process_that_watches_rests_while_files_of_no_list_change() {
     assert!(slept > 0, "it looks at notices");
     assert!(slept <= 3 * looks, "it slept {slept} times in {changes} changes, {looks} looks");
     // Relevant changes are still seen.
-    write(&held, "prompts/q.txt", "");
+    write(&directory, "prompts/q.txt", "");
     assert_eq!(next(&server)["method"], PROMPTS);
 }
 
 #[test]
-fn a_client_is_told_at_most_twice_a_second() {
-    let held = project(&[]);
+fn notifications_are_limited_to_two_a_second() {
+    let directory = project(&[]);
     let begun = Instant::now();
-    let server = serving(&held, "");
-    let mut told = 0;
+    let server = serving(&directory, "");
+    let mut output = 0;
     let mut number = 0;
-    while told < 6 {
-        write(&held, &format!("prompts/p{number}.txt"), "");
+    while output < 6 {
+        write(&directory, &format!("prompts/p{number}.txt"), "");
         number += 1;
         // Spaced out, so that each could cause a separate notification.
         std::thread::sleep(Duration::from_millis(150));
-        told += server.lines.try_iter().filter(|line| line["method"] == PROMPTS).count();
-        assert!(begun.elapsed() < patience(), "{told} of {number} were told");
+        output += server.lines.try_iter().filter(|line| line["method"] == PROMPTS).count();
+        assert!(begun.elapsed() < patience(), "{output} of {number} were told");
     }
     // From before the first: a busy machine makes it longer only.
     assert!(begun.elapsed() >= Duration::from_millis(500) * 5, "{:?}", begun.elapsed());
 }
 
 #[test]
-fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the_server() {
-    let held = project(&[]);
+fn the_watcher_has_no_privileges() {
+    let directory = project(&[]);
     let mut command = Command::new(PROGRAM);
-    command.args(["serve", "--toolchains", "none", "--project"]).arg(held.path());
+    command.args(["serve", "--toolchains", "none", "--project"]).arg(directory.path());
     command.env("SECRET", "hunter2-of-the-operator");
     let mut server = Server::of(command);
     // Wait for its first notification: it has started then.
-    write(&held, "prompts/p.txt", "");
+    write(&directory, "prompts/p.txt", "");
     assert_eq!(next(&server)["method"], PROMPTS);
     let pid = watcher(&server);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
@@ -537,32 +542,32 @@ fn the_process_that_watches_has_no_capability_secret_or_stream_and_ends_with_the
         assert!(!has(&environment), "{environment:?}");
         let own = fs::read(format!("/proc/{}/environ", server.child.id())).expect("root reads it");
         assert!(has(&own), "the control: it was there");
-        let mut held: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        let mut directory: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
             .expect("root lists them")
             .flatten()
             .map(|entry| fs::read_link(entry.path()).unwrap_or_default().display().to_string())
             .map(|place| if place.starts_with("socket:") { "socket".to_owned() } else { place })
             .collect();
-        held.sort();
+        directory.sort();
         let null = "/dev/null".to_owned();
-        assert_eq!(held.iter().filter(|place| **place == null).count(), 3, "{held:?}");
-        held.retain(|place| *place != null);
-        assert_eq!(held.len(), 3, "link, directory, queue: {held:?}");
+        assert_eq!(directory.iter().filter(|place| **place == null).count(), 3, "{directory:?}");
+        directory.retain(|place| *place != null);
+        assert_eq!(directory.len(), 3, "link, directory, queue: {directory:?}");
     }
     server.child.kill().expect("ours");
     let end = Instant::now() + patience();
     // A zombie has an empty command line, and is not our child.
     while fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|name| !name.is_empty()) {
-        assert!(Instant::now() < end, "it goes on without its server");
+        assert!(Instant::now() < end, "the watcher outlived its server");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_server_whose_watcher_is_gone_goes_on_with_its_last_lists() {
-    let held = project(&[("tools/a/a.sh", "echo one\n"), ("resources/r.txt", "")]);
-    let mut server = serving(&held, "");
-    write(&held, "prompts/p.txt", "");
+fn a_server_without_watcher_keeps_its_lists() {
+    let directory = project(&[("tools/a/a.sh", "echo one\n"), ("resources/r.txt", "")]);
+    let mut server = serving(&directory, "");
+    write(&directory, "prompts/p.txt", "");
     assert_eq!(next(&server)["method"], PROMPTS);
     let pid = i32::try_from(watcher(&server)).expect("a process");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)

@@ -30,15 +30,15 @@ impl Told {
         contents["text"].as_str().unwrap_or_else(|| panic!("{name}: {}", self.answers[name]))
     }
 
-    fn said(&self, name: &str) -> &Value {
-        let said = &self.answers[name]["result"]["structuredContent"];
-        assert!(said.is_object(), "{name}: {}", self.answers[name]);
-        said
+    fn fields(&self, name: &str) -> &Value {
+        let text = &self.answers[name]["result"]["structuredContent"];
+        assert!(text.is_object(), "{name}: {}", self.answers[name]);
+        text
     }
 }
 
 /// Makes requests of a server of the project in the laboratory. Returns nothing where it cannot be made.
-fn told(
+fn in_laboratory(
     requests: &[(&str, &str, Value)],
     keys: &str,
     env: &[(&str, &str)],
@@ -52,7 +52,8 @@ fn told(
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(scratch.path(), mode).expect("a mode");
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/products/projects_network");
-    let (place, file) = (scratch.path().join("project"), scratch.path().join("requests.json"));
+    let place = scratch.path().join("project");
+    let file = scratch.path().join("requests.json");
     let copied = Command::new("cp").arg("-r").arg(here.join("project")).arg(&place).status();
     assert!(copied.expect("cp").success());
     let modes = Command::new("chmod").args(["-R", "u+rwX,go+rX,go-w"]).arg(&place).status();
@@ -127,7 +128,7 @@ const REFUSED: &[(&str, i64, &str)] = &[
 ];
 
 #[test]
-fn resources_are_read_from_the_hosts_that_are_granted_and_from_no_other_place() {
+fn resources_are_read_from_granted_hosts_only() {
     let names = [
         "ok",
         "raw",
@@ -152,25 +153,29 @@ fn resources_are_read_from_the_hosts_that_are_granted_and_from_no_other_place() 
         "git-redirect",
         "git-large",
     ];
-    let Some(told) = told(&names.map(read), KEYS, &[], &[]) else { return };
-    assert_eq!(told.text("ok"), "hello from 203.0.113.10:443");
-    assert_eq!(told.text("port"), "hello from 203.0.113.10:8443");
-    assert_eq!(told.answers["raw"]["result"]["contents"][0]["blob"], "YQBi/wo=");
-    assert_eq!((told.text("git"), told.text("git-deep")), ("of a\n", "of d\n"));
+    let Some(output) = in_laboratory(&names.map(read), KEYS, &[], &[]) else { return };
+    assert_eq!(output.text("ok"), "hello from 203.0.113.10:443");
+    assert_eq!(output.text("port"), "hello from 203.0.113.10:8443");
+    assert_eq!(output.answers["raw"]["result"]["contents"][0]["blob"], "YQBi/wo=");
+    assert_eq!((output.text("git"), output.text("git-deep")), ("of a\n", "of d\n"));
     let no_file = (-32002, "Resource not found".to_owned());
     for name in ["git-link", "git-folder", "git-missing"] {
-        assert_eq!(told.error(name), no_file, "{name}");
+        assert_eq!(output.error(name), no_file, "{name}");
     }
-    for &(name, code, said) in REFUSED {
-        let (found, message) = told.error(name);
-        assert!(found == code && message.contains(said), "{name}: {found} {message}");
+    for &(name, code, text) in REFUSED {
+        let (found, message) = output.error(name);
+        assert!(found == code && message.contains(text), "{name}: {found} {message}");
     }
-    let data = &told.answers["to-private"]["error"]["data"]["location"];
+    let data = &output.answers["to-private"]["error"]["data"]["location"];
     assert_eq!(data, "https://private.example.org/ok");
     // Nothing has reached the private server, by whatever name, address or redirection.
-    assert!(told.requests.contains("203.0.113.10:443 GET /ok mcpbash/1.3.0"), "{}", told.requests);
-    assert!(!told.requests.contains("10.9.0.2"), "{}", told.requests);
-    let relayed = told.audit.iter().filter(|line| line["event"] == "connection");
+    assert!(
+        output.requests.contains("203.0.113.10:443 GET /ok mcpbash/1.3.0"),
+        "{}",
+        output.requests
+    );
+    assert!(!output.requests.contains("10.9.0.2"), "{}", output.requests);
+    let relayed = output.audit.iter().filter(|line| line["event"] == "connection");
     let relayed: Vec<&Value> =
         relayed.filter(|line| line["tool"] == "project-fetch:resources/read").collect();
     let denied: Vec<_> = relayed.iter().filter(|line| line["verdict"] == "denied").collect();
@@ -179,7 +184,7 @@ fn resources_are_read_from_the_hosts_that_are_granted_and_from_no_other_place() 
 }
 
 #[test]
-fn a_script_has_the_server_download_and_its_own_cell_reaches_nothing() {
+fn downloads_run_outside_of_the_scripts_cell() {
     let url = |path: &str| format!("https://api.example.org{path}");
     let requests = [
         fetch("ok", &["--url", &url("/ok"), "--user-agent", "own \"agent\""]),
@@ -200,13 +205,13 @@ fn a_script_has_the_server_download_and_its_own_cell_reaches_nothing() {
         fetch("option", &["--url", &url("/ok"), "--alow", "x"]),
         ("reach", "tools/call", json!({"name": "reach", "arguments": {}})),
     ];
-    let Some(told) = told(&requests, KEYS, &[], &[]) else { return };
-    let answer = |name: &str| told.said(name)["answer"].clone();
+    let Some(output) = in_laboratory(&requests, KEYS, &[], &[]) else { return };
+    let answer = |name: &str| output.fields(name)["answer"].clone();
     assert_eq!(answer("ok"), json!({"success": true, "bytes": 27, "path": "/tmp/came"}));
     assert_eq!(answer("raw")["bytes"], 5);
     let sum = "6a71fdd5be6ed5ba4ca1e7ce4fd4e7ecf8e2fcd5aaf20f28d23b7c8c1a6d2a5c";
-    assert_eq!(told.said("raw")["sum"].as_str().map(str::len), Some(sum.len()));
-    assert!(told.requests.contains("GET /ok own \"agent\""), "{}", told.requests);
+    assert_eq!(output.fields("raw")["sum"].as_str().map(str::len), Some(sum.len()));
+    assert!(output.requests.contains("GET /ok own \"agent\""), "{}", output.requests);
     for (name, kind) in [
         ("redirect", "redirect"),
         ("missing", "network_error"),
@@ -220,64 +225,64 @@ fn a_script_has_the_server_download_and_its_own_cell_reaches_nothing() {
         ("plain", "invalid_url"),
         ("option", "invalid_params"),
     ] {
-        let told = answer(name);
+        let output = answer(name);
         assert_eq!(
-            (&told["success"], &told["error"]["type"]),
+            (&output["success"], &output["error"]["type"]),
             (&json!(false), &json!(kind)),
-            "{name}: {told}"
+            "{name}: {output}"
         );
     }
     assert_eq!(answer("redirect")["error"]["location"], "https://private.example.org/ok");
     let grant = "the operator can grant it: [project] hosts = [\"other.example.org:443\"]";
     assert!(answer("ungranted").to_string().contains("the operator can grant it"), "{grant}");
-    assert_eq!(told.requests.matches("/missing").count(), 2, "{}", told.requests);
+    assert_eq!(output.requests.matches("/missing").count(), 2, "{}", output.requests);
     // curl's exit code for a name that is not known: the script's own cell has no network.
     let expected = json!({
         "curl": 6, "file": "invalid_url", "git": "invalid_url", "big": "size_exceeded", "last": "host_blocked",
         "files": 0,
     });
-    assert_eq!(told.said("reach"), &expected);
-    assert!(!told.requests.contains("10.9.0.2"), "{}", told.requests);
+    assert_eq!(output.fields("reach"), &expected);
+    assert!(!output.requests.contains("10.9.0.2"), "{}", output.requests);
 }
 
 #[test]
-fn without_a_grant_nothing_is_asked_and_the_frameworks_variables_grant() {
+fn framework_variables_can_grant_hosts() {
     let url = "https://api.example.org/ok";
     let requests = [read("ok"), read("git"), fetch("fetch", &["--url", url])];
-    let Some(none) = told(&requests, "", &[], &[]) else { return };
+    let Some(none) = in_laboratory(&requests, "", &[], &[]) else { return };
     let grant = "no rule lets a project reach api.example.org:443; the operator can grant it: \
                  [project] hosts = [\"api.example.org:443\"]";
     assert_eq!(none.error("ok"), (-32602, format!("Resource is not granted: {grant}")));
     let error = json!({"type": "host_blocked", "message": grant});
-    assert_eq!(none.said("fetch")["answer"]["error"], error);
+    assert_eq!(none.fields("fetch")["answer"]["error"], error);
     assert_eq!(none.requests, "");
     let https = [("MCPBASH_HTTPS_ALLOW_HOSTS", "api.example.org")];
-    let Some(only) = told(&requests, "", &https, &[]) else { return };
+    let Some(only) = in_laboratory(&requests, "", &https, &[]) else { return };
     assert_eq!(only.text("ok"), "hello from 203.0.113.10:443");
-    assert_eq!(only.said("fetch")["answer"]["success"], true);
+    assert_eq!(only.fields("fetch")["answer"]["success"], true);
     // A host for one kind of download is not one for the other.
     assert!(only.error("git").1.contains("refused by the operator"), "{:?}", only.error("git"));
     let git =
         [("MCPBASH_GIT_ALLOW_HOSTS", "api.example.org"), ("MCPBASH_ENABLE_GIT_PROVIDER", "true")];
-    let Some(only) = told(&requests, "", &git, &[]) else { return };
+    let Some(only) = in_laboratory(&requests, "", &git, &[]) else { return };
     assert_eq!(only.text("git"), "of a\n");
     assert!(only.error("ok").1.contains("refused by the operator"), "{:?}", only.error("ok"));
 }
 
 #[test]
-fn a_tool_has_the_network_of_its_profile_or_the_less_that_its_metadata_names() {
+fn metadata_can_only_reduce_a_tools_network() {
     let call = |name: &'static str| (name, "tools/call", json!({"name": name, "arguments": {}}));
     let requests = ["open", "narrow", "closed", "wide"].map(call);
     let egress = ["--egress", "api.example.org:443", "--egress", "other.example.org:443"];
-    let Some(told) = told(&requests, "", &[], &egress) else { return };
-    let reached = |name: &str| told.said(name).clone();
+    let Some(output) = in_laboratory(&requests, "", &[], &egress) else { return };
+    let reached = |name: &str| output.fields(name).clone();
     // curl's exit codes: 6 for a name that is not known.
     assert_eq!(reached("open"), json!({"api": 0, "other": 0}));
     assert_eq!(reached("narrow"), json!({"api": 0, "other": 6}));
     assert_eq!(reached("closed"), json!({"api": 6, "other": 6}));
-    let wide = told.answers["wide"]["result"]["content"][0]["text"].as_str().unwrap_or_default();
-    let why = "profile `bash` leaves no call the egress `private.example.org:443`";
-    assert!(wide.contains(why), "{wide}");
+    let wide = output.answers["wide"]["result"]["content"][0]["text"].as_str().unwrap_or_default();
+    let reason = "profile `bash` leaves no call the egress `private.example.org:443`";
+    assert!(wide.contains(reason), "{wide}");
     // The hosts of tools are not those of downloads, nor the other way round.
-    assert_eq!(told.requests.lines().count(), 3, "{}", told.requests);
+    assert_eq!(output.requests.lines().count(), 3, "{}", output.requests);
 }

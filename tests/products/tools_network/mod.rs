@@ -163,8 +163,10 @@ fn tools_find_what_they_find_without_a_cell() {
     let more = [json!(["dig long", "cli_dig", { "name": "two.lab.internal" }])];
     let Some(results) = results(&calls.chain(more).collect(), &TOOLS) else { return };
     for (name, ..) in PAIRS {
-        let (caged, bare) = (&results[name], &results[&format!("{name}/bare")]);
-        let (ours, theirs) = (text(caged, "stdout"), text(bare, "stdout"));
+        let caged = &results[name];
+        let bare = &results[&format!("{name}/bare")];
+        let ours = text(caged, "stdout");
+        let theirs = text(bare, "stdout");
         assert_eq!(caged["returncode"], bare["code"], "{name}: {caged}\n{bare}");
         match name.starts_with("nmap") {
             true => assert_eq!(states(ours), states(theirs), "{name}: {caged}"),
@@ -226,7 +228,7 @@ fn the_gateway_holds_a_call_to_its_target() {
     let Some(results) = results(&calls, &TOOLS) else { return };
     assert_eq!(text(&results["control"], "stdout"), "hello from 10.9.0.3 80");
     // curl's exit codes: 6 for a name that is not known, 7 for a connection that was refused.
-    for (name, code, to, why) in [
+    for (name, code, to, reason) in [
         ("away", 7, "10.9.0.3:80", "not what this call may reach"),
         ("port", 7, "10.9.0.2:8081", "not what this call may reach"),
         ("name", 6, "web.lab.internal", "not what this call may reach"),
@@ -240,7 +242,7 @@ fn the_gateway_holds_a_call_to_its_target() {
         let result = &results[name];
         assert_eq!(result["returncode"], code, "{name}: {result}");
         let denied = &result["network"]["denied"][0];
-        assert_eq!((text(denied, "to"), text(denied, "why")), (to, why), "{name}: {result}");
+        assert_eq!((text(denied, "to"), text(denied, "why")), (to, reason), "{name}: {result}");
         // No grant would help: the call is narrower than its profile.
         assert_eq!(denied.get("grant"), None, "{name}: {result}");
         let context = &result["metadata"]["error_context"];
@@ -298,7 +300,7 @@ const BAD_TARGETS: &[&str] = &[
 ];
 
 #[test]
-fn what_is_no_flag_or_no_target_is_refused_before_anything_runs() {
+fn invalid_flags_and_targets_run_nothing() {
     let mut calls: Vec<Value> = BAD_WORDS
         .iter()
         .map(|words| json!([words, "cli_nmap", { "target": "10.9.0.2", "extra_args": words }]))
@@ -311,8 +313,8 @@ fn what_is_no_flag_or_no_target_is_refused_before_anything_runs() {
         assert_eq!(text(result, "error_type"), "validation_error", "{name:?}: {result}");
     }
     for flag in ["-sS", "-sU", "-O"] {
-        let said = "needs raw sockets; -sT gives the same port states";
-        assert!(text(&results[flag], "error").contains(said), "{}", results[flag]);
+        let printed = "needs raw sockets; -sT gives the same port states";
+        assert!(text(&results[flag], "error").contains(printed), "{}", results[flag]);
     }
     let large = &results["10.0.0.0/8"]["metadata"]["error_context"]["metadata"];
     assert_eq!(large["suggested_cidr"], "/22", "{large}");
@@ -336,7 +338,7 @@ not_matches = [{ tool = "calculate" }]
 "#;
 
 #[test]
-fn a_rule_of_a_policy_narrows_what_the_operator_grants() {
+fn a_rule_narrows_the_operators_grants() {
     let configuration = tempfile::tempdir().expect("a directory");
     let at = |name: &str| configuration.path().join(name);
     let write = |path: &Path, text: &str| std::fs::write(path, text).expect("written");
@@ -349,14 +351,14 @@ fn a_rule_of_a_policy_narrows_what_the_operator_grants() {
         audit.display()
     );
     write(&at("cofferdam.toml"), &server);
-    let place = configuration.path().display().to_string();
+    let target = configuration.path().display().to_string();
     let both = "for a in 2 3; do curl -s -m 5 http://10.9.0.$a/; echo \" $?\"; done";
     let calls = json!([
         ["narrowed", "bash", { "command": both }],
         ["all", "bash_exec", { "command": both }],
         ["rules", "sandbox_rules", {}],
     ]);
-    let Some(results) = results(&calls, &["--config", &place, "serve"]) else { return };
+    let Some(results) = results(&calls, &["--config", &target, "serve"]) else { return };
     let output = |name: &str| text(&results[name], "stdout").to_owned();
     assert_eq!(output("narrowed"), "hello from 10.9.0.2 80 0\n 7\n", "{}", results["narrowed"]);
     let every = "hello from 10.9.0.2 80 0\nhello from 10.9.0.3 80 0\n";
@@ -384,7 +386,7 @@ fn a_rule_of_a_policy_narrows_what_the_operator_grants() {
     // A rule that matches no tool is reported at the start.
     write(&at("policies/own.toml"), &POLICY.replace("10.9.0.2:80", "10.9.0.2:81"));
     let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
-        .args(["--config", &place, "serve"])
+        .args(["--config", &target, "serve"])
         .stdin(std::process::Stdio::null())
         .output()
         .expect("it runs");
