@@ -19,19 +19,19 @@ const PYTHON: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::
 const CONTAINER: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::Unshare];
 
 pub const CLAIMS: &[Claim] = &[
-    claim("receipt_and_doctor_say_that_the_kernel_holds_memory", told).needs(HERE),
+    claim("receipt_and_doctor_show_the_memory_limit", reported).needs(HERE),
     claim("the_group_of_a_cell_has_its_limits", files).needs(HERE),
     claim("a_cell_that_outgrows_its_memory_ends_whole", memory).needs(PYTHON),
     claim("memory_that_no_process_maps_is_held", unmapped).needs(PYTHON),
     claim("the_group_counts_every_process_of_the_cell", processes).needs(PYTHON),
     claim("a_share_of_the_processors_is_held", processors).needs(PYTHON),
     claim("the_group_is_killed_whole", killed).needs(HERE),
-    claim("a_cell_sees_its_own_group_as_the_root", root_of_its_own).needs(HERE),
+    claim("a_cell_sees_its_group_as_the_root", root_of_its_own).needs(HERE),
     claim("groups_of_ended_calls_are_cleared_away", cleared).only(For::Root).needs(HERE),
     claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
-    claim("in_a_container_all_processes_make_room_and_memory_is_held", container).needs(CONTAINER),
-    claim("a_container_that_may_not_be_divided_is_left_as_it_was", undivided).needs(CONTAINER),
-    claim("what_others_have_in_the_leaf_of_a_container_stays_there", others).needs(CONTAINER),
+    claim("a_containers_processes_are_moved_to_a_leaf", container).needs(CONTAINER),
+    claim("an_undelegated_container_is_left_unchanged", undivided).needs(CONTAINER),
+    claim("foreign_processes_in_the_leaf_stay_there", others).needs(CONTAINER),
     claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
 ];
 
@@ -68,7 +68,8 @@ impl<'a> Place<'a> {
             return Ok(self.caller.cofferdam(arguments));
         }
         let group = self.give()?;
-        let (group, uid) = (group.display(), self.caller.uid());
+        let group = group.display();
+        let uid = self.caller.uid();
         let enter = format!(
             "echo $$ >{group}/cgroup.procs && exec setpriv --reuid {uid} --regid {uid} --clear-groups -- \"$@\""
         );
@@ -80,8 +81,8 @@ impl<'a> Place<'a> {
     }
 
     fn json(&self, options: &[&str], argv: &[&str]) -> Result<Value, Failed> {
-        let told = Told::of(self.cofferdam(&command(&["--json"], options, argv))?, patience())?;
-        serde_json::from_str(&told.stdout).map_err(|_| format!("no JSON: {told:?}").into())
+        let output = Told::of(self.cofferdam(&command(&["--json"], options, argv))?, patience())?;
+        serde_json::from_str(&output.stdout).map_err(|_| format!("no JSON: {output:?}").into())
     }
 
     fn live(&self, options: &[&str], script: &str) -> Result<Live, Failed> {
@@ -123,12 +124,12 @@ fn read(group: &Path, file: &str) -> Result<String, Failed> {
     Ok(text.trim().to_owned())
 }
 
-fn text<'a>(told: &'a Value, field: &str) -> &'a str {
-    told.get(field).and_then(Value::as_str).unwrap_or_default()
+fn text<'a>(report: &'a Value, field: &str) -> &'a str {
+    report.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn ended(told: &Value) -> (&str, &str) {
-    (text(told, "outcome"), text(told, "limit"))
+fn ended(report: &Value) -> (&str, &str) {
+    (text(report, "outcome"), text(report, "limit"))
 }
 
 /// A profile of the operator's: its options for `run`.
@@ -144,26 +145,26 @@ fn profile(caller: &Caller, keys: &str) -> Result<[String; 4], Failed> {
     Ok(["--config", &directory, "--profile", "own"].map(str::to_owned))
 }
 
-fn told(caller: &Caller) -> Check {
-    let place = Place::new(caller);
-    let told = place.json(&[], &["true"])?;
+fn reported(caller: &Caller) -> Check {
+    let cgroup = Place::new(caller);
+    let report = cgroup.json(&[], &["true"])?;
     let held = json!("cgroup v2");
-    equal("receipt", told.pointer("/receipt/configured/memory"), Some(&held))?;
-    let doctor = Told::of(place.cofferdam(&["doctor"])?, patience())?;
+    equal("receipt", report.pointer("/receipt/configured/memory"), Some(&held))?;
+    let doctor = Told::of(cgroup.cofferdam(&["doctor"])?, patience())?;
     let line = doctor.stdout.lines().find(|line| line.contains("memory limit"));
     let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     equal("doctor", words.as_deref(), Some("ok memory limit cells are held by cgroup v2"))?;
     if caller.who == Who::User {
-        let told = caller.json(&[], &["true"])?;
+        let report = caller.json(&[], &["true"])?;
         let weak = json!("best-effort");
-        equal("without a group", told.pointer("/receipt/configured/memory"), Some(&weak))?;
+        equal("without a group", report.pointer("/receipt/configured/memory"), Some(&weak))?;
     }
     Ok(())
 }
 
 fn files(caller: &Caller) -> Check {
-    let place = Place::new(caller);
-    let live = place.live(&["--memory", "128M", "--processes", "20"], "sleep 60")?;
+    let cgroup = Place::new(caller);
+    let live = cgroup.live(&["--memory", "128M", "--processes", "20"], "sleep 60")?;
     let group = group_of(&live)?;
     let names =
         ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpu.weight"];
@@ -173,7 +174,8 @@ fn files(caller: &Caller) -> Check {
     let members = read(&group, "cgroup.procs")?;
     let mut members: Vec<u32> = members.lines().filter_map(|pid| pid.parse().ok()).collect();
     members.sort_unstable();
-    let (init, payload) = (live.init()?, live.payload()?);
+    let init = live.init()?;
+    let payload = live.payload()?;
     let own = members.contains(&init) && members.contains(&payload);
     holds("init and the program are in it", (members.clone(), init, payload), own)?;
     holds("the supervisor is not", &members, !members.contains(&live.supervisor()?))
@@ -187,14 +189,14 @@ for _ in range(8):
 time.sleep(60); print('after')";
 
 fn memory(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let options = ["--memory", "128M", "--timeout", "60s"];
     let fits = "x = bytearray(60 << 20); print(len(x) >> 20)";
-    let told = place.json(&options, &["/usr/bin/python3", "-c", fits])?;
-    equal("what fits", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "60\n"))?;
-    let told = place.json(&options, &["/usr/bin/python3", "-c", FAMILY])?;
-    equal("the whole cell", (ended(&told), text(&told, "stdout")), (("limit", "memory"), ""))?;
-    let peak = told.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
+    let report = cgroup.json(&options, &["/usr/bin/python3", "-c", fits])?;
+    equal("what fits", (text(&report, "outcome"), text(&report, "stdout")), ("exited", "60\n"))?;
+    let report = cgroup.json(&options, &["/usr/bin/python3", "-c", FAMILY])?;
+    equal("the whole cell", (ended(&report), text(&report, "stdout")), (("limit", "memory"), ""))?;
+    let peak = report.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
     let within = peak.is_some_and(|peak| peak > 100 << 20 && peak <= 128 << 20);
     holds("near the limit and not above it", peak, within)
 }
@@ -202,27 +204,27 @@ fn memory(caller: &Caller) -> Check {
 /// Writes a memfd and does not map it: no sum over processes finds it. Without a cgroup for memory
 /// the call is refused for that reason.
 fn unmapped(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let script = "import os, sys
 fd = os.memfd_create('m')
 for _ in range(int(sys.argv[1])): os.write(fd, bytes(1 << 20))
 print('written')";
     let options = ["--memory", "128M", "--timeout", "60s"];
     let write =
-        |mebibytes: &str| place.json(&options, &["/usr/bin/python3", "-c", script, mebibytes]);
+        |mebibytes: &str| cgroup.json(&options, &["/usr/bin/python3", "-c", script, mebibytes]);
     equal("what fits", text(&write("60")?, "stdout"), "written\n")?;
-    let told = write("200")?;
-    equal("what does not", (ended(&told), text(&told, "stdout")), (("limit", "memory"), ""))?;
+    let output = write("200")?;
+    equal("what does not", (ended(&output), text(&output, "stdout")), (("limit", "memory"), ""))?;
     if caller.who == Who::User {
-        let told = caller.run(&[], &["/usr/bin/python3", "-c", script, "1"])?;
-        holds("refused without", &told, told.stderr.contains("PermissionError"))?;
+        let output = caller.run(&[], &["/usr/bin/python3", "-c", script, "1"])?;
+        holds("refused without", &output, output.stderr.contains("PermissionError"))?;
     }
     Ok(())
 }
 
 /// The group's own count, apart from RLIMIT_NPROC: lowered from outside, it holds at once.
 fn processes(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let script = "import os, errno, time
 while True:
     try: pid = os.fork()
@@ -230,7 +232,7 @@ while True:
     if pid == 0: os._exit(0)
     os.waitpid(pid, 0); print('forked', flush=True); time.sleep(0.05)
 time.sleep(60)";
-    let mut live = place.live(&[], &format!("exec /usr/bin/python3 -c \"{script}\""))?;
+    let mut live = cgroup.live(&[], &format!("exec /usr/bin/python3 -c \"{script}\""))?;
     equal("at first", live.line()?.as_str(), "forked")?;
     let group = group_of(&live)?;
     std::fs::write(group.join("pids.max"), "2")?;
@@ -246,37 +248,37 @@ time.sleep(60)";
 }
 
 fn processors(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let spin = "import time
 end = time.monotonic() + 4
 while time.monotonic() < end: pass";
     let argv = ["/usr/bin/python3", "-c", spin];
     // Hundredths of a processor, over the whole call.
-    let used = |told: &Value| -> u64 {
-        let of = |key: &str| told.pointer(key).and_then(Value::as_u64).unwrap_or_default();
+    let used = |report: &Value| -> u64 {
+        let of = |key: &str| report.pointer(key).and_then(Value::as_u64).unwrap_or_default();
         (of("/usage/user_ms") + of("/usage/system_ms")) * 100 / of("/duration_ms").max(1)
     };
-    let free = used(&place.json(&[], &argv)?);
+    let free = used(&cgroup.json(&[], &argv)?);
     holds("a program alone has far more than a fifth", free, free > 50)?;
     let options = profile(caller, "[limits]\nprocessors = 0.2")?;
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let held = used(&place.json(&options, &argv)?);
+    let held = used(&cgroup.json(&options, &argv)?);
     holds("a fifth", held, held > 5 && held < 30)?;
-    let live = place.live(&options, "sleep 60")?;
+    let live = cgroup.live(&options, "sleep 60")?;
     equal("the file", read(&group_of(&live)?, "cpu.max")?.as_str(), "20000 100000")
 }
 
 /// A process of the host is put into the cell's group, where only the group's own kill reaches it:
 /// its pid namespace is another.
 fn killed(caller: &Caller) -> Check {
-    let place = Place::new(caller);
-    let live = place.live(&["--timeout", "15s"], "trap '' TERM; while :; do sleep 0.1; done")?;
+    let cgroup = Place::new(caller);
+    let live = cgroup.live(&["--timeout", "15s"], "trap '' TERM; while :; do sleep 0.1; done")?;
     let group = group_of(&live)?;
     let seconds = format!("{}{}.9", 7_100_000 + std::process::id(), caller.uid());
     let mut stranger = Command::new("sleep").arg(&seconds).spawn()?;
     std::fs::write(group.join("cgroup.procs"), stranger.id().to_string())?;
-    let told = live.finish(patience())?;
-    equal("the call", told.code, 124)?;
+    let output = live.finish(patience())?;
+    equal("the call", output.code, 124)?;
     let end = Instant::now() + patience();
     while stranger.try_wait()?.is_none() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
@@ -290,11 +292,11 @@ fn killed(caller: &Caller) -> Check {
 }
 
 fn root_of_its_own(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let look = "cat /proc/self/cgroup; ls -d /sys /sys/fs/cgroup 2>/dev/null; awk '$3 ~ /^cgroup/ {n++} END {print n+0}' /proc/self/mounts";
-    let told = place.json(&[], &["bash", "-c", look])?;
-    equal("in the cell", text(&told, "stdout"), "0::/\n0\n")?;
-    let live = place.live(&[], "sleep 60")?;
+    let report = cgroup.json(&[], &["bash", "-c", look])?;
+    equal("in the cell", text(&report, "stdout"), "0::/\n0\n")?;
+    let live = cgroup.live(&[], "sleep 60")?;
     let outside = String::from_utf8(crate::support::proc_file(live.payload()?, "cgroup")?)?;
     holds("from outside", &outside, outside.trim_end().contains("/cell-"))
 }
@@ -332,14 +334,14 @@ enum Outsider {
 /// Runs a line in a container's namespaces as the user of the test, in the container's group at its usual path,
 /// which the user may write to and which holds other processes.
 fn contained(
-    place: &Place<'_>,
+    cgroup: &Place<'_>,
     outsider: Outsider,
     prepare: &str,
     line: &str,
 ) -> Result<Command, Failed> {
-    let group = place.give()?;
-    let uid = place.caller.uid();
-    let become_user = match place.caller.who {
+    let group = cgroup.give()?;
+    let uid = cgroup.caller.uid();
+    let become_user = match cgroup.caller.who {
         Who::Root => "exec".to_owned(),
         Who::User => format!("exec setpriv --reuid {uid} --regid {uid} --clear-groups --"),
     };
@@ -358,58 +360,60 @@ fn contained(
          /bin/bash -c '{after} && exec unshare --cgroup /bin/bash -c \"$0\" \"$1\"' \"$0\" \"$1\""
     );
     let mut command = Command::new("/bin/bash");
-    command.env_clear().env("HOME", &place.caller.home).env("PATH", crate::support::PATH);
-    command.current_dir(&place.caller.home).stdin(Stdio::null());
+    command.env_clear().env("HOME", &cgroup.caller.home).env("PATH", crate::support::PATH);
+    command.current_dir(&cgroup.caller.home).stdin(Stdio::null());
     command.args(["-c", &enter, &inside, line]);
     Ok(command)
 }
 
 /// Two instances after one another, as a container runs them: the second is in the leaf by then.
 fn container(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let binary = caller.binary().display().to_string();
     let look = "cat /sys/fs/cgroup/cgroup.procs | wc -l; cat /sys/fs/cgroup/cofferdam-container/cgroup.procs | wc -l";
     let run = format!("{binary} run --json --memory 64M -- true");
     let line =
         format!("{look} 2>/dev/null; {run}; {run}; {look}; {binary} doctor | grep 'memory limit'");
-    let command = contained(&place, Outsider::None, "true", &line)?;
-    let told = Told::of(command, patience())?;
-    let mut said = told.stdout.lines();
-    let before: u32 = said.next().unwrap_or_default().parse().map_err(|_| format!("{told:?}"))?;
+    let command = contained(&cgroup, Outsider::None, "true", &line)?;
+    let output = Told::of(command, patience())?;
+    let mut lines = output.stdout.lines();
+    let before: u32 =
+        lines.next().unwrap_or_default().parse().map_err(|_| format!("{output:?}"))?;
     holds("processes are in the container's group", before, before >= 3)?;
-    equal("and no leaf", said.next(), Some("0"))?;
+    equal("and no leaf", lines.next(), Some("0"))?;
     for run in ["first", "second"] {
-        let report: Value = serde_json::from_str(said.next().unwrap_or_default())
-            .map_err(|_| format!("{run}: {told:?}"))?;
-        let held = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
-        equal(run, held, Some("cgroup v2"))?;
+        let report: Value = serde_json::from_str(lines.next().unwrap_or_default())
+            .map_err(|_| format!("{run}: {output:?}"))?;
+        let memory = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
+        equal(run, memory, Some("cgroup v2"))?;
     }
-    equal("the group is empty", said.next(), Some("0"))?;
-    let inside: u32 = said.next().unwrap_or_default().parse().map_err(|_| format!("{told:?}"))?;
+    equal("the group is empty", lines.next(), Some("0"))?;
+    let inside: u32 =
+        lines.next().unwrap_or_default().parse().map_err(|_| format!("{output:?}"))?;
     holds("they are in the leaf", inside, inside >= 3)?;
-    let doctor = said.next().unwrap_or_default();
+    let doctor = lines.next().unwrap_or_default();
     holds("doctor", doctor, doctor.ends_with("cells are held by cgroup v2"))
 }
 
 /// Simulates an engine that mounts the groups read-only, and a process from outside in the group.
 fn undivided(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let line = format!(
         "{} run --json -- true; ls -d /sys/fs/cgroup/*/ 2>/dev/null | wc -l; grep -c . /sys/fs/cgroup/cgroup.procs",
         caller.binary().display()
     );
     let fixed = "mount -o remount,bind,ro /sys/fs/cgroup";
     for (outsider, prepare) in [(Outsider::None, fixed), (Outsider::Inside, "true")] {
-        let told = Told::of(contained(&place, outsider, prepare, &line)?, patience())?;
-        let lines: Vec<&str> = told.stdout.lines().collect();
+        let output = Told::of(contained(&cgroup, outsider, prepare, &line)?, patience())?;
+        let lines: Vec<&str> = output.stdout.lines().collect();
         let [report, groups, members] = lines.as_slice() else {
-            return Err(format!("{told:?}").into());
+            return Err(format!("{output:?}").into());
         };
-        let report: Value = serde_json::from_str(report).map_err(|_| format!("{told:?}"))?;
-        let held = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
-        equal("memory", held, Some("best-effort"))?;
+        let report: Value = serde_json::from_str(report).map_err(|_| format!("{output:?}"))?;
+        let memory = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
+        equal("memory", memory, Some("best-effort"))?;
         equal("no group is left", *groups, "0")?;
-        let members: u32 = members.parse().map_err(|_| format!("{told:?}"))?;
+        let members: u32 = members.parse().map_err(|_| format!("{output:?}"))?;
         holds("all are where they were", members, members >= 2)?;
     }
     Ok(())
@@ -417,34 +421,34 @@ fn undivided(caller: &Caller) -> Check {
 
 /// Simulates another instance, or a manager of the container, that has put a process into the leaf.
 fn others(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let leaf = "/sys/fs/cgroup/cofferdam-container";
     let prepare = format!("mkdir {leaf} && {{ sleep 300 & }} && echo $! | tee {leaf}/cgroup.procs");
     let line = format!(
         "{} run --json -- true; cat {leaf}/cgroup.procs; grep -c . /sys/fs/cgroup/cgroup.procs",
         caller.binary().display()
     );
-    let told = Told::of(contained(&place, Outsider::Inside, &prepare, &line)?, patience())?;
-    let lines: Vec<&str> = told.stdout.lines().collect();
+    let output = Told::of(contained(&cgroup, Outsider::Inside, &prepare, &line)?, patience())?;
+    let lines: Vec<&str> = output.stdout.lines().collect();
     let [put, report, there, members] = lines.as_slice() else {
-        return Err(format!("{told:?}").into());
+        return Err(format!("{output:?}").into());
     };
-    let report: Value = serde_json::from_str(report).map_err(|_| format!("{told:?}"))?;
-    let held = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
-    equal("memory", held, Some("best-effort"))?;
+    let report: Value = serde_json::from_str(report).map_err(|_| format!("{output:?}"))?;
+    let memory = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
+    equal("memory", memory, Some("best-effort"))?;
     equal("it is where it was put", there, put)?;
-    let members: u32 = members.parse().map_err(|_| format!("{told:?}"))?;
+    let members: u32 = members.parse().map_err(|_| format!("{output:?}"))?;
     holds("all others are where they were", members, members >= 2)
 }
 
 const REQUIRES: &str = "[requires]\nmemory_cgroup = true";
 
 fn required(caller: &Caller) -> Check {
-    let place = Place::new(caller);
+    let cgroup = Place::new(caller);
     let options = profile(caller, REQUIRES)?;
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let told = place.json(&options, &["echo", "ran"])?;
-    equal("it ran", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "ran\n"))
+    let report = cgroup.json(&options, &["echo", "ran"])?;
+    equal("it ran", (text(&report, "outcome"), text(&report, "stdout")), ("exited", "ran\n"))
 }
 
 fn refused(caller: &Caller) -> Check {
@@ -452,13 +456,13 @@ fn refused(caller: &Caller) -> Check {
         (REQUIRES, "a memory cgroup is required and none can be had"),
         ("[limits]\nprocessors = 0.5", "a share of the processors is a limit that needs cgroup v2"),
     ];
-    for (keys, why) in reasons {
+    for (keys, reason) in reasons {
         let options = profile(caller, keys)?;
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let told =
+        let output =
             Told::of(caller.cofferdam(&command(&[], &options, &["echo", "ran"])), patience())?;
-        equal(keys, (told.code, told.stdout.as_str()), (125, ""))?;
-        holds("why", &told.stderr, told.stderr.contains(why))?;
+        equal(keys, (output.code, output.stdout.as_str()), (125, ""))?;
+        holds("why", &output.stderr, output.stderr.contains(reason))?;
     }
     Ok(())
 }

@@ -10,9 +10,9 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_programs_own_code_is_the_code", own_code),
-    claim("a_signal_is_told_as_128_and_its_number", signal),
-    claim("a_code_that_mimics_cofferdams_is_told_apart_in_json", mimicry),
+    claim("the_exit_code_is_the_programs", own_code),
+    claim("a_signal_is_reported_as_128_plus_its_number", signal),
+    claim("json_tells_program_codes_from_cofferdams", mimicry),
     claim("a_program_that_is_not_there_is_127_with_a_hint", not_found),
     claim("a_program_that_cannot_be_executed_is_126", not_executable),
     claim("a_directory_that_is_not_there_is_125", no_directory),
@@ -23,15 +23,14 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_death_of_the_supervisor_is_answered", supervisor_killed),
     claim("the_death_of_init_is_answered", init_killed),
     claim("a_stopped_program_does_not_outlast_its_time", stopped),
-    claim("a_cell_that_is_slow_to_die_is_answered_within_two_seconds_of_its_limit", slow_to_die)
-        .needs(&[Need::Python]),
-    claim("output_that_nobody_reads_ends_the_call", nobody_reads),
+    claim("a_slow_ending_cell_is_answered_in_two_seconds", slow_to_die).needs(&[Need::Python]),
+    claim("closed_output_ends_the_call", nobody_reads),
 ];
 
 fn own_code(caller: &Caller) -> Check {
     for code in [0, 1, 2, 42, 122, 255] {
-        let told = caller.bash(&format!("echo out; echo err >&2; exit {code}"))?;
-        let streams = (told.code, told.stdout.as_str(), told.stderr.as_str());
+        let output = caller.bash(&format!("echo out; echo err >&2; exit {code}"))?;
+        let streams = (output.code, output.stdout.as_str(), output.stderr.as_str());
         equal("code and streams", streams, (code, "out\n", "err\n"))?;
     }
     Ok(())
@@ -39,10 +38,10 @@ fn own_code(caller: &Caller) -> Check {
 
 fn signal(caller: &Caller) -> Check {
     for (name, number) in [("TERM", 15), ("KILL", 9), ("SEGV", 11), ("USR1", 10), ("HUP", 1)] {
-        let told = caller.bash(&format!("kill -{name} $$"))?;
-        equal(name, told.code, 128 + number)?;
-        let told = caller.json(&[], &["bash", "-c", &format!("kill -{name} $$")])?;
-        let ended = (told.get("outcome"), told.get("signal"));
+        let output = caller.bash(&format!("kill -{name} $$"))?;
+        equal(name, output.code, 128 + number)?;
+        let output = caller.json(&[], &["bash", "-c", &format!("kill -{name} $$")])?;
+        let ended = (output.get("outcome"), output.get("signal"));
         equal(name, ended, (Some(&json!("signaled")), Some(&json!(number)))).or_else(|_| {
             equal(name, ended, (Some(&json!("signaled")), Some(&json!(format!("SIG{name}")))))
         })?;
@@ -53,8 +52,8 @@ fn signal(caller: &Caller) -> Check {
 fn mimicry(caller: &Caller) -> Check {
     for code in [123, 124, 125, 126, 127, 137] {
         let script = format!("echo 'cofferdam: supervisor failure' >&2; exit {code}");
-        let told = caller.json(&[], &["bash", "-c", &script])?;
-        let ended = (told.get("outcome"), told.get("exit_code"));
+        let report = caller.json(&[], &["bash", "-c", &script])?;
+        let ended = (report.get("outcome"), report.get("exit_code"));
         equal("outcome and code", ended, (Some(&json!("exited")), Some(&json!(code))))?;
     }
     Ok(())
@@ -64,52 +63,56 @@ const HINT: &str = "hint: not in this cell; the operator can grant it with --ro\
 
 fn not_found(caller: &Caller) -> Check {
     for name in ["no-such-program", "/usr/bin/no-such", "./none"] {
-        let told = caller.run(&[], &[name])?;
+        let output = caller.run(&[], &[name])?;
         let expected = format!("cofferdam: `{name}` was not found\n{HINT}");
         equal(
             name,
-            (told.code, told.stdout.as_str(), told.stderr.as_str()),
+            (output.code, output.stdout.as_str(), output.stderr.as_str()),
             (127, "", expected.as_str()),
         )?;
     }
-    let told = caller.json(&[], &["no-such-program"])?;
-    equal("as JSON", told.get("outcome"), Some(&json!("failed")))
+    let output = caller.json(&[], &["no-such-program"])?;
+    equal("as JSON", output.get("outcome"), Some(&json!("failed")))
 }
 
 fn not_executable(caller: &Caller) -> Check {
     for path in ["/etc/passwd", "/usr", "/dev/null"] {
-        let told = caller.run(&[], &[path])?;
+        let output = caller.run(&[], &[path])?;
         let expected =
             format!("cofferdam: `{path}` cannot be executed: permission denied (EACCES)\n");
-        equal(path, (told.code, told.stderr), (126, expected))?;
+        equal(path, (output.code, output.stderr), (126, expected))?;
     }
     let plain = caller.file("plain", "no magic\n")?;
     crate::support::mode(&plain, 0o755)?;
-    let told = caller.run(&["--ro", &plain.display().to_string()], &["/mnt/plain"])?;
-    holds("no format", &told, told.code == 126 && told.stderr.contains("ENOEXEC"))
+    let output = caller.run(&["--ro", &plain.display().to_string()], &["/mnt/plain"])?;
+    holds("no format", &output, output.code == 126 && output.stderr.contains("ENOEXEC"))
 }
 
 fn no_directory(caller: &Caller) -> Check {
-    let told = caller.run(&["--cwd", "/workspace/none"], &["true"])?;
+    let output = caller.run(&["--cwd", "/workspace/none"], &["true"])?;
     let expected = "cofferdam: cwd `/workspace/none` cannot be entered: no such file or directory (ENOENT)\n\
         hint: create it first, or start in /workspace\n";
-    equal("absent", (told.code, told.stderr.as_str()), (125, expected))?;
+    equal("absent", (output.code, output.stderr.as_str()), (125, expected))?;
     for path in ["/etc", "/", "../x", "/workspace/../etc"] {
-        let told = caller.run(&["--cwd", path], &["true"])?;
-        holds(path, &told, told.code == 125 && told.stderr.starts_with("cofferdam: --cwd"))?;
+        let output = caller.run(&["--cwd", path], &["true"])?;
+        holds(path, &output, output.code == 125 && output.stderr.starts_with("cofferdam: --cwd"))?;
     }
     equal("one that is there", caller.run(&["--cwd", "/tmp/home"], &["pwd"])?.said(), "/tmp/home")
 }
 
 fn no_profile(caller: &Caller) -> Check {
-    let told = caller.run(&["--profile", "none"], &["true"])?;
+    let output = caller.run(&["--profile", "none"], &["true"])?;
     holds(
-        "none",
-        &told,
-        told.code == 125 && told.stderr.starts_with("cofferdam: ") && told.stdout.is_empty(),
+        "no such directory",
+        &output,
+        output.code == 125 && output.stderr.starts_with("cofferdam: ") && output.stdout.is_empty(),
     )?;
-    let told = caller.run(&["--profile", "../bash"], &["true"])?;
-    holds("a path", &told, told.code == 125 && told.stderr.contains("is not a profile's name"))
+    let output = caller.run(&["--profile", "../bash"], &["true"])?;
+    holds(
+        "a path",
+        &output,
+        output.code == 125 && output.stderr.contains("is not a profile's name"),
+    )
 }
 
 /// A number of seconds that no other test sleeps, to find this test's processes by.
@@ -119,9 +122,10 @@ fn sentinel(caller: &Caller, kind: u32) -> String {
 
 fn background(caller: &Caller) -> Check {
     let seconds = sentinel(caller, 1);
-    let told = caller.bash(&format!("sleep {seconds} & (setsid sleep {seconds} &); echo done"))?;
-    equal("the call", (told.code, told.said()), (0, "done"))?;
-    holds("at once", told.took, told.took < soon(5))?;
+    let output =
+        caller.bash(&format!("sleep {seconds} & (setsid sleep {seconds} &); echo done"))?;
+    equal("the call", (output.code, output.said()), (0, "done"))?;
+    holds("at once", output.took, output.took < soon(5))?;
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
@@ -145,9 +149,9 @@ fn taken_back(caller: &Caller) -> Check {
     for (kind, signal, code) in [(2, Signal::SIGINT, 130), (3, Signal::SIGTERM, 143)] {
         let (live, seconds) = sleepers(caller, kind)?;
         live.signal(signal)?;
-        let told = live.finish(soon(30))?;
-        equal("code", told.code, code)?;
-        holds("within the grace", told.took, told.took < soon(20))?;
+        let output = live.finish(soon(30))?;
+        equal("code", output.code, code)?;
+        holds("within the grace", output.took, output.took < soon(20))?;
         equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())?;
     }
     Ok(())
@@ -155,7 +159,8 @@ fn taken_back(caller: &Caller) -> Check {
 
 fn killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 4)?;
-    let (supervisor, init) = (live.supervisor()?, live.init()?);
+    let supervisor = live.supervisor()?;
+    let init = live.init()?;
     live.signal(Signal::SIGKILL)?;
     // No `finish`: the sleepers hold standard output until they are gone.
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())?;
@@ -180,28 +185,32 @@ fn killed(caller: &Caller) -> Check {
 fn supervisor_killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 5)?;
     kill(live.supervisor()?, Signal::SIGKILL)?;
-    let told = live.finish(soon(30))?;
-    equal("answer", (told.code, told.stderr.as_str()), (125, "cofferdam: supervisor failure\n"))?;
+    let output = live.finish(soon(30))?;
+    equal(
+        "answer",
+        (output.code, output.stderr.as_str()),
+        (125, "cofferdam: supervisor failure\n"),
+    )?;
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 fn init_killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 6)?;
     kill(live.init()?, Signal::SIGKILL)?;
-    let told = live.finish(soon(30))?;
+    let output = live.finish(soon(30))?;
     equal(
         "answer",
-        (told.code, told.stderr.as_str()),
+        (output.code, output.stderr.as_str()),
         (125, "cofferdam: the cell ended without a report\n"),
     )?;
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 fn stopped(caller: &Caller) -> Check {
-    let told = caller
+    let output = caller
         .run(&["--timeout", "1s"], &["bash", "-c", "echo before; kill -STOP $$; echo after"])?;
-    equal("code", (told.code, told.said()), (124, "before"))?;
-    holds("in time", told.took, told.took < soon(20))
+    equal("code", (output.code, output.said()), (124, "before"))?;
+    holds("in time", output.took, output.took < soon(20))
 }
 
 fn slow_to_die(caller: &Caller) -> Check {
@@ -211,13 +220,13 @@ fn slow_to_die(caller: &Caller) -> Check {
         let seconds = sentinel(caller, kind);
         let options = [&["--timeout", "3s"][..], options].concat();
         let live = caller.live(&options, &format!("sleep {seconds}"))?;
-        let held = Held::with_argument(&seconds)?;
+        let slow = Held::with_argument(&seconds)?;
         // Without the bound there is no answer at all: the cell is dying until it is let go. Three seconds are the
         // limit and two are for its death; the rest is for a busy machine.
-        let told = live.finish(soon(10))?;
-        equal("it timed out", told.code, 124)?;
-        holds("the control: the cell is still on its way out", &told, held.is_dying())?;
-        held.let_go()?;
+        let output = live.finish(soon(10))?;
+        equal("it timed out", output.code, 124)?;
+        holds("the control: the cell is still on its way out", &output, slow.is_dying())?;
+        slow.let_go()?;
     }
     Ok(())
 }
@@ -227,6 +236,6 @@ fn nobody_reads(caller: &Caller) -> Check {
     let line = format!("{binary} run -- yes | head -1; echo ${{PIPESTATUS[0]}}");
     let mut command = caller.outside("/bin/bash");
     command.args(["-c", &line]);
-    let told = Told::of(command, patience())?;
-    equal("like a program that gets SIGPIPE", told.said(), "y\n141")
+    let output = Told::of(command, patience())?;
+    equal("like a program that gets SIGPIPE", output.said(), "y\n141")
 }

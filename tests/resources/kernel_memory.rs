@@ -15,7 +15,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("mappings_end_the_call", mappings).needs(GCC).only(For::User),
     claim("full_pipes_end_the_call", pipes).needs(PYTHON).only(For::User),
     claim("a_process_whose_first_thread_ended_is_seen", first_thread).needs(GCC).only(For::User),
-    claim("short_threads_of_a_process_without_its_first_are_charged", short_threads)
+    claim("short_threads_without_a_main_thread_are_charged", short_threads)
         .needs(GCC)
         .only(For::User),
     claim("programs_that_end_are_not_over_their_memory", ending).needs(PYTHON).only(For::User),
@@ -23,7 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("attributes_of_files_end_the_call", attributes).needs(PYTHON).only(For::User),
     claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
     claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent).needs(PYTHON).only(For::User),
-    claim("shared_memory_counts_until_nobody_has_any_of_it", shared).needs(PYTHON).only(For::User),
+    claim("shared_memory_counts_until_its_last_user_ends", shared).needs(PYTHON).only(For::User),
     claim("shared_memory_is_granted_again_once_it_is_gone", shared_again)
         .needs(PYTHON)
         .only(For::User),
@@ -32,14 +32,14 @@ pub const CLAIMS: &[Claim] = &[
         .only(For::User),
     claim("a_process_is_seen_by_any_name", any_name).needs(PYTHON).only(For::User),
     claim("shared_memory_of_a_chain_of_short_threads_counts", chain).needs(GCC).only(For::User),
-    claim("huge_pages_are_as_on_a_host_that_has_none", huge).needs(PYTHON).only(For::User),
+    claim("huge_pages_look_unavailable", huge).needs(PYTHON).only(For::User),
     claim("requests_that_nothing_helps_hold_up_no_other_call", flood).needs(GCC).only(For::User),
     claim("the_device_for_zeroes_makes_no_shared_memory", device).needs(PYTHON).only(For::User),
     claim("options_of_sockets_end_at_the_newest_that_is_known", options)
         .needs(PYTHON)
         .only(For::User),
     claim("a_server_of_node_sets_the_options_it_needs", node).needs(&[Need::Node]),
-    claim("two_hundred_connections_at_once_are_nothing_unusual", ordinary).needs(PYTHON),
+    claim("two_hundred_concurrent_connections_are_allowed", ordinary).needs(PYTHON),
     claim("root_s_control_group_counts_connections", counted)
         .needs(&[Need::Python, Need::MemoryCgroup])
         .only(For::Root),
@@ -48,18 +48,18 @@ pub const CLAIMS: &[Claim] = &[
 const LIMIT: &str = "64M";
 const MIB: usize = 1 << 20;
 /// Three times the limit.
-const MOST: usize = 192 * MIB;
+const MAX_HELD: usize = 192 * MIB;
 
 /// Runs a program that writes a letter for each `piece` bytes, and is ended in time.
 fn ends(caller: &Caller, argv: &[&str], more: &[&str], piece: usize) -> Check {
     let options = [&["--memory", LIMIT, "--timeout", "100s"], more].concat();
-    let told = caller.json(&options, argv)?;
-    let held = told.pointer("/receipt/configured/memory");
-    equal("nothing holds it", held, Some(&json!("best-effort")))?;
-    let pieces = text(&told, "stdout").bytes().filter(|byte| *byte == b'x').count();
-    holds("three times the limit at most", pieces * piece / MIB, pieces * piece <= MOST)?;
-    holds("it began", &told, pieces > 0)?;
-    equal("the end", (text(&told, "outcome"), text(&told, "limit")), ("limit", "memory"))
+    let report = caller.json(&options, argv)?;
+    let memory = report.pointer("/receipt/configured/memory");
+    equal("nothing holds it", memory, Some(&json!("best-effort")))?;
+    let pieces = text(&report, "stdout").bytes().filter(|byte| *byte == b'x').count();
+    holds("three times the limit at most", pieces * piece / MIB, pieces * piece <= MAX_HELD)?;
+    holds("it began", &report, pieces > 0)?;
+    equal("the end", (text(&report, "outcome"), text(&report, "limit")), ("limit", "memory"))
 }
 
 fn python(caller: &Caller, script: &str, piece: usize) -> Check {
@@ -111,7 +111,8 @@ time.sleep(60)";
 fn built(caller: &Caller, name: &str, source: &str) -> Result<String, crate::support::Failed> {
     let source = caller.file(&format!("{name}.c"), source)?;
     let program = source.with_extension("");
-    let (source, place) = (source.display(), program.display());
+    let source = source.display();
+    let place = program.display();
     let built = caller.bash_outside(&format!("gcc -O1 -w -pthread -o {place} {source}"))?;
     equal("gcc", (built.code, built.stderr.as_str()), (0, ""))?;
     Ok(format!("{place}:/mnt/{name}"))
@@ -131,9 +132,9 @@ int main(void) {
         write(1, \"x\", 1);
     }
 }";
-    let place = built(caller, "mappings", source)?;
+    let path = built(caller, "mappings", source)?;
     // Of each mapping the kernel has 192 bytes and some.
-    ends(caller, &["/mnt/mappings"], &["--ro", &place], 4096 * 216)
+    ends(caller, &["/mnt/mappings"], &["--ro", &path], 4096 * 216)
 }
 
 /// A pipe whose writer has ended keeps what it was given, by one descriptor.
@@ -181,8 +182,8 @@ int main(void) {
     }
     sleep(20);
 }";
-    let place = built(caller, "first", source)?;
-    ends(caller, &["/mnt/first"], &["--ro", &place], MIB)
+    let path = built(caller, "first", source)?;
+    ends(caller, &["/mnt/first"], &["--ro", &path], MIB)
 }
 
 /// The first thread has ended, and each of the others ends as soon as it has touched a little and made the next.
@@ -230,8 +231,8 @@ for _ in range(30):
     print(os.waitpid(child, 0)[1], end='')";
     for threads in ["0", "1", "40"] {
         let argv = ["/usr/bin/python3", "-c", script, threads];
-        let told = caller.json(&["--memory", "512M", "--timeout", "100s"], &argv)?;
-        let found = (text(&told, "outcome"), text(&told, "stdout"));
+        let report = caller.json(&["--memory", "512M", "--timeout", "100s"], &argv)?;
+        let found = (text(&report, "outcome"), text(&report, "stdout"));
         equal(threads, found, ("exited", "0".repeat(30).as_str()))?;
     }
     Ok(())
@@ -264,7 +265,7 @@ for place in '/tmp', '/dev/shm', '/workspace':
                 os.setxattr(f'{place}/{number}', f'user.{name}', bytes(33000)); os.write(1, b'x')
     except OSError: pass
 time.sleep(60)";
-    let told = caller.json(
+    let report = caller.json(
         &["--memory", LIMIT],
         &[
             "/usr/bin/python3",
@@ -273,7 +274,7 @@ time.sleep(60)";
 open('/tmp/a', 'w').close(); os.setxattr('/tmp/a', 'user.a', b'x')",
         ],
     )?;
-    if text(&told, "stderr").contains("Operation not supported") {
+    if text(&report, "stderr").contains("Operation not supported") {
         return Ok(());
     }
     python(caller, script, 1 << 16)
@@ -289,9 +290,9 @@ for option in (7, 8) + FORCED: one.setsockopt(1, option, 1 << 20)
 print(sizes() == before)
 one.setsockopt(1, 20, b'\\1' + bytes(15)); print(one.getsockopt(1, 20, 16)[0])";
     let forced = script.replace("FORCED", "(32, 33)");
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &forced])?;
-    equal("answered, and nothing changed", text(&told, "stdout"), "True\n1\n")?;
-    equal("told to nobody", denials(&told), vec![])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &forced])?;
+    equal("answered, and nothing changed", text(&report, "stdout"), "True\n1\n")?;
+    equal("not reported", denials(&report), vec![])?;
     // The control: outside of a cell a socket gets what it asks for.
     let outside = caller.python_outside(&script.replace("FORCED", "()"))?;
     equal("outside", outside.said(), "False\n1")
@@ -310,11 +311,11 @@ print({tried(end, option) for option in (46, 60, 61, 69, 70, 73, 78, 79, 80, 85,
 print({tried(end, option) for option in (2, 7, 8, 9, 10, 15, 29, 35, 40, 62, 63, 64)})
 try: print(end.sendto(b'x', 0x4000000, ('127.0.0.1', 1)))
 except OSError as error: print(errno.errorcode[error.errno])";
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
-    equal("in a cell", text(&told, "stdout"), "{'EPERM'}\n{'set'}\nEPERM\n")?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    equal("in a cell", text(&report, "stdout"), "{'EPERM'}\n{'set'}\nEPERM\n")?;
     equal(
         "counted",
-        denials(&told),
+        denials(&report),
         vec![("sendto".to_owned(), 1), ("setsockopt".to_owned(), 12)],
     )?;
     let outside = caller.python_outside(script)?;
@@ -334,8 +335,8 @@ server.listen(0, '127.0.0.1', () => {
         other.bind(0, () => { other.setBroadcast(true); other.setTTL(9); other.close(); server.close(); });
     });
 });";
-    let told = caller.json(&[], &["node", "-e", script])?;
-    equal("as anywhere", (text(&told, "stdout"), denials(&told)), ("told\n", vec![]))
+    let report = caller.json(&[], &["node", "-e", script])?;
+    equal("as anywhere", (text(&report, "stdout"), denials(&report)), ("told\n", vec![]))
 }
 
 /// A page that a socket holds by one byte would count as one byte.
@@ -352,10 +353,10 @@ def tried(call):
 print(tried(lambda: os.sendfile(one.fileno(), source, 0, 1)), tried(lambda: os.splice(near, one.fileno(), 1)) if hasattr(os, 'splice') else 'EINVAL')
 shutil.copyfile('/tmp/a', '/tmp/b'); print(os.path.getsize('/tmp/b'))
 with open('/tmp/a', 'rb') as file: print(one.sendfile(file, 0, 1000))";
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
     let expected = "EINVAL EINVAL\n1048576\n1000\n";
-    equal("answered as by a kernel that cannot", text(&told, "stdout"), expected)?;
-    equal("told to nobody", denials(&told), vec![])?;
+    equal("answered as by a kernel that cannot", text(&report, "stdout"), expected)?;
+    equal("not reported", denials(&report), vec![])?;
     let outside = caller.python_outside(&script.replace("/tmp/", "./"))?;
     holds("the control", outside.said(), outside.said().starts_with("1 "))
 }
@@ -405,10 +406,10 @@ else: print(*pieces(how))";
 fn shared(caller: &Caller) -> Check {
     for how in ["let go", "rest", "named", "threads", "children"] {
         let options = ["--memory", LIMIT];
-        let told = caller.json(&options, &["/usr/bin/python3", "-uc", SHARED, how])?;
+        let report = caller.json(&options, &["/usr/bin/python3", "-uc", SHARED, how])?;
         // No more than the limit, and ENOMEM for what is beyond it.
-        equal(how, text(&told, "stdout"), "8 12\n")?;
-        equal("told to nobody", denials(&told), vec![])?;
+        equal(how, text(&report, "stdout"), "8 12\n")?;
+        equal("not reported", denials(&report), vec![])?;
     }
     // The control: outside of a cell nothing counts it.
     let outside = caller.python_outside(&SHARED.replace("sys.argv[1]", "'rest'"))?;
@@ -423,8 +424,8 @@ for _ in range(20):
     mmap.mmap(-1, 30 << 20).close()
     kept.append(mmap.mmap(-1, 4096))
 print(len(kept))";
-    let told = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
-    equal("granted each time", (text(&told, "stdout"), text(&told, "stderr")), ("20\n", ""))
+    let report = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
+    equal("granted each time", (text(&report, "stdout"), text(&report, "stderr")), ("20\n", ""))
 }
 
 /// A name of a process need not be text: one given by prctl(2), and that of a file that is executed.
@@ -502,12 +503,12 @@ int main(int count, char **words) {
     let program = built(caller, "chain", source)?;
     let argv = |how| ["/mnt/chain", how];
     let options = ["--memory", LIMIT, "--ro", &program];
-    let told = caller.json(&options, &argv("stays"))?;
-    equal("the control: a thread that stays is seen", text(&told, "stdout"), "xx")?;
+    let report = caller.json(&options, &argv("stays"))?;
+    equal("the control: a thread that stays is seen", text(&report, "stdout"), "xx")?;
     // Two grants, or an end because the memory of a process can no longer be read.
-    let told = caller.json(&options, &argv("chain"))?;
-    let made = text(&told, "stdout").len() * 30 * MIB;
-    holds("no more than the limit", &told, made <= 64 * MIB && made > 0)
+    let report = caller.json(&options, &argv("chain"))?;
+    let made = text(&report, "stdout").len() * 30 * MIB;
+    holds("no more than the limit", &report, made <= 64 * MIB && made > 0)
 }
 
 fn huge(caller: &Caller) -> Check {
@@ -521,14 +522,14 @@ for kind in (1, 2, 1 | 5 << 26, 2 | 5 << 26):
     found = libc.mmap(None, 1 << 21, 3, kind | 0x20 | 0x40000, -1, 0)
     print(found == ctypes.c_void_p(-1).value, ctypes.get_errno(), end=' ')
 print(libc.mmap(None, 1 << 21, 3, 0x22, -1, 0) != ctypes.c_void_p(-1).value)";
-    let told = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
+    let report = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
     let outside = caller.python_outside(script)?;
     holds(
         "the control: the kernel answers itself",
         &outside,
         outside.said().contains("True 22 True 22 True"),
     )?;
-    equal("ENOMEM", text(&told, "stdout"), "True 12 True 12 True 12 True 12 True\n")
+    equal("ENOMEM", text(&report, "stdout"), "True 12 True 12 True 12 True 12 True\n")
 }
 
 /// Two hundred threads ask for what is beyond the limit; another call that init answers is timed.
@@ -563,10 +564,10 @@ int main(void) {
 }";
     let program = built(caller, "flood", source)?;
     let options = ["--memory", "256M", "--processes", "256", "--ro", &program];
-    let told = caller.json(&options, &["/mnt/flood"])?;
-    let milliseconds: u64 = text(&told, "stdout").trim().parse().unwrap_or(u64::MAX);
+    let report = caller.json(&options, &["/mnt/flood"])?;
+    let milliseconds: u64 = text(&report, "stdout").trim().parse().unwrap_or(u64::MAX);
     // Five answers, each behind two hundred others: far from the 70 seconds that a look for each would take.
-    holds("answered meanwhile", &told, milliseconds < 20_000)
+    holds("answered meanwhile", &report, milliseconds < 20_000)
 }
 
 /// More than the limit one after the other, in one process and in many.
@@ -583,8 +584,8 @@ for _ in range(40):
 thread = threading.Thread(target=again, args=(50,)); thread.start(); thread.join()
 kept = [mmap.mmap(-1, 4096) for _ in range(2000)]
 print(len(kept))";
-    let told = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
-    let found = (text(&told, "stdout"), text(&told, "stderr"));
+    let report = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
+    let found = (text(&report, "stdout"), text(&report, "stderr"));
     equal("granted each time", found, (format!("{}2000\n", "0 ".repeat(40)).as_str(), ""))
 }
 
@@ -597,8 +598,8 @@ for flags in os.O_RDWR, os.O_RDONLY:
 page = mmap.mmap(os.open('/dev/zero', 0), 40 << 20, mmap.MAP_SHARED, mmap.PROT_READ)
 sizes = [line.split()[1] for line in open('/proc/self/maps') if line.endswith('/dev/zero (deleted)\\n')]
 print(page[1], sizes)";
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
-    equal("read, and mapped as nothing shared", text(&told, "stdout"), "EACCES\n9\n0 []\n")?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    equal("read, and mapped as nothing shared", text(&report, "stdout"), "EACCES\n9\n0 []\n")?;
     let outside = caller.python_outside(
         &script.replace("mmap(os.open('/dev/zero', 0)", "mmap(os.open('/dev/zero', 2)"),
     )?;
@@ -620,8 +621,8 @@ async def main():
     await asyncio.sleep(0.3)
     for reader, writer in ends: writer.close()
 asyncio.run(main())";
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
-    let found = (text(&told, "outcome"), text(&told, "stdout"), denials(&told));
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    let found = (text(&report, "outcome"), text(&report, "stdout"), denials(&report));
     equal("two hundred answers", found, ("exited", "12000200\n", vec![]))
 }
 
@@ -643,10 +644,14 @@ while len(kept) < 400 and held < 600 << 20 and time.monotonic() < end:
             while True: held += end_.send(block)
         except BlockingIOError: pass
 print(held >> 20)";
-    let told = caller
+    let report = caller
         .json(&["--memory", LIMIT, "--timeout", "60s"], &["/usr/bin/python3", "-c", script])?;
-    let held: Option<usize> = text(&told, "stdout").trim().parse().ok();
+    let held: Option<usize> = text(&report, "stdout").trim().parse().ok();
     // Ending the cell instead is as good.
-    let limit = (text(&told, "outcome"), text(&told, "limit")) == ("limit", "memory");
-    holds("twice the limit at most", &told, limit || held.is_some_and(|mebibytes| mebibytes <= 128))
+    let limit = (text(&report, "outcome"), text(&report, "limit")) == ("limit", "memory");
+    holds(
+        "twice the limit at most",
+        &report,
+        limit || held.is_some_and(|mebibytes| mebibytes <= 128),
+    )
 }

@@ -12,7 +12,7 @@ const PYTHON: &[Need] = &[Need::Python];
 
 pub const CLAIMS: &[Claim] = &[
     claim("time_ends_a_call_and_what_it_printed_is_kept", wall),
-    claim("a_program_that_ignores_term_is_killed_after_the_grace", ignores_term),
+    claim("a_program_ignoring_term_is_killed", ignores_term),
     claim("a_program_may_tidy_up_within_the_grace", tidies_up),
     claim("daemons_end_with_the_time", daemons),
     claim("processes_end_at_their_figure", processes).needs(PYTHON),
@@ -23,7 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
     claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
     claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
-    claim("a_cell_that_only_reads_its_own_pages_again_ends_for_its_memory", crawl)
+    claim("rereading_its_own_pages_cannot_evade_the_limit", crawl)
         .needs(&[Need::Python, Need::MemoryCgroup])
         .only(For::Root),
     claim("a_large_program_may_start_children", children).needs(PYTHON),
@@ -34,55 +34,55 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_crash_leaves_no_core", core),
     claim("locked_memory_and_queues_end_at_their_figures", locked).needs(PYTHON),
     claim("limits_cannot_be_raised_from_inside", raised).needs(PYTHON),
-    claim("a_fork_bomb_ends_in_time_while_another_call_answers", fork_bomb),
+    claim("a_fork_bomb_ends_while_another_call_answers", fork_bomb),
     claim("a_limit_may_only_be_lowered", only_lower),
     claim("programs_give_way_to_what_holds_them", nice),
     claim("less_memory_than_a_cell_can_start_with_is_refused", too_small),
 ];
 
-fn text<'a>(told: &'a Value, field: &str) -> &'a str {
-    told.get(field).and_then(Value::as_str).unwrap_or_default()
+fn text<'a>(report: &'a Value, field: &str) -> &'a str {
+    report.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A call that ended by a limit: its outcome and limit.
-fn ended(told: &Value) -> (&str, &str) {
-    (text(told, "outcome"), text(told, "limit"))
+fn ended(report: &Value) -> (&str, &str) {
+    (text(report, "outcome"), text(report, "limit"))
 }
 
 fn wall(caller: &Caller) -> Check {
-    let told = caller
+    let output = caller
         .run(&["--timeout", "1500ms"], &["bash", "-c", "echo before; sleep 60; echo after"])?;
     let expected = "cofferdam: timed out after 1.5 s\n";
-    equal("code and output", (told.code, told.stdout.as_str()), (124, "before\n"))?;
+    equal("code and output", (output.code, output.stdout.as_str()), (124, "before\n"))?;
     holds(
         "the message",
-        &told.stderr,
-        told.stderr == expected || told.stderr.starts_with("cofferdam: timed out after "),
+        &output.stderr,
+        output.stderr == expected || output.stderr.starts_with("cofferdam: timed out after "),
     )?;
-    let took = told.took;
+    let took = output.took;
     holds("neither early nor late", took, took >= Duration::from_millis(1500) && took < soon(20))?;
-    let told = caller.json(&["--timeout", "1500ms"], &["bash", "-c", "echo before; sleep 60"])?;
-    equal("as JSON", (text(&told, "outcome"), text(&told, "stdout")), ("timeout", "before\n"))?;
-    let told = caller.run(&["--timeout", "20s"], &["sleep", "1.6"])?;
-    equal("the same within its time", told.code, 0)
+    let output = caller.json(&["--timeout", "1500ms"], &["bash", "-c", "echo before; sleep 60"])?;
+    equal("as JSON", (text(&output, "outcome"), text(&output, "stdout")), ("timeout", "before\n"))?;
+    let output = caller.run(&["--timeout", "20s"], &["sleep", "1.6"])?;
+    equal("the same within its time", output.code, 0)
 }
 
 fn ignores_term(caller: &Caller) -> Check {
     let script = "trap '' TERM HUP INT QUIT; echo ready; while :; do sleep 0.1; done";
-    let told = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
-    equal("killed", (told.code, told.said()), (124, "ready"))?;
+    let output = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
+    equal("killed", (output.code, output.said()), (124, "ready"))?;
     holds(
         "after a grace of one second",
-        told.took,
-        told.took >= Duration::from_millis(2400) && told.took < soon(20),
+        output.took,
+        output.took >= Duration::from_millis(2400) && output.took < soon(20),
     )
 }
 
 fn tidies_up(caller: &Caller) -> Check {
     let script = "trap 'echo tidied; exit 3' TERM; sleep 60 & wait";
-    let told = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
-    equal("its last words", (told.code, told.said()), (124, "tidied"))?;
-    holds("no longer than it needs", told.took, told.took < soon(4))
+    let output = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
+    equal("its last words", (output.code, output.said()), (124, "tidied"))?;
+    holds("no longer than it needs", output.took, output.took < soon(4))
 }
 
 /// A number of seconds that no other test sleeps, to find this test's processes by.
@@ -95,8 +95,8 @@ fn daemons(caller: &Caller) -> Check {
     let script = format!(
         "(setsid sleep {seconds} &) ; (trap '' TERM HUP; setsid setsid sleep {seconds} &); sleep 60"
     );
-    let told = caller.run(&["--timeout", "1s"], &["bash", "-c", &script])?;
-    equal("the call", told.code, 124)?;
+    let output = caller.run(&["--timeout", "1s"], &["bash", "-c", &script])?;
+    equal("the call", output.code, 124)?;
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
@@ -111,8 +111,8 @@ while True:
 
 fn processes(caller: &Caller) -> Check {
     // The figure counts the program itself, and not init.
-    let told = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", FORKS])?;
-    equal("--processes 20", told.said(), "19 EAGAIN")?;
+    let output = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", FORKS])?;
+    equal("--processes 20", output.said(), "19 EAGAIN")?;
     equal("the profile's", caller.python(FORKS)?.said(), "255 EAGAIN")?;
     // Building a cell takes more.
     let config = caller.directory("config")?.display().to_string();
@@ -120,8 +120,8 @@ fn processes(caller: &Caller) -> Check {
     let alone = "schema = 1\nname = \"alone\"\nextends = \"bash\"\ndescription = \"1\"\nlimits = { processes = 1 }\n";
     caller.file("config/sandbox-profiles/alone.toml", alone)?;
     let own = ["--config", &config, "--profile", "alone"];
-    let told = caller.run(&own, &["/usr/bin/python3", "-c", FORKS])?;
-    equal("a profile of one process", told.said(), "0 EAGAIN")
+    let output = caller.run(&own, &["/usr/bin/python3", "-c", FORKS])?;
+    equal("a profile of one process", output.said(), "0 EAGAIN")
 }
 
 fn threads(caller: &Caller) -> Check {
@@ -132,8 +132,8 @@ while True:
     except RuntimeError as error: print(n, error, flush=True); break
     n += 1
 import os; os._exit(0)";
-    let told = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", script])?;
-    equal("--processes 20", told.said(), "19 can't start new thread")
+    let output = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", script])?;
+    equal("--processes 20", output.said(), "19 can't start new thread")
 }
 
 fn open_files(caller: &Caller) -> Check {
@@ -174,9 +174,9 @@ signal.pause()
     ] {
         let command = format!("exec /usr/bin/python3 -c \"{script}\" {files} {kind}");
         let answer = server.tool("bash", &json!({ "command": command, "timeout": 4 }))?;
-        let told = answer.get("structuredContent").ok_or("no fields")?;
-        equal("all were made", text(told, "stdout"), "xxxxxxxxxxxx")?;
-        equal(&format!("{files} files in {kind}"), ended(told), wanted)?;
+        let output = answer.get("structuredContent").ok_or("no fields")?;
+        equal("all were made", text(output, "stdout"), "xxxxxxxxxxxx")?;
+        equal(&format!("{files} files in {kind}"), ended(output), wanted)?;
     }
     Ok(())
 }
@@ -194,10 +194,18 @@ fn file_size(caller: &Caller) -> Check {
     let script = format!(
         "{GROW}import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); os.write(fd, b'x'); print('after')"
     );
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
-    equal("ended", (ended(&told), text(&told, "stdout")), (("limit", "file_size"), "before\n"))?;
-    let told = caller.run(&[], &["/usr/bin/python3", "-c", &script])?;
-    equal("code", (told.code, told.stderr.as_str()), (123, "cofferdam: limit reached: file size\n"))
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal(
+        "ended",
+        (ended(&report), text(&report, "stdout")),
+        (("limit", "file_size"), "before\n"),
+    )?;
+    let report = caller.run(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal(
+        "code",
+        (report.code, report.stderr.as_str()),
+        (123, "cofferdam: limit reached: file size\n"),
+    )
 }
 
 fn file_size_handled(caller: &Caller) -> Check {
@@ -207,27 +215,27 @@ try: os.write(fd, b'x')
 except OSError as error: print(errno.errorcode[error.errno])
 os.lseek(fd, -1, 2); print(os.write(fd, b'xy'))"
     );
-    let told = caller.python(&script)?;
-    equal("ignored", (told.code, told.said()), (0, "before\nEFBIG\n1"))
+    let output = caller.python(&script)?;
+    equal("ignored", (output.code, output.said()), (0, "before\nEFBIG\n1"))
 }
 
 fn memory(caller: &Caller) -> Check {
     let touch = |mebibytes: u32| format!("x = bytearray({mebibytes} << 20); print(len(x) >> 20)");
     let fits = touch(40);
-    let told = caller.json(&["--memory", "128M"], &["/usr/bin/python3", "-c", &fits])?;
-    equal("what fits", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "40\n"))?;
+    let report = caller.json(&["--memory", "128M"], &["/usr/bin/python3", "-c", &fits])?;
+    equal("what fits", (text(&report, "outcome"), text(&report, "stdout")), ("exited", "40\n"))?;
     // In pieces: a single request past RLIMIT_DATA fails, and the program may continue.
     let grow = "l = []
 while True: l.append(bytes(1 << 20) + b'x')";
-    let told = caller
+    let report = caller
         .json(&["--memory", "128M", "--timeout", "30s"], &["/usr/bin/python3", "-c", grow])?;
-    let best_effort = told.pointer("/receipt/configured/memory") == Some(&json!("best-effort"));
-    if best_effort && text(&told, "outcome") == "exited" {
+    let best_effort = report.pointer("/receipt/configured/memory") == Some(&json!("best-effort"));
+    if best_effort && text(&report, "outcome") == "exited" {
         // RLIMIT_DATA came first: the program met ENOMEM and ended by itself.
-        let stderr = text(&told, "stderr");
+        let stderr = text(&report, "stderr");
         return holds("MemoryError", stderr, stderr.contains("MemoryError"));
     }
-    equal("ended", ended(&told), ("limit", "memory"))
+    equal("ended", ended(&report), ("limit", "memory"))
 }
 
 /// Memory no single process has much of: only a sum finds it.
@@ -238,14 +246,14 @@ for _ in range(8):
         x = bytearray(40 << 20); time.sleep(20); os._exit(0)
 time.sleep(20); print('after')";
     let options = ["--memory", "128M", "--timeout", "30s"];
-    let told = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
-    if ended(&told) != ("limit", "memory") && text(&told, "stdout") == "after\n" {
+    let report = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
+    if ended(&report) != ("limit", "memory") && text(&report, "stdout") == "after\n" {
         // A cgroup may kill single children while the program continues: the cell stayed within its
         // memory all the same.
-        let peak = told.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
+        let peak = report.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
         return holds("within the limit", peak, peak.is_some_and(|peak| peak <= 128 << 20));
     }
-    equal("ended", ended(&told), ("limit", "memory"))
+    equal("ended", ended(&report), ("limit", "memory"))
 }
 
 /// bc's profile has 30 s; a profile of the operator with less shows the same sooner.
@@ -272,27 +280,27 @@ fn cpu(caller: &Caller) -> Check {
         "-c",
     ]);
     command.arg("echo before; while :; do :; done");
-    let told = Told::of(command, patience())?;
-    let parsed: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
+    let output = Told::of(command, patience())?;
+    let parsed: Value = serde_json::from_str(&output.stdout).map_err(|_| format!("{output:?}"))?;
     equal("ended", (ended(&parsed), text(&parsed, "stdout")), (("limit", "cpu"), "before\n"))?;
     // Not by the time on the wall: two seconds of a processor may take many on a busy machine.
-    equal("code", told.code, 123)
+    equal("code", output.code, 123)
 }
 
 fn output(caller: &Caller) -> Check {
     let argv = ["bash", "-c", "head -c 5000 /dev/zero | tr '\\0' x; sleep 60"];
-    let told = caller.run(&["--output", "4K"], &argv)?;
-    equal("code", (told.code, told.stdout.len()), (123, 4096))?;
-    equal("message", told.stderr.as_str(), "cofferdam: limit reached: output\n")?;
-    holds("at once", told.took, told.took < soon(5))?;
-    let told = caller.run(&["--output", "8K"], &["bash", "-c", "head -c 5000 /dev/zero"])?;
-    equal("below it", (told.code, told.stdout.len()), (0, 5000))?;
+    let printed = caller.run(&["--output", "4K"], &argv)?;
+    equal("code", (printed.code, printed.stdout.len()), (123, 4096))?;
+    equal("message", printed.stderr.as_str(), "cofferdam: limit reached: output\n")?;
+    holds("at once", printed.took, printed.took < soon(5))?;
+    let printed = caller.run(&["--output", "8K"], &["bash", "-c", "head -c 5000 /dev/zero"])?;
+    equal("below it", (printed.code, printed.stdout.len()), (0, 5000))?;
     let both = ["bash", "-c", "while :; do echo out; echo err >&2; done"];
-    let told = caller.run(&["--output", "1M"], &both)?;
+    let printed = caller.run(&["--output", "1M"], &both)?;
     holds(
         "both streams count together",
-        told.stdout.len() + told.stderr.len(),
-        told.code == 123 && told.stdout.len() + told.stderr.len() < (1 << 20) + 100,
+        printed.stdout.len() + printed.stderr.len(),
+        printed.code == 123 && printed.stdout.len() + printed.stderr.len() < (1 << 20) + 100,
     )
 }
 
@@ -310,27 +318,27 @@ threads = [threading.Thread(target=pour, args=(fd,)) for fd in (1, 2)]
     let line = format!(
         "{binary} run --ro flood.py:/mnt/f.py -- /usr/bin/python3 /mnt/f.py 2> >(wc -c >&2) | wc -c; exit ${{PIPESTATUS[0]}}"
     );
-    let told = caller.bash_outside(&line)?;
+    let output = caller.bash_outside(&line)?;
     equal(
         "bytes counted outside",
-        (told.code, told.said(), told.stderr.trim()),
+        (output.code, output.said(), output.stderr.trim()),
         (0, "157286400", "157286400"),
     )?;
     let line = format!(
         "{binary} run --output 256M --ro flood.py:/mnt/f.py -- /usr/bin/python3 /mnt/f.py 2>&1 | wc -c; exit ${{PIPESTATUS[0]}}"
     );
-    let told = caller.bash_outside(&line)?;
-    let bytes: u64 = told.said().parse()?;
-    equal("ended at 256 MiB", told.code, 123)?;
+    let output = caller.bash_outside(&line)?;
+    let bytes: u64 = output.said().parse()?;
+    equal("ended at 256 MiB", output.code, 123)?;
     holds("and no more was carried", bytes, (268_435_456..268_435_600).contains(&bytes))
 }
 
 fn core(caller: &Caller) -> Check {
     let granted = caller.directory("granted")?;
     let ask = granted.display().to_string();
-    let told = caller
+    let output = caller
         .run(&["--rw", &ask], &["bash", "-c", "ulimit -Hc; ulimit -c unlimited; kill -SEGV $$"])?;
-    equal("the limit and the end", (told.code, told.said()), (139, "0"))?;
+    equal("the limit and the end", (output.code, output.said()), (139, "0"))?;
     equal("from outside", std::fs::read_dir(&granted)?.count(), 0)
 }
 
@@ -346,9 +354,9 @@ a = ctypes.addressof(ctypes.c_char.from_buffer(m))
 print(call(149, a, 1 << 12), call(149, a, 1 << 20), call(151, 3))",
         crate::support::CALLS
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     let expected = "(65536, 65536) (0, 0) (1024, 1024) (0, 0) (0, 0)\n0 ENOMEM ENOMEM";
-    equal("figures; mlock of 4 KiB, of 1 MiB, mlockall", told.said(), expected)
+    equal("figures; mlock of 4 KiB, of 1 MiB, mlockall", output.said(), expected)
 }
 
 fn raised(caller: &Caller) -> Check {
@@ -379,16 +387,16 @@ with open("data", "rb") as f:
 
 fn crawl(caller: &Caller) -> Check {
     // On a disk: pages of a tmpfs are never taken away.
-    let held = tempfile::tempdir_in("/var/tmp")?;
-    caller.own(held.path())?;
-    let path = held.path().display().to_string();
+    let directory = tempfile::tempdir_in("/var/tmp")?;
+    caller.own(directory.path())?;
+    let path = directory.path().display().to_string();
     // An emulated machine takes minutes to come near the limit.
     let options = ["--memory", "64M", "--timeout", "600s", "--rw", &path];
-    let told = caller.json(&options, &["python3", "-c", CRAWL])?;
-    equal("began", text(&told, "stdout"), "began\n")?;
-    equal("ended", ended(&told), ("limit", "memory"))?;
+    let report = caller.json(&options, &["python3", "-c", CRAWL])?;
+    equal("began", text(&report, "stdout"), "began\n")?;
+    equal("ended", ended(&report), ("limit", "memory"))?;
     // Not by the kernel, which ends a cell at once that it has no page for.
-    let took = told.get("duration_ms").and_then(Value::as_u64);
+    let took = report.get("duration_ms").and_then(Value::as_u64);
     holds("after a while", took, took.is_some_and(|took| took > 10_000))
 }
 
@@ -400,14 +408,14 @@ fn fork_bomb(caller: &Caller) -> Check {
     let other = caller.bash("echo answered")?;
     equal("a second call", (other.code, other.said()), (0, "answered"))?;
     holds("soon", other.took, other.took < soon(10))?;
-    let told = bomb.finish(patience())?;
-    holds("124, or its own end", told.code, told.code == 124 || told.code < 123)?;
+    let output = bomb.finish(patience())?;
+    holds("124, or its own end", output.code, output.code == 124 || output.code < 123)?;
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
 fn only_lower(caller: &Caller) -> Check {
-    let told = caller.json(&["--timeout", "2h"], &["bash", "-c", "ulimit -u"])?;
-    equal("clamped to an hour at most", told.get("clamped"), Some(&json!(true)))?;
+    let report = caller.json(&["--timeout", "2h"], &["bash", "-c", "ulimit -u"])?;
+    equal("clamped to an hour at most", report.get("clamped"), Some(&json!(true)))?;
     for (option, more, least, name) in
         [("--memory", "9G", "64M", "1G"), ("--processes", "9999", "9", "256")]
     {
@@ -417,15 +425,15 @@ fn only_lower(caller: &Caller) -> Check {
             )
         };
         equal(option, (clamped(more)?, clamped(least)?), (Some(json!(true)), Some(json!(false))))?;
-        let told = caller.run(&[option, more], &["true"])?;
+        let report = caller.run(&[option, more], &["true"])?;
         let expected =
             format!("cofferdam: {option} is lowered to {name}, the most the profile allows\n");
-        equal(option, told.stderr.as_str(), expected.as_str())?;
+        equal(option, report.stderr.as_str(), expected.as_str())?;
     }
-    let seconds = told.get("timeout_s").and_then(Value::as_f64).unwrap_or_default();
-    holds("told", seconds, seconds <= 3600.0)?;
-    let told = caller.json(&["--processes", "100000"], &["bash", "-c", "ulimit -u"])?;
-    equal("the profile's, and init", text(&told, "stdout"), "257\n")
+    let seconds = report.get("timeout_s").and_then(Value::as_f64).unwrap_or_default();
+    holds("reported", seconds, seconds <= 3600.0)?;
+    let report = caller.json(&["--processes", "100000"], &["bash", "-c", "ulimit -u"])?;
+    equal("the profile's, and init", text(&report, "stdout"), "257\n")
 }
 
 /// Init's watch and the supervisor must have their turn next to a program that spins.
@@ -439,9 +447,9 @@ fn nice(caller: &Caller) -> Check {
     };
     let seen = [of(live.supervisor()?)?, of(live.init()?)?, of(live.payload()?)?];
     equal("supervisor, init, program", seen, [own, own, (own + 5).min(19)])?;
-    let told = caller.bash("nice; nice -n -1 nice")?;
-    equal("nothing takes it back", told.said(), format!("{0}\n{0}", (own + 5).min(19)))?;
-    holds("for want of permission", &told.stderr, told.stderr.contains("Permission denied"))
+    let output = caller.bash("nice; nice -n -1 nice")?;
+    equal("nothing takes it back", output.said(), format!("{0}\n{0}", (own + 5).min(19)))?;
+    holds("for want of permission", &output.stderr, output.stderr.contains("Permission denied"))
 }
 
 /// Version 1 reports it by an event, which comes before there is a job.
@@ -464,8 +472,8 @@ print('made enough')";
 fn children(caller: &Caller) -> Check {
     for way in ["fork", "vfork"] {
         let argv = ["/usr/bin/python3", "-c", STARTS_CHILDREN, way];
-        let told = caller.run(&["--memory", "256M"], &argv)?;
-        equal(way, (told.code, told.stdout.as_str()), (0, "made enough\n"))?;
+        let output = caller.run(&["--memory", "256M"], &argv)?;
+        equal(way, (output.code, output.stdout.as_str()), (0, "made enough\n"))?;
     }
     Ok(())
 }
@@ -485,9 +493,9 @@ fn too_small(caller: &Caller) -> Check {
     };
     let least = run("8M")?;
     equal("the least that can be asked for", (least.code, least.stdout.as_str()), (0, "ran\n"))?;
-    let told = run("8191K")?;
-    equal("less", told.code, 125)?;
+    let output = run("8191K")?;
+    equal("less", output.code, 125)?;
     let expected = "`memory` of 8191K is less than a cell can start with\n\
         hint: 8M is the least; most programs need more\n";
-    holds("the reason", &told.stderr, told.stderr.ends_with(expected))
+    holds("the reason", &output.stderr, output.stderr.ends_with(expected))
 }

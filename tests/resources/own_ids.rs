@@ -14,15 +14,15 @@ use crate::support::{
 use serde_json::{Value, json};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("cells_without_a_grant_have_ids_and_no_groups_of_anybody", own),
+    claim("cells_without_a_grant_have_separate_ids", separate_ids),
     claim("cells_at_once_and_servers_at_once_have_ids_apart", apart),
-    claim("cells_with_a_granted_directory_keep_the_users_ids_and_groups", granted),
-    claim("a_profile_that_lists_what_only_the_user_reads_keeps_the_users_id", listed),
-    claim("a_cell_that_fills_what_is_counted_for_a_user_harms_nobody_outside", counts),
-    claim("files_of_a_session_are_shared_under_its_own_id", files),
+    claim("a_granted_directory_keeps_the_users_ids", granted),
+    claim("a_private_profile_path_keeps_the_users_id", listed),
+    claim("a_cell_at_per_user_limits_harms_no_host_process", counts),
+    claim("session_files_share_the_sessions_id", files),
     claim("whatever_stands_in_the_way_leaves_the_users_id", fallbacks),
-    claim("a_program_that_does_not_end_or_lies_leaves_the_users_id", programs),
-    claim("doctor_tells_of_shared_counts_with_the_remedy", doctor),
+    claim("a_broken_newuidmap_keeps_the_users_id", programs),
+    claim("doctor_reports_shared_counts_with_a_hint", doctor),
 ];
 
 const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
@@ -31,7 +31,7 @@ const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
 }
 
 /// Returns the ids in the receipt of an answer: the host uid, the supplementary groups.
-fn told(answer: &Value) -> (u32, Value) {
+fn ids_in_receipt(answer: &Value) -> (u32, Value) {
     let measured = &answer["_meta"]["cofferdam/receipt"]["measured"];
     let uid = measured["host_uid"].as_u64().unwrap_or_default();
     (u32::try_from(uid).unwrap_or_default(), measured["supplementary_groups"].clone())
@@ -57,12 +57,12 @@ fn sleepers(server: &Server) -> Vec<(Vec<u32>, Vec<u32>, Vec<u32>)> {
     seen.map(|seen| (seen.ids("Uid"), seen.ids("Gid"), seen.ids("Groups"))).collect()
 }
 
-fn own(caller: &Caller) -> Check {
+fn separate_ids(caller: &Caller) -> Check {
     let caller = caller.given(|given| Ok(given.with_groups()))?;
     equal("outside", caller.bash_outside("id -G")?.said(), format!("{} 4 64322", caller.gid()))?;
     let mut server = Server::start(&caller, "")?;
     let answer = server.bash("sleep 77 & echo $!; id -G")?;
-    let (uid, groups) = told(&answer);
+    let (uid, groups) = ids_in_receipt(&answer);
     holds("the receipt's uid", uid, is_given(uid))?;
     equal("the receipt's groups", groups, json!([]))?;
     holds("in the cell", story(&answer), story(&answer).1.ends_with("\n1000\n"))?;
@@ -80,11 +80,11 @@ fn own(caller: &Caller) -> Check {
 fn apart(caller: &Caller) -> Check {
     let (caller, other) = (caller.given(Ok)?, caller.given(Ok)?);
     let mut one = Server::start(&caller, "")?;
-    let (first, _) = told(&one.with(&json!({ "command": "true", "session": "a" }))?);
-    let (second, _) = told(&one.with(&json!({ "command": "true", "session": "b" }))?);
+    let (first, _) = ids_in_receipt(&one.with(&json!({ "command": "true", "session": "a" }))?);
+    let (second, _) = ids_in_receipt(&one.with(&json!({ "command": "true", "session": "b" }))?);
     holds("two sessions", (first, second), first != second)?;
     let mut two = Server::start(&other, "")?;
-    let (third, _) = told(&two.with(&json!({ "command": "true", "session": "a" }))?);
+    let (third, _) = ids_in_receipt(&two.with(&json!({ "command": "true", "session": "a" }))?);
     let ids = [first, second, third];
     holds("all of the range", ids, ids.iter().all(|id| is_given(*id)))?;
     holds("another block", ids, third.abs_diff(first) >= 1000)
@@ -99,7 +99,7 @@ fn granted(caller: &Caller) -> Check {
     let mut server = Server::configured(&caller, "", &[], &["--workspace", &tree])?;
     let answer = server.bash("cat private; echo made > file")?;
     equal("a private file", story(&answer), (Some(0), "of the user\n".to_owned()))?;
-    equal("the receipt", told(&answer), (caller.uid(), json!([4, 64322])))?;
+    equal("the receipt", ids_in_receipt(&answer), (caller.uid(), json!([4, 64322])))?;
     use std::os::unix::fs::MetadataExt;
     let made = std::fs::metadata(path.join("file"))?;
     equal("whose it is", (made.uid(), made.gid()), (caller.uid(), caller.gid()))?;
@@ -109,7 +109,7 @@ fn granted(caller: &Caller) -> Check {
     let mut server = Server::configured(&caller, "", &[], &["--workspace", &read_only])?;
     let answer = server.bash("cat private")?;
     equal("read-only", story(&answer), (Some(0), "of the user\n".to_owned()))?;
-    equal("the receipt", told(&answer), (caller.uid(), json!([4, 64322])))
+    equal("the receipt", ids_in_receipt(&answer), (caller.uid(), json!([4, 64322])))
 }
 
 const POLICY: &str = r#"schema = 1
@@ -143,7 +143,7 @@ fn listed(caller: &Caller) -> Check {
         let mut server = Server::with_files(&caller, "", &files)?;
         let answer = server.bash("cat /opt/tool")?;
         equal("it is read", story(&answer), (Some(0), "mine\n".to_owned()))?;
-        Ok::<_, Failed>(told(&answer).0)
+        Ok::<_, Failed>(ids_in_receipt(&answer).0)
     };
     equal("the user's, closed to others", uid(0o600, caller.uid())?, caller.uid())?;
     equal("the user's", uid(0o644, caller.uid())?, caller.uid())?;
@@ -233,9 +233,9 @@ fn files(caller: &Caller) -> Check {
     let first = server.bash("umask 077; echo private > f; mkfifo q; stat -c %a f")?;
     equal("made", story(&first), (Some(0), "600\n".to_owned()))?;
     let beside = server.tool("bash_exec", &json!({ "command": "cat f; stat -c %U f" }))?;
-    equal("beside it", story(&beside), (Some(0), "private\nagent\n".to_owned()))?;
-    equal("by the same id", told(&beside).0, told(&first).0)?;
-    holds("of the range", told(&first), is_given(told(&first).0))?;
+    equal("next to it", story(&beside), (Some(0), "private\nagent\n".to_owned()))?;
+    equal("by the same id", ids_in_receipt(&beside).0, ids_in_receipt(&first).0)?;
+    holds("of the range", ids_in_receipt(&first), is_given(ids_in_receipt(&first).0))?;
     let terminal = server.with(&json!({ "command": "tty", "tty": true }))?;
     equal("a terminal", terminal["structuredContent"]["exit_code"].clone(), json!(0))
 }
@@ -243,7 +243,7 @@ fn files(caller: &Caller) -> Check {
 fn uid_of_a_cell(caller: &Caller) -> Result<u32, Failed> {
     let answer = Server::start(caller, "")?.bash("cat /proc/self/status > /dev/null")?;
     equal("it runs", story(&answer).0, Some(0))?;
-    Ok(told(&answer).0)
+    Ok(ids_in_receipt(&answer).0)
 }
 
 fn fallbacks(caller: &Caller) -> Check {
@@ -276,12 +276,12 @@ fn programs(caller: &Caller) -> Check {
 
 fn doctor(caller: &Caller) -> Check {
     let layer = |caller: &Caller| {
-        let told = crate::support::Told::of(
+        let report = crate::support::Told::of(
             caller.cofferdam(&["doctor", "--json"]),
             crate::support::patience(),
         )?;
-        let told: Value = serde_json::from_str(&told.stdout)?;
-        let layers = told["layers"].as_array().cloned().unwrap_or_default();
+        let report: Value = serde_json::from_str(&report.stdout)?;
+        let layers = report["layers"].as_array().cloned().unwrap_or_default();
         let counts = layers.into_iter().find(|layer| layer["name"] == "counts of a user");
         Ok::<_, Failed>(counts.ok_or("no such layer")?)
     };

@@ -19,11 +19,11 @@ const HERE: &[Need] = &[Need::UserManager, Need::RootLooks];
 const PYTHON: &[Need] = &[Need::UserManager, Need::RootLooks, Need::Python];
 
 pub const CLAIMS: &[Claim] = &[
-    claim("doctor_says_that_a_scope_holds_memory", doctor).only(For::User).needs(HERE),
-    claim("a_scope_is_asked_for_by_need_and_by_configuration", asked).only(For::User).needs(HERE),
-    claim("only_the_supervisor_is_in_the_scope_and_cells_have_their_limits", groups)
+    claim("doctor_reports_the_scopes_memory_limit", doctor).only(For::User).needs(HERE),
+    claim("a_scope_is_asked_for_by_need_and_by_configuration", scope_options)
         .only(For::User)
         .needs(HERE),
+    claim("the_scope_holds_the_supervisor_and_its_cells", groups).only(For::User).needs(HERE),
     claim("buffers_of_loopback_connections_end_at_the_limit", tcp).only(For::User).needs(PYTHON),
     claim("pairs_of_unix_sockets_end_at_the_limit", pairs).only(For::User).needs(PYTHON),
     claim("mappings_end_at_the_limit", mappings).only(For::User).needs(PYTHON),
@@ -31,7 +31,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("limits_of_the_unit_go_with_its_cells", narrowed).only(For::User).needs(HERE),
     claim("a_server_ends_with_the_parent_that_started_it", parent).only(For::User).needs(PYTHON),
     claim("a_server_ends_with_its_unit", unit).only(For::User).needs(PYTHON),
-    claim("who_stops_the_scope_ends_the_call", stopped).only(For::User).needs(HERE),
+    claim("stopping_the_scope_ends_the_call", stopped).only(For::User).needs(HERE),
     claim("a_killed_front_end_leaves_nothing", killed).only(For::User).needs(HERE),
     claim("a_start_that_fails_leaves_nothing", failed).only(For::User).needs(HERE),
     claim("the_price_of_a_scope", price).only(For::User).needs(HERE),
@@ -48,9 +48,9 @@ fn systemd(caller: &Caller, program: &str, arguments: &[&str]) -> Command {
 /// Scopes of cofferdam's that the manager knows.
 fn units(caller: &Caller) -> Result<Vec<String>, Failed> {
     let arguments = ["list-units", "--all", "--plain", "--no-legend", "cofferdam-*.scope"];
-    let told = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
-    equal("systemctl", (told.code, told.stderr.as_str()), (0, ""))?;
-    let names = told.stdout.lines().filter_map(|line| line.split_whitespace().next());
+    let output = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
+    equal("systemctl", (output.code, output.stderr.as_str()), (0, ""))?;
+    let names = output.stdout.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.map(str::to_owned).collect())
 }
 
@@ -122,20 +122,20 @@ fn read(group: &Path, file: &str) -> Result<String, Failed> {
     Ok(text.trim().to_owned())
 }
 
-fn memory(told: &Value) -> Option<&str> {
-    told.pointer("/receipt/configured/memory").and_then(Value::as_str)
+fn memory(report: &Value) -> Option<&str> {
+    report.pointer("/receipt/configured/memory").and_then(Value::as_str)
 }
 
 const HELD: Option<&str> = Some("cgroup v2");
 const WATCHED: Option<&str> = Some("best-effort");
 
 fn doctor(caller: &Caller) -> Check {
-    let told = Told::of(caller.cofferdam(&["doctor"]), patience())?;
-    let line = told.stdout.lines().find(|line| line.contains("memory limit")).unwrap_or_default();
+    let output = Told::of(caller.cofferdam(&["doctor"]), patience())?;
+    let line = output.stdout.lines().find(|line| line.contains("memory limit")).unwrap_or_default();
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let begin = "ok memory limit cells are held by cgroup v2: in a scope of systemd, made in ";
     println!("{words}");
-    holds("doctor", &told, words.starts_with(begin))?;
+    holds("doctor", &output, words.starts_with(begin))?;
     equal("as run says", memory(&caller.json(&["--memory", "64M"], &["true"])?), HELD)
 }
 
@@ -147,7 +147,7 @@ fn configured(caller: &Caller, name: &str, rule: &str) -> Result<String, Failed>
     Ok(directory.display().to_string())
 }
 
-fn asked(caller: &Caller) -> Check {
+fn scope_options(caller: &Caller) -> Check {
     let run = |options: &[&str]| caller.json(options, &["true"]);
     equal("without a need", memory(&run(&[])?), WATCHED)?;
     equal("with --memory", memory(&run(&["--memory", "64M"])?), HELD)?;
@@ -156,8 +156,8 @@ fn asked(caller: &Caller) -> Check {
     let with = |directory: &str, options: &[&str]| -> Result<Value, Failed> {
         let mut command = caller.cofferdam(&["--config", directory, "run", "--json"]);
         command.args(options).args(["--", "true"]);
-        let told = Told::of(command, patience())?;
-        serde_json::from_str(&told.stdout).map_err(|_| format!("no JSON: {told:?}").into())
+        let output = Told::of(command, patience())?;
+        serde_json::from_str(&output.stdout).map_err(|_| format!("no JSON: {output:?}").into())
     };
     equal("always", memory(&with(&always, &[])?), HELD)?;
     equal("off", memory(&with(&off, &["--memory", "64M"])?), WATCHED)?;
@@ -182,8 +182,8 @@ fn groups(caller: &Caller) -> Check {
     equal("as the test", front_end, group_of(std::process::id())?)?;
     let unit = scope.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let arguments = ["show", &unit, "-p", "Delegate", "-p", "KillSignal", "-p", "CollectMode"];
-    let told = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
-    let mut shown: Vec<&str> = told.stdout.lines().collect();
+    let output = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
+    let mut shown: Vec<&str> = output.stdout.lines().collect();
     shown.sort_unstable();
     equal("unit", shown, ["CollectMode=inactive-or-failed", "Delegate=yes", "KillSignal=9"])?;
     drop(live);
@@ -193,12 +193,13 @@ fn groups(caller: &Caller) -> Check {
 /// Returns the result of an attack: its outcome, its output, and the peak memory of its cell.
 fn attacked(caller: &Caller, script: &str) -> Result<(String, u64, u64), Failed> {
     let options = ["--memory", "64M", "--timeout", "170s", "--processes", "200"];
-    let told = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
-    equal("held", memory(&told), HELD)?;
-    let ended = format!("{} {}", text(&told, "outcome"), text(&told, "limit"));
-    let peak = told.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64).unwrap_or_default();
-    let last = text(&told, "stdout").lines().last().and_then(|line| line.parse().ok());
-    println!("{ended}: {last:?} bytes queued, {peak} bytes at most\n{}", text(&told, "stderr"));
+    let report = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
+    equal("held", memory(&report), HELD)?;
+    let ended = format!("{} {}", text(&report, "outcome"), text(&report, "limit"));
+    let peak =
+        report.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64).unwrap_or_default();
+    let last = text(&report, "stdout").lines().last().and_then(|line| line.parse().ok());
+    println!("{ended}: {last:?} bytes queued, {peak} bytes at most\n{}", text(&report, "stderr"));
     Ok((ended, last.unwrap_or_default(), peak))
 }
 
@@ -279,7 +280,8 @@ fn delegated(caller: &Caller) -> Check {
         "echo ready; sleep 60",
     ]);
     let live = Live::start(command)?;
-    let (front_end, supervisor) = (group_of(live.pid())?, group_of(live.supervisor()?)?);
+    let front_end = group_of(live.pid())?;
+    let supervisor = group_of(live.supervisor()?)?;
     equal("one group", &supervisor, &front_end)?;
     let cell = group_of(live.payload()?)?;
     let name = cell.display().to_string();
@@ -379,8 +381,8 @@ fn unit(caller: &Caller) -> Check {
     let (front_end, supervisor, scope) = server(&mut live)?;
     let inside = group_of(front_end)?;
     holds("the front end is in its unit", &inside, inside.ends_with(&unit))?;
-    let told = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
-    equal("stopped", told.code, 0)?;
+    let output = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
+    equal("stopped", output.code, 0)?;
     children_gone(&[front_end, supervisor])?;
     nothing_left(caller, &[scope])
 }
@@ -390,32 +392,33 @@ fn stopped(caller: &Caller) -> Check {
     let scope = scope_of(&live)?;
     let unit = scope.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let begun = Instant::now();
-    let told = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
-    equal("stopped", told.code, 0)?;
+    let output = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
+    equal("stopped", output.code, 0)?;
     let took = begun.elapsed();
     holds(
         "without waiting for a signal that an init ignores",
         took,
         took < Duration::from_secs(60),
     )?;
-    let told = live.finish(patience())?;
-    equal("told as what it is", told.code, 125)?;
+    let output = live.finish(patience())?;
+    equal("reported as a failure of cofferdam", output.code, 125)?;
     nothing_left(caller, &[scope])
 }
 
 fn killed(caller: &Caller) -> Check {
     let live = caller.live(&["--memory", "64M"], "sleep 60")?;
-    let (supervisor, scope) = (live.supervisor()?, scope_of(&live)?);
+    let supervisor = live.supervisor()?;
+    let scope = scope_of(&live)?;
     live.signal(Signal::SIGKILL)?;
     children_gone(&[supervisor])?;
     nothing_left(caller, &[scope])
 }
 
 fn failed(caller: &Caller) -> Check {
-    let told = caller.run(&["--memory", "64M"], &["/nonexistent"])?;
-    equal("not found", told.code, 127)?;
-    let told = caller.run(&["--memory", "64M", "--cwd", "/workspace/none"], &["true"])?;
-    equal("no directory", told.code, 125)?;
+    let output = caller.run(&["--memory", "64M"], &["/nonexistent"])?;
+    equal("not found", output.code, 127)?;
+    let output = caller.run(&["--memory", "64M", "--cwd", "/workspace/none"], &["true"])?;
+    equal("no directory", output.code, 125)?;
     // Scopes of other tests have processes in them; a leftover one is empty.
     let mut left = units(caller)?;
     let end = Instant::now() + patience();
@@ -444,9 +447,9 @@ fn price(caller: &Caller) -> Check {
     let cold = |options: &[&str]| -> Result<Duration, Failed> {
         let mut times = Vec::new();
         for _ in 0..9 {
-            let told = caller.run(options, &["true"])?;
-            equal("ran", (told.code, told.stderr.as_str()), (0, ""))?;
-            times.push(told.took);
+            let output = caller.run(options, &["true"])?;
+            equal("ran", (output.code, output.stderr.as_str()), (0, ""))?;
+            times.push(output.took);
         }
         times.sort_unstable();
         times.get(4).copied().ok_or_else(|| "no times".into())
@@ -476,9 +479,11 @@ fn price(caller: &Caller) -> Check {
         times.sort_unstable();
         times.get(4).copied().ok_or_else(|| "no times".into())
     };
-    let (without, with) = (cold(&[])?, cold(&["--memory", "64M"])?);
+    let without = cold(&[])?;
+    let with = cold(&["--memory", "64M"])?;
     println!("price: run -- true: {without:?} without a scope, {with:?} with one");
-    let (without, with) = (initialize(&["--config", &off])?, initialize(&[])?);
+    let without = initialize(&["--config", &off])?;
+    let with = initialize(&[])?;
     println!("price: initialize: {without:?} without a scope, {with:?} with one");
     Ok(())
 }
