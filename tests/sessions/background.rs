@@ -9,7 +9,7 @@ use crate::server::{Server, story, text};
 use crate::support::{Caller, Check, Failed, equal, holds, patience, soon};
 
 /// Jobs of a session at once.
-const MOST: usize = 16;
+const MAX_JOBS: usize = 16;
 
 /// A port of the session's own network.
 const PORT: u16 = 8000;
@@ -25,7 +25,7 @@ pub fn reached(caller: &Caller) -> Check {
     let answer = server.with(&json!({ "command": ask, "session": "a", "timeout": 60 }))?;
     equal("the same network", story(&answer), (Some(0), "HTTP/1.0 200 OK\n".to_owned()))?;
     let running = output(&mut server, &json!({ "job": id }))?;
-    equal("it goes on", &running["structuredContent"]["outcome"], &json!("running"))?;
+    equal("it continues", &running["structuredContent"]["outcome"], &json!("running"))?;
     holds("what it printed meanwhile", &running, text(&running).contains("GET / HTTP/1.0"))?;
     let notes = running["structuredContent"]["notes"].to_string();
     holds("the session is free, as the notes say", &notes, notes.contains("`a` is free"))?;
@@ -74,7 +74,7 @@ pub fn copy(caller: &Caller) -> Check {
     let id = answer["structuredContent"]["job"].clone();
     server.gives("echo free", 0, "free\n")?;
     let answer = server.tool("bash_input", &json!({ "job": id, "text": "me\n", "wait": 5 }))?;
-    holds("a terminal of its own", &answer, text(&answer).contains("got me"))
+    holds("a separate terminal", &answer, text(&answer).contains("got me"))
 }
 
 /// Waits until a job has printed this, which stays to be read.
@@ -104,7 +104,7 @@ pub fn ended(caller: &Caller) -> Check {
         equal("what it printed", &content["stdout"], &json!("deaf\n"))?;
         server.gives("echo $x; pgrep -fc 'trap \"\" [I]NT'", 1, "kept\n0\n")?;
         let answer = output(&mut server, &json!({ "job": other }))?;
-        equal("the other goes on", &answer["structuredContent"]["outcome"], &json!("running"))?;
+        equal("the other continues", &answer["structuredContent"]["outcome"], &json!("running"))?;
         server.tool("bash_kill", &json!({ "job": other }))?;
     }
     // What takes its time to end is waited for, and what it says then is in the reply.
@@ -139,7 +139,7 @@ pub fn with_the_shell(caller: &Caller) -> Check {
     equal("killed", &content["signal"], &json!("SIGKILL"))?;
     equal("with its shell", &content["session"]["shell"], &json!("ended"))?;
     equal("what it printed", &content["stdout"], &json!("begun\n"))?;
-    for _ in 0..MOST {
+    for _ in 0..MAX_JOBS {
         job(&mut server, "default", "sleep 600")?;
     }
     let full = server.with(&json!({ "command": "true", "background": true }))?;

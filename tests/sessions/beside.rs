@@ -42,7 +42,7 @@ pub fn shares(caller: &Caller) -> Check {
     let other = server.with(&json!({ "command": "ls -A", "session": "other" }))?;
     equal("another session", story(&other), (Some(0), String::new()))?;
     let answer = exec(&mut server, "true")?;
-    equal("told", &receipt(&answer)["configured"]["workspace"], &json!("of a session"))
+    equal("reported", &receipt(&answer)["configured"]["workspace"], &json!("of a session"))
 }
 
 pub fn apart(caller: &Caller) -> Check {
@@ -50,7 +50,8 @@ pub fn apart(caller: &Caller) -> Check {
     server.gives("A=1; export A; sleep 4713 & cat", 0, "")?;
     let shell = server.bash(SELF)?;
     let fresh = exec(&mut server, SELF)?;
-    let (of_shell, of_fresh) = (story(&shell).1, story(&fresh).1);
+    let of_shell = story(&shell).1;
+    let of_fresh = story(&fresh).1;
     equal("five namespaces", of_fresh.lines().count(), 5)?;
     for namespace in of_fresh.lines() {
         holds("its own", &of_shell, of_shell.lines().all(|other| other != namespace))?;
@@ -105,6 +106,6 @@ pub fn elsewhere(caller: &Caller) -> Check {
     let other = json!({ "command": "ls -A; echo y > f", "profile": "bash-two" });
     let answer = server.tool("bash_exec", &other)?;
     equal("under another", story(&answer), (Some(0), String::new()))?;
-    equal("told", &receipt(&answer)["configured"]["workspace"], &json!("fresh"))?;
+    equal("reported", &receipt(&answer)["configured"]["workspace"], &json!("fresh"))?;
     server.gives("cat f", 0, "x\n")
 }

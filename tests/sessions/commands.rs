@@ -126,8 +126,9 @@ why = "the program"
     )
 }
 
-fn own(caller: &Caller, config: &str) -> Result<Server, Failed> {
-    let (ls, tee) = (profile("ls"), profile("tee"));
+fn with_commands(caller: &Caller, config: &str) -> Result<Server, Failed> {
+    let ls = profile("ls");
+    let tee = profile("tee");
     let files = [("policies", POLICY), ("sandbox-profiles", &ls), ("sandbox-profiles", &tee)];
     Server::with_files(caller, &format!("{OWN}{config}"), &files)
 }
@@ -138,7 +139,7 @@ fn ls(server: &mut Server, path: &str) -> Result<(String, i64), Failed> {
 }
 
 pub fn apart(caller: &Caller) -> Check {
-    let mut server = own(caller, "")?;
+    let mut server = with_commands(caller, "")?;
     let command = "echo > w; echo > /tmp/t; echo > /dev/shm/s; sleep 4717 & ls -d /dev/session";
     server.gives(command, 0, "/dev/session\n")?;
     equal("the workspace", ls(&mut server, "/workspace")?, ("w\n".to_owned(), 0))?;
@@ -151,7 +152,7 @@ pub fn apart(caller: &Caller) -> Check {
 }
 
 pub fn writes(caller: &Caller) -> Check {
-    let mut server = own(caller, "")?;
+    let mut server = with_commands(caller, "")?;
     // It begins the session, with the profile of shells.
     let made = ran(&mut server, "cli_tee", &json!({ "path": "first", "stdin": "from tee\n" }))?;
     equal("made", made, seen("from tee\n", 0, "of a session"))?;
@@ -174,7 +175,7 @@ fn namespaces(server: &Server) -> Result<usize, Failed> {
 }
 
 pub fn end(caller: &Caller) -> Check {
-    let mut server = own(caller, "[sessions]\nidle = \"4s\"\n")?;
+    let mut server = with_commands(caller, "[sessions]\nidle = \"4s\"\n")?;
     equal("no session", ls(&mut server, "/workspace")?, (String::new(), 0))?;
     let before = namespaces(&server)?;
     for round in 0..3 {
@@ -186,7 +187,7 @@ pub fn end(caller: &Caller) -> Check {
         equal("one of the shell and one of each profile", during, before + 3)?;
         let until = Instant::now() + patience();
         while namespaces(&server)? != before {
-            holds("what a session has goes with it", round, Instant::now() < until)?;
+            holds("the session's files are removed with it", round, Instant::now() < until)?;
             std::thread::sleep(Duration::from_millis(50));
         }
         let after = ran(&mut server, "cli_ls", &json!({ "path": "/workspace" }))?;

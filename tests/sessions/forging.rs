@@ -1,4 +1,4 @@
-//! A process left behind by one call writes the reports of later ones.
+//! Forged reports: a process left behind by one call writes the reports of later ones.
 
 use serde_json::json;
 
@@ -56,11 +56,11 @@ pub fn flood(caller: &Caller) -> Check {
         "left\n",
     )?;
     let answer = server.with(&json!({ "command": "sleep 30; echo never", "timeout": 25 }))?;
-    let told = answer.to_string();
+    let output = answer.to_string();
     holds(
-        "told",
-        &told,
-        told.contains("something else than its shell told how the command ended"),
+        "reported",
+        &output,
+        output.contains("something else than its shell told how the command ended"),
     )?;
     let answer = server.with(&json!({ "command": "echo on" }))?;
     equal("a new shell", story(&answer), (Some(0), "on\n".to_owned()))

@@ -42,7 +42,7 @@ pub fn fed(caller: &Caller) -> Check {
     give(&mut server, &id, "o\n")?;
     prints(&mut server, &id, "got one\ngot two\n")?;
     let answer = input(&mut server, &json!({ "job": id, "text": "three\n", "eof": true }))?;
-    holds("told", &answer, answer.to_string().contains("the input has its end"))?;
+    holds("reported", &answer, answer.to_string().contains("the input has its end"))?;
     let ended = to_its_end(&mut server, &id)?;
     let all = "got one\ngot two\ngot three\nend kept\n";
     equal("all of it, in the session's shell", story(&ended), (Some(0), all.to_owned()))?;
@@ -52,7 +52,7 @@ pub fn fed(caller: &Caller) -> Check {
 }
 
 /// Makes a background call and follows it to its end, which may come before its handle.
-fn beside(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
+fn background(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
     let answer = server.with(arguments)?;
     match answer["structuredContent"]["job"].as_str() {
         Some(id) => to_its_end(server, id),
@@ -66,10 +66,10 @@ pub fn by_default(caller: &Caller) -> Check {
     let answer = server.with(&json!({ "command": "cat; echo $?", "stdin": "text\n" }))?;
     equal("given", story(&answer), (Some(0), "text\n0\n".to_owned()))?;
     let given = json!({ "command": "cat", "stdin": "text\n", "background": true, "session": "b" });
-    let ended = beside(&mut server, &given)?;
+    let ended = background(&mut server, &given)?;
     equal("in the background", story(&ended), (Some(0), "text\n".to_owned()))?;
     let shut = json!({ "command": "cat", "input": false, "background": true, "session": "b" });
-    equal("shut", story(&beside(&mut server, &shut)?), (Some(0), String::new()))?;
+    equal("shut", story(&background(&mut server, &shut)?), (Some(0), String::new()))?;
     // Both: what is given comes first, and the end is not yet.
     let both = json!({ "command": "cat", "stdin": "first\n", "input": true });
     let answer = server.with(&both)?;
@@ -91,7 +91,7 @@ pub fn bounded(caller: &Caller) -> Check {
     let answer = input(&mut server, &json!({ "job": id, "text": long, "eof": true }))?;
     let content = &answer["structuredContent"];
     equal("what a pipe holds", &content["taken_bytes"], &json!(65_536))?;
-    holds("told", &answer, answer.to_string().contains("65536 of 100000 bytes were taken"))?;
+    holds("reported", &answer, answer.to_string().contains("65536 of 100000 bytes were taken"))?;
     equal("no error", &answer["isError"], &json!(false))?;
     holds("at once", began.elapsed(), began.elapsed() < soon(20))?;
     // Other calls are not delayed.
@@ -100,24 +100,25 @@ pub fn bounded(caller: &Caller) -> Check {
     server.tool("bash_kill", &json!({ "job": id }))?;
     // One that reads takes megabytes.
     let id = job(&mut server, "a", "wc -c")?;
-    let (mut left, most) = (3_000_000, "x".repeat(3_000_000));
+    let mut left = 3_000_000;
+    let most = "x".repeat(3_000_000);
     while left > 0 {
         let rest = most.get(..left).unwrap_or_default();
         let answer = input(&mut server, &json!({ "job": id, "text": rest, "eof": true }))?;
         let taken = answer["structuredContent"]["taken_bytes"].as_u64().unwrap_or_default();
-        holds("goes on", &answer, taken > 0)?;
+        holds("it continues", &answer, taken > 0)?;
         left = left.saturating_sub(usize::try_from(taken)?);
     }
     let ended = to_its_end(&mut server, &id)?;
     equal("every byte", story(&ended), (Some(0), "3000000\n".to_owned()))
 }
 
-pub fn told(caller: &Caller) -> Check {
+pub fn reported(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
-    let mut refused = |arguments: &Value, why: &str| -> Check {
+    let mut refused = |arguments: &Value, reason: &str| -> Check {
         let answer = input(&mut server, arguments)?;
-        equal(why, &answer["isError"], &json!(true))?;
-        holds(why, &answer, answer.to_string().contains(why))
+        equal(reason, &answer["isError"], &json!(true))?;
+        holds(reason, &answer, answer.to_string().contains(reason))
     };
     refused(&json!({ "job": "c9", "text": "x" }), "there is no job `c9`")?;
     refused(&json!({ "job": "c9" }), "`text` or `eof` is needed")?;
@@ -135,11 +136,11 @@ pub fn told(caller: &Caller) -> Check {
         (given, "was started without `input`"),
         (json!(eof), "has had its end"),
     ];
-    for (job, why) in cases {
+    for (job, reason) in cases {
         let answer = input(&mut server, &json!({ "job": job, "text": "x" }))?;
-        equal(why, &answer["isError"], &json!(true))?;
-        equal(why, &answer["structuredContent"]["taken_bytes"], &json!(0))?;
-        holds(why, &answer, answer.to_string().contains(why))?;
+        equal(reason, &answer["isError"], &json!(true))?;
+        equal(reason, &answer["structuredContent"]["taken_bytes"], &json!(0))?;
+        holds(reason, &answer, answer.to_string().contains(reason))?;
     }
     Ok(())
 }

@@ -71,9 +71,10 @@ fn and_the_next(server: &mut Server, session: &str, limit: f64, mark: u32) -> Ch
     let stopped = server.ask(&arguments)?;
     let command = format!("echo {mark} > mark; cat mark");
     let next = server.ask(&json!({ "command": command, "session": session }))?;
-    let (stopped, next) = (server.answer(stopped)?, server.answer(next)?);
-    let told = |answer: &Value| text(answer).to_owned();
-    let both = (told(&stopped), told(&next));
+    let stopped = server.answer(stopped)?;
+    let next = server.answer(next)?;
+    let output = |answer: &Value| text(answer).to_owned();
+    let both = (output(&stopped), output(&next));
     equal(&format!("{both:?}"), story(&next), (Some(0), format!("{mark}\n")))
 }
 
@@ -130,8 +131,8 @@ pub fn of_one_command(caller: &Caller) -> Check {
     let seconds = sentinel(caller);
     let left = format!("setsid -f sleep {seconds}; sleep 60");
     let answer = server.with(&json!({ "command": left, "timeout": 1 }))?;
-    holds("a session of its own", text(&answer), text(&answer).contains("the shell is kept"))?;
-    equal("it goes on", present(&seconds, 1, patience()), 1)?;
+    holds("a separate session", text(&answer), text(&answer).contains("the shell is kept"))?;
+    equal("it continues", present(&seconds, 1, patience()), 1)?;
     // The control: one that is sent to it comes there.
     server.gives(
         "ls hit 2>&1; kill -INT $!; until [ -e hit ]; do sleep 0.05; done; ls hit",

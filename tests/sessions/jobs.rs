@@ -46,7 +46,9 @@ pub fn pieces(caller: &Caller) -> Check {
     let command = "seq 1 20000; seq 1 5 >&2; sleep 0.5; echo last; exit 3";
     let id = job(&mut server, "a", command)?;
     to_its_end(&mut server, &id)?;
-    let (mut next, mut out, mut err) = (json!({}), String::new(), String::new());
+    let mut next = json!({});
+    let mut out = String::new();
+    let mut err = String::new();
     for _ in 0..20 {
         let answer = output(&mut server, &json!({ "job": id, "since": next }))?;
         let content = &answer["structuredContent"];
@@ -64,7 +66,7 @@ pub fn pieces(caller: &Caller) -> Check {
     let answer = output(&mut server, &json!({ "job": id, "max_output": 200 }))?;
     let content = &answer["structuredContent"];
     equal("truncated", &content["truncated"], &json!(true))?;
-    holds("told", &answer, story(&answer).1.ends_with("last\n"))?;
+    holds("reported", &answer, story(&answer).1.ends_with("last\n"))?;
     equal("read on behind all", &content["next"], &next)
 }
 
@@ -102,10 +104,10 @@ pub fn lines(caller: &Caller) -> Check {
     let answer = output(&mut server, &json!({ "job": id, "grep": "9$", "tail": 2 }))?;
     let expected = "[… 2998 lines left out …]\n29989\n29999\n";
     equal("the last", story(&answer).1.as_str(), expected)?;
-    for (pattern, why) in [("(", "unclosed group"), (r"\w{100}{100}", "size limit")] {
+    for (pattern, reason) in [("(", "unclosed group"), (r"\w{100}{100}", "size limit")] {
         let answer = output(&mut server, &json!({ "job": id, "grep": pattern }))?;
         equal(pattern, &answer["isError"], &json!(true))?;
-        holds(pattern, &answer, text(&answer).contains(why))?;
+        holds(pattern, &answer, text(&answer).contains(reason))?;
     }
     Ok(())
 }
@@ -118,7 +120,7 @@ pub fn kill(caller: &Caller) -> Check {
     let content = &answer["structuredContent"];
     equal("interrupted", &content["outcome"], &json!("cancelled"))?;
     equal("what it printed", &content["stdout"], &json!("begun\n"))?;
-    holds("told", &answer, text(&answer).contains("interrupted and the shell is kept"))?;
+    holds("reported", &answer, text(&answer).contains("interrupted and the shell is kept"))?;
     let answer = server.with(&json!({ "command": "echo $x", "session": "a" }))?;
     equal("the same shell", story(&answer), (Some(0), "kept\n".to_owned()))?;
     let again = server.tool("bash_kill", &json!({ "job": id }))?;
@@ -235,23 +237,27 @@ pub fn repeated(caller: &Caller) -> Check {
 pub fn listed(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let answer = server.tool("bash_jobs", &json!({}))?;
-    equal("none", &answer["structuredContent"], &json!({ "jobs": [], "left_out": 0 }))?;
+    equal(
+        "no such directory",
+        &answer["structuredContent"],
+        &json!({ "jobs": [], "left_out": 0 }),
+    )?;
     server.gives("echo waited for", 0, "waited for\n")?;
     let ended = job(&mut server, "a", "echo one; sleep 1; exit 7")?;
     let runs = job(&mut server, "b", "sleep 600")?;
     to_its_end(&mut server, &ended)?;
     let answer = server.tool("bash_jobs", &json!({}))?;
     let jobs = answer["structuredContent"]["jobs"].as_array().cloned().unwrap_or_default();
-    let told: Vec<_> = jobs
+    let printed: Vec<_> = jobs
         .iter()
         .map(|job| json!([job["job"], job["session"], job["outcome"], job["exit_code"]]))
         .collect();
     let expected = vec![json!([runs, "b", "running", null]), json!([ended, "a", "exited", 7])];
-    equal("the jobs and no other command", told, expected)?;
-    for (id, why) in [("c99", "there is no job `c99`"), ("x\u{1b}", "there is no job")] {
+    equal("the jobs and no other command", printed, expected)?;
+    for (id, reason) in [("c99", "there is no job `c99`"), ("x\u{1b}", "there is no job")] {
         let answer = output(&mut server, &json!({ "job": id }))?;
         equal(id, &answer["isError"], &json!(true))?;
-        holds(id, &answer, text(&answer).contains(why) && !text(&answer).contains('\u{1b}'))?;
+        holds(id, &answer, text(&answer).contains(reason) && !text(&answer).contains('\u{1b}'))?;
     }
     let answer = output(&mut server, &json!({}))?;
     holds("neither", &answer, text(&answer).contains("one of `job` and `output_id`"))
@@ -273,7 +279,7 @@ pub fn recorded(caller: &Caller) -> Check {
     holds("no input in clear", &text, !text.contains("secret"))?;
     holds("its length", &text, text.contains("\"input_bytes\":6,"))?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let told: Vec<_> = lines
+    let printed: Vec<_> = lines
         .filter(|line| line["event"] == json!("job"))
         .map(|line| json!([line["tool"], line["job"], line["decision"], line["rule"]]))
         .collect();
@@ -283,7 +289,7 @@ pub fn recorded(caller: &Caller) -> Check {
         json!(["bash_input", id, "granted", "shell"]),
         json!(["bash_kill", id, "granted", "shell"]),
     ];
-    equal("recorded", told, expected)
+    equal("recorded", printed, expected)
 }
 
 pub fn off(caller: &Caller) -> Check {
@@ -293,7 +299,7 @@ pub fn off(caller: &Caller) -> Check {
     holds("others are listed", &listed, listed.contains("\"calculate\""))?;
     holds("off with bash", &listed, !listed.contains("bash_jobs"))?;
     let answer = server.tool("bash_jobs", &json!({}))?;
-    holds("told", &answer, crate::server::text(&answer).contains("`bash_jobs` is switched off"))
+    holds("reported", &answer, crate::server::text(&answer).contains("`bash_jobs` is switched off"))
 }
 
 pub fn rest(caller: &Caller) -> Check {
@@ -305,9 +311,10 @@ pub fn rest(caller: &Caller) -> Check {
     let content = &answer["structuredContent"];
     equal("it timed out", &content["outcome"], &json!("timeout"))?;
     let id = content["output_id"].as_str().ok_or("no output_id")?.to_owned();
-    let told = format!("bash_output with output_id {id} reads the rest");
-    holds("told", &answer, text(&answer).contains(&told))?;
-    let (mut next, mut all) = (json!({}), String::new());
+    let printed = format!("bash_output with output_id {id} reads the rest");
+    holds("reported", &answer, text(&answer).contains(&printed))?;
+    let mut next = json!({});
+    let mut all = String::new();
     for _ in 0..5 {
         let answer = output(&mut server, &json!({ "output_id": id, "since": next }))?;
         equal("its end", &answer["structuredContent"]["outcome"], &json!("timeout"))?;
@@ -340,7 +347,7 @@ pub fn forgotten(caller: &Caller) -> Check {
     }
     let answer = output(&mut server, &json!({ "output_id": id }))?;
     equal("an error", &answer["isError"], &json!(true))?;
-    holds("told", &answer, text(&answer).contains("is forgotten"))?;
+    holds("reported", &answer, text(&answer).contains("is forgotten"))?;
     let answer = output(&mut server, &json!({ "job": runs }))?;
     equal("but not what runs", story(&answer).1.as_str(), "it\n")
 }

@@ -79,8 +79,8 @@ fn main() -> ExitCode {
 
 fn shells() -> Vec<Claim> {
     vec![
-        claim("directory_variables_functions_options_and_jobs_last_between_calls", lasts),
-        claim("an_ended_shell_is_told_and_the_next_call_has_a_new_one", ends),
+        claim("shell_state_lasts_between_calls", lasts),
+        claim("an_ended_shell_is_replaced", ends),
         claim("restart_gives_a_new_shell_in_the_same_workspace", restart),
         claim("no_command_wedges_the_session_or_forges_its_end", tricks),
         claim("no_process_left_behind_ends_a_later_call_of_bash", forging::bash),
@@ -88,126 +88,99 @@ fn shells() -> Vec<Claim> {
         claim("no_process_left_behind_ends_a_later_call_of_zsh", forging::zsh).needs(&[Need::Zsh]),
         claim("no_process_left_behind_ends_a_later_call_of_fish", forging::fish)
             .needs(&[Need::Fish]),
-        claim("who_floods_the_report_of_a_call_ends_the_session_and_no_other", forging::flood),
+        claim("flooding_the_report_ends_only_that_session", forging::flood),
         claim("both_streams_are_exact_at_a_megabyte_each", exact),
         claim("what_comes_after_the_end_is_not_in_the_next_reply", late),
         claim("nothing_is_written_to_a_call_before_it_begins", early),
         claim("env_cwd_and_stdin_are_of_one_call", one_call),
-        claim("a_timeout_interrupts_and_keeps_the_shell_where_that_works", timeouts),
+        claim("a_timeout_interrupts_and_keeps_the_shell", timeouts),
         claim("a_cancel_interrupts_and_keeps_the_shell", cancel),
         claim("sessions_do_not_see_each_other", apart),
-        claim("each_call_of_a_session_is_shown_the_age_that_its_clocks_have", ages)
-            .needs(&[Need::TimeNamespace]),
-        claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
+        claim("session_receipts_show_the_age_of_their_clocks", ages).needs(&[Need::TimeNamespace]),
+        claim("sessions_are_capped_and_end_when_idle", capped),
         claim("at_the_cap_the_session_ends_that_was_unused_for_longest", room),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
-        claim(
-            "output_of_an_exit_trap_is_in_the_reply_of_the_call_that_ends_the_shell",
-            traps::exits,
-        ),
-        claim("traps_print_for_the_commands_of_a_call_and_for_no_line_of_ours", traps::others),
-        claim(
-            "an_interrupt_at_any_moment_leaves_the_calls_after_it_as_they_are",
-            interrupts::any_moment,
-        ),
-        claim(
-            "a_background_call_at_its_limit_while_it_starts_leaves_nothing",
-            interrupts::at_the_start,
-        ),
+        claim("exit_trap_output_is_in_the_last_reply", traps::exits),
+        claim("debug_traps_fire_for_user_commands_only", traps::others),
+        claim("an_interrupt_leaves_later_calls_intact", interrupts::any_moment),
+        claim("a_job_timed_out_at_its_start_leaves_nothing", interrupts::at_the_start),
         claim("the_call_after_one_that_ended_its_shell_runs", interrupts::and_its_shell)
             .needs(&[Need::Fish]),
-        claim("an_interrupt_leaves_the_modes_of_a_shell_as_they_were", interrupts::modes),
+        claim("an_interrupt_keeps_the_shells_options", interrupts::modes),
         claim("a_limit_interrupts_no_earlier_commands_processes", interrupts::of_one_command)
             .needs(&[Need::Python]),
         claim("nothing_is_left_when_the_server_is_killed", killed),
-        claim(
-            "a_session_that_is_slow_to_die_is_answered_in_time_and_holds_nobody_up",
-            slow::in_time,
-        )
-        .needs(&[Need::Python]),
+        claim("a_slow_ending_session_delays_no_other_call", slow::in_time).needs(&[Need::Python]),
     ]
 }
 
 fn side_by_side() -> Vec<Claim> {
     vec![
         claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
-        claim("a_call_beside_the_default_session_has_room_at_the_cap", beside_at_the_cap),
-        claim("a_session_without_proc_keeps_its_shell_and_reports_exit_codes", without_proc),
+        claim("a_one_shot_call_has_room_at_the_session_cap", beside_at_the_cap),
+        claim("a_session_works_without_proc", without_proc),
         claim("a_shell_full_of_watches_holds_no_other_session_up", stall::watches)
             .needs(&[Need::Python]),
-        claim("a_shell_full_of_posix_locks_holds_no_other_session_up", stall::posix_locks)
-            .needs(&[Need::Python]),
-        claim("a_shell_full_of_ofd_locks_holds_no_other_session_up", stall::ofd_locks)
-            .needs(&[Need::Python]),
-        claim("a_shell_with_a_full_instance_of_epoll_holds_no_other_session_up", stall::epoll)
-            .needs(&[Need::Python]),
+        claim("many_posix_locks_delay_no_other_session", stall::posix_locks).needs(&[Need::Python]),
+        claim("many_ofd_locks_delay_no_other_session", stall::ofd_locks).needs(&[Need::Python]),
+        claim("a_full_epoll_instance_delays_no_other_session", stall::epoll).needs(&[Need::Python]),
     ]
 }
 
 fn others() -> Vec<Claim> {
     vec![
-        claim("a_session_with_sh_keeps_its_state_and_ends_where_it_cannot_go_on", shells::sh),
-        claim("a_session_with_zsh_keeps_its_state_and_ends_where_it_cannot_go_on", shells::zsh)
-            .needs(&[Need::Zsh]),
-        claim("a_session_with_fish_keeps_its_state_and_ends_where_it_cannot_go_on", shells::fish)
-            .needs(&[Need::Fish]),
-        claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
+        claim("sh_keeps_its_state_between_calls", shells::sh),
+        claim("zsh_keeps_its_state_between_calls", shells::zsh).needs(&[Need::Zsh]),
+        claim("fish_keeps_its_state_between_calls", shells::fish).needs(&[Need::Fish]),
+        claim("a_long_command_becomes_a_job", jobs),
         claim("a_job_is_read_piece_by_piece_with_nothing_lost", jobs::pieces),
         claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
-        claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),
-        claim("a_job_is_interrupted_and_the_shell_kept_or_killed_with_it", jobs::kill),
-        claim(
-            "a_signal_ends_the_processes_of_the_job_and_keeps_the_shell_and_others",
-            jobs::signals,
-        ),
-        claim("between_two_calls_a_shell_has_no_child_and_takes_an_interrupt", jobs::between),
+        claim("job_output_is_filtered_by_grep_and_tail", jobs::lines),
+        claim("a_job_is_interrupted_or_killed_with_its_shell", jobs::kill),
+        claim("a_signal_to_a_job_keeps_the_shell", jobs::signals),
+        claim("an_idle_shell_has_no_child_and_can_be_interrupted", jobs::between),
         claim("a_kill_that_is_repeated_gives_no_more_time", jobs::repeated),
-        claim("jobs_are_listed_with_their_ends_and_unknown_ones_are_told", jobs::listed),
-        claim("a_shortened_output_is_read_by_its_id_after_a_timeout_too", jobs::rest),
-        claim("the_oldest_outputs_are_forgotten_and_told_so", jobs::forgotten),
-        claim("what_is_done_with_jobs_is_recorded_with_the_rule_of_bash", jobs::recorded),
+        claim("jobs_are_listed_and_unknown_ones_refused", jobs::listed),
+        claim("shortened_output_can_be_read_after_a_timeout", jobs::rest),
+        claim("the_oldest_outputs_expire_with_a_message", jobs::forgotten),
+        claim("job_actions_are_audited_under_the_bash_rule", jobs::recorded),
         claim("tools_of_jobs_are_off_where_bash_is", jobs::off),
         claim("a_job_is_fed_while_it_runs_until_its_end_is_given", input::fed),
-        claim("input_is_empty_at_once_unless_it_is_given_or_asked_for", input::by_default),
-        claim("a_full_input_is_told_with_what_was_taken_and_holds_nobody_up", input::bounded),
-        claim("input_that_nobody_reads_is_told", input::told),
-        claim("what_a_command_prints_is_told_as_progress_while_it_runs", progress::while_it_runs),
+        claim("input_is_empty_unless_requested", input::by_default),
+        claim("full_input_reports_the_bytes_taken", input::bounded),
+        claim("input_without_a_reader_is_reported", input::reported),
+        claim("output_is_sent_as_progress", progress::while_it_runs),
         claim("progress_ends_when_a_command_becomes_a_job", progress::until_it_is_a_job),
-        claim("a_program_that_waits_for_input_is_told_at_once", waiting::told),
-        claim("it_is_told_again_after_each_input_with_what_was_printed_since", waiting::again),
-        claim("what_waits_for_anything_else_is_not_told_as_waiting_for_input", waiting::others),
-        claim("a_job_in_the_background_that_comes_to_wait_is_told", waiting::background),
-        claim("bash_exec_shares_the_files_of_the_default_session_and_no_others", beside::shares),
-        claim("bash_exec_shares_no_process_and_no_variable_with_the_session", beside::apart),
-        claim("calls_beside_a_session_run_at_once_and_beside_its_command", beside::at_once),
-        claim(
-            "a_session_outlives_calls_beside_it_and_the_next_has_none_of_its_cells",
-            beside::outlives,
-        ),
-        claim("a_call_under_another_profile_has_a_workspace_of_its_own", beside::elsewhere),
-        claim("declared_commands_see_the_files_of_the_default_session", commands::see),
-        claim("a_declared_command_has_nothing_of_the_session_but_its_workspace", commands::apart),
-        claim("a_declared_command_that_writes_shares_its_files_with_the_shell", commands::writes),
+        claim("waiting_for_input_is_reported_at_once", waiting::reported),
+        claim("waiting_is_reported_again_after_each_input", waiting::again),
+        claim("other_waits_are_not_reported_as_input", waiting::others),
+        claim("a_job_that_waits_for_input_is_reported", waiting::background),
+        claim("bash_exec_shares_files_with_the_default_session", beside::shares),
+        claim("bash_exec_shares_no_process_or_variable", beside::apart),
+        claim("one_shot_calls_run_concurrently_with_a_session", beside::at_once),
+        claim("a_session_outlives_one_shot_calls", beside::outlives),
+        claim("another_profile_has_a_separate_workspace", beside::elsewhere),
+        claim("declared_commands_see_default_session_files", commands::see),
+        claim("declared_commands_share_only_the_workspace", commands::apart),
+        claim("writing_commands_share_files_with_the_shell", commands::writes),
         claim("the_mounts_of_commands_go_with_their_session", commands::end)
             .only(support::For::Root),
-        claim("a_command_at_a_terminal_prompts_and_echoes_what_is_typed", terminal::prompts),
+        claim("a_terminal_prompts_and_echoes_input", terminal::prompts),
         claim("a_terminal_is_one_of_80_by_24_and_loses_no_output", terminal::is_one),
-        claim("control_characters_interrupt_and_stop_what_runs_at_a_terminal", terminal::control),
-        claim("a_terminal_is_the_sessions_own_and_takes_no_pushed_input", terminal::private),
+        claim("control_characters_interrupt_and_stop_commands", terminal::control),
+        claim("a_terminal_is_private_and_refuses_tiocsti", terminal::private),
         claim("a_command_at_a_terminal_leaves_the_shell_as_it_was", terminal::shell),
     ]
 }
 
 fn in_the_background() -> Vec<Claim> {
     vec![
-        claim("a_background_job_is_reached_by_the_commands_of_its_session", background::reached)
-            .needs(&[Need::Python]),
-        claim("a_background_job_is_a_copy_of_the_shell_and_leaves_nothing_in_it", background::copy),
-        claim("a_background_job_is_ended_without_the_shell_or_another_job", background::ended),
-        claim("background_jobs_are_bounded_and_end_with_their_shell", background::with_the_shell),
+        claim("job_tools_reach_background_jobs", background::reached).needs(&[Need::Python]),
+        claim("a_background_job_is_a_copy_of_the_shell", background::copy),
+        claim("a_background_job_ends_alone", background::ended),
+        claim("background_jobs_are_bounded_by_their_shell", background::with_the_shell),
         claim("no_command_wedges_the_start_of_a_background_job", background::tricks),
-        claim("a_background_job_without_a_process_is_refused_at_once", background::no_room)
-            .needs(&[Need::Zsh]),
+        claim("a_background_job_needs_a_free_process", background::no_room).needs(&[Need::Zsh]),
     ]
 }
 
@@ -227,21 +200,21 @@ fn ends(caller: &Caller) -> Check {
     let ended = server.bash("echo last; exit 9")?;
     equal("the end", story(&ended), (Some(9), "last\n".to_owned()))?;
     equal(
-        "told",
+        "reported",
         &ended["structuredContent"]["session"],
         &json!({"id": "default", "shell": "ended"}),
     )?;
-    holds("told in words", &ended, text(&ended).contains("the shell has ended"))?;
+    holds("reported in the text", &ended, text(&ended).contains("the shell has ended"))?;
     let next = server.bash("echo ${x-gone}; cat f")?;
     equal("a new shell", story(&next), (Some(0), "gone\nkept\n".to_owned()))?;
     equal(
-        "told",
+        "reported",
         &next["structuredContent"]["session"],
         &json!({"id": "default", "shell": "new"}),
     )?;
-    holds("told why", &next, text(&next).contains("the last one ended with exit 9"))?;
+    holds("with the reason", &next, text(&next).contains("the last one ended with exit 9"))?;
     let after = server.bash("true")?;
-    equal("told once", &after["structuredContent"]["session"], &serde_json::Value::Null)
+    equal("reported once", &after["structuredContent"]["session"], &serde_json::Value::Null)
 }
 
 fn restart(caller: &Caller) -> Check {
@@ -463,8 +436,8 @@ fn ages(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let mut age = || -> Result<f64, Failed> {
         let answer = server.bash("cut -d' ' -f1 /proc/uptime")?;
-        let told = story(&answer).1;
-        told.trim().parse().map_err(|error| Failed::from(format!("{told}: {error}")))
+        let output = story(&answer).1;
+        output.trim().parse().map_err(|error| Failed::from(format!("{output}: {error}")))
     };
     let first = age()?;
     std::thread::sleep(Duration::from_millis(1200));
@@ -494,8 +467,8 @@ fn capped(caller: &Caller) -> Check {
     for name in ["a", "c"] {
         let answer = server.with(&json!({ "command": "cat f", "session": name }))?;
         equal(name, story(&answer), (Some(1), String::new()))?;
-        let told = text(&answer).contains("nobody used it");
-        equal("it is told to who was there", told, name == "c")?;
+        let output = text(&answer).contains("nobody used it");
+        equal("reported to its client", output, name == "c")?;
     }
     Ok(())
 }
@@ -518,8 +491,8 @@ fn room(caller: &Caller) -> Check {
     for (name, code, lost) in [("a", 0, false), ("d", 1, false), ("c", 1, true)] {
         let answer = server.with(&json!({ "command": "cat f", "session": name }))?;
         equal(name, story(&answer).0, Some(code))?;
-        let why = "had been ended to make room";
-        equal("why its files are gone", text(&answer).contains(why), lost)?;
+        let reason = "had been ended to make room";
+        equal("why its files are gone", text(&answer).contains(reason), lost)?;
     }
     let absent = server.with(&json!({ "end": true, "session": "b" }))?;
     equal("no session", &absent["isError"], &json!(true))?;
@@ -544,12 +517,12 @@ fn at_once(caller: &Caller) -> Check {
             equal(name, story(&answer).0, Some(0))?;
         }
         let new = ["x", "y"].map(|name| format!("{name}{round}"));
-        let mut asked = Vec::new();
+        let mut request = Vec::new();
         for name in &new {
-            asked.push(server.ask(&json!({ "command": "echo new", "session": name }))?);
+            request.push(server.ask(&json!({ "command": "echo new", "session": name }))?);
         }
         let mut ended = 0;
-        for id in asked {
+        for id in request {
             let answer = server.answer(id)?;
             equal("it has room", story(&answer), (Some(0), "new\n".to_owned()))?;
             ended += text(&answer).matches("was ended to make room").count();
@@ -589,16 +562,16 @@ fn beside_at_the_cap(caller: &Caller) -> Check {
         let arguments = json!({ "name": "bash_exec", "arguments": { "command": "echo on" } });
         server.request("tools/call", &arguments)
     };
-    let asked = [ask(&mut server)?, ask(&mut server)?];
-    for id in asked {
+    let request = [ask(&mut server)?, ask(&mut server)?];
+    for id in request {
         let answer = server.answer(id)?;
         equal("it has room", &answer["structuredContent"]["stdout"], &json!("on\n"))?;
     }
     // One ended for both, the one that was unused for longest.
     for (name, is_lost) in [("b", false), ("a", true)] {
         let answer = server.with(&json!({ "command": "true", "session": name }))?;
-        let why = "had been ended to make room";
-        equal(name, text(&answer).contains(why), is_lost)?;
+        let reason = "had been ended to make room";
+        equal(name, text(&answer).contains(reason), is_lost)?;
     }
     Ok(())
 }
@@ -621,7 +594,7 @@ fn jobs(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "[sessions]\nyield = \"1s\"\n")?;
     let answer = server.bash("echo begun; sleep 600")?;
     let content = &answer["structuredContent"];
-    equal("it goes on", &content["outcome"], &json!("running"))?;
+    equal("it continues", &content["outcome"], &json!("running"))?;
     equal("what it printed", &content["stdout"], &json!("begun\n"))?;
     let answer = server.bash("echo never")?;
     let busy = format!("runs job {}", content["job"].as_str().unwrap_or_default());

@@ -42,33 +42,33 @@ fn configured(files: &[(&str, &str)]) -> std::io::Result<tempfile::TempDir> {
     Ok(directory)
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(told: T, expected: T) -> Result<(), Failed> {
-    if told == expected {
+fn same<T: PartialEq + std::fmt::Debug>(output: T, expected: T) -> Result<(), Failed> {
+    if output == expected {
         return Ok(());
     }
-    Err(format!("told     {told:?}\nexpected {expected:?}").into())
+    Err(format!("printed  {output:?}\nexpected {expected:?}").into())
 }
 
 /// The supervisor's filter must let its own loop be made without what a shell's profile adds.
 fn the_calculators_profile_runs_alone() -> Result<(), Failed> {
     let none = configured(&[])?;
-    let told = cofferdam(none.path(), &["run", "--profile", "bc", "--", "bc", "-q"], "6*7\n")?;
-    same(told, (Some(0), "42\n".to_owned(), String::new()))
+    let output = cofferdam(none.path(), &["run", "--profile", "bc", "--", "bc", "-q"], "6*7\n")?;
+    same(output, (Some(0), "42\n".to_owned(), String::new()))
 }
 
 fn a_granted_path_that_is_not_there_is_named() -> Result<(), Failed> {
     let profile = "schema = 1\nname = \"mine\"\nextends = \"bash\"\ndescription = \"x\"\n\
         [[path]]\nhost = \"/nowhere/at-all\"\nwhy = \"a test\"\n";
     let config = configured(&[("sandbox-profiles/mine.toml", profile)])?;
-    let told = cofferdam(config.path(), &["run", "--profile", "mine", "--", "true"], "")?;
-    let why = "cofferdam: the supervisor refused the job: profile `mine` cannot be used here: \
+    let output = cofferdam(config.path(), &["run", "--profile", "mine", "--", "true"], "")?;
+    let reason = "cofferdam: the supervisor refused the job: profile `mine` cannot be used here: \
         `/nowhere/at-all` is not on this host\n";
-    same(told, (Some(125), String::new(), why.to_owned()))?;
+    same(output, (Some(125), String::new(), reason.to_owned()))?;
     // The control: without that path the profile can be used.
     let without = profile.split("[[path]]").next().unwrap_or_default();
     let config = configured(&[("sandbox-profiles/mine.toml", without)])?;
-    let told = cofferdam(config.path(), &["run", "--profile", "mine", "--", "echo", "in"], "")?;
-    same(told, (Some(0), "in\n".to_owned(), String::new()))
+    let output = cofferdam(config.path(), &["run", "--profile", "mine", "--", "echo", "in"], "")?;
+    same(output, (Some(0), "in\n".to_owned(), String::new()))
 }
 
 fn doctor_tries_the_default_profiles_whatever_the_policy_uses() -> Result<(), Failed> {
@@ -84,20 +84,20 @@ fn doctor_tries_the_default_profiles_whatever_the_policy_uses() -> Result<(), Fa
 fn a_slip_of_the_pen_leaves_no_tool_on() -> Result<(), Failed> {
     let config = configured(&[("cofferdam.toml", "schema = 1\n[tools]\noff = [\"bsah\"]\n")])?;
     let (code, stdout, stderr) = cofferdam(config.path(), &["run", "--", "true"], "")?;
-    let said = stderr
+    let text = stderr
         .contains("cofferdam.toml:3: `tools.off`: no tool `bsah`\nhint: did you mean `bash`?");
-    same((code, stdout, said), (Some(125), String::new(), true))
+    same((code, stdout, text), (Some(125), String::new(), true))
 }
 
 fn an_assignment_prints_no_value() -> Result<(), Failed> {
     let none = configured(&[])?;
-    let told = cofferdam(none.path(), &["calc", "x=3"], "")?;
-    same(told, (Some(0), String::new(), "cofferdam: nothing printed\n".to_owned()))
+    let output = cofferdam(none.path(), &["calc", "x=3"], "")?;
+    same(output, (Some(0), String::new(), "cofferdam: nothing printed\n".to_owned()))
 }
 
 /// The environment is cleared before the error is known.
 fn an_error_after_the_confinement_has_the_colour_that_was_asked_for() -> Result<(), Failed> {
-    let told = |name: &str| {
+    let printed = |name: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
             .args(["run", "--timeout", "100ms", "--", "sleep", "5"])
             .env_remove("NO_COLOR")
@@ -107,8 +107,8 @@ fn an_error_after_the_confinement_has_the_colour_that_was_asked_for() -> Result<
         Ok::<_, Failed>(String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let painted = "\u{1b}[1m\u{1b}[31mcofferdam:\u{1b}[0m timed out after 100 ms\n";
-    same(told("CLICOLOR_FORCE")?, painted.to_owned())?;
-    same(told("NO_COLOR")?, "cofferdam: timed out after 100 ms\n".to_owned())
+    same(printed("CLICOLOR_FORCE")?, painted.to_owned())?;
+    same(printed("NO_COLOR")?, "cofferdam: timed out after 100 ms\n".to_owned())
 }
 
 fn doctor_tries_the_operators_own_profiles() -> Result<(), Failed> {
@@ -121,10 +121,10 @@ fn doctor_tries_the_operators_own_profiles() -> Result<(), Failed> {
     let mut met = Vec::new();
     for host in ["/usr/share", "/usr/is-not-there"] {
         let config = configured(&[("sandbox-profiles/mine.toml", &profile(host))])?;
-        let (code, told, _) = cofferdam(config.path(), &["doctor"], "")?;
-        let mine = told.lines().find(|line| line.contains("profile mine")).unwrap_or_default();
-        let tier = told.lines().find(|line| line.starts_with("tier: ")).unwrap_or_default();
-        let last = told.lines().last().unwrap_or_default();
+        let (code, output, _) = cofferdam(config.path(), &["doctor"], "")?;
+        let mine = output.lines().find(|line| line.contains("profile mine")).unwrap_or_default();
+        let tier = output.lines().find(|line| line.starts_with("tier: ")).unwrap_or_default();
+        let last = output.lines().last().unwrap_or_default();
         let state = mine.split(' ').next().unwrap_or_default();
         met.push([state, tier, last].map(str::to_owned));
         same(code, Some(i32::from(state != "ok")))?;

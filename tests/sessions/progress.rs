@@ -39,23 +39,24 @@ pub fn while_it_runs(caller: &Caller) -> Check {
     }
     // Bounded: most of a flood is omitted, and the omission is reported.
     let id = ask(&mut server, &json!({ "command": "seq 1000000; sleep 1" }))?;
-    let (mut heard, mut told) = (0, Vec::new());
+    let mut heard = 0;
+    let mut output = Vec::new();
     let answer = loop {
         match piece(&mut server, id)? {
-            Ok(piece) if piece.starts_with('[') => told.push(piece),
+            Ok(piece) if piece.starts_with('[') => output.push(piece),
             Ok(piece) => heard += piece.len(),
             Err(answer) => break answer,
         }
     };
     equal("it is counted", &answer["structuredContent"]["stdout_bytes"], &json!(6_888_896))?;
     holds("bounded", heard, (1..=1 << 20).contains(&heard))?;
-    holds("told", &told, !told.is_empty())
+    holds("reported", &output, !output.is_empty())
 }
 
 pub fn until_it_is_a_job(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "[sessions]\nyield = \"1s\"\n")?;
     let id = ask(&mut server, &json!({ "command": "echo one; sleep 600" }))?;
-    equal("told", piece(&mut server, id)?, Ok("one\n".to_owned()))?;
+    equal("reported", piece(&mut server, id)?, Ok("one\n".to_owned()))?;
     let answer = piece(&mut server, id)?.err().ok_or("no answer")?;
     equal("a job", &answer["structuredContent"]["outcome"], &json!("running"))
 }

@@ -105,7 +105,7 @@ impl Server {
 
     /// The next line, whatever it is.
     pub fn hear(&mut self) -> Result<Value, Failed> {
-        Ok(self.lines.recv_timeout(patience()).map_err(|_| "nothing is told")?)
+        Ok(self.lines.recv_timeout(patience()).map_err(|_| "no line from the server")?)
     }
 
     pub fn answer(&mut self, id: u64) -> Result<Value, Failed> {

@@ -125,7 +125,7 @@ fn overridden(session: &mut Session) -> Check {
     session.gives(slash, 0, "")?;
     let id = job(&mut session.server, "s", "sleep 0.5; echo beside")?;
     let answer = to_its_end(&mut session.server, &id)?;
-    equal("a job beside it", story(&answer), (Some(0), "beside\n".to_owned()))
+    equal("a background job", story(&answer), (Some(0), "beside\n".to_owned()))
 }
 
 /// Checks state that lasts, state of one call, input, errors, jobs and files.
@@ -141,18 +141,18 @@ fn kept(session: &mut Session) -> Check {
     session.gives("sh -c 'echo [$E]'; pwd", 0, "[]\n/tmp\n")?;
     let answer = session.call("cat; nosuchprogram", json!({ "stdin": "given\n" }))?;
     equal("its input", story(&answer), (Some(127), "given\n".to_owned()))?;
-    let told = answer["structuredContent"]["stderr"].to_string();
-    holds("its errors", &told, told.contains("nosuchprogram"))?;
+    let output = answer["structuredContent"]["stderr"].to_string();
+    holds("its errors", &output, output.contains("nosuchprogram"))?;
     let answer = session.call("echo ran", json!({ "cwd": "/workspace/none" }))?;
     equal("no directory", story(&answer), (Some(1), String::new()))?;
     let answer = session.call(session.words.mistake, json!({}))?;
     holds("a mistake", &answer, story(&answer).0.is_some_and(|code| code != 0))?;
     for name in [session.words.keeps, "COFFERDAM_CALL"] {
         let answer = session.call("echo ran", json!({ "env": { name: "7" } }))?;
-        let told = answer["structuredContent"]["error"].to_string();
+        let output = answer["structuredContent"]["error"].to_string();
         let kind = session.words.shell;
         let expected = format!("env `{name}` is refused: the {kind} of the session keeps");
-        holds("a variable of the shell's own", &told, told.contains(&expected))?;
+        holds("a variable of the shell's own", &output, output.contains(&expected))?;
     }
     session.gives("f; pwd", 0, "f 5\n/tmp\n")?;
     // A directory that is gone when a call with another is over.
@@ -182,8 +182,8 @@ fn kept(session: &mut Session) -> Check {
     let fed = json!({ "job": id, "text": "me\n", "eof": true, "wait": 5 });
     session.server.tool("bash_input", &fed)?;
     let answer = to_its_end(&mut session.server, &id)?;
-    let said = answer["structuredContent"]["stdout"].to_string();
-    holds("a job that is fed", &said, said.contains("over"))?;
+    let text = answer["structuredContent"]["stdout"].to_string();
+    holds("a job that is fed", &text, text.contains("over"))?;
     let file = json!({ "path": "it's \\ x", "content": "abc", "session": "s" });
     let answer = session.server.tool("put_file", &file)?;
     equal("a file", &answer["structuredContent"]["done"], &json!("created"))?;
@@ -197,7 +197,7 @@ fn stopped(session: &mut Session, after: Option<&str>) -> Check {
         let outcome = &answer["structuredContent"]["outcome"];
         equal("the time limit", outcome, &json!("timeout"))?;
         match after {
-            Some(said) => session.gives("f", 0, said)?,
+            Some(text) => session.gives("f", 0, text)?,
             None => session.gives("pwd", 0, "/workspace\n")?,
         }
     }

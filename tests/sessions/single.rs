@@ -36,7 +36,7 @@ pub fn verdict(flag: &'static str, caller: &Caller, name: &str) -> Check {
         verdicts(flag, caller).map_err(|failed| failed.message().unwrap_or("no reason").to_owned())
     });
     match run.as_ref().map_err(String::as_str)?.get(name).ok_or("no verdict")? {
-        Some(why) => Err(why.into()),
+        Some(reason) => Err(reason.into()),
         None => Ok(()),
     }
 }
@@ -44,11 +44,11 @@ pub fn verdict(flag: &'static str, caller: &Caller, name: &str) -> Check {
 fn verdicts(flag: &str, caller: &Caller) -> Result<BTreeMap<String, Option<String>>, Failed> {
     let mut command = caller.outside(caller.this_program()?);
     command.arg(flag);
-    let told = Told::of(command, 3 * patience())?;
-    let lines = told.stdout.lines().map(serde_json::from_str::<(String, Option<String>)>);
+    let output = Told::of(command, 3 * patience())?;
+    let lines = output.stdout.lines().map(serde_json::from_str::<(String, Option<String>)>);
     let verdicts = lines.collect::<Result<_, _>>();
     match verdicts {
-        Ok(verdicts) if told.code == 0 => Ok(verdicts),
-        Ok(_) | Err(_) => Err(format!("not to its end: {told:?}").into()),
+        Ok(verdicts) if output.code == 0 => Ok(verdicts),
+        Ok(_) | Err(_) => Err(format!("not to its end: {output:?}").into()),
     }
 }

@@ -9,11 +9,7 @@ use crate::support::{Caller, Check, Claim, Failed, Need, claim, equal};
 const RECORDED: &str = include_str!("../../docs/session.md");
 
 pub fn claims() -> Vec<Claim> {
-    vec![claim("a_client_can_clone_build_test_page_kill_mend_and_calculate", plays).needs(&[
-        Need::Bc,
-        Need::Gcc,
-        Need::Git,
-    ])]
+    vec![claim("the_documented_session_runs", plays).needs(&[Need::Bc, Need::Gcc, Need::Git])]
 }
 
 fn plays(caller: &Caller) -> Check {

@@ -58,8 +58,8 @@ pub fn is_one(caller: &Caller) -> Check {
                    echo $TERM; ps -o tty= $$; exit 7";
     let answer = at_terminal(&mut server, command)?;
     let content = &answer["structuredContent"];
-    let place = "/dev/session/pts/0";
-    let expected = format!("24 80\n{place}\nthree\nerr\ndumb\n");
+    let path = "/dev/session/pts/0";
+    let expected = format!("24 80\n{path}\nthree\nerr\ndumb\n");
     equal("its end", story(&answer).0, Some(7))?;
     holds("a terminal", &answer, story(&answer).1.starts_with(&expected))?;
     equal("one stream", &content["stderr"], &json!(""))?;
@@ -90,7 +90,7 @@ pub fn control(caller: &Caller) -> Check {
     let answer = types(&mut server, &id, "\u{1a}")?;
     holds("stopped by ^Z", &answer, waits(&answer) && story(&answer).1.contains("Stopped"))?;
     let answer = press(&mut server, "fg\n")?;
-    holds("it goes on", &answer, !waits(&answer))?;
+    holds("it continues", &answer, !waits(&answer))?;
     let answer = types(&mut server, &id, "\u{3}")?;
     holds("the shell is back", &answer, waits(&answer))?;
     let answer = types(&mut server, &id, "echo status $?\n")?;
@@ -120,10 +120,10 @@ pub fn private(caller: &Caller) -> Check {
     let command =
         "ls -1 /dev/session/pts; : <> /dev/session/pts/ptmx; ls -d /dev/pts /dev/ptmx /dev/tty";
     let answer = at_terminal(&mut server, command)?;
-    let told = story(&answer).1;
-    holds("its own and no other", &told, told.starts_with("0\nptmx\n"))?;
-    holds("no more can be made", &told, told.contains("ptmx: Permission denied"))?;
-    equal("none of the host", told.matches("No such file or directory").count(), 3)?;
+    let output = story(&answer).1;
+    holds("its own and no other", &output, output.starts_with("0\nptmx\n"))?;
+    holds("no more can be made", &output, output.contains("ptmx: Permission denied"))?;
+    equal("none of the host", output.matches("No such file or directory").count(), 3)?;
     // Another session has its own: the same name, and nothing of this one's.
     let (id, _) = prompt(&mut server, "read -r line; echo got $line")?;
     let other = json!({
@@ -151,7 +151,7 @@ pub fn shell(caller: &Caller) -> Check {
     let answer =
         server.with(&json!({ "command": "echo in; sleep 600", "tty": true, "timeout": 0.5 }))?;
     equal("its time", &answer["structuredContent"]["outcome"], &json!("timeout"))?;
-    holds("told", &answer, text(&answer).contains("the shell is kept"))?;
+    holds("reported", &answer, text(&answer).contains("the shell is kept"))?;
     let (id, _) = prompt(&mut server, "bash --norc -i")?;
     let answer = server.tool("bash_kill", &json!({ "job": id, "signal": "TERM" }))?;
     holds("hung up", &answer, answer.to_string().contains("TERM ended it; the shell is kept"))?;

@@ -1,4 +1,4 @@
-//! Traps of a session's shell: their output is in the reply of the call that they run in, and once.
+//! Traps of a session's shell: their output appears once, in the reply of the call in which they run.
 
 use serde_json::json;
 

@@ -34,7 +34,7 @@ const READERS: &[(&str, &str)] = &[
     ("perl -e 'print \"got \", scalar <STDIN>'", "got x\n"),
 ];
 
-pub fn told(caller: &Caller) -> Check {
+pub fn reported(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     for (command, expected) in READERS {
         let began = Instant::now();
@@ -96,8 +96,8 @@ const OTHERS: &[&str] = &[
 pub fn others(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "[sessions]\nyield = \"1s\"\n")?;
     for command in OTHERS {
-        let asked = json!({ "command": command, "input": true, "restart": true });
-        let answer = server.with(&asked)?;
+        let arguments = json!({ "command": command, "input": true, "restart": true });
+        let answer = server.with(&arguments)?;
         equal(command, &answer["structuredContent"]["outcome"], &json!("running"))?;
         holds(command, &answer, !waits(&answer))?;
         let id = answer["structuredContent"]["job"].clone();

@@ -74,7 +74,7 @@ pub struct Done {
 
 impl Done {
     /// Returns outcome and output, as a caller gets them.
-    pub fn told(&self) -> (&Outcome, &str, &str) {
+    pub fn report(&self) -> (&Outcome, &str, &str) {
         (&self.ended.outcome, &self.stdout, &self.stderr)
     }
 }
@@ -166,7 +166,9 @@ impl Front {
         };
         let block = postcard::to_stdvec(&block).map_err(words)?;
         let sealed = |bytes: &[u8]| memory::sealed(c"test", bytes).map_err(words);
-        let (block, script, input) = (sealed(&block)?, sealed(b":")?, sealed(&job.input)?);
+        let block = sealed(&block)?;
+        let script = sealed(b":")?;
+        let input = sealed(&job.input)?;
         let mut fds: Vec<BorrowedFd<'_>> = vec![block.as_fd()];
         fds.extend(job.start.script.is_some().then(|| script.as_fd()));
         let mut start = job.start.clone();
@@ -183,13 +185,14 @@ impl Front {
     }
 
     fn end_of(&mut self, call: u64, input: &[u8]) -> Result<Done, String> {
-        let (mut streams, mut told) = (Vec::new(), None);
+        let mut streams = Vec::new();
+        let mut output = None;
         loop {
             let (event, received) = self.event()?;
             match event {
                 Event::Started { call: started, receipt, stdin, .. } if started == call => {
                     streams = received.fds.into_iter().flatten().collect();
-                    told = Some(receipt);
+                    output = Some(receipt);
                     if stdin == StdinKind::Pipe {
                         let pipe = streams.remove(0);
                         std::fs::File::from(pipe).write_all(input).map_err(words)?;
@@ -202,7 +205,7 @@ impl Front {
                     let mut text = || texts.next().transpose().map_err(words);
                     let (stdout, stderr) =
                         (text()?.unwrap_or_default(), text()?.unwrap_or_default());
-                    return Ok(Done { receipt: told, ended, stdout, stderr });
+                    return Ok(Done { receipt: output, ended, stdout, stderr });
                 }
                 Event::Connection { .. } | Event::Logged { .. } => {}
                 Event::Started { .. }

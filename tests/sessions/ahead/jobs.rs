@@ -17,13 +17,13 @@ pub fn lazy(front: &mut Front) -> Check {
     expect(front.waiting(), Vec::<i32>::new())?;
     for _ in 0..2 {
         let job = front.other_job("echo $GIVEN $1 $2");
-        expect(front.run(&job)?.told(), (&WELL, "ahead waits-for-its-input other\n", ""))?;
+        expect(front.run(&job)?.report(), (&WELL, "ahead waits-for-its-input other\n", ""))?;
         std::thread::sleep(Duration::from_millis(300));
         expect(front.waiting(), Vec::<i32>::new())?;
     }
     let job = front.job("echo $GIVEN $1");
     let done = front.run(&job)?;
-    expect(done.told(), (&WELL, "ahead waits-for-its-input\n", ""))?;
+    expect(done.report(), (&WELL, "ahead waits-for-its-input\n", ""))?;
     expect(done.ended.pool.ahead, 0)?;
     front.settled(Duration::ZERO)
 }
@@ -33,7 +33,7 @@ pub fn waits(front: &mut Front) -> Check {
     expect(front.waiting().len(), 2)?;
     let job = front.job("((SECONDS > 0)) && echo it waited");
     let done = front.run(&job)?;
-    expect(done.told(), (&WELL, "it waited\n", ""))?;
+    expect(done.report(), (&WELL, "it waited\n", ""))?;
     expect((done.ended.pool.ahead, done.ended.timings.exec), (1, Duration::ZERO))
 }
 
@@ -42,9 +42,10 @@ pub fn once(front: &mut Front) -> Check {
     let look = "y=1; echo $y > /tmp/other; echo ${x-none}; [[ -e /tmp/left ]] || echo nothing";
     for script in [leave, look, leave, look] {
         front.settled(Duration::ZERO)?;
-        let (before, job) = (front.waiting(), front.job(script));
+        let before = front.waiting();
+        let job = front.job(script);
         let done = front.run(&job)?;
-        expect(done.told(), (&WELL, "none\nnothing\n", ""))?;
+        expect(done.report(), (&WELL, "none\nnothing\n", ""))?;
         front.settled(Duration::ZERO)?;
         let kept = front.waiting().iter().filter(|pid| before.contains(pid)).count();
         expect(kept, 1)?;
@@ -64,7 +65,7 @@ const CHANGES: [Change; 12] = [
     ("fewer processes", |job| job.start.limits.processes -= 1),
     ("a script", |job| job.start.script = Some(Carried::Sealed)),
     ("a pipe", |job| job.start.stdin = JobInput::Pipe),
-    ("changes told", |job| job.start.changes = ListChanges::Yes),
+    ("changes listed", |job| job.start.changes = ListChanges::Yes),
     ("no input", |job| job.start.stdin = JobInput::Empty),
     ("input without a byte", |job| job.input.clear()),
     ("more input than a pipe takes", |job| job.input.extend([b'#'; 64 << 10])),
@@ -76,7 +77,8 @@ pub fn differs(front: &mut Front) -> Check {
         front.settled(AGE)?;
         let mut job = front.job("((SECONDS == 0)) && echo $0 $GIVEN $PWD ${MORE-}\n");
         change(&mut job);
-        let (before, done) = (front.waiting(), front.run(&job)?);
+        let before = front.waiting();
+        let done = front.run(&job)?;
         let wanted = match what {
             "a variable more" => "bash ahead /tmp 1\n",
             "another value" => "bash later /tmp\n",
@@ -84,13 +86,13 @@ pub fn differs(front: &mut Front) -> Check {
             "no input" | "input without a byte" => "",
             _ => "bash ahead /tmp\n",
         };
-        expect(done.told(), (&WELL, wanted, "")).map_err(|why| format!("{what}: {why}"))?;
-        expect(front.waiting(), before).map_err(|why| format!("{what}: {why}"))?;
+        expect(done.report(), (&WELL, wanted, "")).map_err(|reason| format!("{what}: {reason}"))?;
+        expect(front.waiting(), before).map_err(|reason| format!("{what}: {reason}"))?;
     }
     // Output that the front end holds by itself is not counted for the cell.
     let mut job = front.job("((SECONDS > 0)) && echo it waited");
     job.start.limits = Limits { output: Some(1), wall: Duration::from_secs(9), ..job.start.limits };
-    expect(front.run(&job)?.told(), (&WELL, "it waited\n", ""))
+    expect(front.run(&job)?.report(), (&WELL, "it waited\n", ""))
 }
 
 pub fn walls(front: &mut Front) -> Check {
@@ -119,7 +121,7 @@ pub fn walls(front: &mut Front) -> Check {
             return Err(format!("{part} is not in {}", done.stdout));
         }
     }
-    expect(done.told(), expected.told())?;
+    expect(done.report(), expected.report())?;
     expect(&done.ended.denials, &expected.ended.denials)?;
     let mut receipts = [done.receipt, expected.receipt];
     for receipt in receipts.iter_mut().flatten() {
@@ -149,7 +151,8 @@ pub fn limits(front: &mut Front) -> Check {
             let done = front.run(&job)?;
             // A step of zero duration had begun before.
             expect(done.ended.timings.exec.is_zero(), executed)?;
-            expect(&done.ended.outcome, &outcome).map_err(|why| format!("{script}: {why}"))?;
+            expect(&done.ended.outcome, &outcome)
+                .map_err(|reason| format!("{script}: {reason}"))?;
             // Of the time before the job nothing counts.
             let took = done.ended.usage.wall;
             if outcome == Outcome::Timeout && !(wall..wall * 8).contains(&took) {
@@ -175,7 +178,7 @@ pub fn dies(front: &mut Front) -> Check {
     let serve = |front: &mut Front| {
         let job = front.job("echo served");
         let done = front.run(&job)?;
-        expect(done.told(), (&WELL, "served\n", "")).map(|()| done.ended.pool.died)
+        expect(done.report(), (&WELL, "served\n", "")).map(|()| done.ended.pool.died)
     };
     // A while before a job, and just before one: there the supervisor may not have heard of it yet.
     let before = serve(front)?;

@@ -146,8 +146,8 @@ impl Server {
         client.served()?;
         let supervisor = client.supervisor()?;
         let sleeps = format!("{}{}", 7_000_000 + client.child.id(), caller.uid());
-        let asked = json!({"command": format!("sleep {sleeps}"), "timeout": 300});
-        let bystander = client.ask(asked).ok_or("the server is gone")?;
+        let arguments = json!({"command": format!("sleep {sleeps}"), "timeout": 300});
+        let bystander = client.ask(arguments).ok_or("the server is gone")?;
         let mut server = Self { client, supervisor, sleeps, bystander, rounds: 0 };
         server.shell("calm", "x=17; echo set", "set\n")?;
         server.shell("used", "echo used", "used\n")?;
@@ -200,7 +200,7 @@ impl Server {
     }
 
     /// Checks that everything the fault did not concern works as before.
-    fn goes_on(&mut self) -> Check {
+    fn still_works(&mut self) -> Check {
         equal("the same supervisor", self.client.supervisor()?, self.supervisor)?;
         self.shell("calm", "echo $x", "17\n")?;
         self.client.served()
@@ -225,14 +225,14 @@ impl Server {
 struct Trace(Child);
 
 impl Trace {
-    fn of(pid: u32, options: &[&str]) -> Result<Self, Failed> {
+    fn attach(pid: u32, options: &[&str]) -> Result<Self, Failed> {
         let mut command = Command::new("strace");
         command.env("PATH", PATH).args(["-p", &pid.to_string()]).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let mut told = String::new();
-        BufReader::new(child.stderr.take().ok_or("no pipe")?).read_line(&mut told)?;
-        holds("attached", &told, told.contains("attached"))?;
+        let mut output = String::new();
+        BufReader::new(child.stderr.take().ok_or("no pipe")?).read_line(&mut output)?;
+        holds("attached", &output, output.contains("attached"))?;
         Ok(Self(child))
     }
 
@@ -254,7 +254,7 @@ impl Drop for Trace {
 fn counted(caller: &Caller, victim: Victim) -> Result<BTreeMap<String, usize>, Failed> {
     let log = caller.home.join("trace");
     let mut server = Server::start(caller)?;
-    let trace = Trace::of(server.pid(victim), &["-o", &log.display().to_string()])?;
+    let trace = Trace::attach(server.pid(victim), &["-o", &log.display().to_string()])?;
     equal("without a fault", server.met()?, 0)?;
     trace.end()?;
     server.close()?;
@@ -270,7 +270,8 @@ fn counted(caller: &Caller, victim: Victim) -> Result<BTreeMap<String, usize>, F
 fn each_fails_once(caller: &Caller, victim: Victim, can_fail: &[CanFail]) -> Check {
     let counts = counted(caller, victim)?;
     let mut server = Server::start(caller)?;
-    let (mut faults, mut failed) = (0, 0);
+    let mut faults = 0;
+    let mut failed = 0;
     for (name, errnos) in can_fail {
         let count = counts.get(*name).copied().unwrap_or(0);
         // Each place once, and each errno once.
@@ -278,27 +279,27 @@ fn each_fails_once(caller: &Caller, victim: Victim, can_fail: &[CanFail]) -> Che
         for round in 0..rounds {
             let errno = errnos.get(round % errnos.len()).ok_or("no errno")?;
             let inject = format!("inject={name}:error={errno}:when={}", round % count + 1);
-            let told = |error: Failed| {
+            let output = |error: Failed| {
                 let log = std::fs::read_to_string(log(caller)).unwrap_or_default();
                 let last: Vec<&str> = log.lines().rev().take(5).collect();
                 let error = error.message().unwrap_or_default();
                 Failed::from(format!("{inject}: {error}\nlogged last first: {last:#?}"))
             };
             if server.rounds == ROUNDS {
-                std::mem::replace(&mut server, Server::start(caller)?).close().map_err(told)?;
+                std::mem::replace(&mut server, Server::start(caller)?).close().map_err(output)?;
             }
-            let trace = Trace::of(server.pid(victim), &["-o", "/dev/null", "-e", &inject])?;
+            let trace = Trace::attach(server.pid(victim), &["-o", "/dev/null", "-e", &inject])?;
             let met = server.met();
             trace.end()?;
-            failed += met.map_err(told)?;
-            server.goes_on().map_err(told)?;
+            failed += met.map_err(output)?;
+            server.still_works().map_err(output)?;
             faults += 1;
         }
     }
     server.close()?;
-    let told = format!("{faults} faults, of which {failed} calls failed: {counts:?}");
-    holds("faults met calls", &told, faults > 20 && failed > 0)?;
+    let output = format!("{faults} faults, of which {failed} calls failed: {counts:?}");
+    holds("faults met calls", &output, faults > 20 && failed > 0)?;
     let logged = std::fs::read_to_string(log(caller))?;
     let lines = logged.lines().filter(|line| line.contains(victim.logs())).count();
-    holds("what failed is logged", (&told, &logged), lines > 0)
+    holds("what failed is logged", (&output, &logged), lines > 0)
 }

@@ -13,37 +13,31 @@ pub fn claims() -> Vec<Claim> {
     let claims = [
         claim("killed_cells_leave_one_true_answer_for_each_call", storms::cells).thorough(),
         claim("killed_shells_leave_one_true_answer_for_each_call", storms::shells).thorough(),
-        claim("a_killed_supervisor_ends_every_call_with_its_reason", storms::supervisor).thorough(),
+        claim("a_killed_supervisor_ends_calls_with_a_reason", storms::supervisor).thorough(),
         claim("a_killed_front_end_leaves_nothing_behind", storms::front).thorough(),
         claim("groups_of_killed_servers_go_when_the_next_starts", storms::groups)
             .only(For::Root)
             .needs(&[Need::MemoryCgroup]),
-        claim(
-            "a_system_call_of_the_supervisor_that_fails_ends_no_other_call",
-            calls::of_the_supervisor,
-        )
-        .needs(&[Need::Strace, Need::RootLooks])
-        .thorough(),
-        claim(
-            "a_system_call_of_the_front_end_that_fails_ends_no_other_call",
-            calls::of_the_front_end,
-        )
-        .needs(&[Need::Strace, Need::RootLooks])
-        .thorough(),
+        claim("a_failing_supervisor_syscall_ends_one_call", calls::of_the_supervisor)
+            .needs(&[Need::Strace, Need::RootLooks])
+            .thorough(),
+        claim("a_failing_front_end_syscall_ends_one_call", calls::of_the_front_end)
+            .needs(&[Need::Strace, Need::RootLooks])
+            .thorough(),
         claim(
             "the_owner_of_a_socket_is_served_and_no_other_user",
             own_filters::the_owner_of_a_socket_is_served,
         ),
-        claim(
-            "no_process_of_the_server_makes_a_call_that_its_filter_refuses",
-            own_filters::refuse_nothing,
-        )
-        .needs(&[Need::Strace, Need::RootLooks, Need::Setpriv]),
+        claim("server_processes_make_no_filtered_calls", own_filters::refuse_nothing).needs(&[
+            Need::Strace,
+            Need::RootLooks,
+            Need::Setpriv,
+        ]),
         claim("a_client_that_reads_no_log_is_served", calls::unread_log),
-        claim("want_of_descriptors_is_told_and_passes", wants::descriptors).needs(&[Need::Prlimit]),
-        claim("want_of_processes_is_told_and_passes", wants::processes).needs(&[Need::Prlimit]),
+        claim("a_lack_of_descriptors_is_reported", wants::descriptors).needs(&[Need::Prlimit]),
+        claim("a_lack_of_processes_is_reported", wants::processes).needs(&[Need::Prlimit]),
         claim("want_of_memory_is_an_answer_or_an_end", wants::memory).needs(&[Need::Prlimit]),
-        claim("a_full_audit_disk_is_told_where_calls_go_on", wants::audit_goes_on)
+        claim("a_full_audit_disk_is_reported_in_replies", wants::audit_goes_on)
             .only(For::Root)
             .needs(&[Need::Unshare]),
         claim("a_full_audit_disk_stops_calls_where_it_should", wants::audit_stops)

@@ -30,7 +30,7 @@ const TOOLS: &str = "calc,shell,exec,info,history,files";
 const LOG: &str = "schema = 1\n[audit]\nfile = \"HOME/audit/log\"\nmax_bytes = \"64K\"\n";
 
 /// A request over the server's socket, as the caller or as another user; what came back.
-fn asked(caller: &Caller, socket: &Path, path: &str, other: Option<u32>) -> Result<Told, Failed> {
+fn request(caller: &Caller, socket: &Path, path: &str, other: Option<u32>) -> Result<Told, Failed> {
     let mut command = caller.outside("curl");
     command.args(["-s", "-m", "20", "-i", "--unix-socket"]).arg(socket);
     command.arg(format!("http://localhost{path}"));
@@ -45,7 +45,7 @@ pub fn the_owner_of_a_socket_is_served(caller: &Caller) -> Check {
     let socket = caller.home.join("s");
     let at = format!("unix:{}", socket.display());
     let server = Client::start(caller.cofferdam(&["serve", "--http", &at]))?;
-    let own = asked(caller, &socket, "/health", None)?;
+    let own = request(caller, &socket, "/health", None)?;
     holds("its owner is answered", &own, own.stdout.starts_with("HTTP/1.1 200 "))?;
     if nix::unistd::geteuid().is_root() {
         // The modes out of the way, so that the peer's uid decides.
@@ -54,12 +54,12 @@ pub fn the_owner_of_a_socket_is_served(caller: &Caller) -> Check {
         let mut reaches = caller.outside("test");
         reaches.arg("-w").arg(&socket).current_dir("/").uid(USER + 1).gid(USER + 1);
         equal("the control: another reaches it", Told::of(reaches, patience())?.code, 0)?;
-        let other = asked(caller, &socket, "/health", Some(USER + 1))?;
+        let other = request(caller, &socket, "/health", Some(USER + 1))?;
         // The connection is closed without a word: curl's code for one that ended before or after the request was
         // sent, or for a reset.
         let is_closed = [7, 52, 56].contains(&other.code);
         holds("another is not", &other, other.stdout.is_empty() && is_closed)?;
-        let root = asked(caller, &socket, "/health", Some(0))?;
+        let root = request(caller, &socket, "/health", Some(0))?;
         holds("root is", &root, root.stdout.starts_with("HTTP/1.1 200 "))?;
     }
     let pid = server.child.id();
@@ -114,7 +114,7 @@ fn story(caller: &Caller, client: &mut Client, socket: &Path) -> Check {
     // Nothing answers there: the gateway still makes a worker and a socket.
     client.call_tool("bash", json!({"command": "exec 3<>/dev/tcp/192.0.2.1/9", "timeout": 2}))?;
     for path in ["/health", "/tools", "/metrics", "/openapi.json"] {
-        let answer = asked(caller, socket, path, None)?;
+        let answer = request(caller, socket, path, None)?;
         holds(path, &answer, answer.stdout.starts_with("HTTP/1.1 200 "))?;
     }
     // The log is turned over.

@@ -39,8 +39,10 @@ fn killer(
     supervisor: u32,
     seed: u64,
 ) -> (Arc<AtomicBool>, Arc<AtomicU32>, std::thread::JoinHandle<()>) {
-    let (stop, kills) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (stopped, count) = (Arc::clone(&stop), Arc::clone(&kills));
+    let stop = Arc::new(AtomicBool::new(false));
+    let kills = Arc::new(AtomicU32::new(0));
+    let stopped = Arc::clone(&stop);
+    let count = Arc::clone(&kills);
     let thread = std::thread::spawn(move || {
         let mut dice = Dice::new(seed);
         while !stopped.load(Ordering::Relaxed) {
@@ -56,39 +58,41 @@ fn killer(
 pub fn cells(caller: &Caller) -> Check {
     let before = Host::now(caller)?;
     let seed = crate::dice::seed();
-    let (mut dice, mut book, mut seen) = (Dice::new(seed), Book::default(), Seen::default());
+    let mut dice = Dice::new(seed);
+    let mut book = Book::default();
+    let mut seen = Seen::default();
     let mut client = serve(caller)?;
     client.served()?;
     let supervisor = client.supervisor()?;
     let (stop, kills, thread) = killer(supervisor, seed);
-    let mut asked = 0;
+    let mut requests = 0;
     let end = Instant::now() + 2 * patience();
-    while (asked < CELLS || !book.open.is_empty()) && Instant::now() < end {
-        while asked < CELLS && book.open.len() < WINDOW {
-            asked += 1;
-            holds("it takes calls", asked, ask(&mut client, &mut book, &mut dice, asked))?;
+    while (requests < CELLS || !book.open.is_empty()) && Instant::now() < end {
+        while requests < CELLS && book.open.len() < WINDOW {
+            requests += 1;
+            holds("it takes calls", requests, ask(&mut client, &mut book, &mut dice, requests))?;
         }
         match client.hear(Duration::from_millis(20)) {
             Heard::Line(line) => book.take(&line)?,
             Heard::Nothing => {}
             Heard::End => return Err(format!("seed {seed}: the server ended: {book:?}").into()),
         }
-        if asked % 50 == 0 {
+        if requests % 50 == 0 {
             seen.look(client.child.id());
         }
     }
     stop.store(true, Ordering::Relaxed);
     holds("the killer ended", seed, thread.join().is_ok())?;
-    let told = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
-    equal(&told, book.open.len(), 0)?;
+    let output = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
+    equal(&output, book.open.len(), 0)?;
     // Effects of a kill on a call: it hits the program, its init, or the cell before it had a job.
     let known = book.count("exited")
         + book.count("killed")
         + book.count("the cell ended without a report")
         + book.count("the cell could not be made")
         + book.count("the cell did not measure up");
-    equal(&told, known, CELLS)?;
-    holds("kills met calls", &told, book.count("exited") < CELLS && book.count("exited") > 0)?;
+    equal(&output, known, CELLS)?;
+    holds("kills met calls", &output, book.count("exited") < CELLS && book.count("exited") > 0)?;
     equal("the same supervisor", client.supervisor()?, supervisor)?;
     client.served()?;
     client.close()?;
@@ -104,27 +108,31 @@ const TURNS: u32 = 200;
 pub fn shells(caller: &Caller) -> Check {
     let before = Host::now(caller)?;
     let seed = crate::dice::seed();
-    let (mut dice, mut book, mut seen) = (Dice::new(seed), Book::default(), Seen::default());
+    let mut dice = Dice::new(seed);
+    let mut book = Book::default();
+    let mut seen = Seen::default();
     let mut client = Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))?;
     client.served()?;
     let supervisor = client.supervisor()?;
     let (stop, kills, thread) = killer(supervisor, seed);
     let mut idle: Vec<u32> = (0..SESSIONS).collect();
     let mut used = std::collections::BTreeMap::new();
-    let mut asked = 0;
-    // Nothing of it takes a second by itself.
+    let mut requests = 0;
+    // No step takes as long as a second.
     let end = Instant::now() + patience();
-    while (asked < TURNS || !book.open.is_empty()) && Instant::now() < end {
-        while asked < TURNS
+    while (requests < TURNS || !book.open.is_empty()) && Instant::now() < end {
+        while requests < TURNS
             && let Some(session) = idle.pop()
         {
-            asked += 1;
-            let (rest, name) = (dice.below(40), format!("s{session}"));
-            let command = format!("touch /dev/shm/{MARK}{asked}; sleep 0.0{rest:02}; echo {asked}");
+            requests += 1;
+            let rest = dice.below(40);
+            let name = format!("s{session}");
+            let command =
+                format!("touch /dev/shm/{MARK}{requests}; sleep 0.0{rest:02}; echo {requests}");
             let asked_for = json!({"command": command, "session": name});
             let id = client.ask_tool("bash", asked_for).ok_or("the server is gone")?;
             used.insert(id, session);
-            holds("a new number", id, book.open.insert(id, format!("{asked}\n")).is_none())?;
+            holds("a new number", id, book.open.insert(id, format!("{requests}\n")).is_none())?;
         }
         match client.hear(Duration::from_millis(20)) {
             Heard::Line(line) => {
@@ -135,38 +143,44 @@ pub fn shells(caller: &Caller) -> Check {
             Heard::Nothing => {}
             Heard::End => return Err(format!("seed {seed}: the server ended: {book:?}").into()),
         }
-        if asked % 20 == 0 {
+        if requests % 20 == 0 {
             seen.look(client.child.id());
         }
     }
     stop.store(true, Ordering::Relaxed);
     holds("the killer ended", seed, thread.join().is_ok())?;
-    let told = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
-    equal(&told, book.open.len(), 0)?;
-    holds("kills met calls", &told, book.count("exited") < TURNS && book.count("exited") > 0)?;
-    equal(&told, book.ends.values().sum::<u32>(), TURNS)?;
+    let output = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
+    equal(&output, book.open.len(), 0)?;
+    holds("kills met calls", &output, book.count("exited") < TURNS && book.count("exited") > 0)?;
+    equal(&output, book.ends.values().sum::<u32>(), TURNS)?;
     equal("the same supervisor", client.supervisor()?, supervisor)?;
-    // Each session works, with its shell or a new one.
-    for session in 0..SESSIONS {
-        let arguments = json!({"command": "echo alive", "session": format!("s{session}")});
-        let result = client.call_tool("bash", arguments)?;
-        let printed = result.pointer("/structuredContent/stdout").cloned();
-        equal(&result.to_string(), printed, Some(json!("alive\n")))?;
-    }
+    every_session_works(&mut client)?;
     client.close()?;
     seen.gone()?;
     seen.groups_gone(caller)?;
     equal("left on the host", Host::now(caller)?, before)
 }
 
-/// Two servers are killed, one starts: whichever number it takes, the groups of both go.
+/// Checks that each session works, with its shell or a new one.
+fn every_session_works(client: &mut Client) -> Check {
+    for session in 0..SESSIONS {
+        let arguments = json!({"command": "echo alive", "session": format!("s{session}")});
+        let result = client.call_tool("bash", arguments)?;
+        let printed = result.pointer("/structuredContent/stdout").cloned();
+        equal(&result.to_string(), printed, Some(json!("alive\n")))?;
+    }
+    Ok(())
+}
+
+/// Kills two servers and starts one: whichever number it takes, the groups of both are removed.
 pub fn groups(caller: &Caller) -> Check {
     let mut seen = Seen::default();
     let mut servers = [serve(caller)?, serve(caller)?];
     for client in &mut servers {
         client.served()?;
         // Cells are made in advance after the first call.
-        let (had, end) = (seen.groups_left(), Instant::now() + patience());
+        let had = seen.groups_left();
+        let end = Instant::now() + patience();
         while seen.groups_left() == had && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
             seen.look(client.child.id());
@@ -213,7 +227,7 @@ fn killed(caller: &Caller, victim: Victim) -> Check {
     if victim == Victim::Supervisor {
         let failed = ends.iter().filter(|(end, _)| end.contains("supervisor failure"));
         let failed: u32 = failed.map(|(_, count)| count).sum();
-        holds("open calls are told why", (seed, &ends), failed > 0)?;
+        holds("open calls get a reason", (seed, &ends), failed > 0)?;
     }
     seen.groups_gone(caller)?;
     equal("left on the host", Host::now(caller)?, before)
@@ -236,12 +250,12 @@ fn round(
     };
     let doom = Instant::now() + Duration::from_millis(5 + dice.below(120));
     let mut alive = true;
-    let mut asked = 0;
+    let mut requests = 0;
     let end = Instant::now() + patience();
     while Instant::now() < end {
-        while alive && asked < SERVER && book.open.len() < WINDOW {
-            asked += 1;
-            alive = ask(&mut client, &mut book, dice, asked);
+        while alive && requests < SERVER && book.open.len() < WINDOW {
+            requests += 1;
+            alive = ask(&mut client, &mut book, dice, requests);
         }
         if Instant::now() >= doom && alive {
             seen.look(client.child.id());

@@ -30,8 +30,8 @@ fn limit(caller: &Caller, pid: u32, what: &str, value: Option<u64>) -> Check {
     let mut command = caller.outside("prlimit");
     let value = value.map_or("unlimited".to_owned(), |value| value.to_string());
     command.args(["--pid", &pid.to_string(), &format!("--{what}={value}:")]);
-    let told = Told::of(command, patience())?;
-    equal(&told.stderr, told.code, 0)
+    let output = Told::of(command, patience())?;
+    equal(&output.stderr, output.code, 0)
 }
 
 /// The hard limit of descriptors, to which the soft one can go back.
@@ -60,18 +60,18 @@ fn wanting(
     back: Option<u64>,
 ) -> Result<String, Failed> {
     limit(caller, pid, what, Some(value))?;
-    let told = client.text(command);
+    let answer = client.text(command);
     limit(caller, pid, what, back)?;
-    let told = told?;
+    let answer = answer?;
     client.served()?;
-    Ok(reason(&told))
+    Ok(reason(&answer))
 }
 
 /// Returns WHY of `[failed: WHY; hint: …; time limit …]`.
-fn reason(told: &str) -> String {
-    let told = told.lines().next().unwrap_or_default();
-    let why = told.strip_prefix("[failed: ").and_then(|told| told.split(';').next());
-    why.unwrap_or(told).to_owned()
+fn reason(output: &str) -> String {
+    let output = output.lines().next().unwrap_or_default();
+    let cause = output.strip_prefix("[failed: ").and_then(|output| output.split(';').next());
+    cause.unwrap_or(output).to_owned()
 }
 
 /// Returns the answer to a call whose front end lost its numbers while the supervisor had the job.
@@ -84,8 +84,8 @@ fn meanwhile(
     kill(supervisor, Signal::SIGSTOP)?;
     let seconds = format!("{}{}", 6_000_000 + front, caller.uid());
     // Its own time is longer than anybody waits here: nothing but a cancel ends it.
-    let asked = json!({"command": format!("sleep {seconds}"), "timeout": 300});
-    let id = client.ask_tool("bash_exec", asked);
+    let arguments = json!({"command": format!("sleep {seconds}"), "timeout": 300});
+    let id = client.ask_tool("bash_exec", arguments);
     // The frame is under way when the front end has nothing more to do.
     std::thread::sleep(Duration::from_secs(2));
     limit(caller, front, "nofile", Some(3))?;
@@ -93,7 +93,7 @@ fn meanwhile(
     let heard = client.hear(patience());
     limit(caller, front, "nofile", Some(most))?;
     client.served()?;
-    equal("programs that nobody follows", gone(&seconds, patience()), Vec::<u32>::new())?;
+    equal("programs left behind", gone(&seconds, patience()), Vec::<u32>::new())?;
     match heard {
         Heard::Line(line) if line.get("id") == Some(&json!(id)) => {
             let text = line.get("result").and_then(last_text);
@@ -107,17 +107,19 @@ fn meanwhile(
 
 pub fn descriptors(caller: &Caller) -> Check {
     let mut client = cold(caller)?;
-    let (front, supervisor) = (client.child.id(), client.supervisor()?);
+    let front = client.child.id();
+    let supervisor = client.supervisor()?;
     let most = most_files(front)?;
     let made = "the cell could not be made: step";
     let none = "too many open files (EMFILE)";
     let streams = format!("{made} receiving the program's streams: {none}");
-    let told = meanwhile(caller, &mut client, (front, supervisor), most)?;
-    equal("front end, none any more", told, streams)?;
+    let output = meanwhile(caller, &mut client, (front, supervisor), most)?;
+    equal("front end, none any more", output, streams)?;
     let mut tell = |command: &str, pid, value| {
         wanting(caller, (&mut client, command), pid, "nofile", value, Some(most))
     };
-    let (short, long) = ("echo alive", format!("echo alive # {:20000}", ""));
+    let short = "echo alive";
+    let long = format!("echo alive # {:20000}", "");
     // Too few for what comes back, nothing runs.
     for free in 0..2 {
         let few = leaving(front, free)?;
@@ -142,9 +144,9 @@ pub fn processes(caller: &Caller) -> Check {
     let text = std::fs::read_to_string(format!("/proc/{supervisor}/limits"))?;
     let line = text.lines().find(|line| line.starts_with("Max processes")).unwrap_or_default();
     let most = line.split_whitespace().nth(3).and_then(|most| most.parse().ok());
-    let told = wanting(caller, (&mut client, "echo alive"), supervisor, "nproc", 0, most)?;
-    let why = "cloning the cell: try again (EAGAIN)";
-    equal("told", told, format!("the cell could not be made: step {why}"))?;
+    let output = wanting(caller, (&mut client, "echo alive"), supervisor, "nproc", 0, most)?;
+    let reason = "cloning the cell: try again (EAGAIN)";
+    equal("reported", output, format!("the cell could not be made: step {reason}"))?;
     client.close()
 }
 
@@ -162,9 +164,9 @@ pub fn memory(caller: &Caller) -> Check {
         client.ask_tool("bash", json!({"command": "wc -c", "stdin": stdin}));
         match client.hear(patience()) {
             Heard::Line(line) => {
-                let told = line.pointer("/result/structuredContent/stdout");
+                let output = line.pointer("/result/structuredContent/stdout");
                 let failed = line.pointer("/result/isError") == Some(&json!(true));
-                holds("true", &line, failed || told == Some(&json!("4194304\n")))?;
+                holds("true", &line, failed || output == Some(&json!("4194304\n")))?;
             }
             Heard::End => {}
             Heard::Nothing => return Err("neither an answer nor an end".into()),
@@ -179,7 +181,8 @@ pub fn memory(caller: &Caller) -> Check {
 
 /// Starts a server in a mount namespace with a small, full disk.
 fn with_full_disk(caller: &Caller, on_error: &str) -> Result<Client, Failed> {
-    let (log, config) = (caller.directory("log")?, caller.directory("recorded")?);
+    let log = caller.directory("log")?;
+    let config = caller.directory("recorded")?;
     let file = log.join("audit/audit.jsonl");
     let text =
         format!("schema = 1\n[audit]\nfile = \"{}\"\non_error = \"{on_error}\"\n", file.display());
@@ -221,8 +224,8 @@ pub fn audit_goes_on(caller: &Caller) -> Check {
             break;
         }
     }
-    let why = unrecorded.unwrap_or_default().to_string();
-    holds("why it is not recorded", &why, why.contains("no space left on device"))?;
+    let reason = unrecorded.unwrap_or_default().to_string();
+    holds("why it is not recorded", &reason, reason.contains("no space left on device"))?;
     verified_after(caller, client)
 }
 
@@ -230,15 +233,19 @@ pub fn audit_stops(caller: &Caller) -> Check {
     let mut client = with_full_disk(caller, "stop")?;
     client.served()?;
     fill(&client, &caller.home.join("log"), true)?;
-    let mut told = String::new();
+    let mut output = String::new();
     for _ in 0..30 {
-        told = client.text("echo alive")?;
-        if !told.starts_with("alive\n") {
+        output = client.text("echo alive")?;
+        if !output.starts_with("alive\n") {
             break;
         }
     }
-    let why = "the audit log cannot be written: no space left on device";
-    holds("refused, with the reason", &told, told.contains(why) && !told.contains("alive"))?;
+    let reason = "the audit log cannot be written: no space left on device";
+    holds(
+        "refused, with the reason",
+        &output,
+        output.contains(reason) && !output.contains("alive"),
+    )?;
     verified_after(caller, client)
 }
 
@@ -257,8 +264,8 @@ fn verified_after(caller: &Caller, mut client: Client) -> Check {
         std::fs::read_to_string(format!("{root}{}", log.join("audit/audit.jsonl").display()))?;
     holds("the gap is in it", &lines, lines.contains("\"lost\":"))?;
     let copy = caller.file("audit.jsonl", &lines)?;
-    let told =
+    let output =
         Told::of(caller.cofferdam(&["audit", "verify", &copy.display().to_string()]), patience())?;
-    equal(&told.stderr, told.code, 0)?;
+    equal(&output.stderr, output.code, 0)?;
     client.close()
 }

@@ -126,9 +126,9 @@ pub fn forged_block(front: &mut Front) -> Check {
         (forged(&["true"], &[], "/etc")?, "cwd `/etc` is not inside /workspace or /tmp"),
         (forged(&["true", "a\0b"], &[], "/tmp")?, "argv contains a NUL byte at offset 1"),
     ];
-    for (fd, why) in cases {
+    for (fd, reason) in cases {
         let start = front.frame();
-        front.refused(start, &[fd.as_fd()], why)?;
+        front.refused(start, &[fd.as_fd()], reason)?;
     }
     Ok(())
 }

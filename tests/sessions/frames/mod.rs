@@ -45,7 +45,7 @@ const CLAIMS: [Claim; 12] = [
     ("a_block_in_the_frame_is_checked_as_well", blocks::in_the_frame),
     ("only_what_was_loaded_can_be_named", unloaded),
     ("a_session_is_one_shell_with_a_program_of_the_supervisors", sessions),
-    ("a_session_goes_when_the_last_call_beside_it_has_gone", beside),
+    ("a_session_goes_when_the_last_call_beside_it_has_gone", one_shot),
     ("limits_only_clamp_down", limits),
     ("a_number_in_use_is_not_taken_twice", reused),
     ("cancels_of_nothing_change_nothing", cancels),
@@ -190,10 +190,10 @@ impl Front {
     }
 
     /// Sends a start with these descriptors; it must be refused for this reason.
-    fn refused(&mut self, start: Start, fds: &[BorrowedFd<'_>], why: &str) -> Check {
+    fn refused(&mut self, start: Start, fds: &[BorrowedFd<'_>], reason: &str) -> Check {
         let call = start.call;
         self.send(&Request::Start(start), fds)?;
-        let refusal = Outcome::Failed(Failure::Refused { why: why.to_owned() });
+        let refusal = Outcome::Failed(Failure::Refused { why: reason.to_owned() });
         expect(self.end_of(call)?, (refusal, String::new()))
     }
 }
@@ -258,7 +258,7 @@ fn sessions(front: &mut Front) -> Check {
 }
 
 /// Builds the frame of a call outside of the session's shell.
-fn frame_beside(front: &mut Front, session: u64) -> Start {
+fn one_shot_frame(front: &mut Front, session: u64) -> Start {
     Start { workspace: Workspace::Session(SessionId(session)), ..front.frame() }
 }
 
@@ -272,28 +272,31 @@ fn forgotten(front: &mut Front, session: u64) -> Check {
     }
 }
 
-fn beside(front: &mut Front) -> Check {
+fn one_shot(front: &mut Front) -> Check {
     let fine = |text: &str| (Outcome::Exited { code: 0 }, text.to_owned());
     for session in [1, 3] {
         front.send(&Request::Forget { session: SessionId(session) }, &[])?;
         forgotten(front, session)?;
     }
-    let start = frame_beside(front, 4);
+    let start = one_shot_frame(front, 4);
     expect(front.run(start, "echo of 4 > f; cat f")?, fine("of 4\n"))?;
-    let start = frame_beside(front, 5);
+    let start = one_shot_frame(front, 5);
     expect(front.run(start, "ls")?, fine(""))?;
     // In a session or not, no call can name a profile that was not loaded.
-    let (fd, of_five) = (block(&["true"])?, Workspace::Session(SessionId(5)));
+    let fd = block(&["true"])?;
+    let of_five = Workspace::Session(SessionId(5));
     let both = Start { workspace: of_five, ..front.session(5) };
     let script = memory::sealed(c"script", b"true").map_err(|error| error.to_string())?;
     front.refused(both, &[fd.as_fd(), script.as_fd()], "a job is in a session or beside it")?;
     let unknown = ProfileName::new("other").ok_or("a name")?;
-    let start = Start { profile: unknown, ..frame_beside(front, 5) };
-    let why = "the session has another profile, or no workspace of its own";
-    front.refused(start, &[fd.as_fd()], why)?;
+    let start = Start { profile: unknown, ..one_shot_frame(front, 5) };
+    let reason = "the session has another profile, or no workspace of its own";
+    front.refused(start, &[fd.as_fd()], reason)?;
     // A one-shot cell in a closing session ends with it, and no further job follows there.
-    let (slow, late) = (frame_beside(front, 4), frame_beside(front, 4));
-    let (call, fd) = (slow.call, block(&["bash", "-c", "trap '' TERM; sleep 1000"])?);
+    let slow = one_shot_frame(front, 4);
+    let late = one_shot_frame(front, 4);
+    let call = slow.call;
+    let fd = block(&["bash", "-c", "trap '' TERM; sleep 1000"])?;
     front.send(&Request::Start(slow), &[fd.as_fd()])?;
     match front.event()? {
         (Event::Started { call: started, .. }, _) if started == call => {}
@@ -304,14 +307,16 @@ fn beside(front: &mut Front) -> Check {
     expect(front.end_of(call)?.0, Outcome::Cancelled)?;
     forgotten(front, 4)?;
     // The number is free again, and nothing of what was there is.
-    let start = frame_beside(front, 4);
+    let start = one_shot_frame(front, 4);
     expect(front.run(start, "ls")?, fine(""))
 }
 
 /// The second of two commands in one session is refused while the first runs.
 fn two_at_once(front: &mut Front) -> Check {
-    let (first, second) = (front.session(1), front.session(1));
-    let (call, block) = (first.call, block(&["true"])?);
+    let first = front.session(1);
+    let second = front.session(1);
+    let call = first.call;
+    let block = block(&["true"])?;
     let script = |text: &str| memory::sealed(c"script", text.as_bytes());
     let slow = script("sleep 0.3; echo slow").map_err(|error| error.to_string())?;
     front.send(&Request::Start(first), &[block.as_fd(), slow.as_fd()])?;
@@ -348,7 +353,8 @@ fn limits(front: &mut Front) -> Check {
 
 fn reused(front: &mut Front) -> Check {
     let start = front.frame();
-    let (first, second) = (block(&["bash", "-c", "sleep 0.2; echo first"])?, block(&["true"])?);
+    let first = block(&["bash", "-c", "sleep 0.2; echo first"])?;
+    let second = block(&["true"])?;
     let call = start.call;
     front.send(&Request::Start(start.clone()), &[first.as_fd()])?;
     front.send(&Request::Start(start), &[second.as_fd()])?;
@@ -357,7 +363,8 @@ fn reused(front: &mut Front) -> Check {
 
 fn cancels(front: &mut Front) -> Check {
     let start = front.frame();
-    let (call, fd) = (start.call, block(&["bash", "-c", "sleep 0.2; echo whole"])?);
+    let call = start.call;
+    let fd = block(&["bash", "-c", "sleep 0.2; echo whole"])?;
     front.send(&Request::Start(start), &[fd.as_fd()])?;
     for other in (0..2_000).filter(|other| *other != call) {
         front.send(&Request::Cancel { call: other + 1_000_000 }, &[])?;

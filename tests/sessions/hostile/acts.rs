@@ -95,7 +95,7 @@ pub const ACTS: [Act; 19] = [
         let fd = unsigned(socket.as_fd().as_raw_fd());
         raw::call(number(Sysno::ioctl), [fd, 0x8912, address, 0, 0, 0]).map(drop)
     }),
-    act("a filter of its own on a socket", Errno::EPERM, |_| {
+    act("a BPF filter on a socket", Errno::EPERM, |_| {
         // One instruction that lets everything pass: a program for the kernel all the same.
         let instruction = libc::sock_filter { code: 6, jt: 0, jf: 0, k: u32::MAX };
         let program = libc::sock_fprog { len: 1, filter: (&raw const instruction).cast_mut() };
@@ -151,9 +151,9 @@ fn set_option(option: libc::c_int, address: u64, length: usize) -> nix::Result<(
 }
 
 /// A pair of datagram sockets is enough to reach any other that the uid may write to.
-fn datagram(place: &Place) -> nix::Result<()> {
+fn datagram(cgroup: &Place) -> nix::Result<()> {
     let (one, _other) =
         socketpair(AddressFamily::Unix, SockType::Datagram, None, SockFlag::empty())?;
-    let to = UnixAddr::new(&place.home.join("inbox"))?;
+    let to = UnixAddr::new(&cgroup.home.join("inbox"))?;
     sendto(one.as_raw_fd(), b"hello", &to, MsgFlags::empty()).map(drop)
 }

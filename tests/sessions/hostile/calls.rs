@@ -27,7 +27,8 @@ pub fn storm(seed: u64) {
         let now = made.load(Ordering::Relaxed);
         // Nothing moves: those that are there are blocked.
         if now == last && started < THREADS {
-            let (dice, made) = (Dice::new(seed.wrapping_add(started)), Arc::clone(&made));
+            let dice = Dice::new(seed.wrapping_add(started));
+            let made = Arc::clone(&made);
             // Fails if a random limit of the process forbids it: the others continue.
             if std::thread::Builder::new().spawn(move || chaos(dice, &made)).is_ok() {
                 started += 1;

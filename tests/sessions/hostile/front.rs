@@ -41,9 +41,9 @@ pub fn main(role: &str, home: PathBuf, other: &str, seed: &str) -> ExitCode {
     };
     match played {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
+        Err(reason) => {
             // The one line that the test reads.
-            say(&format!("seed {seed}: {why}"));
+            say(&format!("seed {seed}: {reason}"));
             ExitCode::FAILURE
         }
     }

@@ -20,7 +20,7 @@ use crate::support::{self, Caller, Check, Claim, Failed, Need, Told, claim, equa
 
 pub fn claims() -> Vec<Claim> {
     vec![
-        claim("what_works_without_the_walls_is_refused_behind_them", acts),
+        claim("acts_that_work_unconfined_are_refused_confined", acts),
         claim("every_call_outside_the_list_is_refused", sweep).needs(&[Need::X86_64]),
         claim("random_calls_reach_nothing_and_leave_nothing", calls),
         claim("random_frames_and_descriptors_end_no_supervisor", frames),
@@ -36,16 +36,17 @@ fn front(caller: &Caller, role: &str, seed: u64) -> Result<Command, Failed> {
     }
     let mut command = caller.outside(caller.this_program()?);
     let home = caller.home.display().to_string();
-    let (other, seed) = (std::process::id().to_string(), seed.to_string());
+    let other = std::process::id().to_string();
+    let seed = seed.to_string();
     command.args([front::FLAG, role, &home, &other, &seed]);
     Ok(command)
 }
 
 /// `name: result` for each act.
-fn told(caller: &Caller, role: &str) -> Result<Vec<String>, Failed> {
-    let told = Told::of(front(caller, role, 0)?, support::patience())?;
-    holds("it ended well", &told, told.code == 0)?;
-    Ok(told.stdout.lines().map(str::to_owned).collect())
+fn results_of(caller: &Caller, role: &str) -> Result<Vec<String>, Failed> {
+    let output = Told::of(front(caller, role, 0)?, support::patience())?;
+    holds("it ended well", &output, output.code == 0)?;
+    Ok(output.stdout.lines().map(str::to_owned).collect())
 }
 
 fn acts(caller: &Caller) -> Check {
@@ -68,22 +69,22 @@ fn acts(caller: &Caller) -> Check {
         .filter(|act| !(stranger && others.contains(&act.name)))
         .map(|act| format!("{}: ok", act.name))
         .collect();
-    let mut bare = told(caller, "bare")?;
+    let mut bare = results_of(caller, "bare")?;
     bare.retain(|line| !(stranger && others.iter().any(|other| line.starts_with(other))));
     equal("without walls", bare, free)?;
     equal("datagrams", arrived(), 1)?;
     let refused: Vec<String> =
         acts::ACTS.iter().map(|act| format!("{}: {}", act.name, act.refused)).collect();
     std::fs::remove_file(caller.home.join("made"))?;
-    equal("behind them", told(caller, "acts")?, refused)?;
+    equal("behind them", results_of(caller, "acts")?, refused)?;
     equal("datagrams", arrived(), 0)?;
     holds("no file was made", (), !caller.home.join("made").exists())
 }
 
 fn sweep(caller: &Caller) -> Check {
-    let told = told(caller, "sweep")?;
-    let [swept] = told.as_slice() else {
-        return Err(format!("not refused as it should be: {told:?}").into());
+    let output = results_of(caller, "sweep")?;
+    let [swept] = output.as_slice() else {
+        return Err(format!("not refused as it should be: {output:?}").into());
     };
     // 1024 numbers of each table, but for those that are allowed.
     let count = swept.strip_prefix("swept ").and_then(|count| count.parse::<u32>().ok());
@@ -102,16 +103,16 @@ fn calls(caller: &Caller) -> Check {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let mut told = BufReader::new(child.stdout.take().ok_or("no pipe")?);
+        let mut output = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let mut text = String::new();
-        told.read_line(&mut text)?;
+        output.read_line(&mut text)?;
         equal("first", text.as_str(), "ready\n")?;
         let supervisor = support::children(child.id());
         writeln!(child.stdin.take().ok_or("no pipe")?, "go")?;
         ended(&mut child, support::soon(20))?;
         // Bytes that are not text were written by a random call.
         let mut bytes = Vec::new();
-        told.read_to_end(&mut bytes)?;
+        output.read_to_end(&mut bytes)?;
         text.push_str(&String::from_utf8_lossy(&bytes));
         let counts =
             text.lines().filter_map(|line| line.strip_prefix("made ")?.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! Any system call with any arguments: what a front end that was taken over can try.
+//! Raw system calls with any arguments: what a compromised front end can try.
 #![expect(unsafe_code, reason = "the attack itself; no product code can do this")]
 
 use nix::errno::Errno;
