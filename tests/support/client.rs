@@ -1,4 +1,4 @@
-//! A client that outlives its server: every answer is booked, and each call may have one.
+//! A client that survives its server and checks that each call has at most one answer.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -176,10 +176,10 @@ impl Book {
         let Some(wanted) = self.open.remove(&id) else {
             return Err(format!("an answer to nothing that is open: {line}").into());
         };
-        let told = |pointer| line.pointer(pointer).cloned().unwrap_or_default();
-        let stdout = told("/result/structuredContent/stdout");
+        let output = |pointer| line.pointer(pointer).cloned().unwrap_or_default();
+        let stdout = output("/result/structuredContent/stdout");
         let stdout = stdout.as_str().unwrap_or_default();
-        let end = match told("/result/structuredContent/exit_code").as_u64() {
+        let end = match output("/result/structuredContent/exit_code").as_u64() {
             Some(0) => {
                 equal("its whole output and no other's", stdout, wanted.as_str())?;
                 "exited".to_owned()
@@ -191,14 +191,14 @@ impl Book {
             }
             // Failed by what holds it; the text says how. A shell that has ended has no code at all.
             Some(125) | None => {
-                let text = last_text(&told("/result")).unwrap_or_default();
+                let text = last_text(&output("/result")).unwrap_or_default();
                 let mut lines = text.lines();
                 let killed = text.contains("[ended by SIGKILL");
-                let why =
+                let reason =
                     if killed { Some("killed") } else { lines.find(|l| l.starts_with("[failed")) };
-                why.ok_or_else(|| format!("no reason: {line}"))?.to_owned()
+                reason.ok_or_else(|| format!("no reason: {line}"))?.to_owned()
             }
-            Some(other) => return Err(format!("an end that nobody made: {other} {line}").into()),
+            Some(other) => return Err(format!("an unexpected end: {other} {line}").into()),
         };
         *self.ends.entry(end).or_default() += 1;
         Ok(())

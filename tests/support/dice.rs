@@ -1,4 +1,4 @@
-//! Numbers that look random and come again from the same seed (SplitMix64).
+//! Reproducible pseudo-random numbers (SplitMix64): the same seed gives the same numbers.
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
 /// A generator of reproducible random numbers; failures print its seed.

@@ -36,10 +36,10 @@ impl Held {
         command.args(["-c", HOLDER, &pid.to_string()]);
         let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
-        let said = BufReader::new(holder.stdout.take().ok_or("no output")?).read_line(&mut line);
+        let text = BufReader::new(holder.stdout.take().ok_or("no output")?).read_line(&mut line);
         // Owned from here on, so that a failure lets go too.
         let held = Self { pid, holder };
-        said?;
+        text?;
         equal("the tracer", line.trim_end(), "held")?;
         Ok(held)
     }

@@ -211,7 +211,8 @@ impl Tests {
     ) {
         for who in callers() {
             for (name, _) in names.iter().filter(|(_, whom)| whom.includes(who)) {
-                let (shared, name) = (Arc::clone(&self.shared), name.clone());
+                let shared = Arc::clone(&self.shared);
+                let name = name.clone();
                 let title = format!("{module}::{name} {}", who.words());
                 self.trials.push(Trial::test(title, move || {
                     let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +229,8 @@ impl Tests {
             return;
         }
         for (name, test) in tests {
-            let (shared, test) = (Arc::clone(&self.shared), *test);
+            let shared = Arc::clone(&self.shared);
+            let test = *test;
             let trial = Trial::test(format!("{module}::{name}"), move || {
                 let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
                 test()
@@ -302,9 +304,9 @@ pub struct Caller {
 
 impl Caller {
     fn new(who: Who, shared: Arc<Shared>) -> Result<Self, Failed> {
-        let held = world_directory()?;
-        let home = held.path().to_owned();
-        let caller = Self { who, home, held, shared, given: None };
+        let directory = world_directory()?;
+        let home = directory.path().to_owned();
+        let caller = Self { who, home, held: directory, shared, given: None };
         caller.own(&caller.home)?;
         Ok(caller)
     }
@@ -436,9 +438,9 @@ impl Caller {
     /// `cofferdam run --json OPTIONS -- ARGV`: the object it prints.
     pub fn json(&self, options: &[&str], argv: &[&str]) -> Result<Value, Failed> {
         let options: Vec<&str> = ["--json"].iter().chain(options).copied().collect();
-        let told = self.run(&options, argv)?;
-        serde_json::from_str(&told.stdout)
-            .map_err(|error| Failed::from(format!("no JSON ({error}): {told:?}")))
+        let output = self.run(&options, argv)?;
+        serde_json::from_str(&output.stdout)
+            .map_err(|error| Failed::from(format!("no JSON ({error}): {output:?}")))
     }
 
     /// A cell that says `ready` and then runs on.
@@ -466,8 +468,8 @@ pub fn holds(what: &str, seen: impl std::fmt::Debug, condition: bool) -> Check {
 }
 
 /// The denials of a call as (name, count), in order of names.
-pub fn denials(told: &Value) -> Vec<(String, u64)> {
-    let list = told.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
+pub fn denials(report: &Value) -> Vec<(String, u64)> {
+    let list = report.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
     let mut all: Vec<(String, u64)> = list
         .iter()
         .map(|denial| {
@@ -480,6 +482,6 @@ pub fn denials(told: &Value) -> Vec<(String, u64)> {
 }
 
 /// A field of text of a call.
-pub fn text<'a>(told: &'a Value, field: &str) -> &'a str {
-    told.get(field).and_then(Value::as_str).unwrap_or_default()
+pub fn text<'a>(report: &'a Value, field: &str) -> &'a str {
+    report.get(field).and_then(Value::as_str).unwrap_or_default()
 }

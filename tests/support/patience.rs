@@ -1,4 +1,4 @@
-//! How long tests wait for what comes at once, unless it never does: longer on a slow machine.
+//! Time limits of tests: how long to wait for events, longer on slow machines.
 //!
 //! COFFERDAM_PATIENCE is the factor, from 1 to 10; without it 1, and 2 where there is one processor. It lengthens upper
 //! bounds alone, never a time that is under test.
