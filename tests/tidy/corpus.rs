@@ -103,32 +103,32 @@ fn profiles_that_were_changed_stay_on_the_floor() {
 }
 
 #[test]
-fn policies_that_were_changed_grant_no_more_than_their_profiles() {
+fn mutated_policies_grant_no_more_than_profiles() {
     holds("policies");
 }
 
 #[test]
-fn arguments_that_were_changed_are_taken_whole_or_refused() {
+fn mutated_arguments_are_accepted_whole_or_refused() {
     holds("arguments");
 }
 
 #[test]
-fn words_that_were_changed_bring_no_flag_that_is_not_listed() {
+fn mutated_words_contain_no_unlisted_flag() {
     holds("flags");
 }
 
 #[test]
-fn words_that_were_changed_lead_to_no_place_but_the_target() {
+fn mutated_words_reach_only_the_target() {
     holds("reach");
 }
 
 #[test]
-fn output_that_was_changed_is_shown_without_control_characters() {
+fn mutated_output_has_no_control_characters() {
     holds("output");
 }
 
 #[test]
-fn expressions_that_were_changed_end_with_a_result_or_a_refusal() {
+fn mutated_expressions_end() {
     holds("calculator");
 }
 
@@ -138,32 +138,32 @@ fn lines_that_were_changed_are_messages_or_refused() {
 }
 
 #[test]
-fn what_a_mediated_call_says_is_read_as_the_kernel_reads_it() {
+fn mediated_calls_are_read_as_by_the_kernel() {
     holds("mediated");
 }
 
 #[test]
-fn configurations_that_were_changed_are_read_as_git_reads_them() {
+fn mutated_git_configs_are_read_as_by_git() {
     holds("gitconfig");
 }
 
 #[test]
-fn a_path_that_is_taken_stays_in_its_directory_on_every_server() {
+fn accepted_paths_stay_in_their_directory() {
     holds("paths");
 }
 
 #[test]
-fn what_reaches_a_server_is_granted_requests_whatever_a_cell_sends() {
+fn intercepted_requests_are_granted_requests() {
     holds("requests");
 }
 
 #[test]
-fn packets_of_a_cell_upset_no_stack_and_speak_for_no_other_address() {
+fn packets_do_not_panic_or_spoof() {
     holds("packets");
 }
 
 #[test]
-fn more_bytes_do_not_change_for_which_host_a_connection_is() {
+fn more_bytes_do_not_change_the_host() {
     holds("first_flight");
 }
 
@@ -173,7 +173,7 @@ fn names_that_are_judged_are_made_of_plain_labels() {
 }
 
 #[test]
-fn files_of_a_run_that_was_changed_stay_in_its_directory() {
+fn mutated_run_files_stay_in_their_directory() {
     holds("run_bodies");
 }
 
@@ -183,12 +183,12 @@ fn a_token_that_was_changed_is_another() {
 }
 
 #[test]
-fn what_passes_the_listener_has_one_name_one_framing_and_the_token() {
+fn requests_have_one_host_framing_and_token() {
     holds("heads");
 }
 
 #[test]
-fn lines_over_raw_tcp_that_were_changed_are_answered_and_hold_nothing() {
+fn mutated_tcp_lines_are_answered_and_freed() {
     holds("tcp_lines");
 }
 

@@ -117,7 +117,7 @@ fn collect(directory: &Path, root: &Path, found: &mut Vec<Source>) {
 }
 
 /// Fails with every fault, so that one run shows them all.
-fn none(faults: &[String]) {
+fn assert_no_faults(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -142,7 +142,8 @@ fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
 #[test]
 fn crates_depend_only_on_those_the_arrows_lead_to() {
     let metadata = metadata(&["--no-deps"]);
-    let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut faults = Vec::new();
+    let mut seen = BTreeSet::new();
     for package in list(&metadata, "packages").iter().filter(|it| is_of_the_product(it)) {
         let Some(name) = text(package, "name").strip_prefix("cofferdam-") else { continue };
         let Some((known, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
@@ -158,27 +159,28 @@ fn crates_depend_only_on_those_the_arrows_lead_to() {
             }
         }
     }
-    none(&faults);
+    assert_no_faults(&faults);
     assert_eq!(seen, CRATES.iter().map(|(name, _)| *name).collect(), "crates of the workspace");
 }
 
 /// Returns whether a package is a part of the program, and not an example.
 fn is_of_the_product(package: &serde_json::Value) -> bool {
-    !place(package).parent().is_some_and(|parent| parent.ends_with("examples"))
+    !package_directory(package).parent().is_some_and(|parent| parent.ends_with("examples"))
 }
 
 /// The directory of a package.
-fn place(package: &serde_json::Value) -> PathBuf {
+fn package_directory(package: &serde_json::Value) -> PathBuf {
     Path::new(text(package, "manifest_path")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
 #[test]
 fn every_dependency_is_in_use() {
     let metadata = metadata(&["--no-deps"]);
-    let (mut faults, mut mechanisms) = (Vec::new(), BTreeSet::new());
+    let mut faults = Vec::new();
+    let mut mechanisms = BTreeSet::new();
     for package in list(&metadata, "packages").iter().filter(|it| is_of_the_product(it)) {
         let mut sources = Vec::new();
-        let root = place(package);
+        let root = package_directory(package);
         // The root has the other crates in its own directory.
         let is_root = text(package, "name") == "cofferdam";
         let code = if is_root { root.join("src/commands") } else { root };
@@ -204,7 +206,7 @@ fn every_dependency_is_in_use() {
             }
         }
     }
-    none(&faults);
+    assert_no_faults(&faults);
     assert_eq!(mechanisms, MECHANISMS.iter().collect(), "direct dependencies in use");
 }
 
@@ -216,7 +218,8 @@ fn closure<'a>(metadata: &'a serde_json::Value, package: &str) -> BTreeSet<&'a s
         found.map_or("", |package| text(package, "name"))
     };
     let nodes = metadata.get("resolve").map_or(&[][..], |resolve| list(resolve, "nodes"));
-    let (mut found, mut names) = (BTreeSet::new(), BTreeSet::new());
+    let mut found = BTreeSet::new();
+    let mut names = BTreeSet::new();
     let mut next: Vec<&str> = nodes.iter().map(|node| text(node, "id")).collect();
     next.retain(|id| name(id) == package);
     while let Some(id) = next.pop() {
@@ -237,7 +240,7 @@ fn closure<'a>(metadata: &'a serde_json::Value, package: &str) -> BTreeSet<&'a s
 }
 
 #[test]
-fn no_runtime_and_no_json_or_toml_reaches_the_supervisor() {
+fn the_supervisor_has_no_runtime_json_or_toml() {
     let platform = format!("--filter-platform={}-unknown-linux-gnu", std::env::consts::ARCH);
     let metadata = metadata(&[&platform]);
     let refused = ["tokio", "mio", "serde_json", "schemars", "rmcp", "toml"];
@@ -267,7 +270,8 @@ fn made_public(line: &str) -> Option<&str> {
 
 #[test]
 fn what_a_crate_makes_public_another_names() {
-    let (mut sources, root) = (sources(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let mut sources = sources();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for directory in ["fuzz/src", "fuzz/fuzz_targets"] {
         collect(&root.join(directory), root, &mut sources);
     }
@@ -300,7 +304,7 @@ fn what_a_crate_makes_public_another_names() {
     let faults = alone.map(|(source, number, name)| {
         format!("{}:{number}: `{name}` is of this crate alone", source.path.display())
     });
-    none(&faults.collect::<Vec<_>>());
+    assert_no_faults(&faults.collect::<Vec<_>>());
 }
 
 /// Returns the name of the type that a line at the left margin makes public.
@@ -326,7 +330,7 @@ fn no_two_crates_share_the_name_of_a_public_type() {
     assert!(owners.len() > 200, "only {} types were found", owners.len());
     let shared = owners.iter().filter(|(_, crates)| crates.len() > 1);
     let faults: Vec<String> = shared.map(|(name, of)| format!("`{name}` of {of:?}")).collect();
-    none(&faults);
+    assert_no_faults(&faults);
 }
 
 /// Names of other modules of the supervisor in the code of `source`, each with its folder.
@@ -353,7 +357,7 @@ fn named_in_the_supervisor(source: &Source, folder: &str) -> BTreeSet<(String, S
 }
 
 #[test]
-fn no_modules_of_the_supervisor_import_each_other_in_a_circle() {
+fn supervisor_modules_have_no_import_cycles() {
     let mut faults = Vec::new();
     let mut edges = BTreeSet::new();
     for source in sources().iter().filter(|source| source.is_product()) {
@@ -361,11 +365,11 @@ fn no_modules_of_the_supervisor_import_each_other_in_a_circle() {
         let parts: Vec<_> = below.iter().map(|part| part.to_string_lossy()).collect();
         let [folder, module, ..] = parts.as_slice() else { continue };
         let own = (folder.to_string(), module.trim_end_matches(".rs").to_owned());
-        let place = |folder: &str| FOLDERS.iter().position(|name| *name == folder);
+        let position = |folder: &str| FOLDERS.iter().position(|name| *name == folder);
         for to in named_in_the_supervisor(source, folder) {
-            if place(&to.0) < place(folder) {
-                let place = source.path.display();
-                faults.push(format!("{place}: `{folder}` names `{}`, which is above it", to.0));
+            if position(&to.0) < position(folder) {
+                let path = source.path.display();
+                faults.push(format!("{path}: `{folder}` names `{}`, which is above it", to.0));
             }
             if to != own {
                 edges.insert((own.clone(), to));
@@ -383,7 +387,7 @@ fn no_modules_of_the_supervisor_import_each_other_in_a_circle() {
         }
     }
     faults.extend(edges.iter().map(|((_, from), (_, to))| format!("a circle: {from} -> {to}")));
-    none(&faults);
+    assert_no_faults(&faults);
 }
 
 #[test]
@@ -408,7 +412,7 @@ fn unsafe_stands_in_sys_alone() {
         let found = source.code().filter(|(_, line)| word(line));
         faults.extend(found.map(|(number, _)| format!("{}:{number}", source.path.display())));
     }
-    none(&faults);
+    assert_no_faults(&faults);
     let inside = sources.iter().filter(|source| source.path.starts_with("src/sys"));
     let count = inside.flat_map(|source| source.code()).filter(|(_, line)| word(line)).count();
     assert!(count > 5, "the word would be found: {count}");
@@ -429,11 +433,11 @@ fn policy_and_profile_do_no_io() {
             }
         }
     }
-    none(&faults);
+    assert_no_faults(&faults);
 }
 
 #[test]
-fn every_file_says_its_purpose_first() {
+fn every_file_starts_with_its_purpose() {
     let mut faults = Vec::new();
     for Source { path, text } in &sources() {
         let lines = text.lines().count();
@@ -444,7 +448,7 @@ fn every_file_says_its_purpose_first() {
             faults.push(format!("{}: the first line is not its purpose", path.display()));
         }
     }
-    none(&faults);
+    assert_no_faults(&faults);
 }
 
 #[test]
@@ -474,7 +478,7 @@ fn every_function_fits_a_screen() {
             }
         }
     }
-    none(&faults);
+    assert_no_faults(&faults);
 }
 
 #[test]
@@ -488,13 +492,14 @@ fn nothing_is_discarded_or_left_to_do() {
             }
         }
     }
-    none(&faults);
+    assert_no_faults(&faults);
 }
 
 /// Returns how many comment lines a text has, and the numbers of those in which a sentence begins with
 /// a noun clause.
 fn clauses(text: &str) -> (usize, Vec<usize>) {
-    let (mut lines, mut found) = (0, Vec::new());
+    let mut lines = 0;
+    let mut found = Vec::new();
     let mut begins = true;
     for (number, line) in (1..).zip(text.lines()) {
         let Some(comment) = line.trim_start().strip_prefix("//") else {
@@ -519,7 +524,8 @@ fn clauses(text: &str) -> (usize, Vec<usize>) {
 
 #[test]
 fn comments_begin_with_verbs_and_nouns() {
-    let (mut lines, mut faults) = (0, Vec::new());
+    let mut lines = 0;
+    let mut faults = Vec::new();
     for Source { path, text } in &sources() {
         let (count, found) = clauses(text);
         lines += count;
@@ -528,7 +534,7 @@ fn comments_begin_with_verbs_and_nouns() {
     assert!(lines > 5000, "only {lines} comment lines were found");
     println!("{} of {lines} comment lines begin a noun clause", faults.len());
     if faults.len() * LINES_PER_CLAUSE > lines {
-        none(&faults);
+        assert_no_faults(&faults);
     }
 }
 

@@ -99,7 +99,7 @@ fn examples() -> Vec<Document> {
 }
 
 #[test]
-fn the_examples_of_tools_profile_policy_and_configuration_are_taken() {
+fn documented_examples_are_accepted() {
     let examples = examples();
     let [switch, api, tool, profile, policy, server] = examples.as_slice() else {
         panic!("there are six, not {}", examples.len())
@@ -154,7 +154,8 @@ fn anchor(heading: &str) -> String {
 /// The headings and the link targets of a page, without its code blocks.
 fn parts(text: &str) -> (Vec<String>, Vec<String>) {
     let mut in_code = false;
-    let (mut headings, mut links) = (Vec::new(), Vec::new());
+    let mut headings = Vec::new();
+    let mut links = Vec::new();
     for line in text.lines() {
         if line.starts_with("```") {
             in_code = !in_code;
@@ -185,10 +186,11 @@ fn pages() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
+fn every_link_leads_to_a_file_and_heading() {
     let pages = pages();
     assert!(pages.len() > 12, "only {} pages were found", pages.len());
-    let (mut faults, mut followed) = (Vec::new(), 0);
+    let mut faults = Vec::new();
+    let mut followed = 0;
     for page in &pages {
         let (_, links) = parts(&std::fs::read_to_string(page).unwrap_or_default());
         for link in links.iter().filter(|link| !link.contains("://")) {

@@ -67,12 +67,12 @@ fn faults(find: impl Fn(&Kind, &[&str], &Key) -> Option<String>) -> Vec<String> 
     faults
 }
 
-fn none(faults: &[String]) {
+fn assert_no_faults(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
-fn the_page_is_what_the_types_say() {
+fn the_page_matches_the_types() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration-reference.md");
     let made = page(&kinds());
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
@@ -80,14 +80,14 @@ fn the_page_is_what_the_types_say() {
     }
     let there = std::fs::read_to_string(path).unwrap_or_default();
     let differs = made.lines().zip(there.lines()).find(|(made, there)| made != there);
-    assert_eq!(differs, None, "UPDATE_SNAPSHOTS=1 writes it anew");
-    assert_eq!(made, there, "UPDATE_SNAPSHOTS=1 writes it anew");
+    assert_eq!(differs, None, "UPDATE_SNAPSHOTS=1 writes it again");
+    assert_eq!(made, there, "UPDATE_SNAPSHOTS=1 writes it again");
 }
 
 #[test]
-fn every_key_has_a_description_a_default_and_an_example() {
+fn every_key_has_description_default_and_example() {
     let ends = |text: &str| text.len() > 12 && text.ends_with('.');
-    none(&faults(|_, _, key| {
+    assert_no_faults(&faults(|_, _, key| {
         let is_table = trial::inner(key).is_some();
         let lacks = [
             (!ends(&key.text), "no description"),
@@ -113,12 +113,12 @@ fn the_keys_are_those_that_the_parsers_take() {
         for (names, table) in tables {
             let path: Vec<&str> = names.iter().map(String::as_str).chain(["zzz"]).collect();
             let file = trial::file(kind, &path, Some(Value::Boolean(true)));
-            let told = trial::meaning(kind, &file).expect_err("an unknown key").message;
-            let expected = told.strip_prefix("unknown field `zzz`, expected ").unwrap_or(&told);
+            let output = trial::meaning(kind, &file).expect_err("an unknown key").message;
+            let expected = output.strip_prefix("unknown field `zzz`, expected ").unwrap_or(&output);
             let taken: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-            let told: Vec<&str> = table.keys.iter().map(|key| key.name.as_str()).collect();
-            assert_eq!(told, taken, "{} {names:?}", kind.name);
-            seen += told.len();
+            let output: Vec<&str> = table.keys.iter().map(|key| key.name.as_str()).collect();
+            assert_eq!(output, taken, "{} {names:?}", kind.name);
+            seen += output.len();
         }
     }
     assert!(seen > 100, "only {seen} keys were found");
@@ -126,7 +126,7 @@ fn the_keys_are_those_that_the_parsers_take() {
 
 #[test]
 fn every_example_is_taken() {
-    none(&faults(|kind, path, key| {
+    assert_no_faults(&faults(|kind, path, key| {
         let file = trial::file(kind, path, Some(trial::value(key.example.as_deref()?)));
         trial::meaning(kind, &file).err().map(|mistake| format!("{mistake}\n{file}"))
     }));
@@ -134,7 +134,7 @@ fn every_example_is_taken() {
 
 #[test]
 fn every_default_in_code_is_what_an_absent_key_means() {
-    none(&faults(|kind, path, key| {
+    assert_no_faults(&faults(|kind, path, key| {
         let default = key.default.as_deref()?;
         let code = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
         let code = code.filter(|code| !code.contains('`'))?;
@@ -157,7 +157,9 @@ fn the_defaults_in_words_are_what_the_server_computes() {
     // Three calls and two sessions, and twice the one that is ready.
     assert_eq!(of, ["7", "5G", "2880M", "1280"].map(Some));
     let server = kinds().into_iter().find(|kind| kind.name == "Server").expect("the server");
-    let (mut named, mut path, mut lists) = (Vec::new(), Vec::new(), Vec::new());
+    let mut named = Vec::new();
+    let mut path = Vec::new();
+    let mut lists = Vec::new();
     walk(&server.root, &mut path, &mut |path, key| {
         // A list of tables is one value, whatever is in the tables.
         let is_list = matches!(key.value, source::Form::Tables(_));

@@ -1,4 +1,4 @@
-//! Files with one key each, read as the program reads them.
+//! Configuration files with one key each, to check that the program accepts every documented key.
 
 use config::Config;
 use policy::Policy;
@@ -85,7 +85,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
 pub fn file(kind: &Kind, path: &[&str], value: Option<Value>) -> Toml {
     let mut file = filled(&kind.root);
     let (last, tables) = path.split_last().expect("a key");
-    let (mut table, mut place) = (&kind.root, &mut file);
+    let mut table = &kind.root;
+    let mut place = &mut file;
     for name in tables {
         let key = table.keys.iter().find(|key| key.name == *name).expect("a key");
         table = inner(key).expect("a table");
