@@ -14,8 +14,8 @@ const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 fn empty(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60")?;
     for (role, pid) in [("init", live.init()?), ("payload", live.payload()?)] {
-        let told = status(pid)?;
-        equal(role, SETS.map(|set| told.get(set).to_owned()), SETS.map(|_| "0".repeat(16)))?;
+        let output = status(pid)?;
+        equal(role, SETS.map(|set| output.get(set).to_owned()), SETS.map(|_| "0".repeat(16)))?;
     }
     // The control: the field is not empty for everybody.
     let own = status(std::process::id())?;
@@ -27,10 +27,10 @@ fn no_new_privs(caller: &Caller) -> Check {
     equal("from outside", status(live.payload()?)?.get("NoNewPrivs"), "1")?;
     equal("the control", status(std::process::id())?.get("NoNewPrivs"), "0")?;
     // PR_SET_NO_NEW_PRIVS with 0 is no such thing.
-    let told = caller
+    let output = caller
         .python(&format!("{CALLS}\nprint(call(157, 38, 0, 0, 0, 0), call(157, 39, 0, 0, 0, 0))"))?;
-    let [set, get] = told.said().split(' ').collect::<Vec<_>>()[..] else {
-        return Err(format!("{told:?}").into());
+    let [set, get] = output.said().split(' ').collect::<Vec<_>>()[..] else {
+        return Err(format!("{output:?}").into());
     };
     holds("taking it back", set, set == "EINVAL" || set == "EPERM")?;
     equal("it is still set", get, "1")
@@ -43,8 +43,8 @@ fn set_uid(caller: &Caller) -> Check {
     std::fs::copy("/usr/bin/id", &copy)?;
     crate::support::mode(&copy, 0o4755)?;
     let ask = format!("{}:/mnt/tools", directory.display());
-    let told = caller.run(&["--ro", &ask], &["/mnt/tools/id", "-u"])?;
-    equal("in a cell", (told.code, told.said()), (0, "1000"))?;
+    let output = caller.run(&["--ro", &ask], &["/mnt/tools/id", "-u"])?;
+    equal("in a cell", (output.code, output.said()), (0, "1000"))?;
     let mut control = std::process::Command::new("setpriv");
     control.args(["--reuid", "64321", "--clear-groups"]).arg(&copy).arg("-u");
     equal("outside", crate::support::Told::of(control, crate::support::patience())?.said(), "0")
@@ -59,8 +59,8 @@ print(tried(lambda: s.setsockopt(socket.SOL_SOCKET, 36, 1)), tried(lambda: s.bin
 print(tried(lambda: os.mknod('/tmp/fifo', 0o10600)), tried(lambda: os.mknod('/tmp/null', 0o20600, 0x103)))
 print(call(161, b'/tmp'), call(169, 0, 0, 0, None), call(103, 2, None, 0))"
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     // os.nice passes EPERM of setpriority through; a mark needs CAP_NET_ADMIN.
     let expected = "EPERM EPERM\nEPERM ok\nok EPERM\nEPERM EPERM EPERM";
-    equal("each with its control beside it", told.said(), expected)
+    equal("each with its control", output.said(), expected)
 }

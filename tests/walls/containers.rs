@@ -15,33 +15,28 @@ const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python];
 
 pub const CLAIMS: &[Claim] = &[
     claim("here_doctor_finds_everything", healthy).needs(TOOLS),
-    claim("a_masked_proc_is_told_with_its_remedy", masked_doctor).needs(TOOLS),
+    claim("a_masked_proc_is_reported_with_a_remedy", masked_doctor).needs(TOOLS),
     claim("under_a_masked_proc_bash_is_refused_and_bc_runs", masked_runs).needs(TOOLS),
-    claim("no_user_namespaces_is_told_with_its_remedy", none_doctor).needs(TOOLS),
+    claim("missing_user_namespaces_are_reported", none_doctor).needs(TOOLS),
     claim("without_user_namespaces_everything_is_refused", none_runs).needs(TOOLS),
-    claim("a_containers_filter_is_told_with_its_remedy_and_nothing_runs", filtered).needs(FILTERS),
-    claim("apparmors_restriction_is_told_with_a_profile_that_lifts_it", apparmor).needs(FILTERS),
-    claim("a_kernel_without_landlock_is_told_with_its_remedy", no_landlock).needs(FILTERS),
-    claim("landlock_abi_1_is_told_with_its_remedy", old_landlock).needs(FILTERS),
-    claim("a_root_that_cannot_be_left_is_told_with_its_remedy", initramfs).needs(FILTERS),
-    claim("a_machine_without_bc_is_told_what_to_install", no_bc).needs(TOOLS),
-    claim("too_few_open_files_are_told_with_the_way_out", open_files),
-    claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
-    claim("nobody_of_a_user_namespace_is_not_taken_for_the_hosts_root", nobody).needs(MAPPED),
-    claim("root_of_a_user_namespace_grants_directories_as_its_user", inner_grant).needs(MAPPED),
-    claim("to_root_of_a_user_namespace_init_shows_numbers_of_descriptors_only", inits_files)
-        .needs(MAPPED),
-    claim("root_without_capabilities_is_told_to_be_an_ordinary_user", bare_root).needs(MAPPED),
-    claim("a_read_only_run_is_told_to_root_with_the_way_out", fixed_run).needs(TOOLS),
-    claim("a_kernel_that_lacks_a_namespace_is_told_by_its_name", no_cgroup_namespace)
-        .needs(FILTERS),
-    claim("a_kernel_without_listeners_is_told_with_its_remedy", no_listener).needs(FILTERS),
-    claim("a_listener_that_is_there_already_is_told_with_the_way_out", second_listener)
-        .needs(FILTERS),
-    claim("an_outer_filter_that_answers_first_is_no_breach", selftest_under_a_filter)
-        .needs(FILTERS),
-    claim("our_profile_for_containers_lets_cells_a_network_and_a_listener_work", our_profile)
-        .needs(&[Need::Python]),
+    claim("a_containers_filter_is_reported_and_nothing_runs", filtered).needs(FILTERS),
+    claim("apparmors_restriction_is_reported_with_a_profile", apparmor).needs(FILTERS),
+    claim("a_kernel_without_landlock_is_reported", no_landlock).needs(FILTERS),
+    claim("landlock_abi_1_is_reported_with_a_remedy", old_landlock).needs(FILTERS),
+    claim("a_root_that_cannot_be_left_is_reported", initramfs).needs(FILTERS),
+    claim("a_missing_bc_is_reported_with_its_package", no_bc).needs(TOOLS),
+    claim("too_few_open_files_are_reported_with_a_hint", open_files),
+    claim("root_of_a_user_namespace_is_not_the_hosts_root", inner_root).needs(TOOLS),
+    claim("the_overflow_uid_is_not_the_hosts_root", overflow_uid).needs(MAPPED),
+    claim("root_of_a_user_namespace_grants_as_its_user", inner_grant).needs(MAPPED),
+    claim("inits_descriptors_are_unreadable_in_a_container", inits_files).needs(MAPPED),
+    claim("root_without_capabilities_is_refused_with_a_hint", bare_root).needs(MAPPED),
+    claim("a_read_only_run_is_reported_to_root", fixed_run).needs(TOOLS),
+    claim("a_missing_kind_of_namespace_is_named", no_cgroup_namespace).needs(FILTERS),
+    claim("a_kernel_without_seccomp_listeners_is_reported", no_listener).needs(FILTERS),
+    claim("an_existing_seccomp_listener_is_reported", second_listener).needs(FILTERS),
+    claim("an_outer_filter_is_not_a_breach", selftest_under_a_filter).needs(FILTERS),
+    claim("our_container_profile_suffices_for_cells", our_profile).needs(&[Need::Python]),
     claim("selftest_finds_a_place_where_programs_may_run", selftest_without_exec).needs(PLACES),
 ];
 
@@ -67,7 +62,7 @@ fn prepared(caller: &Caller, mask: &str, line: &str) -> Command {
 
 /// A line where no user namespace can be made: in one that allows no further one. The host's own
 /// setting stays as it is.
-fn none(caller: &Caller, line: &str) -> Command {
+fn without_namespaces(caller: &Caller, line: &str) -> Command {
     let set = |most: u8| format!("echo {most} > /proc/sys/user/max_user_namespaces");
     let mut command = caller.outside("unshare");
     command.args(["--user", "--map-root-user", "bash", "-c"]);
@@ -80,7 +75,8 @@ fn none(caller: &Caller, line: &str) -> Command {
 }
 
 fn as_the_user(caller: &Caller, line: &str) -> String {
-    let (uid, gid) = (caller.uid(), caller.gid());
+    let uid = caller.uid();
+    let gid = caller.gid();
     format!("exec unshare --user --map-user={uid} --map-group={gid} bash -c '{line}'")
 }
 
@@ -92,13 +88,13 @@ fn doctor(caller: &Caller) -> String {
 type Report = (i32, String, Vec<(String, String)>);
 
 fn report(command: Command) -> Result<Report, crate::support::Failed> {
-    let told = Told::of(command, patience())?;
-    let report: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
+    let output = Told::of(command, patience())?;
+    let report: Value = serde_json::from_str(&output.stdout).map_err(|_| format!("{output:?}"))?;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let layers = report.get("layers").and_then(Value::as_array).cloned().unwrap_or_default();
     let missing = layers.iter().filter(|layer| text(layer.get("state")) == "missing");
     let named = missing.map(|layer| (text(layer.get("name")), text(layer.get("remedy"))));
-    Ok((told.code, text(report.get("verdict")), named.collect()))
+    Ok((output.code, text(report.get("verdict")), named.collect()))
 }
 
 fn healthy(caller: &Caller) -> Check {
@@ -123,18 +119,18 @@ fn masked_doctor(caller: &Caller) -> Check {
 
 fn masked_runs(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
-    let told = Told::of(masked(caller, &format!("{binary} calc 2^70")), patience())?;
-    equal("calc", (told.code, told.said()), (0, "1180591620717411303424"))?;
-    let told = Told::of(masked(caller, &format!("{binary} run -- touch ran")), patience())?;
-    equal("bash's profile", (told.code, told.stdout.as_str()), (125, ""))?;
+    let output = Told::of(masked(caller, &format!("{binary} calc 2^70")), patience())?;
+    equal("calc", (output.code, output.said()), (0, "1180591620717411303424"))?;
+    let output = Told::of(masked(caller, &format!("{binary} run -- touch ran")), patience())?;
+    equal("bash's profile", (output.code, output.stdout.as_str()), (125, ""))?;
     let expected = "cofferdam: the supervisor refused the job: profile `bash` cannot be used here: \
         mounting /proc (parts of the outer /proc are masked; `cofferdam doctor` has the remedy): \
         EPERM: Operation not permitted\n";
-    equal("why, and where the remedy is", told.stderr.as_str(), expected)
+    equal("why, and where the remedy is", output.stderr.as_str(), expected)
 }
 
 fn none_doctor(caller: &Caller) -> Check {
-    let (code, verdict, missing) = report(none(caller, &doctor(caller)))?;
+    let (code, verdict, missing) = report(without_namespaces(caller, &doctor(caller)))?;
     equal("doctor", (code, verdict.as_str()), (1, "cannot_run"))?;
     let remedy = "as root: sysctl -w user.max_user_namespaces=15000";
     let expected = ("user namespaces".to_owned(), remedy.to_owned());
@@ -144,13 +140,14 @@ fn none_doctor(caller: &Caller) -> Check {
 fn none_runs(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     for words in ["calc 1+1", "run -- touch ran"] {
-        let told = Told::of(none(caller, &format!("{binary} {words}")), patience())?;
-        equal(words, (told.code, told.stdout.as_str()), (125, ""))?;
-        let why = &told.stderr;
+        let output =
+            Told::of(without_namespaces(caller, &format!("{binary} {words}")), patience())?;
+        equal(words, (output.code, output.stdout.as_str()), (125, ""))?;
+        let reason = &output.stderr;
         holds(
             "why, and the way out",
-            why,
-            why.starts_with("cofferdam: ") && why.contains("\nhint: "),
+            reason,
+            reason.starts_with("cofferdam: ") && reason.contains("\nhint: "),
         )?;
     }
     Ok(())
@@ -161,14 +158,14 @@ fn inner_root(caller: &Caller) -> Check {
     let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
     let mut command = caller.outside("unshare");
     command.args(["--user", "--map-root-user", "bash", "-c", &line]);
-    let told = Told::of(command, patience())?;
+    let output = Told::of(command, patience())?;
     match caller.who {
-        Who::User => equal("a cell runs", (told.code, told.said()), (0, "0\n1000")),
+        Who::User => equal("a cell runs", (output.code, output.said()), (0, "0\n1000")),
         // The host's root under another id: a cell would have host uid 0, which is refused.
         Who::Root => {
-            equal("refused", (told.code, told.said()), (125, "0"))?;
-            let why = "the payload has host id 0";
-            crate::support::holds("with the reason", &told.stderr, told.stderr.contains(why))
+            equal("refused", (output.code, output.said()), (125, "0"))?;
+            let reason = "the payload has host id 0";
+            crate::support::holds("with the reason", &output.stderr, output.stderr.contains(reason))
         }
     }
 }
@@ -216,10 +213,10 @@ fn contained(caller: &Caller, id: u32, words: &str) -> Result<Command, crate::su
 }
 
 /// `--user 65534` of a container whose ids are not the host's: the id that stands for every other there.
-fn nobody(caller: &Caller) -> Check {
+fn overflow_uid(caller: &Caller) -> Check {
     let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
-    let told = Told::of(contained(caller, 65_534, &line)?, patience())?;
-    equal("a cell runs", (told.code, told.said()), (0, "65534\n1000"))
+    let output = Told::of(contained(caller, 65_534, &line)?, patience())?;
+    equal("a cell runs", (output.code, output.said()), (0, "65534\n1000"))
 }
 
 /// Returns a directory of a container's root, and that root's id on the host.
@@ -236,10 +233,11 @@ fn of_inner_root(caller: &Caller) -> Result<(PathBuf, u32), crate::support::Fail
 fn inner_grant(caller: &Caller) -> Check {
     use std::os::unix::fs::MetadataExt;
     let (directory, owner) = of_inner_root(caller)?;
-    let (binary, place) = (caller.binary(), directory.display());
+    let binary = caller.binary();
+    let place = directory.display();
     let line = format!("id -u; exec {} run --rw {place} -- touch made", binary.display());
-    let told = Told::of(contained(caller, 0, &line)?, patience())?;
-    equal("the cell writes", (told.code, told.said()), (0, "0"))?;
+    let output = Told::of(contained(caller, 0, &line)?, patience())?;
+    equal("the cell writes", (output.code, output.said()), (0, "0"))?;
     let made = std::fs::metadata(directory.join("made"))?;
     equal("as the one who granted it", made.uid(), owner)
 }
@@ -256,13 +254,14 @@ fn inits_files(caller: &Caller) -> Check {
     let (directory, _) = of_inner_root(caller)?;
     let script = directory.join("look");
     std::fs::write(&script, LOOK)?;
-    let (binary, place) = (caller.binary(), directory.display());
+    let binary = caller.binary();
+    let place = directory.display();
     let line = format!("exec {} run --rw {place} -- bash look", binary.display());
-    let told = Told::of(contained(caller, 0, &line)?, patience())?;
-    equal("init's descriptors are counted", (told.code, told.said()), (0, "listed\nown"))?;
+    let output = Told::of(contained(caller, 0, &line)?, patience())?;
+    equal("init's descriptors are counted", (output.code, output.said()), (0, "listed\nown"))?;
     // Elsewhere they are not.
-    let told = caller.bash("ls /proc/1/fd >/dev/null && echo listed")?;
-    holds("another's", &told, told.code != 0 && told.stderr.contains("Permission denied"))
+    let output = caller.bash("ls /proc/1/fd >/dev/null && echo listed")?;
+    holds("another's", &output, output.code != 0 && output.stderr.contains("Permission denied"))
 }
 
 /// Simulates `--cap-drop=ALL` without `--user`.
@@ -287,22 +286,23 @@ fn bare_root(caller: &Caller) -> Check {
     equal("the layers", names, ["id maps", "supervisor"])?;
     let helps = |(_, remedy): &(String, String)| remedy.contains("--user 1000:1000");
     holds("each with the way out", &missing, missing.iter().all(helps))?;
-    let told = Told::of(line("run -- true"), patience())?;
-    let is_told = told.stderr.contains("\nhint: root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP");
-    holds("and a run", &told, told.code == 125 && is_told)
+    let output = Told::of(line("run -- true"), patience())?;
+    let is_told =
+        output.stderr.contains("\nhint: root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP");
+    holds("and a run", &output, output.code == 125 && is_told)
 }
 
 /// Simulates `--read-only`. Only root has locks in `/run`.
 fn fixed_run(caller: &Caller) -> Check {
     let line = format!("exec {} run -- echo ran", caller.binary().display());
-    let told = Told::of(prepared(caller, "mount -t tmpfs -o ro none /run", &line), patience())?;
+    let output = Told::of(prepared(caller, "mount -t tmpfs -o ro none /run", &line), patience())?;
     match caller.who {
-        Who::User => equal("no lock is wanted", (told.code, told.said()), (0, "ran")),
+        Who::User => equal("no lock is wanted", (output.code, output.said()), (0, "ran")),
         Who::Root => {
             let expected = "cofferdam: the instance lock cannot be taken: read-only file system (EROFS)\nhint: root's \
                 instances share out host ids by locks in /run/cofferdam: make /run writable (docker and podman: \
                 --tmpfs /run; a pod: an emptyDir at /run), or start cofferdam as an ordinary user\n";
-            equal("the way out", (told.code, told.stderr.as_str()), (125, expected))
+            equal("the way out", (output.code, output.stderr.as_str()), (125, expected))
         }
     }
 }
@@ -377,7 +377,8 @@ os.execv(argv[0], argv)
 /// A line that starts cofferdam on such a kernel.
 fn answering(caller: &Caller, answers: &str) -> Result<String, crate::support::Failed> {
     let kernel = caller.file("kernel.py", &format!("{CALLS}{KERNEL}"))?;
-    let (kernel, binary) = (kernel.display(), caller.binary());
+    let kernel = kernel.display();
+    let binary = caller.binary();
     Ok(format!("/usr/bin/python3 {kernel} \"{answers}\" {} doctor --json", binary.display()))
 }
 
@@ -417,12 +418,12 @@ fn filtered(caller: &Caller) -> Check {
     let line = answering(caller, ANSWERS)?;
     told_first(plainly(caller, &line), "user namespaces", container())?;
     let run = line.replace("doctor --json", "run -- echo ran");
-    let told = Told::of(plainly(caller, &run), patience())?;
-    equal("a run", (told.code, told.stdout.as_str()), (125, ""))?;
-    let why = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
-        implemented\nhint: `cofferdam doctor` has the remedy; without one, `--tier \
-        landlock+seccomp` runs in a weaker tier, which SECURITY.md describes\n";
-    equal("why, and where the remedy is", told.stderr.as_str(), why)
+    let output = Told::of(plainly(caller, &run), patience())?;
+    equal("a run", (output.code, output.stdout.as_str()), (125, ""))?;
+    let reason = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
+        implemented\nhint: `cofferdam doctor` has the remedy; where there is none, `--tier \
+        landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells\n";
+    equal("why, and where the remedy is", output.stderr.as_str(), reason)
 }
 
 fn no_landlock(caller: &Caller) -> Check {
@@ -464,13 +465,14 @@ fn second_listener(caller: &Caller) -> Check {
 /// and reboot, of which a control is root's. They run programs with no_new_privs (F38).
 fn selftest_under_a_filter(caller: &Caller) -> Check {
     let script = caller.file("filtered.py", &format!("{CALLS}{FILTERED}"))?;
-    let (script, binary) = (script.display(), caller.binary());
+    let script = script.display();
+    let binary = caller.binary();
     let line = format!(
         "/usr/bin/python3 {script} 169,457,458,459,461 {} selftest --json F38 K30 K31 K33 K34 K35 K54",
         binary.display()
     );
-    let told = Told::of(plainly(caller, &line), patience())?;
-    let report: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
+    let output = Told::of(plainly(caller, &line), patience())?;
+    let report: Value = serde_json::from_str(&output.stdout).map_err(|_| format!("{output:?}"))?;
     let results = report.get("probes").and_then(Value::as_array);
     let verdict = |result: &Value| {
         let text = |key| result.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -479,7 +481,7 @@ fn selftest_under_a_filter(caller: &Caller) -> Check {
     let verdicts: Vec<String> = results.into_iter().flatten().map(verdict).collect();
     let all = ["F38", "K30", "K31", "K33", "K34", "K35", "K54"].map(|id| format!("{id} held"));
     equal("each", verdicts, all.to_vec())?;
-    equal("in all", told.code, 0)
+    equal("in all", output.code, 0)
 }
 
 /// Runs a program under a filter that allows CALLS and answers ENOSYS to all others, as an engine makes of our profile.
@@ -516,17 +518,17 @@ fn our_profile(caller: &Caller) -> Check {
         )
         .replace(", ", ",")
     };
-    let told =
+    let output =
         Told::of(plainly(caller, &format!("{} run -- echo ran", under("clone3"))), patience())?;
-    equal("the filter is in force", (told.code, told.stdout.as_str()), (125, ""))?;
+    equal("the filter is in force", (output.code, output.stdout.as_str()), (125, ""))?;
     let ours = under("");
     let (code, verdict, missing) = report(plainly(caller, &format!("{ours} doctor --json")))?;
     equal("doctor", (code, verdict.as_str(), missing), (0, "can_run", Vec::new()))?;
     // A destination that no rule names: the gateway's worker answers like a router. Without it there is no answer.
     let run =
         format!("{ours} run --egress 192.0.2.7:443 -- bash -c 'exec 3<>/dev/tcp/192.0.2.8/80'");
-    let told = Told::of(plainly(caller, &run), patience())?;
-    holds("refused by the gateway", &told, told.stderr.contains("No route to host"))?;
+    let output = Told::of(plainly(caller, &run), patience())?;
+    holds("refused by the gateway", &output, output.stderr.contains("No route to host"))?;
     listens(plainly(caller, &format!("{ours} serve --http 127.0.0.1:0")))
 }
 
@@ -535,12 +537,12 @@ fn listens(mut command: Command) -> Check {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::Stdio;
     let mut server = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let said = BufReader::new(server.stderr.take().ok_or("no pipe")?);
-    let at = said.lines().map_while(Result::ok).find_map(|line| {
+    let text = BufReader::new(server.stderr.take().ok_or("no pipe")?);
+    let at = text.lines().map_while(Result::ok).find_map(|line| {
         let (_, address) = line.split_once("MCP at http://")?;
         Some(address.split('/').next()?.to_owned())
     });
-    let asked = at.ok_or("it told no address").and_then(|at| {
+    let question = at.ok_or("it printed no address").and_then(|at| {
         let mut stream = std::net::TcpStream::connect(&at).map_err(|_| "it does not listen")?;
         let request = format!("GET /health HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(|_| "it takes no request")?;
@@ -550,7 +552,7 @@ fn listens(mut command: Command) -> Check {
     });
     server.kill()?;
     server.wait()?;
-    let answer = asked?;
+    let answer = question?;
     holds(
         "an answer",
         &answer,
@@ -561,7 +563,8 @@ fn listens(mut command: Command) -> Check {
 /// Mounts /tmp as `docker run --tmpfs /tmp` does.
 fn selftest_without_exec(caller: &Caller) -> Check {
     let binary = caller.binary();
-    let (uid, gid) = (caller.uid(), caller.gid());
+    let uid = caller.uid();
+    let gid = caller.gid();
     let line = format!(
         "mount -t tmpfs -o noexec,mode=1777 none /run && TMPDIR=/run exec setpriv --reuid={uid} --regid={gid} \
          --clear-groups {} selftest K35",
@@ -572,8 +575,8 @@ fn selftest_without_exec(caller: &Caller) -> Check {
     command.args(["--mount", "bash", "-c", &line]).env_clear();
     command.env("PATH", crate::support::PATH).env("HOME", &caller.home);
     command.current_dir(&caller.home).stdin(std::process::Stdio::null());
-    let told = Told::of(command, patience())?;
-    equal("another place is found", (told.code, told.stderr.as_str()), (0, ""))
+    let output = Told::of(command, patience())?;
+    equal("another place is found", (output.code, output.stderr.as_str()), (0, ""))
 }
 
 fn initramfs(caller: &Caller) -> Check {
@@ -603,26 +606,26 @@ fn open_files(caller: &Caller) -> Check {
         let line = format!("ulimit -n {limit}; exec {binary} {words}");
         Told::of(plainly(caller, &line), patience())
     };
-    let told = under("20", "run -- true")?;
+    let output = under("20", "run -- true")?;
     let expected =
         format!("cofferdam: 20 open files are allowed here, and 256 are needed\nhint: {hint}\n");
-    equal("none at all", (told.code, told.stderr.as_str()), (125, expected.as_str()))?;
+    equal("none at all", (output.code, output.stderr.as_str()), (125, expected.as_str()))?;
     // A cell of one program holds it at a high number; a shell does not need that many.
-    let told = under("900", "run --profile bc -- bc")?;
+    let output = under("900", "run --profile bc -- bc")?;
     let expected = "cofferdam: the supervisor refused the job: profile `bc` cannot be used here: 900 open \
         files are allowed here, and 1024 are needed; `cofferdam doctor` has the remedy\n";
-    equal("not for bc", (told.code, told.stderr.as_str()), (125, expected))?;
-    let told = under("900", "calc 1+1")?;
+    equal("not for bc", (output.code, output.stderr.as_str()), (125, expected))?;
+    let output = under("900", "calc 1+1")?;
     holds(
         "and calc",
-        &told,
-        told.code == 125 && told.stderr.contains("900 open files are allowed"),
+        &output,
+        output.code == 125 && output.stderr.contains("900 open files are allowed"),
     )?;
-    let told = under("256", "run -- echo ok")?;
-    equal("enough for bash", (told.code, told.said()), (0, "ok"))?;
+    let output = under("256", "run -- echo ok")?;
+    equal("enough for bash", (output.code, output.said()), (0, "ok"))?;
     told_first(plainly(caller, &format!("ulimit -n 900; {}", doctor(caller))), "open files", hint)?;
     // A low soft limit is raised, and is no reason to refuse.
-    let told =
+    let output =
         Told::of(plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")), patience())?;
-    equal("the soft limit", (told.code, told.said()), (0, "2"))
+    equal("the soft limit", (output.code, output.said()), (0, "2"))
 }

@@ -14,10 +14,10 @@ use crate::support::{
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_crash_starts_no_program_of_the_host", pipe).needs(&[Need::OwnKernel]),
-    claim("a_hard_limit_of_0_is_refused_where_a_crash_starts_a_program", hard_limit)
+    claim("a_core_limit_of_0_is_refused_with_a_handler", hard_limit)
         .only(For::User)
         .needs(&[Need::OwnKernel]),
-    claim("doctor_and_receipts_name_a_socket_that_takes_crashes", socket).needs(&[Need::OwnKernel]),
+    claim("doctor_and_receipts_name_a_crash_socket", socket).needs(&[Need::OwnKernel]),
 ];
 
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
@@ -103,8 +103,8 @@ fn crash_outside(caller: &Caller, machine: &Machine) -> Check {
         std::os::unix::fs::symlink("/bin/bash", &program)?;
     }
     let program = program.display().to_string();
-    let told = without_core_files(caller, &[&program, "-c", "kill -SEGV $$"])?;
-    equal("the control crashes", told.code, 1000 + nix::libc::SIGSEGV)
+    let output = without_core_files(caller, &[&program, "-c", "kill -SEGV $$"])?;
+    equal("the control crashes", output.code, 1000 + nix::libc::SIGSEGV)
 }
 
 fn pipe(caller: &Caller) -> Check {
@@ -132,8 +132,8 @@ fn pipe(caller: &Caller) -> Check {
     let front: Live = caller.live(&[], "sleep 60")?;
     // The standard library handles SIGSEGV.
     kill(front.pid(), Signal::SIGABRT)?;
-    let told = front.finish(patience())?;
-    equal("the front end crashes", told.code, 1000 + nix::libc::SIGABRT)?;
+    let answer = front.finish(patience())?;
+    equal("the front end crashes", answer.code, 1000 + nix::libc::SIGABRT)?;
 
     crash_outside(caller, &machine)?;
     equal("handlers", machine.handled()?, "control 0\ncontrol 0\n")
@@ -143,10 +143,10 @@ fn hard_limit(caller: &Caller) -> Check {
     let machine = Machine::with_handler()?;
     let program = caller.binary().display().to_string();
     let run = || without_core_files(caller, &[&program, "run", "--", "echo", "ran"]);
-    let told = run()?;
-    equal("exit code", told.code, 125)?;
-    let why = "a crash would start the host's core handler: the limit of core files is 0 0 here, and only 1 prevents that";
-    holds("the reason", &told, told.stderr.contains(why))?;
+    let output = run()?;
+    equal("exit code", output.code, 125)?;
+    let reason = "a crash would start the host's core handler: the limit of core files is 0 0 here, and only 1 prevents that";
+    holds("the reason", &output, output.stderr.contains(reason))?;
     // The control: a limit of 0 is as good where crashes are written to files.
     machine.set_pattern("core")?;
     equal("with a file", run()?.said(), "ran")?;
@@ -157,15 +157,15 @@ fn socket(caller: &Caller) -> Check {
     // Linux before 6.16 takes it for the name of a file, and cofferdam reads no version of a kernel.
     let machine = Machine::with_pattern("@/run/crashes.socket")?;
     let lacks = || {
-        let told = caller.json(&[], &["true"])?;
-        Ok::<_, Failed>(told.pointer("/receipt/lacks").cloned().unwrap_or_default())
+        let answer = caller.json(&[], &["true"])?;
+        Ok::<_, Failed>(answer.pointer("/receipt/lacks").cloned().unwrap_or_default())
     };
     let note = "a crash in a cell is handed to the host's core handler: kernel.core_pattern is a socket, which heeds no limit \
                 (as root: sysctl -w kernel.core_pattern=core, or a pattern that begins with `|`)";
     equal("lacks", lacks()?, json!([note]))?;
     let layer = || {
-        let told = Told::of(caller.cofferdam(&["doctor", "--json"]), patience())?;
-        let report: Value = serde_json::from_str(&told.stdout)?;
+        let answer = Told::of(caller.cofferdam(&["doctor", "--json"]), patience())?;
+        let report: Value = serde_json::from_str(&answer.stdout)?;
         let layers = report.get("layers").and_then(Value::as_array).cloned().unwrap_or_default();
         let named = |layer: &&Value| layer.get("name") == Some(&json!("core dumps"));
         let state = layers.iter().find(named).and_then(|layer| layer.get("state")).cloned();

@@ -3,12 +3,12 @@
 use crate::support::{Caller, Check, Claim, Told, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("the_environment_is_exactly_the_cells_own", exact),
+    claim("the_environment_is_built_for_the_cell", exact),
     claim("nothing_of_the_callers_environment_reaches_a_cell", nothing_of_the_callers),
     claim("a_variable_that_is_asked_for_is_there", asked_for),
     claim("arguments_and_variables_of_any_length_arrive_whole", any_length),
     claim("names_that_make_programs_run_others_are_refused", refused_names),
-    claim("names_that_are_no_identifiers_are_refused", no_identifiers),
+    claim("invalid_variable_names_are_refused", no_identifiers),
 ];
 
 const OWN: &str = "CARGO_NET_RETRY=0\nGOTOOLCHAIN=local\nHOME=/tmp/home\nHOSTNAME=cofferdam\nLANG=C.UTF-8\n\
@@ -16,15 +16,15 @@ const OWN: &str = "CARGO_NET_RETRY=0\nGOTOOLCHAIN=local\nHOME=/tmp/home\nHOSTNAM
     USER=agent\nUV_HTTP_RETRIES=0\nnpm_config_fetch_retries=0\n";
 
 /// The environment of a program that adds nothing to it, in order.
-fn environment(told: &Told) -> String {
-    let mut lines: Vec<&str> = told.stdout.lines().collect();
+fn environment(output: &Told) -> String {
+    let mut lines: Vec<&str> = output.stdout.lines().collect();
     lines.sort_unstable();
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn exact(caller: &Caller) -> Check {
-    let told = caller.run(&[], &["env"])?;
-    equal("env", environment(&told), OWN)
+    let output = caller.run(&[], &["env"])?;
+    equal("env", environment(&output), OWN)
 }
 
 fn nothing_of_the_callers(caller: &Caller) -> Check {
@@ -46,21 +46,23 @@ fn nothing_of_the_callers(caller: &Caller) -> Check {
 
 fn asked_for(caller: &Caller) -> Check {
     let options = ["--env", "A=1", "--env", "B_2=two words", "--env", "PATH=/bin"];
-    let told = caller.run(&options, &["/usr/bin/env"])?;
+    let output = caller.run(&options, &["/usr/bin/env"])?;
     let expected = OWN.replace("PATH=/usr/local/bin:/usr/bin:/bin", "PATH=/bin");
-    equal("env", environment(&told), format!("A=1\nB_2=two words\n{expected}"))
+    equal("env", environment(&output), format!("A=1\nB_2=two words\n{expected}"))
 }
 
 /// Short ones travel in the message that starts the program, long ones in a memfd: either way
 /// they are what was given, on both sides of the size at which the way changes.
 fn any_length(caller: &Caller) -> Check {
     for length in [1, 32_000, 33_000, 120_000] {
-        let (argument, value) = ("a".repeat(length), "v".repeat(length.min(60_000)));
+        let argument = "a".repeat(length);
+        let value = "v".repeat(length.min(60_000));
         let variable = format!("LONG={value}");
         let script = "printf '%s %s %s' \"${#1}\" \"${#LONG}\" \"${1%%[!a]*}${LONG%%[!v]*}\"";
-        let told = caller.run(&["--env", &variable], &["bash", "-c", script, "bash", &argument])?;
+        let output =
+            caller.run(&["--env", &variable], &["bash", "-c", script, "bash", &argument])?;
         let expected = format!("{length} {} {argument}{value}", value.len());
-        holds(&format!("{length} bytes"), told.code, told.stdout == expected)?;
+        holds(&format!("{length} bytes"), output.code, output.stdout == expected)?;
     }
     Ok(())
 }
@@ -77,10 +79,10 @@ fn refusal(
     let mark = directory.join("ran");
     let directory = directory.display().to_string();
     let options = ["--rw", &directory, "--env", variable];
-    let told = caller.run(&options, &["touch", "/workspace/ran"])?;
+    let output = caller.run(&options, &["touch", "/workspace/ran"])?;
     // From outside: nothing ran.
     holds("nothing ran", variable, !mark.exists())?;
-    Ok((told.code, told.stdout, told.stderr))
+    Ok((output.code, output.stdout, output.stderr))
 }
 
 fn refused_names(caller: &Caller) -> Check {
@@ -107,8 +109,8 @@ fn refused_names(caller: &Caller) -> Check {
     // The control: the same call with another name runs.
     let directory = caller.directory("control")?;
     let ask = directory.display().to_string();
-    let told = caller.run(&["--rw", &ask, "--env", "A=x"], &["touch", "/workspace/ran"])?;
-    equal("another name", (told.code, directory.join("ran").exists()), (0, true))?;
+    let output = caller.run(&["--rw", &ask, "--env", "A=x"], &["touch", "/workspace/ran"])?;
+    equal("another name", (output.code, directory.join("ran").exists()), (0, true))?;
     for name in NAMES {
         let (code, stdout, stderr) = refusal(caller, &format!("{name}=x"))?;
         equal(name, (code, stdout.as_str()), (125, ""))?;

@@ -65,10 +65,10 @@ fn verdicts(caller: &Caller) -> &'static Verdicts {
         Who::User => &OF_USER,
     };
     place.get_or_init(|| {
-        let told = Told::of(caller.cofferdam(&["selftest", "--json"]), whole());
-        let told = told.map_err(|failed| format!("{:?}", failed.message()))?;
-        let report: Value = serde_json::from_str(&told.stdout)
-            .map_err(|error| format!("no JSON ({error}): {told:?}"))?;
+        let output = Told::of(caller.cofferdam(&["selftest", "--json"]), whole());
+        let output = output.map_err(|failed| format!("{:?}", failed.message()))?;
+        let report: Value = serde_json::from_str(&output.stdout)
+            .map_err(|error| format!("no JSON ({error}): {output:?}"))?;
         let probes = report.get("probes").and_then(Value::as_array).cloned().unwrap_or_default();
         let named = probes
             .into_iter()
@@ -113,9 +113,9 @@ fn nothing_held(caller: &Caller) -> Check {
         ("I21", "exit 0"),
         ("K91", "`made`, exit 0"),
     ] {
-        let told = Told::of(caller.cofferdam(&["selftest", "--target", "env", id]), whole())?;
-        let breach = told.stdout.starts_with("BREACH") && told.stdout.contains(seen);
-        holds(id, &told, told.code == 1 && breach)?;
+        let output = Told::of(caller.cofferdam(&["selftest", "--target", "env", id]), whole())?;
+        let breach = output.stdout.starts_with("BREACH") && output.stdout.contains(seen);
+        holds(id, &output, output.code == 1 && breach)?;
     }
     Ok(())
 }
@@ -166,9 +166,9 @@ fn residue_is_seen(caller: &Caller) -> Check {
 /// For an ordinary user: as root the corpus would reach beyond what namespaces hold.
 fn nothing_left(caller: &Caller) -> Check {
     residue_is_seen(caller)?;
-    let told =
+    let output =
         on_a_host(caller, "selftest --target env --json >/mnt/report; left; cat /mnt/report")?;
-    let (left, report) = told.stdout.split_once('{').ok_or("no report")?;
+    let (left, report) = output.stdout.split_once('{').ok_or("no report")?;
     equal("left", left, "")?;
     let report: Value = serde_json::from_str(&format!("{{{report}"))?;
     let breaches = report.get("breaches").and_then(Value::as_u64).unwrap_or_default();
@@ -178,20 +178,20 @@ fn nothing_left(caller: &Caller) -> Check {
 
 /// While a process sleeps, a directory stands and a daemon runs.
 fn nothing_left_by_an_interrupt(caller: &Caller) -> Check {
-    let told = on_a_host(
+    let output = on_a_host(
         caller,
         "(sleep 2; kill -INT $(pidof cofferdam)) & selftest --target env P24 P19 P20 P21; \
         echo code $?; wait; left",
     )?;
-    equal("interrupted", told.stdout.as_str(), "code 130\n")
+    equal("interrupted", output.stdout.as_str(), "code 130\n")
 }
 
 fn not_started(caller: &Caller) -> Check {
     for target in ["/nowhere/sandbox", "false", "echo"] {
-        let told = Told::of(caller.cofferdam(&["selftest", "--target", target, "F01"]), whole())?;
-        let words = (told.code, told.stdout.as_str());
+        let output = Told::of(caller.cofferdam(&["selftest", "--target", target, "F01"]), whole())?;
+        let words = (output.code, output.stdout.as_str());
         equal(target, words, (3, ""))?;
-        holds(target, &told.stderr, told.stderr.starts_with("cofferdam: selftest: "))?;
+        holds(target, &output.stderr, output.stderr.starts_with("cofferdam: selftest: "))?;
     }
     Ok(())
 }
@@ -199,28 +199,28 @@ fn not_started(caller: &Caller) -> Check {
 fn reports_agree(caller: &Caller) -> Check {
     let file = caller.home.join("report.xml");
     let path = file.display().to_string();
-    let told = Told::of(
+    let output = Told::of(
         caller.cofferdam(&["selftest", "F01", "P01", "--json", "--junit", &path]),
         whole(),
     )?;
-    let report: Value = serde_json::from_str(&told.stdout)?;
+    let report: Value = serde_json::from_str(&output.stdout)?;
     let counts = ["held", "breaches", "no_verdict"].map(|name| report.get(name).cloned());
     equal("json", counts, [2, 0, 0].map(|count| Some(Value::from(count))))?;
-    equal("code", told.code, 0)?;
+    equal("code", output.code, 0)?;
     let junit = std::fs::read_to_string(&file)?;
     holds(
         "junit",
         &junit,
         junit.contains("tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""),
     )?;
-    let told = Told::of(caller.cofferdam(&["selftest", "F01", "P01"]), whole())?;
-    let last = told.stdout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let output = Told::of(caller.cofferdam(&["selftest", "F01", "P01"]), whole())?;
+    let last = output.stdout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>());
     equal("table", last, Some(vec!["all", "2", "0", "0", "0", "0", "0"]))
 }
 
 fn unknown(caller: &Caller) -> Check {
-    let told = Told::of(caller.cofferdam(&["selftest", "F999"]), whole())?;
+    let output = Told::of(caller.cofferdam(&["selftest", "F999"]), whole())?;
     let expected = "cofferdam: selftest: there is no attack `F999`\n\
         hint: cofferdam selftest --list names them\n";
-    equal("F999", (told.code, told.stderr.as_str()), (125, expected))
+    equal("F999", (output.code, output.stderr.as_str()), (125, expected))
 }

@@ -9,14 +9,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_program_has_three_descriptors", three),
     // Its input is a file, at whose end a server gives what runs one second more.
     claim("a_script_over_mcp_is_not_left_open_to_its_programs", script).needs(&[Need::FullSpeed]),
-    claim("a_descriptor_that_the_caller_left_open_does_not_reach_a_cell", leaked)
-        .needs(&[Need::RootLooks]),
-    claim("a_directory_as_standard_input_opens_nothing_of_the_host", directory)
-        .needs(&[Need::Python]),
+    claim("inherited_descriptors_do_not_reach_a_cell", leaked).needs(&[Need::RootLooks]),
+    claim("a_directory_as_stdin_opens_no_host_file", directory).needs(&[Need::Python]),
     claim("standard_input_is_carried_whole", carried),
-    claim("a_program_can_open_its_output_anew_and_not_read_it", anew),
-    claim("a_file_as_standard_output_cannot_be_read_back_or_truncated", output_file)
-        .needs(&[Need::Python]),
+    claim("a_program_can_reopen_its_output_but_not_read_it", reopened),
+    claim("a_file_as_stdout_cannot_be_read_or_truncated", output_file).needs(&[Need::Python]),
 ];
 
 /// Lists descriptors without opening one, by fcntl.
@@ -42,13 +39,13 @@ fn three(caller: &Caller) -> Check {
 }
 
 /// A pipe is of the process that made it, which is another user than the program.
-fn anew(caller: &Caller) -> Check {
+fn reopened(caller: &Caller) -> Check {
     let look = "echo out >/dev/stdout; echo err >/dev/stderr; echo more >>/dev/fd/1; \
                 exec 5</dev/stdout; echo \"read: $?\"; exec 5</proc/$$/fd/2; echo \"read: $?\"";
-    let told = caller.bash(look)?;
-    equal("stdout", told.stdout.as_str(), "out\nmore\nread: 1\nread: 1\n")?;
-    let denied = told.stderr.matches("Permission denied").count();
-    equal("standard error", (told.stderr.starts_with("err\n"), denied), (true, 2))
+    let output = caller.bash(look)?;
+    equal("stdout", output.stdout.as_str(), "out\nmore\nread: 1\nread: 1\n")?;
+    let denied = output.stderr.matches("Permission denied").count();
+    equal("standard error", (output.stderr.starts_with("err\n"), denied), (true, 2))
 }
 
 /// `bash` over MCP hands the script over as descriptor 3; see that its children lack it.
@@ -65,8 +62,8 @@ fn script(caller: &Caller) -> Check {
     let requests = caller.file("requests", &call("ls /proc/self/fd; ls -l /proc/self/fd/3 >&2"))?;
     let mut command = caller.cofferdam(&["serve"]);
     command.stdin(File::open(requests)?);
-    let told = Told::of(command, patience())?;
-    let reply = told.stdout.lines().find(|line| line.contains("\"id\":2")).unwrap_or_default();
+    let output = Told::of(command, patience())?;
+    let reply = output.stdout.lines().find(|line| line.contains("\"id\":2")).unwrap_or_default();
     let reply: serde_json::Value = serde_json::from_str(reply)?;
     let stdout = reply.pointer("/result/structuredContent/stdout").and_then(|text| text.as_str());
     // 3 is the directory that ls itself lists, and its target is gone when the second ls looks.
@@ -78,16 +75,17 @@ fn script(caller: &Caller) -> Check {
 
 fn leaked(caller: &Caller) -> Check {
     let secret = caller.file("secret", "of the host\n")?;
-    let (secret, binary) = (secret.display(), caller.binary());
+    let secret = secret.display();
+    let binary = caller.binary();
     let look = "cat <&9";
     let open = format!("exec 9<{secret} 77</; ");
     let control = caller.bash_outside(&format!("{open} bash -c '{look}'"))?;
     equal("outside", control.stdout.as_str(), "of the host\n")?;
     let cell =
         format!("{open} exec {} run -- bash -c '{look}; ls /proc/self/fd'", binary.display());
-    let told = caller.bash_outside(&cell)?;
-    equal("in a cell", told.stdout.as_str(), "0\n1\n2\n3\n")?;
-    holds("errno", &told.stderr, told.stderr.contains("9: Bad file descriptor"))?;
+    let output = caller.bash_outside(&cell)?;
+    equal("in a cell", output.stdout.as_str(), "0\n1\n2\n3\n")?;
+    holds("errno", &output.stderr, output.stderr.contains("9: Bad file descriptor"))?;
     // Nor do the front end, the supervisor and init keep it.
     let live = crate::support::Live::start({
         let mut command = caller.outside("/bin/bash");
@@ -123,10 +121,10 @@ print(tried(lambda: os.fchdir(5)), tried(lambda: os.stat('secret', dir_fd=5).st_
     let mut outside = caller.outside("/bin/bash");
     outside.args(["-c", look]);
     equal("outside", with_directory(outside)?.said(), "None 12")?;
-    let told = with_directory(caller.run_command(&[], &["bash", "-c", look]))?;
-    let refused = told.code == 125 && told.stdout.is_empty();
-    let harmless = told.said() == "Not a directory Not a directory";
-    holds("refused, or a stream and no directory", &told, refused || harmless)
+    let output = with_directory(caller.run_command(&[], &["bash", "-c", look]))?;
+    let refused = output.code == 125 && output.stdout.is_empty();
+    let harmless = output.said() == "Not a directory Not a directory";
+    holds("refused, or a stream and no directory", &output, refused || harmless)
 }
 
 fn carried(caller: &Caller) -> Check {
@@ -149,7 +147,7 @@ print('after')";
     let file = File::options().append(true).open(&path)?;
     command.stdout(Stdio::from(file)).stderr(Stdio::piped());
     let output = command.spawn()?.wait_with_output()?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    equal("a pipe stands between", told.trim(), "Invalid argument; Illegal seek")?;
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("a pipe stands between", printed.trim(), "Invalid argument; Illegal seek")?;
     equal("the file", std::fs::read_to_string(path)?.as_str(), "before\nafter\n")
 }

@@ -4,27 +4,27 @@ use crate::support::{Caller, Check, Claim, For, Need, Told, Who, claim, equal, h
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_program_is_agent_1000_in_its_cell", agent),
-    claim("a_cell_cannot_use_up_the_inotify_instances_of_its_user", inotify).needs(&[Need::Python]),
+    claim("a_cell_cannot_exhaust_the_users_inotify_instances", inotify).needs(&[Need::Python]),
     claim("no_process_of_a_cell_has_the_hosts_uid_0", never_root),
     claim("two_cells_at_once_have_two_host_ids", distinct).only(For::Root),
     claim("an_ordinary_user_is_the_same_user_on_the_host", same_user).only(For::User),
     claim("supplementary_groups_of_root_are_dropped", groups_dropped)
         .only(For::Root)
         .needs(&[Need::Setpriv]),
-    claim("supplementary_groups_of_a_user_are_told", groups_told)
+    claim("supplementary_groups_are_reported", groups_told)
         .only(For::User)
         .needs(&[Need::Setpriv, Need::RootLooks]),
-    claim("no_id_but_its_own_can_be_taken", own_id_only).needs(&[Need::Python]),
+    claim("no_other_id_can_be_taken", own_id_only).needs(&[Need::Python]),
 ];
 
 fn agent(caller: &Caller) -> Check {
-    let told = caller.bash("id; echo $HOME; whoami")?;
+    let output = caller.bash("id; echo $HOME; whoami")?;
     let expected = if caller.who == Who::Root || !kept_groups(caller)? {
         "uid=1000(agent) gid=1000(agent) groups=1000(agent)\n/tmp/home\nagent"
     } else {
         "uid=1000(agent) gid=1000(agent) groups=1000(agent),65534(nogroup)\n/tmp/home\nagent"
     };
-    equal("id, HOME, whoami", told.said(), expected)
+    equal("id, HOME, whoami", output.said(), expected)
 }
 
 /// Returns true if the caller has supplementary groups, which show as nogroup in a cell.
@@ -62,7 +62,8 @@ fn never_root(caller: &Caller) -> Check {
 }
 
 fn distinct(caller: &Caller) -> Check {
-    let (one, two) = (caller.live(&[], "sleep 60")?, caller.live(&[], "sleep 60")?);
+    let one = caller.live(&[], "sleep 60")?;
+    let two = caller.live(&[], "sleep 60")?;
     let mut ids = Vec::new();
     for pid in [one.supervisor()?, one.payload()?, two.supervisor()?, two.payload()?] {
         ids.extend(status(pid)?.ids("Uid").first().copied());
@@ -75,8 +76,8 @@ fn distinct(caller: &Caller) -> Check {
 
 fn same_user(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60")?;
-    let told = status(live.payload()?)?;
-    equal("Uid", told.ids("Uid"), [caller.uid(); 4])
+    let output = status(live.payload()?)?;
+    equal("Uid", output.ids("Uid"), [caller.uid(); 4])
 }
 
 /// Runs a line as the caller with a group more than their own.
@@ -99,24 +100,25 @@ fn secret(caller: &Caller) -> Result<String, crate::support::Failed> {
 
 fn groups_dropped(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
-    let told = with_group(caller, &format!("id -G; {binary} run -- id -G"))?;
-    equal("outside and in a cell", told.said(), "0 4 64322\n1000")?;
-    let told =
+    let report = with_group(caller, &format!("id -G; {binary} run -- id -G"))?;
+    equal("outside and in a cell", report.said(), "0 4 64322\n1000")?;
+    let report =
         with_group(caller, &format!("{binary} run --json -- grep Groups /proc/self/status"))?;
-    let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
-    let groups = told.pointer("/receipt/measured/supplementary_groups");
+    let report: serde_json::Value = serde_json::from_str(&report.stdout)?;
+    let groups = report.pointer("/receipt/measured/supplementary_groups");
     equal("the receipt", groups, Some(&serde_json::json!([])))
 }
 
 fn groups_told(caller: &Caller) -> Check {
-    let (binary, secret) = (caller.binary().display().to_string(), secret(caller)?);
-    let told =
+    let binary = caller.binary().display().to_string();
+    let secret = secret(caller)?;
+    let report =
         with_group(caller, &format!("{binary} run --json --ro {secret} -- cat /mnt/secret"))?;
-    let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
-    let groups = told.pointer("/receipt/measured/supplementary_groups");
+    let report: serde_json::Value = serde_json::from_str(&report.stdout)?;
+    let groups = report.pointer("/receipt/measured/supplementary_groups");
     equal("the receipt", groups, Some(&serde_json::json!([4, 64322])))?;
     // The reason for the report: the kernel keeps these groups, and their files are open to them.
-    equal("what the group opens", told.get("stdout"), Some(&"of the group\n".into()))
+    equal("what the group opens", report.get("stdout"), Some(&"of the group\n".into()))
 }
 
 fn own_id_only(caller: &Caller) -> Check {
@@ -126,10 +128,10 @@ fn own_id_only(caller: &Caller) -> Check {
          print(tried(lambda: os.setgroups([0])))",
         crate::support::CALLS
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     // As to any program without the privilege; the kernel would say EINVAL of ids that the namespace has not.
     let one = "['EPERM', 'EPERM', 'EPERM', 'ok']";
-    equal("setresuid, setresgid, setgroups", told.said(), format!("{one}\n{one}\nEPERM"))?;
+    equal("setresuid, setresgid, setgroups", output.said(), format!("{one}\n{one}\nEPERM"))?;
     let script = format!(
         "{}
 ids = (0, 65534, 1000)
@@ -143,12 +145,12 @@ for way in ways:
     print([tried(lambda: way(u, g)) for u, g in ((0, 0), (0, -1), (-1, 0), (1000, 0), (1000, 1000), (-1, -1), (1000, -1))])",
         crate::support::CALLS
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     let ids = "['EPERM', 'EPERM', 'ok', 'EPERM', 'EPERM', 'ok']";
     let owners = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'ok', 'ok', 'ok']";
-    equal("by each call", told.said(), [ids, ids, owners, owners, owners, owners].join("\n"))?;
-    let told = caller.json(&[], &["chown", "0:0", "/tmp"])?;
-    equal("is not counted as a denial", crate::support::denials(&told), Vec::new())
+    equal("by each call", output.said(), [ids, ids, owners, owners, owners, owners].join("\n"))?;
+    let output = caller.json(&[], &["chown", "0:0", "/tmp"])?;
+    equal("is not counted as a denial", crate::support::denials(&output), Vec::new())
 }
 
 /// The kernel counts them for the host's user as well, 128 by default (inotify(7)).

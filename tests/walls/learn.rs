@@ -7,17 +7,15 @@ use crate::support::{
 };
 
 pub const CLAIMS: &[Claim] = &[
-    claim("what_was_refused_is_printed_and_nothing_else_happens", printed).needs(&[Need::Python]),
-    claim("what_no_profile_grants_is_told_with_the_reason", never).needs(&[Need::Python]),
-    claim("once_its_reasons_are_written_what_was_learned_lets_the_command_run", round)
-        .needs(&[Need::Python]),
-    claim("a_program_of_the_host_that_is_not_in_the_cell_is_offered_as_a_path", program),
-    claim("what_the_host_has_and_the_cell_has_not_is_offered_and_granted_it_is_used", paths)
-        .needs(&[Need::Python]),
-    claim("what_no_profile_should_grant_is_a_comment_with_the_reason", comments),
+    claim("refusals_are_printed_and_change_nothing", printed).needs(&[Need::Python]),
+    claim("ungrantable_refusals_are_printed_with_a_reason", never).needs(&[Need::Python]),
+    claim("a_learned_profile_with_reasons_works", round).needs(&[Need::Python]),
+    claim("a_missing_program_is_offered_as_a_path", program),
+    claim("missing_host_files_are_offered_and_work", paths).needs(&[Need::Python]),
+    claim("dangerous_grants_are_commented_out", comments),
     claim("a_command_that_nothing_was_refused_learns_nothing", nothing),
-    claim("a_program_that_a_shell_does_not_find_is_named_with_its_place", elsewhere),
-    claim("a_profile_that_does_not_exist_is_told_with_the_nearest", unknown),
+    claim("a_program_unknown_to_the_shell_is_located", elsewhere),
+    claim("an_unknown_profile_gets_the_nearest_name", unknown),
 ];
 
 /// sync(2) takes nothing, may be granted, and is in no shipped profile.
@@ -50,10 +48,14 @@ fn names(directory: &Path) -> std::io::Result<usize> {
 
 fn printed(caller: &Caller) -> Check {
     let before = names(&caller.home)?;
-    let told = learn(caller, &[], &["python3", "-I", "-S", "-c", SYNC])?;
-    equal("exit code", told.code, 0)?;
-    equal("standard output", told.stdout.as_str(), LEARNED)?;
-    equal("standard error", told.stderr.as_str(), "done\ncofferdam: the command exited with 0\n")?;
+    let output = learn(caller, &[], &["python3", "-I", "-S", "-c", SYNC])?;
+    equal("exit code", output.code, 0)?;
+    equal("standard output", output.stdout.as_str(), LEARNED)?;
+    equal(
+        "standard error",
+        output.stderr.as_str(),
+        "done\ncofferdam: the command exited with 0\n",
+    )?;
     equal("files", names(&caller.home)?, before)
 }
 
@@ -61,13 +63,13 @@ fn never(caller: &Caller) -> Check {
     // ptrace(2) is 101, process_vm_readv(2), by which init records, 310: refused inside as they are
     // under `run`, and no profile changes that.
     let script = format!("{CALLS}\nprint(call(101, 0, 0, 0, 0), call(310, 1, 0, 0, 0, 0, 0))");
-    let told = learn(caller, &[], &["python3", "-I", "-S", "-c", &script])?;
+    let output = learn(caller, &[], &["python3", "-I", "-S", "-c", &script])?;
     let expected = "# Nothing that profile `bash` could grant was refused.\n\n\
                     # Refused, and no profile changes that:\n\
                     # ptrace, refused once: it reads or drives another process\n\
                     # process_vm_readv, refused once: it reads or drives another process\n";
-    equal("standard output", told.stdout.as_str(), expected)?;
-    holds("the calls themselves", &told, told.stderr.starts_with("EPERM EPERM\n"))
+    equal("standard output", output.stdout.as_str(), expected)?;
+    holds("the calls themselves", &output, output.stderr.starts_with("EPERM EPERM\n"))
 }
 
 fn round(caller: &Caller) -> Check {
@@ -95,12 +97,12 @@ fn program(caller: &Caller) -> Check {
     let tool = caller.file("a-tool", "#!/bin/sh\ntouch \"$HOME/ran\"\n")?;
     mode(&tool, 0o755)?;
     let tool = tool.to_string_lossy().into_owned();
-    let told = learn(caller, &[], &[&tool])?;
-    equal("exit code", told.code, 127)?;
+    let output = learn(caller, &[], &[&tool])?;
+    equal("exit code", output.code, 127)?;
     let expected = format!("[[path]]\nhost = \"{tool}\"\nwhy = \"\"\n");
-    holds("standard output", &told, told.stdout.ends_with(&expected))?;
+    holds("standard output", &output, output.stdout.ends_with(&expected))?;
     let error = format!("cofferdam: `{tool}` was not found\n");
-    equal("standard error", told.stderr.as_str(), error.as_str())?;
+    equal("standard error", output.stderr.as_str(), error.as_str())?;
     holds("it was not run", "ran", !caller.home.join("ran").exists())
 }
 
@@ -127,12 +129,13 @@ fn library() -> Result<std::path::PathBuf, Failed> {
 }
 
 fn paths(caller: &Caller) -> Check {
-    let place = tempfile::Builder::new().prefix("cofferdam-learn").tempdir_in("/var/tmp")?;
-    mode(place.path(), 0o755)?;
-    let lib = place.path().join("lib");
+    let directory = tempfile::Builder::new().prefix("cofferdam-learn").tempdir_in("/var/tmp")?;
+    mode(directory.path(), 0o755)?;
+    let lib = directory.path().join("lib");
     std::fs::create_dir(&lib)?;
     mode(&lib, 0o755)?;
-    let (library, data) = (lib.join("libother.so.1"), place.path().join("data.txt"));
+    let library = lib.join("libother.so.1");
+    let data = directory.path().join("data.txt");
     std::fs::copy(self::library()?, &library)?;
     std::fs::write(&data, "from the host\n")?;
     mode(&library, 0o755)?;
@@ -140,9 +143,9 @@ fn paths(caller: &Caller) -> Check {
     let script = script(&library, &data);
     let argv = ["python3", "-I", "-S", "-c", &script];
     // Positive control, and that learning grants nothing: both are missing in the cell.
-    let told = learn(caller, &[], &argv)?;
-    equal("exit code", told.code, 0)?;
-    equal("standard error", told.stderr.as_str(), "cofferdam: the command exited with 2\n")?;
+    let output = learn(caller, &[], &argv)?;
+    equal("exit code", output.code, 0)?;
+    equal("standard error", output.stderr.as_str(), "cofferdam: the command exited with 2\n")?;
     let table = |path: &Path| {
         format!(
             "\n# it was looked for: the host has it and the cell has not\n\
@@ -151,10 +154,10 @@ fn paths(caller: &Caller) -> Check {
     };
     let head = LEARNED.split("\n# refused").next().unwrap_or_default();
     let expected = format!("{head}{}{}", table(&data), table(&library));
-    equal("standard output", told.stdout.as_str(), expected.as_str())?;
+    equal("standard output", output.stdout.as_str(), expected.as_str())?;
     caller.directory("configuration")?;
     caller.directory("configuration/sandbox-profiles")?;
-    let text = told.stdout.replace("why = \"\"", "why = \"this test asks for it\"");
+    let text = output.stdout.replace("why = \"\"", "why = \"this test asks for it\"");
     let file = caller.file("configuration/sandbox-profiles/learned.toml", &text)?;
     let check = caller.cofferdam(&["profile", "check", &file.to_string_lossy()]);
     equal("profile check", Told::of(check, patience())?.code, 0)?;
@@ -165,37 +168,37 @@ fn paths(caller: &Caller) -> Check {
 }
 
 fn comments(caller: &Caller) -> Check {
-    let told = learn(caller, &[], &["sh", "-c", "cat /etc/shadow; ls /run /home"])?;
+    let output = learn(caller, &[], &["sh", "-c", "cat /etc/shadow; ls /run /home"])?;
     let expected = "# Nothing that profile `bash` could grant was refused.\n\n\
                     # Looked for, there on the host, and not offered:\n\
                     # /etc/shadow: secrets are kept there; grant it by hand, if it must be\n\
                     # /home: it is too wide to offer; name what is needed beneath it\n\
                     # /run: it is too wide to offer; name what is needed beneath it\n";
-    equal("standard output", told.stdout.as_str(), expected)
+    equal("standard output", output.stdout.as_str(), expected)
 }
 
 /// A shell looks for a program in its PATH alone: the operator's names where the host has it.
 fn elsewhere(caller: &Caller) -> Check {
-    let place = caller.directory("tools")?;
-    std::fs::write(place.join("hosts-own-tool"), "#!/bin/sh\n")?;
+    let directory = caller.directory("tools")?;
+    std::fs::write(directory.join("hosts-own-tool"), "#!/bin/sh\n")?;
     let options = ["profile", "learn", "--", "sh", "-c", "nobodys-tool; hosts-own-tool"];
     let mut command = caller.cofferdam(&options);
-    command.env("PATH", format!("/usr/bin:{}", place.display()));
-    let told = Told::of(command, patience())?;
+    command.env("PATH", format!("/usr/bin:{}", directory.display()));
+    let output = Told::of(command, patience())?;
     let expected = "\n# the host has `hosts-own-tool` in ~/tools, which is not in this cell";
-    holds("standard output", &told.stdout, told.stdout.contains(expected))
+    holds("standard output", &output.stdout, output.stdout.contains(expected))
 }
 
 fn nothing(caller: &Caller) -> Check {
-    let told = learn(caller, &[], &["sh", "-c", "echo out; exit 3"])?;
-    equal("exit code", told.code, 0)?;
+    let output = learn(caller, &[], &["sh", "-c", "echo out; exit 3"])?;
+    equal("exit code", output.code, 0)?;
     let expected = "# Nothing that profile `bash` could grant was refused.\n";
-    equal("standard output", told.stdout.as_str(), expected)?;
-    equal("standard error", told.stderr.as_str(), "out\ncofferdam: the command exited with 3\n")
+    equal("standard output", output.stdout.as_str(), expected)?;
+    equal("standard error", output.stderr.as_str(), "out\ncofferdam: the command exited with 3\n")
 }
 
 fn unknown(caller: &Caller) -> Check {
-    let told = learn(caller, &["--profile", "bsah"], &["true"])?;
+    let output = learn(caller, &["--profile", "bsah"], &["true"])?;
     let expected = "cofferdam: --profile: no profile `bsah`\nhint: did you mean `bash`?\n";
-    equal("code and error", (told.code, told.stderr.as_str()), (125, expected))
+    equal("code and error", (output.code, output.stderr.as_str()), (125, expected))
 }

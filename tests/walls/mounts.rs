@@ -5,15 +5,14 @@ use crate::support::{
 };
 
 pub const CLAIMS: &[Claim] = &[
-    claim("the_root_has_what_the_profile_lists_and_nothing_else", root_listing),
+    claim("the_root_contains_only_the_profiles_paths", root_listing),
     claim("the_devices_are_five_and_no_disk", devices),
     claim("etc_is_made_up", etc),
-    claim("what_is_not_the_cells_own_is_read_only", read_only),
+    claim("host_files_are_read_only", read_only),
     claim("paths_of_the_host_are_not_there", absent),
-    claim("links_and_dots_lead_to_the_cells_own_files", tricks),
-    claim("every_mount_is_nosuid_and_nothing_of_the_host_is_writable", flags),
-    claim("devices_cannot_be_made_and_mounts_cannot_be_changed", mount_calls)
-        .needs(&[Need::Python]),
+    claim("links_and_dots_stay_in_the_cell", tricks),
+    claim("every_mount_is_nosuid_and_host_mounts_read_only", flags),
+    claim("devices_and_mounts_cannot_be_created", mount_calls).needs(&[Need::Python]),
     claim("a_filesystem_of_the_cell_is_full_at_its_cap", full).needs(&[Need::Python]),
     claim("inodes_are_full_at_their_cap", inodes).needs(&[Need::Python]),
     claim("a_read_only_grant_is_read_only_for_its_owner", ro_grant),
@@ -27,9 +26,9 @@ pub const CLAIMS: &[Claim] = &[
 ];
 
 fn root_listing(caller: &Caller) -> Check {
-    let told =
+    let output =
         caller.bash("cd /; echo *; echo .[!.]*; for d in *; do [ -L $d ] && readlink $d; done")?;
-    let listed: Vec<&str> = told.stdout.lines().next().unwrap_or_default().split(' ').collect();
+    let listed: Vec<&str> = output.stdout.lines().next().unwrap_or_default().split(' ').collect();
     let own = ["dev", "etc", "mnt", "proc", "tmp", "usr", "workspace"];
     // On merged systems these are links into /usr; a system may lack any of them.
     let of_usr = ["bin", "lib", "lib32", "lib64", "libx32", "sbin"];
@@ -40,7 +39,7 @@ fn root_listing(caller: &Caller) -> Check {
         all
     };
     equal("ls /", listed, expected)?;
-    equal("what is hidden", told.stdout.lines().nth(1), Some(".cofferdam"))?;
+    equal("what is hidden", output.stdout.lines().nth(1), Some(".cofferdam"))?;
     equal(
         "a program of ours",
         caller.bash("cd /.cofferdam; stat -c '%a %n' *")?.said(),
@@ -50,7 +49,7 @@ fn root_listing(caller: &Caller) -> Check {
 }
 
 fn devices(caller: &Caller) -> Check {
-    let told = caller.bash(
+    let output = caller.bash(
         "cd /dev; echo *; ls -A session; stat -c '%n %F %t,%T' null zero full random urandom",
     )?;
     let device = |name: &str, minor: u8| format!("{name} character special file 1,{minor}\n");
@@ -63,20 +62,20 @@ fn devices(caller: &Caller) -> Check {
         device("random", 8),
         device("urandom", 9)
     );
-    equal("/dev", told.stdout, expected)?;
+    equal("/dev", output.stdout, expected)?;
     let used = caller.bash("echo x >/dev/null && head -c2 /dev/zero | wc -c && head -c2 /dev/urandom | wc -c; echo x >/dev/full")?;
     equal("they work", used.said(), "2\n2")?;
     holds("full", &used.stderr, used.stderr.contains("No space left on device"))
 }
 
 fn etc(caller: &Caller) -> Check {
-    let told = caller.bash("cd /etc; cat passwd group hosts hostname")?;
+    let output = caller.bash("cd /etc; cat passwd group hosts hostname")?;
     let expected = "root:x:0:0:root:/nonexistent:/bin/false\n\
         agent:x:1000:1000:agent:/tmp/home:/bin/bash\n\
         nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n\
         root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n\
         127.0.0.1 localhost cofferdam\n::1 localhost\ncofferdam\n";
-    equal("passwd, group, hosts, hostname", told.stdout.as_str(), expected)?;
+    equal("passwd, group, hosts, hostname", output.stdout.as_str(), expected)?;
     let listed = caller.bash("cd /etc; echo *")?;
     let known = [
         "alternatives",
@@ -113,18 +112,18 @@ fn read_only(caller: &Caller) -> Check {
         "/mnt/x",
         "/proc/self/root/usr/x",
     ] {
-        let told = caller.bash(&format!("> {path}"))?;
+        let output = caller.bash(&format!("> {path}"))?;
         let expected = format!("bash: line 1: {path}: Read-only file system\n");
-        equal(path, (told.code, told.stderr), (1, expected))?;
+        equal(path, (output.code, output.stderr), (1, expected))?;
     }
     for (what, script) in [
         ("a link", "ln -s /tmp /usr/x"),
         ("a rename", "mv /etc/hosts /etc/gone"),
         ("a removal", "rm -f /etc/hosts"),
     ] {
-        let told = caller.bash(script)?;
-        let refused = told.stderr.contains("Read-only file system");
-        holds(what, &told, told.code == 1 && refused)?;
+        let output = caller.bash(script)?;
+        let refused = output.stderr.contains("Read-only file system");
+        holds(what, &output, output.code == 1 && refused)?;
     }
     let own =
         caller.bash("for d in /workspace /tmp /tmp/home /dev/shm; do > $d/x && echo $d; done")?;
@@ -135,9 +134,13 @@ fn absent(caller: &Caller) -> Check {
     let paths = "/etc/shadow /etc/machine-id /etc/ssh /root /home /var /run /sys /boot /opt /srv \
         /var/run/docker.sock /dev/kmsg /dev/mem /dev/pts /dev/ptmx /dev/tty /dev/sda /dev/kvm /dev/fuse";
     let script = format!("for p in {paths}; do [ -e $p ] && echo $p; done; cat /etc/shadow");
-    let told = caller.bash(&script)?;
+    let output = caller.bash(&script)?;
     let expected = "cat: /etc/shadow: No such file or directory\n";
-    equal("what is there of them", (told.stdout.as_str(), told.stderr.as_str()), ("", expected))?;
+    equal(
+        "what is there of them",
+        (output.stdout.as_str(), output.stderr.as_str()),
+        ("", expected),
+    )?;
     let home = caller.home.display().to_string();
     let look = format!("[ -e {home} ] && echo there; :");
     equal("the caller's directory outside", caller.bash_outside(&look)?.said(), "there")?;
@@ -155,11 +158,11 @@ fn tricks(caller: &Caller) -> Check {
         /proc/self/cwd/../secret /proc/self/root/../etc/shadow /proc/1/root/etc/shadow \
         /proc/1/cwd/secret; do cat $p; done; ln -s /etc/shadow s; cat s; ln /etc/passwd h; :";
     let ask = granted.display().to_string();
-    let told = caller.run(&["--rw", &ask], &["bash", "-c", script])?;
-    equal("nothing was read", told.stdout.as_str(), "")?;
-    let none = told.stderr.matches("No such file or directory").count();
-    let denied = told.stderr.matches("Permission denied").count();
-    let cross = told.stderr.matches("Invalid cross-device link").count();
+    let output = caller.run(&["--rw", &ask], &["bash", "-c", script])?;
+    equal("nothing was read", output.stdout.as_str(), "")?;
+    let none = output.stderr.matches("No such file or directory").count();
+    let denied = output.stderr.matches("Permission denied").count();
+    let cross = output.stderr.matches("Invalid cross-device link").count();
     equal("seven absent, two of init denied, one across devices", (none, denied, cross), (7, 2, 1))
 }
 
@@ -191,9 +194,9 @@ print([call(n, *a) for n, a in {{165: (b'none', b'/tmp', b'tmpfs', 0, None), 116
   155: (b'/tmp', b'/tmp'), 161: (b'/tmp',), 430: (b'tmpfs', 0), 431: (0, 0, 0, 0, 0), 432: (0, 0, 0), 433: (0, b'/', 0),
   428: (0, b'/', 0), 429: (0, b'', 0, b'', 0), 442: (0, b'/', 0, 0, 0), 304: (0, 0, 0), 457: (0, 0, 0, 0), 458: (0, 0, 0, 0)}}.items() if n < 1000])"
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     let expected = format!("EPERM EPERM EPERM\n0 0\n[{}]", ["'EPERM'"; 14].join(", "));
-    equal("devices; a FIFO and a file; the mount calls", told.said(), expected)?;
+    equal("devices; a FIFO and a file; the mount calls", output.said(), expected)?;
     let remount = caller.bash("mount -o remount,rw / ; umount /proc/stat; head -c9 /proc/stat")?;
     equal("the mask is still there", remount.said(), "cpu  0 0")
 }
@@ -210,10 +213,10 @@ def fill(path):
 ";
 
 fn full(caller: &Caller) -> Check {
-    let told = caller.python(&format!(
+    let output = caller.python(&format!(
         "{FILL}\nfor d in ('/workspace', '/tmp', '/dev/shm'): print(fill(d + '/f'))"
     ))?;
-    equal("MiB and errno", told.said(), "(384, 'ENOSPC')\n(128, 'ENOSPC')\n(64, 'ENOSPC')")
+    equal("MiB and errno", output.said(), "(384, 'ENOSPC')\n(128, 'ENOSPC')\n(64, 'ENOSPC')")
 }
 
 fn inodes(caller: &Caller) -> Check {
@@ -233,15 +236,15 @@ fn ro_grant(caller: &Caller) -> Check {
     let ask = granted.display().to_string();
     let script =
         "cat file; echo after > file; > new; rm -f file; chmod 777 file; mkdir d; touch file";
-    let told =
+    let output =
         caller.run(&["--ro", &ask], &["bash", "-c", &format!("cd /mnt/granted; {script}")])?;
-    equal("it can be read", told.stdout.as_str(), "before\n")?;
-    equal("six refusals", told.stderr.matches("Read-only file system").count(), 6)?;
+    equal("it can be read", output.stdout.as_str(), "before\n")?;
+    equal("six refusals", output.stderr.matches("Read-only file system").count(), 6)?;
     equal("from outside", std::fs::read_to_string(&file)?.as_str(), "before\n")?;
     equal("nothing new", std::fs::read_dir(&granted)?.count(), 1)?;
     let place = format!("{ask}:/opt/here");
-    let told = caller.run(&["--ro", &place], &["cat", "/opt/here/file"])?;
-    equal("at another place", told.stdout.as_str(), "before\n")
+    let output = caller.run(&["--ro", &place], &["cat", "/opt/here/file"])?;
+    equal("at another place", output.stdout.as_str(), "before\n")
 }
 
 fn rw_grant(caller: &Caller) -> Check {
@@ -251,9 +254,9 @@ fn rw_grant(caller: &Caller) -> Check {
     let ask = granted.display().to_string();
     let script =
         "cat old; echo more >> old; mkdir -p a/b; echo hi > a/b/f; stat -c %U:%G . old a/b/f";
-    let told = caller.run(&["--rw", &ask], &["bash", "-c", script])?;
+    let output = caller.run(&["--rw", &ask], &["bash", "-c", script])?;
     let agents = "agent:agent\n".repeat(3);
-    equal("in the cell", told.stdout, format!("old\n{agents}"))?;
+    equal("in the cell", output.stdout, format!("old\n{agents}"))?;
     equal("appended", std::fs::read_to_string(granted.join("old"))?.as_str(), "old\nmore\n")?;
     equal("made", std::fs::read_to_string(granted.join("a/b/f"))?.as_str(), "hi\n")?;
     for path in ["a", "a/b", "a/b/f", "old"] {
@@ -270,8 +273,8 @@ fn residue(caller: &Caller) -> Check {
     // And from outside, while a cell that has made one runs.
     let _live = caller.live(&[], "sleep 60")?;
     let name = format!("residue-{}-{}", std::process::id(), caller.uid());
-    let told = caller.bash(&format!("> /tmp/{name}; > /dev/shm/{name}; ls /tmp"))?;
-    holds("it is there in the cell", &told.stdout, told.stdout.contains(&name))?;
+    let output = caller.bash(&format!("> /tmp/{name}; > /dev/shm/{name}; ls /tmp"))?;
+    holds("it is there in the cell", &output.stdout, output.stdout.contains(&name))?;
     let host =
         ["/tmp", "/dev/shm"].map(|directory| std::path::Path::new(directory).join(&name).exists());
     equal("not on the host", host, [false, false])
@@ -281,8 +284,8 @@ fn residue(caller: &Caller) -> Check {
 fn granted(caller: &Caller, home: &std::path::Path, grant: &str) -> Result<(i32, String), Failed> {
     let mut command = caller.run_command(&["--rw", grant], &["true"]);
     command.env("HOME", home);
-    let told = Told::of(command, patience())?;
-    Ok((told.code, told.stderr))
+    let output = Told::of(command, patience())?;
+    Ok((output.code, output.stderr))
 }
 
 fn configuration(caller: &Caller) -> Check {
@@ -292,13 +295,13 @@ fn configuration(caller: &Caller) -> Check {
     }
     let at = |name: &str| caller.home.join(name);
     let grant = at("grant").display().to_string();
-    let refused = |grant: &str, place: &std::path::Path| {
+    let refused = |grant: &str, target: &std::path::Path| {
         let hint = "an agent must not be able to change its own limits, and";
-        let place = place.display();
-        let why = "holds cofferdam's own configuration";
-        (125, format!("cofferdam: --rw: `{grant}` {why}\nhint: {hint} `{place}` leads there\n"))
+        let target = target.display();
+        let reason = "holds cofferdam's own configuration";
+        (125, format!("cofferdam: --rw: `{grant}` {reason}\nhint: {hint} `{target}` leads there\n"))
     };
-    equal("beside it", granted(caller, &caller.home, &grant)?, (0, String::new()))?;
+    equal("next to it", granted(caller, &caller.home, &grant)?, (0, String::new()))?;
     // A file of it is a link into the grant, there or not.
     let file = at(".config/cofferdam/cofferdam.toml");
     symlink(at("grant/server.toml"), &file)?;
@@ -307,9 +310,9 @@ fn configuration(caller: &Caller) -> Check {
     // Another name of a file of it, which may be in the grant.
     std::fs::remove_file(&file)?;
     std::fs::hard_link(at("grant/server.toml"), &file)?;
-    let (code, said) = granted(caller, &caller.home, &grant)?;
+    let (code, text) = granted(caller, &caller.home, &grant)?;
     let hint = format!("`{}` has another name as well (a hard link)", file.display());
-    holds("a hard link", &said, code == 125 && said.contains(&hint))?;
+    holds("a hard link", &text, code == 125 && text.contains(&hint))?;
     std::fs::remove_file(&file)?;
     equal("the control", granted(caller, &caller.home, &grant)?, (0, String::new()))?;
     // The home is reached through a link, and nothing is configured yet.
@@ -347,10 +350,10 @@ fn mounted_configuration(caller: &Caller) -> Check {
         "mount --bind config/policies grant/sub",
         "mount --bind grant/sub config/policies",
     ] {
-        let told = run(bind)?;
-        let why = "grant` holds cofferdam's own configuration\n";
-        let is_refused = told.code == 125 && told.stderr.contains(why);
-        holds(bind, &told, is_refused)?;
+        let output = run(bind)?;
+        let reason = "grant` holds cofferdam's own configuration\n";
+        let is_refused = output.code == 125 && output.stderr.contains(reason);
+        holds(bind, &output, is_refused)?;
     }
     Ok(())
 }
@@ -358,18 +361,18 @@ fn mounted_configuration(caller: &Caller) -> Check {
 fn refused_grants(caller: &Caller) -> Check {
     let home = caller.home.display().to_string();
     for ask in ["/", home.as_str()] {
-        let told = caller.run(&["--rw", ask], &["true"])?;
+        let output = caller.run(&["--rw", ask], &["true"])?;
         let expected = format!(
             "cofferdam: --rw: `{ask}` is never granted as a whole\n\
              hint: grant the one directory that is needed\n"
         );
-        equal("refused", (told.code, told.stderr), (125, expected))?;
+        equal("refused", (output.code, output.stderr), (125, expected))?;
     }
     // For reading as little, and by a link too.
     let link = caller.directory("links")?.join("to");
     // What the home lies in shows it as well.
     let above = caller.home.parent().unwrap_or(&caller.home).display().to_string();
-    for (ask, why) in [
+    for (ask, reason) in [
         ("/", "is never granted as a whole"),
         (above.as_str(), "is never granted as a whole"),
         (home.as_str(), "is never granted as a whole"),
@@ -379,14 +382,18 @@ fn refused_grants(caller: &Caller) -> Check {
         std::fs::remove_file(&link).unwrap_or_default();
         std::os::unix::fs::symlink(ask, &link)?;
         for host in [ask, &link.display().to_string()] {
-            let told = caller.run(&["--ro", &format!("{host}:/mnt/x")], &["true"])?;
-            holds(host, &told, told.code == 125 && told.stderr.contains(why))?;
+            let output = caller.run(&["--ro", &format!("{host}:/mnt/x")], &["true"])?;
+            holds(host, &output, output.code == 125 && output.stderr.contains(reason))?;
         }
     }
     for place in ["/", "/a/../b", "/../x", "/etc", "/lib/x", "/usr"] {
         let ask = format!("/usr/share:{place}");
-        let told: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), patience())?;
-        holds("no place in the cell", &told, told.code == 125 && told.stderr.contains("--ro"))?;
+        let output: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), patience())?;
+        holds(
+            "no place in the cell",
+            &output,
+            output.code == 125 && output.stderr.contains("--ro"),
+        )?;
     }
     Ok(())
 }

@@ -3,16 +3,16 @@
 use crate::support::{CALLS, Caller, Check, Claim, Need, claim, equal, holds};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("each_of_seven_namespaces_differs_from_the_operators", all_differ),
-    claim("a_cell_sees_its_own_processes_only", own_processes),
+    claim("each_of_seven_namespaces_is_new", all_differ),
+    claim("a_cell_sees_only_its_processes", own_processes),
     claim("the_host_name_is_cofferdam_and_cannot_be_set", host_name).needs(&[Need::Python]),
     claim("a_cell_has_no_controlling_terminal", no_terminal).needs(&[Need::Script]),
-    claim("a_cell_is_a_session_of_its_own", own_session),
+    claim("a_cell_is_a_new_terminal_session", own_session),
     claim("nested_namespaces_are_refused", nested_refused).needs(&[Need::Python, Need::Unshare]),
-    claim("no_user_namespace_fits_in_a_cells_even_without_a_filter", nested_count)
+    claim("user_namespaces_are_refused_without_a_filter_too", nested_count)
         .needs(&[Need::Nsenter, Need::Unshare]),
     claim("the_loopback_of_the_host_is_not_the_cells", host_loopback).needs(&[Need::Python]),
-    claim("a_listener_in_a_cell_works_there_and_not_from_the_host", cell_listener)
+    claim("a_listener_in_a_cell_is_unreachable_from_the_host", cell_listener)
         .needs(&[Need::Python]),
     claim("there_is_no_way_out_of_the_network_namespace", no_route).needs(&[Need::Python]),
     claim("abstract_sockets_of_the_host_are_not_there", abstract_socket).needs(&[Need::Python]),
@@ -52,15 +52,15 @@ fn own_processes(caller: &Caller) -> Check {
     holds("outside the test is seen", &mine, outside.said().split(' ').any(|word| word == mine))?;
     // The test's own pid names no process, or another one, in the cell.
     let kill = format!("kill -0 {}", std::process::id());
-    let told = caller.bash(&kill)?;
-    holds("no such process", &told, told.code == 1 && told.stderr.contains("No such process"))
+    let output = caller.bash(&kill)?;
+    holds("no such process", &output, output.code == 1 && output.stderr.contains("No such process"))
 }
 
 fn host_name(caller: &Caller) -> Check {
-    let told = caller.python(&format!(
+    let output = caller.python(&format!(
         "{CALLS}\nprint(os.uname().nodename, call(170, b'x', 1), call(171, b'x', 1))"
     ))?;
-    equal("name, sethostname, setdomainname", told.said(), "cofferdam EPERM EPERM")?;
+    equal("name, sethostname, setdomainname", output.said(), "cofferdam EPERM EPERM")?;
     let outside = caller.bash_outside("uname -n")?;
     holds("the host has another", &outside, outside.said() != "cofferdam")
 }
@@ -74,12 +74,12 @@ fn no_terminal(caller: &Caller) -> Check {
     );
     let mut command = caller.outside("script");
     command.args(["--quiet", "--command", &line, "/dev/null"]);
-    let told = crate::support::Told::of(command, crate::support::patience())?;
-    let lines: Vec<&str> = told.stdout.lines().map(str::trim_end).collect();
+    let output = crate::support::Told::of(command, crate::support::patience())?;
+    let lines: Vec<&str> = output.stdout.lines().map(str::trim_end).collect();
     let has = |wanted: &str| lines.contains(&wanted);
     holds("the terminal opens outside", &lines, has("control"))?;
     holds("no terminal in the cell", &lines, has("tty=0") && has("code=1"))?;
-    holds("and no name of it", &lines, told.stdout.contains("No such file or directory"))
+    holds("and no name of it", &lines, output.stdout.contains("No such file or directory"))
 }
 
 fn own_session(caller: &Caller) -> Check {
@@ -89,8 +89,10 @@ fn own_session(caller: &Caller) -> Check {
         let rest = stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
         Ok(rest.split(' ').nth(3).unwrap_or_default().to_owned())
     };
-    let (front, payload) = (session(live.pid())?, session(live.payload()?)?);
-    let (supervisor, init) = (session(live.supervisor()?)?, session(live.init()?)?);
+    let front = session(live.pid())?;
+    let payload = session(live.payload()?)?;
+    let supervisor = session(live.supervisor()?)?;
+    let init = session(live.init()?)?;
     equal("the front end stays in the caller's", front.clone(), session(std::process::id())?)?;
     let mut all = vec![front, supervisor, init, payload];
     all.sort_unstable();
@@ -110,23 +112,24 @@ fn nested_refused(caller: &Caller) -> Check {
         ("net", 0x4000_0000),
     ];
     for (name, flag) in FLAGS {
-        let (unshare, setns) = (format!("call(272, {flag})"), format!("call(308, 0, {flag})"));
+        let unshare = format!("call(272, {flag})");
+        let setns = format!("call(308, 0, {flag})");
         // The low byte of clone's flags is a signal: CLONE_NEWTIME cannot be asked of it.
         let clone = if flag > 0xff {
             format!("call(56, {flag} | 17, 0, 0, 0, 0)")
         } else {
             "'EPERM'".into()
         };
-        let told = caller.python(&format!("{CALLS}\nprint({unshare}, {clone}, {setns})"))?;
-        equal(&format!("unshare, clone, setns of {name}"), told.said(), "EPERM EPERM EPERM")?;
+        let output = caller.python(&format!("{CALLS}\nprint({unshare}, {clone}, {setns})"))?;
+        equal(&format!("unshare, clone, setns of {name}"), output.said(), "EPERM EPERM EPERM")?;
     }
-    let told =
+    let output =
         caller.python(&format!("{CALLS}\nprint(call(435, 0, 0), call(435, bytes(88), 88))"))?;
-    equal("clone3", told.said(), "ENOSYS ENOSYS")?;
-    let told = caller.bash("unshare --user true")?;
+    equal("clone3", output.said(), "ENOSYS ENOSYS")?;
+    let output = caller.bash("unshare --user true")?;
     equal(
         "unshare(1) in a cell",
-        (told.code, told.stderr.as_str()),
+        (output.code, output.stderr.as_str()),
         (
             1,
             "unshare: unshare failed: Operation not permitted\n\
@@ -143,9 +146,9 @@ fn nested_count(caller: &Caller) -> Check {
     let line = format!("nsenter -t {payload} -U --preserve-credentials");
     let read = caller.bash_outside(&format!("{line} cat /proc/sys/user/max_user_namespaces"))?;
     equal("max_user_namespaces", (read.code, read.said()), (0, "0"))?;
-    let told = caller.bash_outside(&format!("{line} unshare --user true"))?;
+    let output = caller.bash_outside(&format!("{line} unshare --user true"))?;
     let expected = "unshare: unshare failed: No space left on device\n";
-    equal("a namespace in it", (told.code, told.stderr.as_str()), (1, expected))
+    equal("a namespace in it", (output.code, output.stderr.as_str()), (1, expected))
 }
 
 const CONNECT: &str = "
@@ -204,9 +207,9 @@ except OSError as error: print(errno.errorcode[error.errno])
 s = socket.create_server(('127.0.0.1', 0))
 print(connect(socket.AF_INET, s.getsockname()))"
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     let expected = "['lo']\nENETUNREACH ENETUNREACH\nENETUNREACH\nENETUNREACH\nconnected";
-    equal("interfaces and ways out", told.said(), expected)
+    equal("interfaces and ways out", output.said(), expected)
 }
 
 fn abstract_socket(caller: &Caller) -> Check {
@@ -231,7 +234,7 @@ fn shared_memory(caller: &Caller) -> Check {
     equal("removed", removed.said(), "0")?;
     equal("outside it is found", found.said(), made.said())?;
     // Without a cgroup for memory the call itself is refused.
-    let held = inside.pointer("/receipt/configured/memory") != Some(&"best-effort".into());
-    let expected = if held { "ENOENT\n" } else { "EPERM\n" };
+    let memory = inside.pointer("/receipt/configured/memory") != Some(&"best-effort".into());
+    let expected = if memory { "ENOENT\n" } else { "EPERM\n" };
     equal("in a cell", inside.get("stdout"), Some(&expected.into()))
 }

@@ -9,20 +9,18 @@ use crate::support::{
 };
 
 pub const CLAIMS: &[Claim] = &[
-    claim("the_front_end_has_no_capability_and_a_filter_on_every_thread", front_end),
-    claim("the_supervisor_has_its_namespaces_few_capabilities_and_a_filter", supervisor)
-        .needs(&[Need::RootLooks]),
+    claim("the_front_end_is_unprivileged_and_filtered", front_end),
+    claim("the_supervisor_has_few_capabilities", supervisor).needs(&[Need::RootLooks]),
     claim("init_has_no_capability_and_a_filter", init),
-    claim("the_program_is_one_landlock_layer_deeper_and_filtered", payload),
-    claim("supervisor_and_init_can_be_read_by_the_operator_only", untraceable).only(For::Root),
+    claim("the_program_has_another_landlock_layer", payload),
+    claim("only_the_operator_can_read_supervisor_and_init", untraceable).only(For::Root),
     claim("another_process_of_the_same_user_cannot_read_them", unreadable).only(For::User),
-    claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
+    claim("supervisor_and_init_hold_no_caller_data", wiped),
     claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
     claim("no_socket_of_init_is_of_the_hosts_network", sockets).needs(&[Need::RootLooks]),
     claim("no_process_has_another_limit_of_core_files_than_1", core_limits),
-    claim("nor_has_the_gateway_a_worker_of_it_or_the_file_clerk", core_limits_of_a_server),
-    claim("the_limit_of_core_files_stays_1_and_who_sets_it_goes_on", core_limit_stays)
-        .needs(&[Need::Python]),
+    claim("gateway_worker_and_clerk_hold_no_caller_data", core_limits_of_a_server),
+    claim("the_core_file_limit_stays_1", core_limit_stays).needs(&[Need::Python]),
     claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
 ];
 
@@ -71,15 +69,15 @@ fn supervisor(caller: &Caller) -> Check {
     let kept = format!("{KEPT:016x}");
     let expected = [NONE, &kept, &kept, &kept, NONE, "1", "2"].map(str::to_owned);
     equal("walls", walls(&format!("/proc/{pid}/status"))?, expected)?;
-    let told = status(pid)?;
-    holds("never the host's uid 0", told.ids("Uid"), !told.ids("Uid").contains(&0))?;
-    equal("one thread", told.get("Threads"), "1")?;
+    let output = status(pid)?;
+    holds("never the host's uid 0", output.ids("Uid"), !output.ids("Uid").contains(&0))?;
+    equal("one thread", output.get("Threads"), "1")?;
     // Not of cgroups: it places cells next to its own group.
     for kind in ["user", "mnt", "pid", "net", "ipc", "uts"] {
         let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}"));
         holds(&format!("its own namespace: {kind}"), pid, of(&pid.to_string())? != of("self")?)?;
     }
-    equal("pid 1 of its pid namespace", told.get("NSpid").split_whitespace().last(), Some("1"))
+    equal("pid 1 of its pid namespace", output.get("NSpid").split_whitespace().last(), Some("1"))
 }
 
 /// Any other, 0 included, lets the kernel start a program of the host for a crash where `core_pattern` is a pipe.
@@ -146,8 +144,8 @@ fn core_limits_of_a_server(caller: &Caller) -> Check {
     };
     let end = std::time::Instant::now() + patience();
     while std::time::Instant::now() < end {
-        let asked = server.call("get_file", json!({ "path": "file" }));
-        let is_answered = |line: Value| line.get("id") == Some(&json!(asked));
+        let request = server.call("get_file", json!({ "path": "file" }));
+        let is_answered = |line: Value| line.get("id") == Some(&json!(request));
         while !server.lines.try_recv().is_ok_and(is_answered) && std::time::Instant::now() < end {
             if let Some(limit) = clerk() {
                 return equal("clerk", limit, "1 1 bytes");
@@ -189,8 +187,8 @@ fn payload(caller: &Caller) -> Check {
     // The supervisor's, which it inherits, and the profile's.
     equal("filters", status(pid)?.get("Seccomp_filters"), "2")?;
     equal("pid 3", status(pid)?.get("NSpid").split_whitespace().last(), Some("3"))?;
-    let told = caller.json(&[], &["true"])?;
-    let measured = told.pointer("/receipt/measured/seccomp_filters");
+    let report = caller.json(&[], &["true"])?;
+    let measured = report.pointer("/receipt/measured/seccomp_filters");
     equal("the receipt says the same", measured, Some(&serde_json::json!(2)))
 }
 
@@ -206,8 +204,8 @@ fn untraceable(caller: &Caller) -> Check {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "cat"]);
         command.arg(format!("/proc/{pid}/environ"));
-        let told = crate::support::Told::of(command, crate::support::patience())?;
-        holds(role, &told, told.code == 1 && told.stderr.contains("Permission denied"))?;
+        let output = crate::support::Told::of(command, crate::support::patience())?;
+        holds(role, &output, output.code == 1 && output.stderr.contains("Permission denied"))?;
     }
     holds(
         "the program is dumpable to itself",
@@ -218,19 +216,24 @@ fn untraceable(caller: &Caller) -> Check {
 
 fn unreadable(caller: &Caller) -> Check {
     let live = cell(caller)?;
-    let (supervisor, init) = (live.supervisor()?, live.init()?);
+    let supervisor = live.supervisor()?;
+    let init = live.init()?;
     let read = |pid: u32, file: &str| caller.bash_outside(&format!("head -c1 /proc/{pid}/{file}"));
     for file in ["environ", "mem", "auxv", "maps"] {
-        let told = read(supervisor, file)?;
-        holds("supervisor", &told, told.code == 1 && told.stderr.contains("Permission denied"))?;
+        let output = read(supervisor, file)?;
+        holds(
+            "supervisor",
+            &output,
+            output.code == 1 && output.stderr.contains("Permission denied"),
+        )?;
     }
     // Of the cell's namespace the user is the owner, and still cannot open the memory of its init.
-    let told = read(init, "mem")?;
-    let nothing = told.stdout.is_empty() && told.code == 1;
-    holds("init", &told, nothing)?;
+    let output = read(init, "mem")?;
+    let nothing = output.stdout.is_empty() && output.code == 1;
+    holds("init", &output, nothing)?;
     // The control: an ordinary process of the user.
-    let told = caller.bash_outside("head -c1 /proc/self/environ | wc -c")?;
-    equal("their own", told.said(), "1")
+    let output = caller.bash_outside("head -c1 /proc/self/environ | wc -c")?;
+    equal("their own", output.said(), "1")
 }
 
 fn wiped(caller: &Caller) -> Check {
@@ -271,7 +274,8 @@ fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, crate::support::Failed> {
         else {
             continue;
         };
-        let (from, to) = (u64::from_str_radix(from, 16)?, u64::from_str_radix(to, 16)?);
+        let from = u64::from_str_radix(from, 16)?;
+        let to = u64::from_str_radix(to, 16)?;
         let mut bytes = vec![0; usize::try_from(to - from)?];
         // Some mappings cannot be read at all: there is nothing of ours in them.
         if memory.read_exact_at(&mut bytes, from).is_ok() && contains(&bytes, needle) {
@@ -282,7 +286,7 @@ fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, crate::support::Failed> {
 }
 
 /// Returns the targets of a process's descriptors.
-fn held(pid: u32) -> Result<Vec<String>, crate::support::Failed> {
+fn descriptor_targets(pid: u32) -> Result<Vec<String>, crate::support::Failed> {
     let list = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let targets = list.flat_map(|fd| std::fs::read_link(fd.path()));
     Ok(targets.map(|path| path.display().to_string()).collect())
@@ -299,14 +303,14 @@ fn sockets(caller: &Caller) -> Check {
         let sockets = targets.iter().filter_map(|target| target.strip_prefix("socket:["));
         sockets.filter(|inode| inodes.contains(&inode.trim_end_matches(']'))).count()
     };
-    let front_end = of_the_host(&held(live.pid())?);
+    let front_end = of_the_host(&descriptor_targets(live.pid())?);
     holds("the front end's link is made by it", front_end, front_end > 0)?;
-    equal("of init", of_the_host(&held(live.init()?)?), 0)
+    equal("of init", of_the_host(&descriptor_targets(live.init()?)?), 0)
 }
 
 fn descriptors(caller: &Caller) -> Check {
     let live = cell(caller)?;
-    let init = held(live.init()?)?;
+    let init = descriptor_targets(live.init()?)?;
     // The links of `/proc`, found while it holds them.
     let links = ["/proc/mounts", "/proc/net"];
     let of_init = ["/null", "/dev/null", "/tmp/.template", "socket:", "anon_inode:"];
@@ -317,7 +321,7 @@ fn descriptors(caller: &Caller) -> Check {
             || of_init.iter().any(|of| target.starts_with(of))
     };
     holds("init", &init, init.iter().all(known))?;
-    let program = held(live.payload()?)?;
+    let program = descriptor_targets(live.payload()?)?;
     let pipes = program.iter().filter(|target| target.starts_with("pipe:")).count();
     equal("the program: three pipes of the supervisor's", (program.len(), pipes), (3, 3))
 }

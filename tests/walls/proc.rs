@@ -5,64 +5,62 @@ use crate::support::{CALLS, Caller, Check, Claim, Failed, Need, claim, equal, ho
 pub const CLAIMS: &[Claim] = &[
     claim("facts_of_the_machine_are_the_cells", facts),
     claim("programs_that_read_proc_work", programs).needs(&[Need::Procps, Need::Python]),
-    claim("a_call_that_asks_for_less_memory_is_shown_what_it_has", jobs_memory)
-        .needs(&[Need::Procps]),
-    claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo).needs(&[Need::Python]),
-    claim("clocks_begin_with_the_supervisor_and_agree_with_each_other", clocks)
-        .needs(&[Need::Python, Need::TimeNamespace]),
-    claim("sleeps_and_time_limits_are_as_long_as_they_say", sleeps)
-        .needs(&[Need::Python, Need::TimeNamespace]),
+    claim("a_call_sees_its_lowered_memory", jobs_memory).needs(&[Need::Procps]),
+    claim("sysinfo_describes_the_cell", sysinfo).needs(&[Need::Python]),
+    claim("clocks_start_with_the_supervisor", clocks).needs(&[Need::Python, Need::TimeNamespace]),
+    claim("sleeps_and_time_limits_are_exact", sleeps).needs(&[Need::Python, Need::TimeNamespace]),
     claim("every_other_entry_of_the_host_is_absent", hidden),
     claim("the_links_of_proc_stay", links),
     claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed).needs(&[Need::Python]),
-    claim("a_program_reads_its_own_entries", own_entries).needs(&[Need::Python]),
+    claim("a_program_reads_its_entries_in_proc", own_entries).needs(&[Need::Python]),
     claim("settings_of_the_kernel_cannot_be_seen_or_written", settings),
     claim("what_hides_entries_of_proc_cannot_be_removed", stays_hidden),
 ];
 
 fn facts(caller: &Caller) -> Check {
-    let told = caller.bash("cd /proc; head -1 meminfo; cat loadavg version; head -1 stat")?;
+    let output = caller.bash("cd /proc; head -1 meminfo; cat loadavg version; head -1 stat")?;
     let expected = "MemTotal:        1048576 kB\n0.00 0.00 0.00 1/1 1\n\
         Linux version 6.0 (cofferdam)\ncpu  0 0 0 0 0 0 0 0 0 0\n";
-    equal("meminfo, loadavg, version, stat", told.stdout.as_str(), expected)?;
-    let told =
+    equal("meminfo, loadavg, version, stat", output.stdout.as_str(), expected)?;
+    let output =
         caller.bash("grep -c ^processor /proc/cpuinfo; grep vendor /proc/cpuinfo | sort -u")?;
     let expected = format!("{}\nvendor_id\t: cofferdam", processors());
-    equal("cpuinfo", told.said(), expected.as_str())?;
+    equal("cpuinfo", output.said(), expected.as_str())?;
     // Programs choose code by these, or refuse to start; the processor reveals them anyway.
     let features = "grep -m1 -E '^(flags|Features)' /proc/cpuinfo";
-    let (inside, outside) = (caller.bash(features)?, caller.bash_outside(features)?);
+    let inside = caller.bash(features)?;
+    let outside = caller.bash_outside(features)?;
     equal("features", inside.said(), outside.said())
 }
 
 fn programs(caller: &Caller) -> Check {
-    let told = caller.bash("free -k | awk '/^Mem/ {print $2}'; nproc; uptime >&2")?;
+    let output = caller.bash("free -k | awk '/^Mem/ {print $2}'; nproc; uptime >&2")?;
     let runs_on = caller.bash_outside("nproc")?.said().to_owned();
-    equal("free and nproc", told.said(), format!("1048576\n{runs_on}"))?;
-    holds("uptime", &told.stderr, told.stderr.contains("load average: 0.00, 0.00, 0.00"))?;
-    let told = caller
+    equal("free and nproc", output.said(), format!("1048576\n{runs_on}"))?;
+    holds("uptime", &output.stderr, output.stderr.contains("load average: 0.00, 0.00, 0.00"))?;
+    let output = caller
         .bash("while [ -e /proc/2 ]; do sleep 0.01; done; ps -eo pid,user,comm --no-headers; :")?;
     let rows: Vec<Vec<&str>> =
-        told.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+        output.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     let expected = [["1", "agent", "cofferdam"], ["3", "agent", "bash"]];
     equal("the first two of ps", rows.get(..2).unwrap_or_default(), expected)?;
     equal("and ps itself", (rows.len(), rows.last().and_then(|row| row.get(2))), (3, Some(&"ps")))?;
-    let told = caller.python("import os; print(os.cpu_count(), os.getloadavg)")?;
-    holds("python", &told, told.said().starts_with(&format!("{} ", processors())))
+    let output = caller.python("import os; print(os.cpu_count(), os.getloadavg)")?;
+    holds("python", &output, output.said().starts_with(&format!("{} ", processors())))
 }
 
 /// Checks that the file has the profile's limit and is rewritten for a job that lowers it.
 fn jobs_memory(caller: &Caller) -> Check {
-    let told = caller.json(
+    let report = caller.json(
         &["--memory", "200M", "--processes", "20"],
         &["bash", "-c", "free -b | awk '/^Mem/ {print $2}'; nproc; echo x > /proc/meminfo"],
     )?;
     let processors = caller.bash_outside("nproc")?.said().to_owned();
     let expected = format!("{}\n{processors}\n", 200 << 20);
-    equal("free and nproc", crate::support::text(&told, "stdout"), expected.as_str())?;
+    equal("free and nproc", crate::support::text(&report, "stdout"), expected.as_str())?;
     let refused = "bash: line 1: /proc/meminfo: Read-only file system\n";
-    equal("it cannot be written", crate::support::text(&told, "stderr"), refused)?;
-    let configured = |field| told.pointer(&format!("/receipt/configured/{field}")).cloned();
+    equal("it cannot be written", crate::support::text(&report, "stderr"), refused)?;
+    let configured = |field| report.pointer(&format!("/receipt/configured/{field}")).cloned();
     equal("the receipt's memory", configured("memory_bytes"), Some((200 << 20).into()))?;
     equal("and processes", configured("processes"), Some(20.into()))?;
     // The next call of the profile has the whole again.
@@ -87,14 +85,14 @@ if os.fork() == 0:
 print(os.read(r, 9).decode())"
     );
     let options = ["--memory", "96M"];
-    let told = caller.json(&options, &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&options, &["/usr/bin/python3", "-c", &script])?;
     let memory = 96 << 20;
     let expected = format!(
         "(0, ('up', 0, 0, 0, {memory}, {memory}, 0, 0, 0, 0, 1, 0, 0, 1))\n{memory}\n\
          EFAULT EFAULT EFAULT\nEPERM\n"
     );
-    equal("the cell's own", crate::support::text(&told, "stdout"), expected.as_str())?;
-    equal("it is no denial", crate::support::denials(&told), vec![])?;
+    equal("the cell's own", crate::support::text(&report, "stdout"), expected.as_str())?;
+    equal("it is no denial", crate::support::denials(&report), vec![])?;
     let control = caller.python_outside(
         "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))",
     )?;
@@ -148,9 +146,9 @@ import threading
 threading.Event().wait(0.3)
 print(1.2 <= time.time() - began < 6, time.monotonic() > ends)";
     equal("sleeps of 1.2 s", caller.python(script)?.said(), "True True")?;
-    let told = caller.json(&["--timeout", "1s"], &["sleep", "30"])?;
-    equal("a limit of one second", crate::support::text(&told, "outcome"), "timeout")?;
-    let took = told.get("duration_ms").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let report = caller.json(&["--timeout", "1s"], &["sleep", "30"])?;
+    equal("a limit of one second", crate::support::text(&report, "outcome"), "timeout")?;
+    let took = report.get("duration_ms").and_then(serde_json::Value::as_u64).unwrap_or(0);
     holds("and it was that", took, (900..20_000).contains(&took))
 }
 
@@ -168,17 +166,17 @@ fn hidden(caller: &Caller) -> Check {
     host.sort();
     holds("the host has many entries", host.len(), host.len() > 20)?;
     let names = host.join(" ");
-    let told =
+    let output =
         caller.bash(&format!("cd /proc; for e in {names}; do [ -e $e ] && echo $e; done; :"))?;
     let mut expected = [FACTS.as_slice(), &OWN].concat();
     expected.sort_unstable();
-    equal("found by name", told.stdout.lines().collect::<Vec<_>>(), expected)?;
-    let told =
+    equal("found by name", output.stdout.lines().collect::<Vec<_>>(), expected)?;
+    let output =
         caller.bash("cd /proc; ls -A | grep -v '^[0-9]*$'; stat -c %n kcore kallsyms sys 2>&1")?;
     let missing = |name| format!("stat: cannot statx '{name}': No such file or directory");
     let expected = ["self".to_owned(), "thread-self".to_owned()].into_iter();
     let expected: Vec<String> = expected.chain(["kcore", "kallsyms", "sys"].map(missing)).collect();
-    equal("listed", told.stdout.lines().collect::<Vec<_>>(), expected)
+    equal("listed", output.stdout.lines().collect::<Vec<_>>(), expected)
 }
 
 /// Checks that the two links work for as long as their cell lives, though a new lookup would not find them.
@@ -186,8 +184,8 @@ fn links(caller: &Caller) -> Check {
     let script = "for i in 1 2 3; do for d in /proc/[0-9]*; do ls -R $d/fd $d/ns $d/task; done
 find / -xdev; sleep 0.1; done >/dev/null 2>&1
 grep -c ' /proc proc .*subset=pid' /proc/mounts; tail -n +3 /proc/net/dev | cut -d: -f1";
-    let told = caller.bash(script)?;
-    equal("mounts and net", told.said(), "1\n    lo")
+    let output = caller.bash(script)?;
+    equal("mounts and net", output.said(), "1\n    lo")
 }
 
 /// kernel-facts, "pid 1 and its payload": a dumpable init in the same Landlock domain is open.
@@ -204,13 +202,13 @@ fd = os.pidfd_open(1)
 print('calls', call(101, 16, 1, 0, 0), call(310, 1, 0, 0, 0, 0, 0), call(311, 1, 0, 0, 0, 0, 0), call(438, fd, 0, 0))",
         crate::support::CALLS
     );
-    let told = caller.python(&script)?;
-    let denied = told.stdout.lines().filter(|line| line.ends_with(" EACCES")).count();
-    let permitted: Vec<&str> = told.stdout.lines().filter(|line| line.contains(" ok")).collect();
+    let output = caller.python(&script)?;
+    let denied = output.stdout.lines().filter(|line| line.ends_with(" EACCES")).count();
+    let permitted: Vec<&str> = output.stdout.lines().filter(|line| line.contains(" ok")).collect();
     // fdinfo has no names in it that its reader may see; the kernel also returns EACCES.
     equal("nothing can be read", permitted, Vec::<&str>::new())?;
-    holds("by permission", &told.stdout, denied >= 15)?;
-    let last = told.stdout.lines().last();
+    holds("by permission", &output.stdout, denied >= 15)?;
+    let last = output.stdout.lines().last();
     equal("ptrace, vm_readv, vm_writev, getfd", last, Some("calls EPERM EPERM EPERM EPERM"))?;
     // From outside: its environment was wiped before it existed.
     let mut command = caller.run_command(&[], &["bash", "-c", "echo ready; sleep 60"]);
@@ -236,10 +234,10 @@ fn settings(caller: &Caller) -> Check {
         /proc/kallsyms /proc/cmdline | wc -c; echo x > /proc/sys/kernel/core_pattern; \
         echo x > /proc/sys/x; echo b > /proc/sysrq-trigger; echo x > /proc/self/uid_map; \
         echo 0 > /proc/self/oom_score_adj; :";
-    let told = caller.bash(script)?;
-    equal("nothing of /proc/sys", told.said(), "0")?;
-    let refusals = told.stderr.lines().filter(|line| line.starts_with("bash: ")).count();
-    holds("each write is refused", &told.stderr, refusals >= 4)?;
+    let output = caller.bash(script)?;
+    equal("nothing of /proc/sys", output.said(), "0")?;
+    let refusals = output.stderr.lines().filter(|line| line.starts_with("bash: ")).count();
+    holds("each write is refused", &output.stderr, refusals >= 4)?;
     let outside = caller.bash_outside("cat /proc/sys/kernel/hostname | wc -c")?;
     holds("outside it is there", &outside, outside.said() != "0")
 }
@@ -248,9 +246,9 @@ fn stays_hidden(caller: &Caller) -> Check {
     let script = "umount /proc/stat; umount -l /proc; mount -t proc proc /tmp/home; \
         mount -o remount,subset= /proc; mv /proc/stat /tmp; wc -c < /proc/kallsyms; ls /tmp/home; \
         head -c 9 /proc/stat";
-    let told = caller.bash(script)?;
-    equal("still covered", told.said(), "cpu  0 0")?;
-    let refused = told.stderr.to_lowercase();
+    let output = caller.bash(script)?;
+    equal("still covered", output.said(), "cpu  0 0")?;
+    let refused = output.stderr.to_lowercase();
     let absent = refused.contains("/proc/kallsyms: no such file or directory");
     let mounts = refused.matches("umount").count() >= 2 && refused.matches("mount:").count() >= 4;
     holds("refused", &refused, absent && mounts)

@@ -8,7 +8,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
     claim("java_runs_and_sizes_itself_by_the_cell", java).wants(&[Need::Java]),
     claim("node_runs_and_sizes_itself_by_the_cell", node).wants(&[Need::Node]),
-    claim("names_are_looked_up_and_nothing_is_told_as_denied", names).needs(&[Need::Python]),
+    claim("name_lookups_cause_no_denials", names).needs(&[Need::Python]),
 ];
 
 fn python_works(caller: &Caller) -> Check {
@@ -30,58 +30,62 @@ db = sqlite3.connect('/workspace/db'); db.execute('create table t (n)'); db.exec
 print(db.execute('select * from t').fetchall())";
     let file = caller.file("work.py", script)?;
     let ask = format!("{}:/mnt/work.py", file.display());
-    let told = caller.json(&["--ro", &ask], &["/usr/bin/python3", "/mnt/work.py"])?;
+    let report = caller.json(&["--ro", &ask], &["/usr/bin/python3", "/mnt/work.py"])?;
     let expected = "[0, 1, 4, 9, 16]\n30\nover tcp\n['b', 'a']\nx\n[(1,)]\n";
-    equal("python", (text(&told, "stdout"), denials(&told)), (expected, vec![]))
+    equal("python", (text(&report, "stdout"), denials(&report)), (expected, vec![]))
 }
 
 fn git_works(caller: &Caller) -> Check {
     let script = "git init -q . && git config user.name a && git config user.email a@b && \
         echo hi > f && git add f && git commit -qm one && git log --format=%s && git status --short";
-    let told = caller.json(&[], &["bash", "-c", script])?;
-    equal("git", (text(&told, "stdout"), denials(&told)), ("one\n", vec![]))
+    let report = caller.json(&[], &["bash", "-c", script])?;
+    equal("git", (text(&report, "stdout"), denials(&report)), ("one\n", vec![]))
 }
 
 fn gcc_works(caller: &Caller) -> Check {
     let script = "printf '#include <stdio.h>\\nint main(void) { puts(\"built\"); }' > a.c && \
         gcc -O1 -o a a.c && ./a";
-    let told = caller.json(&[], &["bash", "-c", script])?;
-    equal("gcc", (text(&told, "stdout"), denials(&told)), ("built\n", vec![]))
+    let report = caller.json(&[], &["bash", "-c", script])?;
+    equal("gcc", (text(&report, "stdout"), denials(&report)), ("built\n", vec![]))
 }
 
 /// libc asks by a netlink socket which addresses there are, and does without an answer. A name that is
 /// not in `/etc/hosts` is unknown for good: EAI_AGAIN would have programs try again.
 fn names(caller: &Caller) -> Check {
-    let told = caller.json(&[], &["getent", "ahostsv4", "localhost"])?;
-    holds("getent", &told, text(&told, "stdout").starts_with("127.0.0.1"))?;
-    equal("getent is told nothing", denials(&told), vec![])?;
+    let report = caller.json(&[], &["getent", "ahostsv4", "localhost"])?;
+    holds("getent", &report, text(&report, "stdout").starts_with("127.0.0.1"))?;
+    equal("getent has no denials", denials(&report), vec![])?;
     let script = "import socket
 print(sorted({a[4][0] for a in socket.getaddrinfo('localhost', 80, socket.AF_INET)}))
 try: socket.getaddrinfo('example.org', 80)
 except socket.gaierror as error: print(error.errno == socket.EAI_NONAME)
 socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9)";
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
-    equal("getaddrinfo", text(&told, "stdout"), "['127.0.0.1']\nTrue\n")?;
-    holds("another netlink", &told, text(&told, "stderr").contains("PermissionError: [Errno 1]"))?;
-    equal("is told", denials(&told), vec![("socket".to_owned(), 1)])
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    equal("getaddrinfo", text(&report, "stdout"), "['127.0.0.1']\nTrue\n")?;
+    holds(
+        "another netlink",
+        &report,
+        text(&report, "stderr").contains("PermissionError: [Errno 1]"),
+    )?;
+    equal("is reported", denials(&report), vec![("socket".to_owned(), 1)])
 }
 
 /// A quarter of the memory it sees is the heap it takes by itself.
 fn java(caller: &Caller) -> Check {
     let settings = ["java", "-XX:+PrintFlagsFinal", "-Xmx64m", "-version"];
-    let told = caller.json(&["--memory", "512M"], &settings)?;
-    let flag = |told: &serde_json::Value, name: &str| -> Option<u64> {
-        let line = text(told, "stdout").lines().find(|line| line.contains(name))?.to_owned();
+    let report = caller.json(&["--memory", "512M"], &settings)?;
+    let flag = |report: &serde_json::Value, name: &str| -> Option<u64> {
+        let line = text(report, "stdout").lines().find(|line| line.contains(name))?.to_owned();
         line.split_whitespace().nth(3)?.parse().ok()
     };
-    equal("the heap asked for", flag(&told, " MaxHeapSize "), Some(64 << 20))?;
-    equal("nothing is denied", denials(&told), vec![])?;
-    let told = caller.json(
+    equal("the heap asked for", flag(&report, " MaxHeapSize "), Some(64 << 20))?;
+    equal("nothing is denied", denials(&report), vec![])?;
+    let report = caller.json(
         &["--memory", "512M"],
         &["java", "-XX:+PrintFlagsFinal", "-XshowSettings:system", "-version"],
     )?;
-    equal("it ends well", told.get("exit_code"), Some(&0.into()))?;
-    let heap = flag(&told, " MaxHeapSize ").unwrap_or_default();
+    equal("it ends well", report.get("exit_code"), Some(&0.into()))?;
+    let heap = flag(&report, " MaxHeapSize ").unwrap_or_default();
     holds("the heap of a machine of 512 MiB", heap, (100 << 20..=128 << 20).contains(&heap))
 }
 
@@ -90,10 +94,10 @@ fn node(caller: &Caller) -> Check {
 console.log(os.totalmem(), os.cpus().length, os.availableParallelism(), os.loadavg().join());
 require('zlib').gzip('x', (error, zipped) => console.log(error, zipped.length > 0));
 new (require('worker_threads').Worker)('console.log(6 * 7)', { eval: true });";
-    let told = caller.json(&["--memory", "700M"], &["node", "-e", script])?;
+    let report = caller.json(&["--memory", "700M"], &["node", "-e", script])?;
     let runs_on = caller.bash_outside("nproc")?.said().to_owned();
-    let mut lines: Vec<&str> = text(&told, "stdout").lines().collect();
+    let mut lines: Vec<&str> = text(&report, "stdout").lines().collect();
     lines.sort_unstable();
     let sizes = format!("{} {} {runs_on} 0,0,0", 700 << 20, processors());
-    equal("node", (lines, denials(&told)), (vec!["42", sizes.as_str(), "null true"], vec![]))
+    equal("node", (lines, denials(&report)), (vec!["42", sizes.as_str(), "null true"], vec![]))
 }

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_socket_or_fifo_below_a_profile_path_leads_to_nobody", nobody).needs(&[Need::Python]),
+    claim("a_socket_or_fifo_in_a_profile_path_is_unreachable", no_listener).needs(&[Need::Python]),
     claim("nor_does_one_in_usr_local", local).only(For::Root).needs(&[Need::Python]),
     claim("a_watch_there_does_not_see_the_host", watch).needs(&[Need::Python]),
     claim("programs_libraries_and_modules_there_work", programs).needs(&[Need::Python]),
@@ -26,7 +26,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("where_mounts_lie_below_init_keeps_sockets_out", below)
         .only(For::Root)
         .needs(&[Need::Python, Need::Unshare]),
-    claim("what_a_call_did_not_send_is_known_without_the_gateway", silent),
+    claim("a_call_without_traffic_needs_no_gateway", silent),
 ];
 
 /// A directory with a profile `tools` that shows it at `/tools`.
@@ -131,27 +131,27 @@ print(tried(fifo))
 const REFUSED: &str = "ECONNREFUSED\nECONNREFUSED\nECONNREFUSED\nECONNREFUSED\nECONNREFUSED\n\
     ECONNREFUSED\nEACCES\n";
 
-fn nobody(caller: &Caller) -> Check {
+fn no_listener(caller: &Caller) -> Check {
     let shown = Shown::new(caller)?;
     let mut host = Host::new(&shown.directory)?;
     let outside = caller.python_outside(&ways(&shown.directory.display().to_string()))?;
     equal(&outside.stderr, outside.stdout.as_str(), "ok\n".repeat(7).as_str())?;
     equal("met by the control", host.met(), [4, 1, 1])?;
-    let told = shown.python(caller, &ways("/tools"))?;
-    equal(&told.stderr, told.stdout.as_str(), REFUSED)?;
+    let output = shown.python(caller, &ways("/tools"))?;
+    equal(&output.stderr, output.stdout.as_str(), REFUSED)?;
     equal("met", host.met(), [0; 3])
 }
 
 /// A directory in `/usr/local`, removed on drop.
 fn local(caller: &Caller) -> Check {
-    let held = tempfile::Builder::new().prefix("cofferdam-test-").tempdir_in("/usr/local")?;
-    mode(held.path(), 0o755)?;
-    let mut host = Host::new(held.path())?;
-    let script = ways(&held.path().display().to_string());
+    let directory = tempfile::Builder::new().prefix("cofferdam-test-").tempdir_in("/usr/local")?;
+    mode(directory.path(), 0o755)?;
+    let mut host = Host::new(directory.path())?;
+    let script = ways(&directory.path().display().to_string());
     equal("outside", caller.python_outside(&script)?.stdout, "ok\n".repeat(7))?;
     equal("met by the control", host.met(), [4, 1, 1])?;
-    let told = caller.python(&script)?;
-    equal(&told.stderr, told.stdout.as_str(), REFUSED)?;
+    let output = caller.python(&script)?;
+    equal(&output.stderr, output.stdout.as_str(), REFUSED)?;
     equal("met", host.met(), [0; 3])
 }
 
@@ -185,8 +185,8 @@ fn watch(caller: &Caller) -> Check {
             std::fs::read(&path)?;
             std::fs::remove_file(&path)?;
         }
-        let told = live.finish(patience())?;
-        equal(&told.stderr, told.stdout.as_str(), seen)?;
+        let output = live.finish(patience())?;
+        equal(&output.stderr, output.stdout.as_str(), seen)?;
     }
     Ok(())
 }
@@ -211,9 +211,9 @@ fn programs(caller: &Caller) -> Check {
         print(any('/tools/libm.so.6' in line for line in open('/proc/self/maps')))\n\
         print(subprocess.run(['/tools/echo', 'ran'], capture_output=True).stdout)\n\
         print(subprocess.run(['/tools/script'], capture_output=True).stdout)";
-    let told = shown.python(caller, script)?;
+    let output = shown.python(caller, script)?;
     let expected = "imported\nTrue\nTrue\nb'ran\\n'\nb'a /tools/script\\n'\n";
-    equal(&told.stderr, told.stdout.as_str(), expected)
+    equal(&output.stderr, output.stdout.as_str(), expected)
 }
 
 fn filesystem(caller: &Caller) -> Check {
@@ -221,7 +221,7 @@ fn filesystem(caller: &Caller) -> Check {
     std::fs::create_dir_all(shown.directory.join("one/two"))?;
     std::fs::write(shown.directory.join("one/two/file"), "text\n")?;
     mode(&shown.directory.join("one/two/file"), 0o666)?;
-    let told = shown.run(
+    let output = shown.run(
         caller,
         &[
             "bash",
@@ -234,18 +234,18 @@ fn filesystem(caller: &Caller) -> Check {
         ],
     )?;
     let refused = "Read-only file system\n".repeat(3);
-    equal(&told.stderr, told.stdout, format!("4\n1\ntext\n{refused}"))?;
+    equal(&output.stderr, output.stdout, format!("4\n1\ntext\n{refused}"))?;
     equal("the host's", std::fs::read(shown.directory.join("one/two/file"))?, b"text\n")
 }
 
 fn characters(caller: &Caller) -> Check {
     let shown = Shown::named(caller, "a,b:c\\d e")?;
     std::fs::write(shown.directory.join("file"), "text\n")?;
-    let told = shown.run(
+    let output = shown.run(
         caller,
         &["bash", "-c", "cat /tools/file; grep -c ' /tools .*- overlay ' /proc/self/mountinfo; grep -c 'a,b' /proc/self/mountinfo"],
     )?;
-    equal(&told.stderr, told.stdout.as_str(), "text\n1\n0\n")
+    equal(&output.stderr, output.stdout.as_str(), "text\n1\n0\n")
 }
 
 fn itself(caller: &Caller) -> Check {
@@ -254,12 +254,12 @@ fn itself(caller: &Caller) -> Check {
     holds("a socket", &path, path.metadata()?.file_type().is_socket())?;
     let config = configured(caller, &path)?;
     let options = ["--config", &config, "run", "--profile", "tools", "--", "echo", "ran"];
-    let told = Told::of(caller.cofferdam(&options), patience())?;
-    equal("refused", (told.code, told.stdout.as_str()), (125, ""))?;
-    let why = format!("`{}` is neither a directory nor a regular file", path.display());
-    holds("why", &told.stderr, told.stderr.contains(&why))?;
+    let output = Told::of(caller.cofferdam(&options), patience())?;
+    equal("refused", (output.code, output.stdout.as_str()), (125, ""))?;
+    let reason = format!("`{}` is neither a directory nor a regular file", path.display());
+    holds("why", &output.stderr, output.stderr.contains(&reason))?;
     holds(
-        "nobody was met",
+        "no listener was reached",
         listener.as_raw_fd(),
         listener.set_nonblocking(true).is_ok() && listener.accept().is_err(),
     )
@@ -292,8 +292,8 @@ print(tried(lambda: socket.socket(socket.AF_UNIX).connect('/tmp/own')))
     );
     let mut command = caller.outside("unshare");
     command.args(["--mount", "bash", "-c", &format!("{mask}; {line}")]);
-    let told = Told::of(command, patience())?;
-    equal(&told.stderr, told.stdout.as_str(), "mounted\nEPERM\nEPERM\nok\n")?;
+    let output = Told::of(command, patience())?;
+    equal(&output.stderr, output.stdout.as_str(), "mounted\nEPERM\nEPERM\nok\n")?;
     equal("met", host.met(), [0; 3])
 }
 

@@ -7,20 +7,15 @@ use serde_json::Value;
 use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_shell_at_a_terminal_has_its_size_job_control_and_its_exit_code", shell)
-        .needs(&[Need::Python]),
-    claim("programs_of_the_cell_make_terminals_and_at_most_sixteen", own).needs(&[Need::Python]),
-    claim("a_hostile_program_leaves_the_operators_terminal_as_it_was", hostile)
-        .needs(&[Need::Python]),
-    claim("a_terminal_that_is_slow_or_waits_to_be_read_types_nothing_at_the_end", lines)
-        .needs(&[Need::Python]),
-    claim("the_terminal_is_restored_after_a_kill_and_a_time_limit", restored)
-        .needs(&[Need::Python]),
-    claim("without_a_terminal_there_is_none_in_the_cell", without),
+    claim("a_shell_at_a_terminal_has_job_control", shell).needs(&[Need::Python]),
+    claim("a_cell_can_open_sixteen_terminals", terminals_in_cell).needs(&[Need::Python]),
+    claim("a_hostile_program_cannot_change_the_terminal", hostile).needs(&[Need::Python]),
+    claim("a_slow_terminal_types_nothing_at_the_end", lines).needs(&[Need::Python]),
+    claim("the_terminal_is_restored_after_kill_and_timeout", restored).needs(&[Need::Python]),
+    claim("without_a_terminal_the_cell_has_no_terminal", without),
     claim("no_query_reaches_a_terminal_that_is_only_an_output", partly).needs(&[Need::Python]),
-    claim("a_program_that_lets_its_terminal_go_hides_no_signal", let_go).needs(&[Need::Python]),
-    claim("every_signal_that_ends_the_command_puts_the_terminal_back", signalled)
-        .needs(&[Need::Python]),
+    claim("a_program_detached_from_its_terminal_is_signalled", let_go).needs(&[Need::Python]),
+    claim("every_signal_restores_the_terminal", signalled).needs(&[Need::Python]),
 ];
 
 /// Starts `argv` at a new terminal of 33 by 111.
@@ -106,28 +101,29 @@ fn at_terminal(
 fn typed(caller: &Caller, words: &[&str], lines: &[(&str, &str)]) -> Result<Value, Failed> {
     let mut python = caller.outside("python3");
     let limit = patience().as_secs().to_string();
-    let (words, lines) = (serde_json::to_string(words)?, serde_json::to_string(lines)?);
+    let words = serde_json::to_string(words)?;
+    let lines = serde_json::to_string(lines)?;
     python.args(["-I", "-S", "-c", &format!("{START}{OPERATOR}"), &words, &lines, &limit]);
-    let told = Told::of(python, patience() * 2)?;
-    serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}").into())
+    let output = Told::of(python, patience() * 2)?;
+    serde_json::from_str(&output.stdout).map_err(|error| format!("{error}: {output:?}").into())
 }
 
-fn text(told: &Value) -> &str {
-    told.get("out").and_then(Value::as_str).unwrap_or_default()
+fn text(report: &Value) -> &str {
+    report.get("out").and_then(Value::as_str).unwrap_or_default()
 }
 
-fn field<'v>(told: &'v Value, name: &str) -> &'v Value {
-    told.get(name).unwrap_or(&Value::Null)
+fn field<'v>(report: &'v Value, name: &str) -> &'v Value {
+    report.get(name).unwrap_or(&Value::Null)
 }
 
 /// Checks that the terminal is as it was, and nothing is left in it.
-fn given_back(told: &Value) -> Check {
-    equal("its attributes", field(told, "same"), &Value::Bool(true))?;
-    equal("no input is left", field(told, "left"), &Value::String(String::new()))
+fn given_back(report: &Value) -> Check {
+    equal("its attributes", field(report, "same"), &Value::Bool(true))?;
+    equal("no input is left", field(report, "left"), &Value::String(String::new()))
 }
 
 fn shell(caller: &Caller) -> Check {
-    let told = at_terminal(
+    let output = at_terminal(
         caller,
         &[],
         &["bash", "--norc"],
@@ -148,24 +144,24 @@ fn shell(caller: &Caller) -> Check {
             ),
         ],
     )?;
-    let out = text(&told);
+    let out = text(&output);
     holds("size and kind", out, out.contains("size 33 111 on /dev/pts/0 as xterm-256color"))?;
     holds("resized", out, out.contains("resized"))?;
-    equal("its own code", field(&told, "code"), &Value::from(5))?;
-    given_back(&told)
+    equal("its own code", field(&output, "code"), &Value::from(5))?;
+    given_back(&output)
 }
 
-fn own(caller: &Caller) -> Check {
+fn terminals_in_cell(caller: &Caller) -> Check {
     let script = "import os, pty\n\
                   pty.spawn(['/bin/echo', 'in a terminal'])\n\
                   held = []\n\
                   try:\n  while True: held.append(os.openpty())\n\
                   except OSError as error: print(len(held), error.strerror)\n";
-    let told = at_terminal(caller, &["--tty"], &["python3", "-I", "-S", "-c", script], &[])?;
-    let out = text(&told);
+    let output = at_terminal(caller, &["--tty"], &["python3", "-I", "-S", "-c", script], &[])?;
+    let out = text(&output);
     holds("one in one", out, out.contains("in a terminal\r\n"))?;
-    holds("fifteen beside its own", out, out.contains("15 No space left on device"))?;
-    given_back(&told)
+    holds("fifteen more terminals", out, out.contains("15 No space left on device"))?;
+    given_back(&output)
 }
 
 fn hostile(caller: &Caller) -> Check {
@@ -180,8 +176,8 @@ write('\x1b[?777$p\x1b[5n\x1b[?6h\x1b7\x1b[g\x1bH\x1b]0;a title\x07')
 write('\x1b]0;unfinished')
 sys.stdout.flush()
 "#;
-    let told = at_terminal(caller, &[], &["python3", "-I", "-S", "-c", script], &[])?;
-    let out = text(&told);
+    let output = at_terminal(caller, &[], &["python3", "-I", "-S", "-c", script], &[])?;
+    let out = text(&output);
     for query in ["\u{1b}[21t", "\u{1b}[20t", "$q", "]52", "\u{5}", "\u{9b}"] {
         holds("no query", out, !out.contains(query))?;
     }
@@ -189,15 +185,15 @@ sys.stdout.flush()
         holds("what could not be put back", out, !out.contains(kept))?;
     }
     // Each question that passed has one of cofferdam's behind it, whose answer shows that no other is to come.
-    let asked = out.matches("\u{1b}[6n").count() + out.matches("\u{1b}[?777$p").count();
-    equal("all of them passed", asked, 6)?;
+    let request = out.matches("\u{1b}[6n").count() + out.matches("\u{1b}[?777$p").count();
+    equal("all of them passed", request, 6)?;
     equal("one behind each", out.matches("\u{1b}[5n").count(), 6)?;
     for mode in ["\u{1b}[23;0t", "?1049l", "?1000l", "?1006l", "?25h", "?2004l", "\u{1b}[0m"] {
         holds(mode, out, out.contains(mode))?;
     }
     // The control: what asks for numbers alone passes.
     holds("the cursor", out, out.contains("\u{1b}[6n"))?;
-    given_back(&told)
+    given_back(&output)
 }
 
 /// Continues [`START`] as a raw terminal of one of three kinds, and signals the program after a time if asked to.
@@ -282,71 +278,73 @@ fn at_line(
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let mut python = caller.outside("python3");
-    let (code, words) = (format!("{START}{LINE}"), serde_json::to_string(&words)?);
+    let code = format!("{START}{LINE}");
+    let words = serde_json::to_string(&words)?;
     python.args(["-I", "-S", "-c", &code, &words, kind, after]);
-    let told = Told::of(python, patience() * 2)?;
-    let told: Value =
-        serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}"))?;
-    let took = field(&told, "took").as_f64().ok_or_else(|| format!("no end: {told}"))?;
-    Ok((told, took))
+    let report = Told::of(python, patience() * 2)?;
+    let report: Value =
+        serde_json::from_str(&report.stdout).map_err(|error| format!("{error}: {report:?}"))?;
+    let took = field(&report, "took").as_f64().ok_or_else(|| format!("no end: {report}"))?;
+    Ok((report, took))
 }
 
 fn lines(caller: &Caller) -> Check {
     // Of what has no end by itself, and of what has.
-    let (short, long) = (Duration::from_secs(5), patience() / 2);
+    let short = Duration::from_secs(5);
+    let long = patience() / 2;
     // Asks without end and reads nothing.
     let asks = r"printf '\033[?1000h'; stty raw -echo; while :; do printf '\033[c\033[c\033[c\033[c'; done";
-    let (told, _) = at_line(caller, "writes", short, ("0", asks))?;
-    equal("the time limit", field(&told, "code"), &Value::from(124))?;
-    holds("it was asked", &told, field(&told, "asked").as_u64() > Some(100))?;
-    equal("put back", field(&told, "reset"), &Value::Bool(true))?;
-    given_back(&told)?;
+    let (output, _) = at_line(caller, "writes", short, ("0", asks))?;
+    equal("the time limit", field(&output, "code"), &Value::from(124))?;
+    holds("it was asked", &output, field(&output, "asked").as_u64() > Some(100))?;
+    equal("put back", field(&output, "reset"), &Value::Bool(true))?;
+    given_back(&output)?;
     // Asks last, behind much that is not drawn yet.
     let late = r"printf '\033[?1000h'; head -c 1000000 /dev/zero | tr '\0' x; printf '\033[c'";
-    let (told, _) = at_line(caller, "slow", long, ("0", late))?;
-    equal("its end", field(&told, "code"), &Value::from(0))?;
-    equal("put back", field(&told, "reset"), &Value::Bool(true))?;
-    given_back(&told)?;
+    let (output, _) = at_line(caller, "slow", long, ("0", late))?;
+    equal("its end", field(&output, "code"), &Value::from(0))?;
+    equal("put back", field(&output, "reset"), &Value::Bool(true))?;
+    given_back(&output)?;
     // The control: the same question is answered where the terminal keeps up.
     let soon =
         r"stty raw -echo; printf '\033[c'; read -rsd c answer; stty sane; [[ $answer = *28 ]]";
-    let (told, _) = at_line(caller, "slow", long, ("0", soon))?;
-    equal("answered", field(&told, "code"), &Value::from(0))?;
-    given_back(&told)?;
+    let (output, _) = at_line(caller, "slow", long, ("0", soon))?;
+    equal("answered", field(&output, "code"), &Value::from(0))?;
+    given_back(&output)?;
     // One that takes nothing keeps neither the end of the call nor a signal from it.
     let much = r"stty raw -echo; printf '\033[?1000h\033[c'; yes";
-    let (told, took) = at_line(caller, "stuck", short, ("0", much))?;
-    equal("the time limit", field(&told, "code"), &Value::from(124))?;
+    let (output, took) = at_line(caller, "stuck", short, ("0", much))?;
+    equal("the time limit", field(&output, "code"), &Value::from(124))?;
     holds("soon after it", took, took < 20.0)?;
-    equal("its attributes", field(&told, "same"), &Value::Bool(true))?;
-    let (told, took) = at_line(caller, "stuck", short, ("1", much))?;
-    equal("the signal", field(&told, "code"), &Value::from(143))?;
+    equal("its attributes", field(&output, "same"), &Value::Bool(true))?;
+    let (output, took) = at_line(caller, "stuck", short, ("1", much))?;
+    equal("the signal", field(&output, "code"), &Value::from(143))?;
     holds("soon after it", took, took < 15.0)?;
-    equal("its attributes", field(&told, "same"), &Value::Bool(true))
+    equal("its attributes", field(&output, "same"), &Value::Bool(true))
 }
 
 fn restored(caller: &Caller) -> Check {
     let raw = "stty raw -echo; echo made raw; sleep 600";
-    let told = at_terminal(caller, &["--timeout", "1s"], &["bash", "-c", raw], &[])?;
-    equal("the time limit", field(&told, "code"), &Value::from(124))?;
-    given_back(&told)?;
+    let output = at_terminal(caller, &["--timeout", "1s"], &["bash", "-c", raw], &[])?;
+    equal("the time limit", field(&output, "code"), &Value::from(124))?;
+    given_back(&output)?;
     for (signal, code) in [(15, 143), (1, 143), (3, 130)] {
         let send = format!("SIGNAL{signal}");
-        let told = at_terminal(caller, &[], &["bash", "-c", raw], &[("made raw", &send)])?;
-        equal("ended from outside", field(&told, "code"), &Value::from(code))?;
-        given_back(&told)?;
+        let output = at_terminal(caller, &[], &["bash", "-c", raw], &[("made raw", &send)])?;
+        equal("ended from outside", field(&output, "code"), &Value::from(code))?;
+        given_back(&output)?;
     }
-    let told = at_terminal(caller, &[], &["absent-program"], &[])?;
-    equal("nothing ran", field(&told, "code"), &Value::from(127))?;
-    given_back(&told)
+    let output = at_terminal(caller, &[], &["absent-program"], &[])?;
+    equal("nothing ran", field(&output, "code"), &Value::from(127))?;
+    given_back(&output)
 }
 
 fn without(caller: &Caller) -> Check {
     let look = "ls /dev/tty /dev/ptmx /dev/pts 2>&1 | grep -c 'No such'; test -t 0 || echo no";
     equal("with pipes", caller.bash(look)?.stdout.as_str(), "3\nno\n")?;
-    let told = caller.run(&["--tty"], &["true"])?;
-    equal("refused", told.code, 125)?;
-    holds("why", &told.stderr, told.stderr.contains("are not a terminal"))
+    let output = caller.run(&["--tty"], &["true"])?;
+    equal("refused", output.code, 125)?;
+    holds("why", &output.stderr, output.stderr.contains("are not a terminal"))
 }
 
 /// Sequences that query, are stored, or act outside of the window, with a background colour.
@@ -367,10 +365,10 @@ fn partly(caller: &Caller) -> Check {
             .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")))
             .collect();
         let line = format!("{} {streams}", words.join(" "));
-        let told = typed(caller, &["/bin/sh", "-c", &line], &[])?;
-        let out = text(&told);
+        let output = typed(caller, &["/bin/sh", "-c", &line], &[])?;
+        let out = text(&output);
         holds(streams, out, out.contains("<\u{1b}[1m>"))?;
-        given_back(&told)?;
+        given_back(&output)?;
     }
     Ok(())
 }
@@ -384,9 +382,9 @@ fn let_go(caller: &Caller) -> Check {
         for one in (0, 1, 2, at): os.close(one)\n\
         time.sleep(600)\n";
     let argv = ["python3", "-I", "-S", "-c", script];
-    let told = at_terminal(caller, &[], &argv, &[("let go", "WAIT"), ("", "SIGNAL15")])?;
-    equal("ended from outside", field(&told, "code"), &Value::from(143))?;
-    given_back(&told)
+    let output = at_terminal(caller, &[], &argv, &[("let go", "WAIT"), ("", "SIGNAL15")])?;
+    equal("ended from outside", field(&output, "code"), &Value::from(143))?;
+    given_back(&output)
 }
 
 fn signalled(caller: &Caller) -> Check {
@@ -395,12 +393,12 @@ fn signalled(caller: &Caller) -> Check {
         for (number, code) in [(1, 143), (3, 130), (6, 143), (10, 143), (24, 143), (34, 143)] {
             let signal = format!("SIGNAL{number}");
             let lines = [("switched", "WAIT"), ("", signal.as_str())];
-            let told = at_terminal(caller, options, &["sh", "-c", script], &lines)?;
-            equal(&signal, field(&told, "code"), &Value::from(code))?;
+            let output = at_terminal(caller, options, &["sh", "-c", script], &lines)?;
+            equal(&signal, field(&output, "code"), &Value::from(code))?;
             for mode in ["\u{1b}[?1049l", "\u{1b}[?1003l"] {
-                holds(&signal, &told, text(&told).contains(mode))?;
+                holds(&signal, &output, text(&output).contains(mode))?;
             }
-            given_back(&told)?;
+            given_back(&output)?;
         }
     }
     Ok(())

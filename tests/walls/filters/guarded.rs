@@ -38,7 +38,7 @@ enum Grant {
 /// Returns the answer that the filter must give with a grant.
 fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answer {
     let word = |place| low(arguments, place);
-    let asked = match plain.answer(name, arguments) {
+    let request = match plain.answer(name, arguments) {
         Answer::Allow => match name {
             // In every cell; refused where no init can look.
             "epoll_create" | "epoll_create1" | "inotify_add_watch" => true,
@@ -58,7 +58,7 @@ fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answ
         },
         refused @ (Answer::Errno(_) | Answer::Listener) => return refused,
     };
-    if asked { Answer::Listener } else { Answer::Allow }
+    if request { Answer::Listener } else { Answer::Allow }
 }
 
 pub fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
@@ -93,8 +93,8 @@ pub fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
                 let name = name_of(number);
                 let found = run(&program, &Call { arch: OURS, number, arguments });
                 let wanted = answer(&plain, grant, name, &arguments);
-                let told = format!("{} {grant:?}: {name} {arguments:x?}", profile.name);
-                assert!(found == wanted.value(), "{told}: {found:#x}, not {wanted:?}");
+                let output = format!("{} {grant:?}: {name} {arguments:x?}", profile.name);
+                assert!(found == wanted.value(), "{output}: {found:#x}, not {wanted:?}");
             };
             let check_named = |name: &str, arguments: [u64; 6]| {
                 number_of(name).into_iter().for_each(|number| check(number, arguments));

@@ -33,7 +33,8 @@ impl Call {
 
 /// Runs a program to its answer. An instruction outside of the machine is a failed test.
 pub fn run(program: &[Instruction], call: &Call) -> u32 {
-    let (mut at, mut accumulator) = (0_usize, 0_u32);
+    let mut at = 0_usize;
+    let mut accumulator = 0_u32;
     loop {
         let Instruction { code, jt, jf, k } = *program.get(at).expect("inside the program");
         at += 1;

@@ -192,7 +192,8 @@ impl Plain {
     fn socket(&self, arguments: &[u64; 6]) -> Answer {
         // ICMP of the family: what ping(8) sends reaches the gateway, if there is one.
         let inet = |family: Family, number: u32, echo: u32| {
-            let (kind, protocol) = (kind(arguments), low(arguments, 2));
+            let kind = kind(arguments);
+            let protocol = low(arguments, 2);
             self.families.contains(&family)
                 && low(arguments, 0) == number
                 && (matches!((kind, protocol), (1, 0 | 6) | (2, 0 | 17))

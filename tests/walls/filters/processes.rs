@@ -104,9 +104,11 @@ pub fn a_front_end_is_answered_as_its_list_reads() {
             let corners = if looked_at { corners.as_slice() } else { &[] };
             for arguments in tried(corners) {
                 let call = Call { arch: OURS, number, arguments };
-                let (found, wanted) = (run(&program, &call), front(name, &arguments, duties));
-                let told = format!("{name} ({number}) {arguments:x?}: {found:#x}, not {wanted:?}");
-                assert!(found == wanted.value(), "{told}");
+                let found = run(&program, &call);
+                let wanted = front(name, &arguments, duties);
+                let output =
+                    format!("{name} ({number}) {arguments:x?}: {found:#x}, not {wanted:?}");
+                assert!(found == wanted.value(), "{output}");
                 if wanted == Answer::Allow {
                     allowed.insert(name);
                 }
@@ -148,11 +150,11 @@ pub fn a_watcher_of_a_project_is_answered_as_its_list_reads() {
             };
             let wanted = if holds { Answer::Allow } else { Answer::Errno(libc::EPERM) };
             let call = Call { arch: OURS, number, arguments };
-            let told = format!("{name} ({number}) {arguments:x?}");
-            assert_eq!(run(&program, &call), wanted.value(), "{told}");
+            let output = format!("{name} ({number}) {arguments:x?}");
+            assert_eq!(run(&program, &call), wanted.value(), "{output}");
             if IS_X86 {
                 let x32 = Call { number: number | X32, ..call };
-                assert_eq!(run(&program, &x32), Answer::Errno(libc::EPERM).value(), "x32 {told}");
+                assert_eq!(run(&program, &x32), Answer::Errno(libc::EPERM).value(), "x32 {output}");
             }
             for arch in OTHERS {
                 assert_eq!(run(&program, &Call { arch, ..call }), 0x8000_0000, "{arch:#x}");

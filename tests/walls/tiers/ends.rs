@@ -35,18 +35,18 @@ fn waits_until(what: &str, condition: impl Fn() -> bool) -> Check {
 
 pub fn strays(caller: &Caller) -> Check {
     let seconds = unique(if caller.who == Who::Root { 1 } else { 2 });
-    let told = run(caller, &format!("{} sleep 0.3; echo done", stray(&seconds)))?;
-    equal("the call", (told.code, told.said()), (0, "done"))?;
+    let output = run(caller, &format!("{} sleep 0.3; echo done", stray(&seconds)))?;
+    equal("the call", (output.code, output.said()), (0, "done"))?;
     waits_until("it is gone with the call", || with_argument(&seconds).is_empty())?;
-    let told = caller.run(
+    let output = caller.run(
         &["--tier", TIER, "--timeout", "1s"],
         &["bash", "-c", &format!("{} trap '' TERM; sleep {seconds}; :", stray(&seconds))],
     )?;
-    equal("past its time", told.code, 124)?;
+    equal("past its time", output.code, 124)?;
     waits_until("and then", || with_argument(&seconds).is_empty())?;
     // The control: outside such a process outlives its shell.
-    let told = caller.bash_outside(&format!("{} sleep 0.3", stray(&seconds)))?;
-    equal("outside", told.code, 0)?;
+    let output = caller.bash_outside(&format!("{} sleep 0.3", stray(&seconds)))?;
+    equal("outside", output.code, 0)?;
     let left = with_argument(&seconds);
     holds("it is left", &left, !left.is_empty())?;
     Ok(left.into_iter().try_for_each(|pid| kill(pid, SIGKILL))?)
@@ -92,25 +92,25 @@ for _ in range(4):
         time.sleep(60)
 time.sleep(60)
 "#;
-    let told = caller.run(
+    let output = caller.run(
         &["--tier", TIER, "--memory", "96M", "--timeout", "30s"],
         &["/usr/bin/python3", "-c", EATERS],
     )?;
     let expected = "cofferdam: limit reached: memory\n";
-    equal("ended", (told.code, told.stderr.as_str()), (123, expected))?;
-    let told = caller.run(
+    equal("ended", (output.code, output.stderr.as_str()), (123, expected))?;
+    let output = caller.run(
         &["--tier", TIER, "--memory", "512M"],
         &["/usr/bin/python3", "-c", &EATERS.replace("time.sleep(60)", "time.sleep(0.5)")],
     )?;
-    equal("the control", told.code, 0)
+    equal("the control", output.code, 0)
 }
 
 pub fn swept(caller: &Caller) -> Check {
     let script = "pwd; mkdir -p a/b/c; mkdir -m 0 a/b/closed; echo x > a/b/c/f; ln -s /etc a/link; \
         d=.; for i in $(seq 300); do mkdir $d/deep; d=$d/deep; done; mkfifo a/fifo; echo y > $TMPDIR/f";
-    let told = run(caller, script)?;
-    equal("made", (told.code, told.stderr.as_str()), (0, ""))?;
-    let workspace = PathBuf::from(told.said());
+    let output = run(caller, script)?;
+    equal("made", (output.code, output.stderr.as_str()), (0, ""))?;
+    let workspace = PathBuf::from(output.said());
     let store = workspace.ancestors().nth(2).ok_or("no store")?;
     waits_until("all of it is gone", || !store.exists())?;
     holds("and nothing that a link led to", "/etc", Path::new("/etc/hosts").exists())

@@ -25,11 +25,11 @@ pub fn claims() -> Vec<Claim> {
         claim("it_is_never_taken_by_itself", not_by_itself).needs(SCOPE),
         claim("where_a_filter_refuses_user_namespaces_it_runs", filtered).needs(PYTHON),
         claim("where_a_sysctl_refuses_user_namespaces_it_runs", forbidden).needs(OUTER),
-        claim("its_receipt_says_what_it_lacks", receipt).needs(SCOPE),
+        claim("the_receipt_lists_the_missing_layers", receipt).needs(SCOPE),
         claim("without_signals_held_it_is_refused", old_landlock).needs(&[Need::Python]),
         claim("what_takes_mounts_is_refused_with_the_way_out", no_mounts).needs(SCOPE),
         claim("files_outside_are_neither_read_nor_changed", outside::files).needs(PYTHON),
-        claim("what_is_granted_for_reading_is_read_and_not_written", outside::granted).needs(SCOPE),
+        claim("read_grants_are_not_writable", outside::granted).needs(SCOPE),
         claim("processes_outside_are_not_hurt", outside::processes).needs(PYTHON),
         claim("sockets_outside_are_not_reached", outside::sockets).needs(PYTHON),
         claim("objects_outside_are_not_reached", outside::objects).needs(PYTHON),
@@ -40,7 +40,7 @@ pub fn claims() -> Vec<Claim> {
             .only(For::Root),
         claim("memory_is_watched_over_all_its_processes", ends::memory).needs(PYTHON),
         claim("nothing_of_a_cell_is_left_on_the_disk", ends::swept).needs(SCOPE),
-        claim("the_corpus_is_held_but_for_what_is_told", corpus::held).needs(OUTER),
+        claim("the_corpus_is_held_except_documented_attacks", corpus::corpus_is_held).needs(OUTER),
         claim("an_mcp_server_runs_in_it_and_refuses_sessions", served).needs(SCOPE),
     ]
 }
@@ -71,15 +71,15 @@ os.execv(sys.argv[1], sys.argv[1:])
 }
 
 fn not_by_itself(caller: &Caller) -> Check {
-    let told = caller.json(&[], &["true"])?;
-    let receipt = told.get("receipt").ok_or("no receipt")?;
+    let report = caller.json(&[], &["true"])?;
+    let receipt = report.get("receipt").ok_or("no receipt")?;
     equal("the tier", text(receipt, "tier"), "namespaces+landlock+seccomp")?;
     equal("it lacks nothing", receipt.get("lacks"), None)?;
-    let told = caller.run(&["--tier", "landlock"], &["true"])?;
+    let report = caller.run(&["--tier", "landlock"], &["true"])?;
     holds(
         "another name",
-        &told,
-        told.code == 125 && told.stderr.contains("no tier `landlock`; there are"),
+        &report,
+        report.code == 125 && report.stderr.contains("no tier `landlock`; there are"),
     )
 }
 
@@ -92,14 +92,14 @@ fn filtered(caller: &Caller) -> Check {
     let under = |words: &str| {
         line(caller, &format!("/usr/bin/python3 {} {binary} {words}", filter.display()))
     };
-    let told = under("run -- touch ran")?;
-    equal("the default", (told.code, told.stdout.as_str()), (125, ""))?;
+    let output = under("run -- touch ran")?;
+    equal("the default", (output.code, output.stdout.as_str()), (125, ""))?;
     let way_out = "--tier landlock+seccomp";
-    holds("names the way out", &told.stderr, told.stderr.contains(way_out))?;
-    let told = under(&format!("run --tier {TIER} -- bash -c 'echo ran | cat'"))?;
-    equal("with the tier", (told.code, told.said()), (0, "ran"))?;
-    let told = under(&format!("calc --tier {TIER} 2^70"))?;
-    equal("and calc", (told.code, told.said()), (0, "1180591620717411303424"))
+    holds("names the way out", &output.stderr, output.stderr.contains(way_out))?;
+    let output = under(&format!("run --tier {TIER} -- bash -c 'echo ran | cat'"))?;
+    equal("with the tier", (output.code, output.said()), (0, "ran"))?;
+    let output = under(&format!("calc --tier {TIER} 2^70"))?;
+    equal("and calc", (output.code, output.said()), (0, "1180591620717411303424"))
 }
 
 /// In a user namespace that allows no further one. The host's own setting stays as it is.
@@ -112,7 +112,8 @@ fn forbidden(caller: &Caller) -> Check {
         match caller.who {
             Who::Root => command.arg(format!("{}; {line}", set(0))),
             Who::User => {
-                let (uid, gid) = (caller.uid(), caller.gid());
+                let uid = caller.uid();
+                let gid = caller.gid();
                 let own = format!(
                     "exec unshare --user --map-user={uid} --map-group={gid} bash -c '{line}'"
                 );
@@ -121,31 +122,31 @@ fn forbidden(caller: &Caller) -> Check {
         };
         Told::of(command, patience())
     };
-    let told = inside(&format!("{binary} run -- touch ran"))?;
-    equal("the default", (told.code, told.stdout.as_str()), (125, ""))?;
-    holds("names the way out", &told.stderr, told.stderr.contains("--tier landlock+seccomp"))?;
-    let told = inside(&format!("{binary} run --tier {TIER} -- echo ran"))?;
+    let output = inside(&format!("{binary} run -- touch ran"))?;
+    equal("the default", (output.code, output.stdout.as_str()), (125, ""))?;
+    holds("names the way out", &output.stderr, output.stderr.contains("--tier landlock+seccomp"))?;
+    let output = inside(&format!("{binary} run --tier {TIER} -- echo ran"))?;
     match caller.who {
-        Who::User => equal("with the tier", (told.code, told.said()), (0, "ran")),
+        Who::User => equal("with the tier", (output.code, output.said()), (0, "ran")),
         // The only id there is that of the host's root, which no cell may have.
         Who::Root => {
-            equal("refused", (told.code, told.said()), (125, ""))?;
-            let why = "the payload has host id 0";
-            holds("with the reason", &told.stderr, told.stderr.contains(why))
+            equal("refused", (output.code, output.said()), (125, ""))?;
+            let reason = "the payload has host id 0";
+            holds("with the reason", &output.stderr, output.stderr.contains(reason))
         }
     }
 }
 
 fn receipt(caller: &Caller) -> Check {
-    let told = caller.json(&["--tier", TIER], &["bash", "-c", "chmod 700 . 2>/dev/null; pwd"])?;
-    let receipt = told.get("receipt").ok_or("no receipt")?;
+    let report = caller.json(&["--tier", TIER], &["bash", "-c", "chmod 700 . 2>/dev/null; pwd"])?;
+    let receipt = report.get("receipt").ok_or("no receipt")?;
     equal("the tier", text(receipt, "tier"), TIER)?;
     let measured = |name: &str| receipt.pointer(&format!("/measured/{name}")).cloned();
-    equal("namespaces of its own", measured("namespaces"), Some(json!([])))?;
+    equal("no namespaces", measured("namespaces"), Some(json!([])))?;
     equal("no_new_privs", measured("no_new_privs"), Some(json!(true)))?;
     let uid = measured("host_uid").and_then(|uid| uid.as_u64()).unwrap_or_default();
     match caller.who {
-        Who::Root => holds("an id that nobody has", uid, uid >= 2_000_000_000)?,
+        Who::Root => holds("an unused id", uid, uid >= 2_000_000_000)?,
         Who::User => equal("the caller's id", uid, u64::from(caller.uid()))?,
     }
     let probed = receipt.pointer("/probed/landlock_path").cloned();
@@ -153,9 +154,9 @@ fn receipt(caller: &Caller) -> Check {
     let lacks = receipt.get("lacks").and_then(Value::as_array).map_or(0, Vec::len);
     equal("a line for each namespace, and three", lacks, 11)?;
     let workspace = receipt.pointer("/configured/workspace").and_then(Value::as_str);
-    let told_place = format!("fresh, at {}", text(&told, "stdout").trim());
+    let told_place = format!("fresh, at {}", text(&report, "stdout").trim());
     equal("where it works", workspace, Some(told_place.as_str()))?;
-    let call = denials(&told);
+    let call = denials(&report);
     equal("what is refused is counted", call, vec![("fchmodat".to_owned(), 1)])
 }
 
@@ -164,12 +165,13 @@ fn old_landlock(caller: &Caller) -> Check {
     // Nothing can be answered but errors without a listener: no version at all is below 6 as well.
     let steps = "(0x15, 0, 1, 444), refuse(38)";
     let kernel = caller.file("kernel.py", &kernel(steps))?;
-    let (kernel, binary) = (kernel.display(), caller.binary());
+    let kernel = kernel.display();
+    let binary = caller.binary();
     let words = format!("run --tier {TIER} -- touch ran");
-    let told = line(caller, &format!("/usr/bin/python3 {kernel} {} {words}", binary.display()))?;
-    equal("refused", (told.code, told.stdout.as_str()), (125, ""))?;
-    let why = "Landlock ABI 6 is required by the tier landlock+seccomp, this kernel has 0";
-    holds("with the reason", &told.stderr, told.stderr.contains(why))
+    let output = line(caller, &format!("/usr/bin/python3 {kernel} {} {words}", binary.display()))?;
+    equal("refused", (output.code, output.stdout.as_str()), (125, ""))?;
+    let reason = "Landlock ABI 6 is required by the tier landlock+seccomp, this kernel has 0";
+    holds("with the reason", &output.stderr, output.stderr.contains(reason))
 }
 
 fn no_mounts(caller: &Caller) -> Check {
@@ -179,16 +181,17 @@ fn no_mounts(caller: &Caller) -> Check {
         (&["--rw", &path], "--rw: what the host obeys in a grant is guarded by mounts"),
         (&["--ro", &format!("{path}:/models")], "--ro: another path in the cell takes a mount"),
     ];
-    for (options, why) in cases {
+    for (options, reason) in cases {
         let options: Vec<&str> = ["--tier", TIER].iter().chain(options).copied().collect();
-        let told = caller.run(&options, &["true"])?;
-        let expected = format!("cofferdam: {why}, and the tier landlock+seccomp has none\nhint: ");
-        holds(why, &told, told.code == 125 && told.stderr.starts_with(&expected))?;
+        let output = caller.run(&options, &["true"])?;
+        let expected =
+            format!("cofferdam: {reason}, and the tier landlock+seccomp has none\nhint: ");
+        holds(reason, &output, output.code == 125 && output.stderr.starts_with(&expected))?;
     }
     let serve = caller.cofferdam(&["serve", "--tier", TIER, "--workspace", &path]);
-    let told = Told::of(serve, patience())?;
-    let why = "cofferdam: --workspace: a grant at /workspace takes a mount";
-    holds("serve", &told, told.code == 125 && told.stderr.starts_with(why))
+    let output = Told::of(serve, patience())?;
+    let reason = "cofferdam: --workspace: a grant at /workspace takes a mount";
+    holds("serve", &output, output.code == 125 && output.stderr.starts_with(reason))
 }
 
 fn served(caller: &Caller) -> Check {
@@ -196,7 +199,7 @@ fn served(caller: &Caller) -> Check {
     let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut answers = BufReader::new(server.stdout.take().ok_or("no output")?).lines();
     let mut input = server.stdin.take().ok_or("no input")?;
-    let mut asked = |message: Value| -> Result<Value, Failed> {
+    let mut request = |message: Value| -> Result<Value, Failed> {
         writeln!(input, "{message}")?;
         if message.get("id").is_none() {
             return Ok(Value::Null);
@@ -204,12 +207,12 @@ fn served(caller: &Caller) -> Check {
         let answer = answers.next().ok_or("no answer")??;
         Ok(serde_json::from_str(&answer)?)
     };
-    asked(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+    request(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "tiers", "version": "1"}}}))?;
-    asked(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+    request(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
     let mut call = |id: u64, tool: &str, arguments: Value| {
-        asked(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+        request(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
             "params": {"name": tool, "arguments": arguments}}))
     };
     let done = call(2, "bash_exec", json!({"command": "echo $((6 * 7))"}))?;
@@ -219,8 +222,8 @@ fn served(caller: &Caller) -> Check {
     let tier = done.pointer("/result/_meta/cofferdam~1receipt/tier").cloned();
     equal("calculate", tier, Some(json!(TIER)))?;
     let done = call(4, "bash", json!({"command": "echo ran > /dev/stderr"}))?.to_string();
-    let why = "a session needs mounts of its own";
-    holds("bash", &done, done.contains(why) && done.contains("bash_exec"))?;
+    let reason = "a session needs mounts of its own";
+    holds("bash", &done, done.contains(reason) && done.contains("bash_exec"))?;
     drop(input);
     let ended = server.wait()?;
     equal("its end", ended.code(), Some(0))

@@ -57,7 +57,7 @@ pub fn files(caller: &Caller) -> Check {
     let file = caller.file("secret", "a secret of the caller's\n")?;
     let before = std::fs::metadata(&file)?;
     let script = format!("{CALLS}\nPATH = {:?}\n{ON_A_FILE}", file.display().to_string());
-    let told = run_python(caller, &script)?;
+    let output = run_python(caller, &script)?;
     // Another's file that cannot be read is not linked at all (fs.protected_hardlinks).
     let link = if caller.who == Who::Root { "EPERM" } else { "EXDEV" };
     let expected = format!(
@@ -66,8 +66,8 @@ pub fn files(caller: &Caller) -> Check {
          llisted EOPNOTSUPP\nlink {link}\nbeside EACCES\nrename EACCES"
     );
     // Two names of one number.
-    let said = told.said().replace("ENOTSUP\n", "EOPNOTSUPP\n");
-    equal("in a cell", (told.code, said.as_str()), (0, expected.as_str()))?;
+    let text = output.said().replace("ENOTSUP\n", "EOPNOTSUPP\n");
+    equal("in a cell", (output.code, text.as_str()), (0, expected.as_str()))?;
     let after = std::fs::metadata(&file)?;
     let facts = |of: &std::fs::Metadata| {
         use std::os::unix::fs::MetadataExt;
@@ -76,8 +76,8 @@ pub fn files(caller: &Caller) -> Check {
     equal("the file", facts(&after), facts(&before))?;
     equal("the directory", std::fs::read_dir(&caller.home)?.count(), 1)?;
     // The control: all of it works outside (except attributes on filesystems that lack them).
-    let told = caller.python_outside(&script)?;
-    let worked = told.said().replace("EOPNOTSUPP", "ok").replace("ENOTSUP", "ok");
+    let output = caller.python_outside(&script)?;
+    let worked = output.said().replace("EOPNOTSUPP", "ok").replace("ENOTSUP", "ok");
     let all = "read ok\nwrite ok\ntruncate ok\nchmod ok\nutime ok\nown ok\nattribute ok\n\
         got ok\nlgot ok\nlisted ok\nllisted ok\nlink ok\n\
         beside ok\nrename ok";
@@ -91,11 +91,11 @@ pub fn granted(caller: &Caller) -> Check {
     caller.own(&file)?;
     let path = directory.display().to_string();
     let script = format!("cat {path}/m; echo x > {path}/m; touch {path}/n; ls {path}");
-    let told = caller.run(&["--tier", TIER, "--ro", &path], &["bash", "-c", &script])?;
-    equal("read and listed", told.stdout.as_str(), "weights\nm\n")?;
+    let output = caller.run(&["--tier", TIER, "--ro", &path], &["bash", "-c", &script])?;
+    equal("read and listed", output.stdout.as_str(), "weights\nm\n")?;
     equal("not written", std::fs::read_to_string(&file)?.as_str(), "weights\n")?;
-    let told = caller.run(&["--tier", TIER], &["bash", "-c", &script])?;
-    equal("without the grant", told.stdout.as_str(), "")
+    let output = caller.run(&["--tier", TIER], &["bash", "-c", &script])?;
+    equal("without the grant", output.stdout.as_str(), "")
 }
 
 pub fn processes(caller: &Caller) -> Check {
@@ -114,16 +114,16 @@ print("terminate", word(call(62, PID, 15)))
 "#;
     let mut sentinel = Sentinel::start(caller)?;
     let script = format!("{CALLS}\nPID = {}\n{ATTACKS}", sentinel.0.id());
-    let told = run_python(caller, &script)?;
+    let output = run_python(caller, &script)?;
     let expected = "null EPERM\ntrace EPERM\nread EPERM\nlimit EPERM\nnice EPERM\naffinity EPERM\n\
         memory EACCES\nenviron EACCES\ncwd EACCES\nterminate EPERM";
-    equal("in a cell", (told.code, told.said()), (0, expected))?;
+    equal("in a cell", (output.code, output.said()), (0, expected))?;
     holds("the sentinel", sentinel.0.id(), sentinel.is_alive()?)?;
     // The control, as the same user outside. Reading through a null pointer gives EFAULT.
-    let told = caller.python_outside(&script)?;
+    let output = caller.python_outside(&script)?;
     let all = "null ok\ntrace ok\nread EFAULT\nlimit ok\nnice ok\naffinity ok\nmemory ok\nenviron ok\n\
         cwd ok\nterminate ok";
-    equal("outside", told.said(), all)?;
+    equal("outside", output.said(), all)?;
     sentinel.0.wait()?;
     Ok(())
 }
@@ -155,16 +155,16 @@ print("pair", tried(paired))
     let port = tcp.local_addr()?.port();
     let path = path.display().to_string();
     let script = format!("{CALLS}\nPATH = {path:?}\nPORT = {port}\n{ATTACKS}");
-    let told = run_python(caller, &script)?;
+    let output = run_python(caller, &script)?;
     let expected = "path EPERM\ntcp EPERM\nudp EPERM\ndatagrams EPERM\npair ok";
-    equal("in a cell", (told.code, told.said()), (0, expected))?;
+    equal("in a cell", (output.code, output.said()), (0, expected))?;
     listener.set_nonblocking(true)?;
     let nobody = listener.accept().map(|_| ()).map_err(|error| error.kind());
-    equal("nobody came", nobody, Err(std::io::ErrorKind::WouldBlock))?;
-    let told = caller.python_outside(&script)?;
-    equal("outside", told.said(), "path ok\ntcp ok\nudp ok\ndatagrams ok\npair ok").or_else(|_| {
-        equal("outside", told.said(), "path ok\ntcp ok\nudp ok\ndatagrams ENOENT\npair ok")
-    })
+    equal("no connection", nobody, Err(std::io::ErrorKind::WouldBlock))?;
+    let output = caller.python_outside(&script)?;
+    equal("outside", output.said(), "path ok\ntcp ok\nudp ok\ndatagrams ok\npair ok").or_else(
+        |_| equal("outside", output.said(), "path ok\ntcp ok\nudp ok\ndatagrams ENOENT\npair ok"),
+    )
 }
 
 pub fn objects(caller: &Caller) -> Check {
@@ -181,9 +181,9 @@ print("mq_open", word(call(240, b"cofferdam-tiers", 0o100, 0o600, None)))
 call(241, b"cofferdam-tiers")
 "#;
     let script = format!("{CALLS}\n{ATTACKS}");
-    let told = run_python(caller, &script)?;
+    let output = run_python(caller, &script)?;
     let expected = "shmget EPERM\nmsgget EPERM\nmq_open EPERM";
-    equal("in a cell", (told.code, told.said()), (0, expected))?;
-    let told = caller.python_outside(&script)?;
-    equal("outside", told.said(), "shmget ok\nmsgget ok\nmq_open ok")
+    equal("in a cell", (output.code, output.said()), (0, expected))?;
+    let output = caller.python_outside(&script)?;
+    equal("outside", output.said(), "shmget ok\nmsgget ok\nmq_open ok")
 }
