@@ -22,7 +22,7 @@ use patience::soon;
 /// Calls at once: far more than may run and wait.
 const FLOOD: u64 = 2000;
 /// Calls that may run or wait whatever the machine: four and 256 (rulings R1).
-const LEAST_TAKEN: usize = 260;
+const MIN_TAKEN: usize = 260;
 /// Calls in a row where nothing else is asked for.
 const ROW: u64 = 1500;
 /// Calls after which everything that is allocated once has been.
@@ -56,7 +56,7 @@ impl Server {
     }
 
     fn hear(&mut self) -> Value {
-        let line = self.output.next().expect("the server goes on").expect("a line");
+        let line = self.output.next().expect("the server is still running").expect("a line");
         serde_json::from_str(&line).expect("every line is JSON")
     }
 
@@ -78,7 +78,7 @@ fn text(answer: &Value) -> &str {
 }
 
 #[test]
-fn two_thousand_calls_at_once_are_each_answered_once_and_what_is_too_much_at_once() {
+fn two_thousand_concurrent_calls_get_one_answer_each() {
     let server = Server::start();
     let Server { child, mut input, output } = server;
     let writer = std::thread::spawn(move || {
@@ -88,7 +88,9 @@ fn two_thousand_calls_at_once_are_each_answered_once_and_what_is_too_much_at_onc
         }
         input
     });
-    let (mut ran, mut busy, mut last_busy) = (0, 0, 0);
+    let mut ran = 0;
+    let mut busy = 0;
+    let mut last_busy = 0;
     let mut seen = BTreeSet::new();
     let answers = output.map(|line| line.expect("a line"));
     for (place, line) in answers.take(2000).enumerate() {
@@ -106,7 +108,7 @@ fn two_thousand_calls_at_once_are_each_answered_once_and_what_is_too_much_at_onc
         }
     }
     assert_eq!(seen.len(), 2000);
-    assert!(ran >= LEAST_TAKEN && busy > 1000, "{ran} ran, {busy} were refused");
+    assert!(ran >= MIN_TAKEN && busy > 1000, "{ran} ran, {busy} were refused");
     // At once: most of what was taken still waits when the last of the others is refused.
     assert!(last_busy < busy + ran / 2, "the last refusal came as answer {last_busy}");
     drop(writer.join().expect("all was written"));
@@ -184,7 +186,7 @@ fn groups(cell: u32) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with("cell-")).count()
 }
 
-fn held(front_end: u32) -> Held {
+fn resources(front_end: u32) -> Held {
     let processes = below(front_end);
     let child =
         |pid: u32| processes.keys().copied().find(|one| stat(*one).is_some_and(|s| s.1 == pid));
@@ -213,10 +215,10 @@ fn held(front_end: u32) -> Held {
 /// Returns the resources once the pool is full again; a pool that fills is not growth.
 fn settled(front_end: u32, like: Option<&Held>) -> Held {
     let end = Instant::now() + soon(20);
-    let mut before = held(front_end);
+    let mut before = resources(front_end);
     loop {
         std::thread::sleep(Duration::from_millis(200));
-        let now = held(front_end);
+        let now = resources(front_end);
         let as_it_was = like.is_none_or(|like| now.counted == like.counted);
         if (now.counted == before.counted && as_it_was) || Instant::now() > end {
             return now;
@@ -227,14 +229,14 @@ fn settled(front_end: u32, like: Option<&Held>) -> Held {
 
 #[test]
 fn many_calls_in_a_row_leave_nothing_behind() {
-    let asked = std::env::var("COFFERDAM_SOAK").ok();
-    let row = asked.as_ref().map_or(ROW, |count| count.parse().expect("a number of calls"));
+    let request = std::env::var("COFFERDAM_SOAK").ok();
+    let row = request.as_ref().map_or(ROW, |count| count.parse().expect("a number of calls"));
     let mut server = Server::start();
     let front_end = server.child.id();
     let mut first = None;
     let started = Instant::now();
-    let told = |calls: u64, held: &Held| {
-        if asked.is_some() {
+    let output = |calls: u64, held: &Held| {
+        if request.is_some() {
             let Held { resident: [front, supervisor], counted } = held;
             println!(
                 "{calls:>7} calls {:>7.1?}: {front} kB, {supervisor} kB; {counted:?}",
@@ -253,12 +255,12 @@ fn many_calls_in_a_row_leave_nothing_behind() {
             first = Some(settled(front_end, None));
         }
         if id % (row / 10) == 0 {
-            told(id, &settled(front_end, first.as_ref()));
+            output(id, &settled(front_end, first.as_ref()));
         }
     }
     let first = first.expect("more calls than warm it up");
     let last = settled(front_end, Some(&first));
-    told(row, &last);
+    output(row, &last);
     assert_eq!(last.counted, first.counted);
     assert_eq!(last.counted.zombies, 0);
     assert!(last.counted.mounts > 0 && last.counted.processes > 1, "{last:?}");
