@@ -11,13 +11,13 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 /// Answers of a server by the names of the requests, the lines that the laboratory's servers wrote, and the audit log.
-struct Told {
+struct Answers {
     answers: BTreeMap<String, Value>,
     requests: String,
     audit: Vec<Value>,
 }
 
-impl Told {
+impl Answers {
     /// Returns the code and the message of an error.
     fn error(&self, name: &str) -> (i64, String) {
         let error = &self.answers[name]["error"];
@@ -43,7 +43,7 @@ fn in_laboratory(
     keys: &str,
     env: &[(&str, &str)],
     more: &[&str],
-) -> Option<Told> {
+) -> Option<Answers> {
     if !nix::unistd::geteuid().is_root() {
         assert!(std::env::var_os("COFFERDAM_MUST_RUN").is_none(), "run as root");
         return None;
@@ -83,7 +83,7 @@ fn in_laboratory(
     let error = String::from_utf8_lossy(&output.stderr);
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|_| panic!("{error}"));
     let audit = read(&audit);
-    Some(Told {
+    Some(Answers {
         answers: serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{error}")),
         requests: read(&scratch.path().join("requests")),
         audit: audit.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
