@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::toolchains::Home;
-use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
@@ -25,7 +25,7 @@ fn workspace(caller: &Caller, name: &str) -> Result<String, Failed> {
     Ok(caller.directory(name)?.display().to_string())
 }
 
-fn run(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
+fn run(caller: &Caller, options: &[&str], script: &str) -> Result<Finished, Failed> {
     caller.run(options, &["bash", "-c", script])
 }
 
@@ -55,9 +55,9 @@ fn kept(caller: &Caller) -> Check {
     let one = workspace(caller, "one")?;
     let other = workspace(caller, "other")?;
     caller.bash_outside("mkdir -m 700 .cache && echo host > .cache/file")?;
-    equal("first", run(caller, &["--rw", &one], USE)?.said(), "")?;
-    equal("again", run(caller, &["--rw", &one], USE)?.said(), "kept")?;
-    equal("of another", run(caller, &["--rw", &other], USE)?.said(), "")?;
+    equal("first", run(caller, &["--rw", &one], USE)?.trimmed(), "")?;
+    equal("again", run(caller, &["--rw", &one], USE)?.trimmed(), "kept")?;
+    equal("of another", run(caller, &["--rw", &other], USE)?.trimmed(), "")?;
     let mut server = crate::server::Server::of(caller.cofferdam(&["serve", "--workspace", &one]))?;
     server.gives("cat /cache/file; echo $npm_config_cache", 0, "kept\n/cache/npm\n")?;
     equal(
@@ -73,7 +73,7 @@ fn kept(caller: &Caller) -> Check {
         vec!["--rw", &one, "--ro", "/usr/share:/cache/share"],
     ] {
         let output = run(caller, &options, none)?;
-        equal(&options.join(" "), output.said().lines().last(), Some("[]"))?;
+        equal(&options.join(" "), output.trimmed().lines().last(), Some("[]"))?;
     }
     Ok(())
 }
@@ -100,16 +100,16 @@ pnpm_config_store_dir=/cache/pnpm/store";
 fn stores(caller: &Caller) -> Check {
     let one = workspace(caller, "one")?;
     let list = "env | grep =.*/cache | LC_ALL=C sort";
-    equal("each", run(caller, &["--rw", &one], list)?.said(), STORES)?;
+    equal("each", run(caller, &["--rw", &one], list)?.trimmed(), STORES)?;
     // Only where there is a cache.
-    equal("without one", run(caller, &[], list)?.said(), "")?;
+    equal("without one", run(caller, &[], list)?.trimmed(), "")?;
     let options = ["--rw", &one, "--env", "DENO_DIR=/tmp/d"];
-    equal("what is asked for stays", run(caller, &options, "echo $DENO_DIR")?.said(), "/tmp/d")?;
+    equal("what is asked for stays", run(caller, &options, "echo $DENO_DIR")?.trimmed(), "/tmp/d")?;
     // A repository that is granted is read where it is.
     let home = Home::new(caller)?;
     home.file(caller, ".m2/repository/a/one.pom", "", 0o644)?;
     let output = home.run(caller, &[], "ls ${MAVEN_ARGS##*=}; echo ${MAVEN_ARGS%% *}")?;
-    equal("Maven's", output.said(), "a\njar\n-Dmaven.repo.local=/cache/maven")
+    equal("Maven's", output.trimmed(), "a\njar\n-Dmaven.repo.local=/cache/maven")
 }
 
 /// A configuration with a cache of this size.
@@ -186,7 +186,7 @@ fn later(caller: &Caller) -> Check {
     until("it is measured", || Ok(std::fs::metadata(&lock)?.len() == 1))?;
     until("all is removed", || Ok(!gone.exists()))?;
     drop(server);
-    equal("the cache stays", run(caller, &["--rw", &one], "ls /cache | wc -l")?.said(), "20")
+    equal("the cache stays", run(caller, &["--rw", &one], "ls /cache | wc -l")?.trimmed(), "20")
 }
 
 fn limited(caller: &Caller) -> Check {
@@ -195,25 +195,25 @@ fn limited(caller: &Caller) -> Check {
     let options = ["--config", &config, "--rw", &one];
     let fill = "head -c 2M /dev/zero > /cache/large; d=/cache; for i in $(seq 300); do d=$d/d; done; mkdir -p $d";
     run(caller, &options, fill)?;
-    equal("there", run(caller, &options, "ls /cache")?.said(), "d\nlarge")?;
+    equal("there", run(caller, &options, "ls /cache")?.trimmed(), "d\nlarge")?;
     let [cache, lock] = only(caller)?;
     measured(caller, &options, &lock)?;
     let output = run(caller, &options, "ls -A /cache; echo ok > /cache/file")?;
-    equal("emptied", output.said(), "")?;
+    equal("emptied", output.trimmed(), "")?;
     holds("and reported", &output.stderr, output.stderr.contains("emptied: it is too large"))?;
     equal("nothing is left", only(caller)?, [cache, lock.clone()])?;
     // The positive control: what fits stays.
     let levels = "d=/cache; for i in $(seq 90); do d=$d/d; done; mkdir -p $d";
     run(caller, &options, levels)?;
     measured(caller, &options, &lock)?;
-    equal("kept", run(caller, &options, "cat /cache/file")?.said(), "ok")?;
+    equal("kept", run(caller, &options, "cat /cache/file")?.trimmed(), "ok")?;
     // Levels without end hold no descriptors.
     run(caller, &options, &levels.replace("90", "200"))?;
     measured(caller, &options, &lock)?;
-    equal("too deep", run(caller, &options, "ls -A /cache")?.said(), "")?;
+    equal("too deep", run(caller, &options, "ls -A /cache")?.trimmed(), "")?;
     let none = configured(caller, "none")?;
     let output = run(caller, &["--config", &none, "--rw", &one], "ls -d /cache; echo started")?;
-    equal("no such directory", output.said(), "started")
+    equal("no such directory", output.trimmed(), "started")
 }
 
 fn spoiled(caller: &Caller) -> Check {
@@ -222,7 +222,7 @@ fn spoiled(caller: &Caller) -> Check {
     let gradle = "cat $GRADLE_USER_HOME/wrapper/dists/one && echo mine > $GRADLE_USER_HOME/own; \
         echo x > $GRADLE_USER_HOME/wrapper/dists/one";
     let output = home.run(caller, &[], gradle)?;
-    equal("the host's distributions", output.said(), "host")?;
+    equal("the host's distributions", output.trimmed(), "host")?;
     holds("read-only", &output.stderr, output.stderr.contains("Read-only file system"))?;
     for spoil in [
         "mv /cache/gradle /cache/other; ln -s /usr /cache/gradle",
@@ -235,7 +235,7 @@ fn spoiled(caller: &Caller) -> Check {
         home.run(caller, &[], spoil)?;
         let script = "cat $GRADLE_USER_HOME/wrapper/dists/one; echo a > /cache/a && echo started";
         let output = home.run(caller, &[], script)?;
-        equal(spoil, output.said(), "host\nstarted")?;
+        equal(spoil, output.trimmed(), "host\nstarted")?;
     }
     Ok(())
 }
@@ -253,13 +253,13 @@ fn linked(caller: &Caller) -> Check {
     };
     swap(&cache)?;
     let output = run(caller, &["--rw", &one], "cat /cache/file; echo x > /cache/own")?;
-    equal("not followed", output.said(), "")?;
+    equal("not followed", output.trimmed(), "")?;
     equal("nor written", std::fs::read_dir(&secret)?.count(), 1)?;
     equal("nor removed", std::fs::read_to_string(secret.join("file"))?.as_str(), "secret")?;
     // No cache either if a directory above it is not safe.
     swap(&caches(caller))?;
     let output = run(caller, &["--rw", &one], "ls -d /cache; echo started")?;
-    equal("no cache", output.said(), "started")?;
+    equal("no cache", output.trimmed(), "started")?;
     equal("nothing is made", std::fs::read_dir(&secret)?.count(), 1)
 }
 
@@ -373,23 +373,23 @@ fn led(caller: &Caller) -> Check {
     let output = caller.run(&["--rw", &open, "--unguarded"], &python)?;
     equal(
         "unguarded",
-        output.said(),
+        output.trimmed(),
         "straight made\nfirst made\nrest made\ncase made\nplain made",
     )?;
     let output = caller.bash_outside(&format!("cd {open} && ls -A straight rest"))?;
-    equal("obeyed", output.said(), "rest:\n.git\n\nstraight:\n.git")?;
+    equal("obeyed", output.trimmed(), "rest:\n.git\n\nstraight:\n.git")?;
     let one = workspace(caller, "one")?;
     let output = caller.run(&["--rw", &one], &python)?;
     equal(
         "guarded",
-        output.said(),
+        output.trimmed(),
         "straight EPERM\nfirst made\nrest EPERM\ncase EPERM\nplain made",
     )?;
     // No cache inside a guarded grant: a cell could move its directory out of it.
     let config = caller.home.join(".cache").display().to_string();
     let none = "ls -d /cache; echo started";
     let output = run(caller, &["--rw", &one, "--rw", &format!("{config}:/mnt/caches")], none)?;
-    equal("within a grant", output.said(), "started")
+    equal("within a grant", output.trimmed(), "started")
 }
 
 /// Returns whether a process that holds the directory of the caches has dropped the privileges it does not need. A

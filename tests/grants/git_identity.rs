@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, patience};
+use crate::support::{Caller, Check, Claim, Failed, Finished, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("commits_in_a_grant_have_the_operators_identity", commits),
@@ -29,10 +29,10 @@ fn home(caller: &Caller, name: &str) -> Result<(PathBuf, PathBuf), Failed> {
     Ok((home, repository))
 }
 
-fn run(caller: &Caller, home: &Path, options: &[&str], script: &str) -> Result<Told, Failed> {
+fn run(caller: &Caller, home: &Path, options: &[&str], script: &str) -> Result<Finished, Failed> {
     let mut command = caller.run_command(options, &["bash", "-c", script]);
     command.env("HOME", home).env_remove("XDG_CONFIG_HOME");
-    Told::of(command, patience())
+    Finished::run(command, patience())
 }
 
 const COMMIT: &str = "git commit -qm one && git log --format='%an <%ae>'";
@@ -82,7 +82,7 @@ fn not_given(caller: &Caller) -> Check {
     }
     let mut command = caller.run_command(&["--rw", &repository], &["bash", "-c", script]);
     command.env("HOME", &home).env("COFFERDAM_CONFIG", &config);
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     holds(
         "switched off",
         &output.stderr,

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Need, Told, claim, denials, equal, holds, mode,
+    CALLS, Caller, Check, Claim, Failed, Finished, Need, claim, denials, equal, holds, mode,
 };
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ fn script(base: &str, lines: &str) -> String {
     format!("{CALLS}\n{words}base = {base:?}\n{lines}")
 }
 
-fn python(caller: &Caller, options: &[String], script: &str) -> Result<Told, Failed> {
+fn python(caller: &Caller, options: &[String], script: &str) -> Result<Finished, Failed> {
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     caller.run(&options, &["/usr/bin/python3", "-c", script])
 }
@@ -210,7 +210,7 @@ fn sockets_in_cell(caller: &Caller) -> Check {
     holds("without a grant", &without, without.code == 0 && without.stdout.lines().count() == 14)?;
     for (options, base) in host.grants() {
         let within = python(caller, &options, &script(base, OWN))?;
-        let text = |output: &Told| (output.code, output.stdout.clone(), output.stderr.clone());
+        let text = |output: &Finished| (output.code, output.stdout.clone(), output.stderr.clone());
         equal(&format!("{options:?}"), text(&within), text(&without))?;
     }
     Ok(())
@@ -237,7 +237,7 @@ fn by_itself(caller: &Caller) -> Check {
     // The positive control: a file.
     std::fs::write(host.directory.join("file"), "read\n")?;
     let file = format!("{}/file:/mnt/granted", host.path());
-    equal("a file", caller.run(&["--ro", &file], &["cat", "/mnt/granted"])?.said(), "read")
+    equal("a file", caller.run(&["--ro", &file], &["cat", "/mnt/granted"])?.trimmed(), "read")
 }
 
 /// While 40 wait for one that does not accept, files are made and others connect.

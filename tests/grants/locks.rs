@@ -42,7 +42,7 @@ print(tried(lambda: fcntl.flock(open('{base}/whole'), fcntl.LOCK_EX | fcntl.LOCK
     );
     let output = caller.python_outside(&script)?;
     equal("stderr", output.stderr.as_str(), "")?;
-    Ok(output.said().to_owned())
+    Ok(output.trimmed().to_owned())
 }
 
 fn apart(caller: &Caller) -> Check {

@@ -1,7 +1,8 @@
 //! Calls that init answers in every cell: instances of epoll are counted, watches of inotify stay in the cell.
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Need, Told, claim, denials, equal, holds, patience, text,
+    CALLS, Caller, Check, Claim, Failed, Finished, Need, claim, denials, equal, holds, patience,
+    text,
 };
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_call_that_watches_a_whole_mount_is_there", fanotify).needs(&[Need::Python]),
 ];
 
-fn python(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
+fn python(caller: &Caller, options: &[&str], script: &str) -> Result<Finished, Failed> {
     caller.run(options, &["/usr/bin/python3", "-c", &format!("{CALLS}\n{script}")])
 }
 
@@ -52,10 +53,10 @@ print('many')"
     );
     let output = python(caller, &[], &script)?;
     let expected = format!("64 EMFILE EMFILE EMFILE\n2\n{refused}EINVAL 3\nmany");
-    equal("counted", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))?;
+    equal("counted", (output.trimmed(), output.stderr.as_str()), (expected.as_str(), ""))?;
     // The control: outside there is no such figure.
     let more = format!("{CALLS}\n{EPOLL}\nprint(len(some(100)))");
-    equal("outside", caller.python_outside(&more)?.said(), "100")
+    equal("outside", caller.python_outside(&more)?.trimmed(), "100")
 }
 
 fn living(caller: &Caller) -> Check {
@@ -89,7 +90,7 @@ print('ended', len(some(80)))"
     );
     let output = python(caller, &[], &script)?;
     let expected = "a copy 63\non the way 60\nand gone 4\nchildren 64 EMFILE\nended 64";
-    equal("counted", (output.said(), output.stderr.as_str()), (expected, ""))
+    equal("counted", (output.trimmed(), output.stderr.as_str()), (expected, ""))
 }
 
 fn works(caller: &Caller) -> Check {
@@ -123,7 +124,7 @@ print(len(some(80)))"
     let output = python(caller, &[], &script)?;
     let expected = "0 1 anon_inode:[eventpoll]\n[[], [], []]\n[1, 1, 1]\n[[], [], []]\nELOOP\n\
         [1, 1, 1, 1]\n201\n{'EMFILE'}\n61";
-    equal("as ever", (output.said(), output.stderr.as_str()), (expected, ""))
+    equal("as ever", (output.trimmed(), output.stderr.as_str()), (expected, ""))
 }
 
 fn programs(caller: &Caller) -> Check {
@@ -255,7 +256,7 @@ fn of_the_host(caller: &Caller) -> Check {
     // The control: outside each of these can be watched.
     let script =
         format!("{CALLS}\n{INOTIFY}\nprint(watch('/usr/bin') > 0, watch('/dev/null') > 0)");
-    equal("outside", caller.python_outside(&script)?.said(), "True True")
+    equal("outside", caller.python_outside(&script)?.trimmed(), "True True")
 }
 
 fn raced(caller: &Caller) -> Check {
@@ -279,7 +280,7 @@ while time.monotonic() < end:
 print(*sorted(seen))"
     );
     let output = python(caller, &[], &script)?;
-    equal("raced", (output.said(), output.stderr.as_str()), ("refused watched", ""))
+    equal("raced", (output.trimmed(), output.stderr.as_str()), ("refused watched", ""))
 }
 
 fn reported(caller: &Caller) -> Check {
@@ -299,7 +300,7 @@ print(met)"
     );
     let output = python(caller, &[], &script)?;
     let expected = "{'ok': 8192, 'ENOSPC': 108}";
-    equal("as many as there may be", (output.said(), output.stderr.as_str()), (expected, ""))
+    equal("as many as there may be", (output.trimmed(), output.stderr.as_str()), (expected, ""))
 }
 
 fn follows(caller: &Caller) -> Check {
@@ -310,8 +311,12 @@ fn follows(caller: &Caller) -> Check {
     for options in [&[][..], &["--rw", &path]] {
         let mut command = caller.run_command(options, &["bash", "-c", script]);
         command.env("LC_ALL", "C");
-        let output = Told::of(command, patience())?;
-        equal(&format!("{options:?}: {}", output.stderr), output.said(), "one\ntwo\nthree\nend")?;
+        let output = Finished::run(command, patience())?;
+        equal(
+            &format!("{options:?}: {}", output.stderr),
+            output.trimmed(),
+            "one\ntwo\nthree\nend",
+        )?;
     }
     Ok(())
 }
@@ -321,7 +326,7 @@ fn fanotify(caller: &Caller) -> Check {
     let script = "print(call(300, 0, 0), call(301, 0, 1, 1, -100, b'/usr'), end=' ')
 held = os.open('/usr/bin', os.O_RDONLY); print(call(72, held, 1026, 1), call(72, held, 1024, 0))";
     let output = python(caller, &[], script)?;
-    equal("all refused", output.said(), "EPERM EPERM EPERM EPERM")
+    equal("all refused", output.trimmed(), "EPERM EPERM EPERM EPERM")
 }
 
 /// Simulates kernel.yama.ptrace_scope above 1 for all programs: init can read neither memory nor descriptors.
@@ -339,5 +344,5 @@ print(watch('/tmp'), os.path.getsize('/workspace/f'))"
     );
     let output = python(caller, &["--rw", &path], &script)?;
     let expected = "int int ok ok ok ok\nint str EPERM EPERM EPERM EPERM\nEPERM 1";
-    equal("refused", (output.said(), output.stderr.as_str()), (expected, ""))
+    equal("refused", (output.trimmed(), output.stderr.as_str()), (expected, ""))
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{CALLS, Caller, Check, Claim, Need, Told, claim, equal, holds};
+use crate::support::{CALLS, Caller, Check, Claim, Finished, Need, claim, equal, holds};
 use serde_json::Value;
 
 pub const CLAIMS: &[Claim] = &[
@@ -33,7 +33,7 @@ fn python(
     options: &[&str],
     path: &Path,
     script: &str,
-) -> Result<Told, crate::support::Failed> {
+) -> Result<Finished, crate::support::Failed> {
     let path = path.display().to_string();
     let options: Vec<&str> = options.iter().copied().chain(["--rw", &path]).collect();
     let script = format!("{CALLS}\n{script}");
@@ -41,7 +41,7 @@ fn python(
 }
 
 /// Runs a script of bash in a cell with `path` for writing.
-fn bash(caller: &Caller, path: &Path, script: &str) -> Result<Told, crate::support::Failed> {
+fn bash(caller: &Caller, path: &Path, script: &str) -> Result<Finished, crate::support::Failed> {
     caller.run(&["--rw", &path.display().to_string()], &["bash", "-c", script])
 }
 
@@ -99,9 +99,9 @@ print(sorted({{met for _, met, _ in every('/workspace', 'plain')}}))"
     let output = python(caller, &[], &path, &script)?;
     // In /tmp and for other names each call works: the positive control.
     let expected = format!("[('ok', True)]\n{refused}\n{refused}\n['ok']");
-    equal("in the grant", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))?;
+    equal("in the grant", (output.trimmed(), output.stderr.as_str()), (expected.as_str(), ""))?;
     let outside = caller.bash_outside(&format!("ls -A {} | tr '\\n' ' '", path.display()))?;
-    equal("on the host", outside.said(), "deep old")
+    equal("on the host", outside.trimmed(), "deep old")
 }
 
 fn no_spelling(caller: &Caller) -> Check {
@@ -127,7 +127,7 @@ print(sorted(os.listdir("/workspace")), os.listdir("/workspace/a"))
     let output = python(caller, &[], &path, script)?;
     let refused = ["EPERM"; 19].join(" ");
     let expected = format!("{refused}\n['a', 'dir', 'f', 'to', 'twice'] []");
-    equal("all refused", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))
+    equal("all refused", (output.trimmed(), output.stderr.as_str()), (expected.as_str(), ""))
 }
 
 /// One thread makes names, the other changes the name's bytes from a harmless to a guarded one.
@@ -141,7 +141,7 @@ fn no_race(caller: &Caller) -> Check {
     let script = "cd /workspace && gcc -O1 -w -pthread -o race race.c && ./race /workspace && ./race /tmp until";
     let output = bash(caller, &path, script)?;
     // In /tmp the same program makes both names: the positive control.
-    equal("raced", (output.said(), output.stderr.as_str()), ("made clean\nmade GUARDED", ""))
+    equal("raced", (output.trimmed(), output.stderr.as_str()), ("made clean\nmade GUARDED", ""))
 }
 
 fn no_repository(caller: &Caller) -> Check {
@@ -159,13 +159,13 @@ fn no_repository(caller: &Caller) -> Check {
         git -C o rev-parse --git-dir 2>/dev/null || echo none";
     let output = bash(caller, &path, script)?;
     let lines = "init\nbare\napart\ncopied but for one\nHEAD\nlink\nclone\nfine in /tmp\nnone";
-    equal("in the cell", output.said(), lines)?;
+    equal("in the cell", output.trimmed(), lines)?;
     let found = caller.bash_outside(&format!(
         "cd {}; find . -name .git -o -name HEAD -o -name commondir; \
          for d in . sub bare apart work o clone; do git -C $d rev-parse --git-dir 2>/dev/null; done; echo looked",
         path.display()
     ))?;
-    equal("on the host", found.said(), "looked")
+    equal("on the host", found.trimmed(), "looked")
 }
 
 /// A repository of the caller's with one commit.
@@ -180,7 +180,7 @@ fn repository(
          git commit -q --allow-empty -m first && {more} echo made",
         path.display()
     );
-    equal("a repository", caller.bash_outside(&script)?.said(), "made")?;
+    equal("a repository", caller.bash_outside(&script)?.trimmed(), "made")?;
     Ok(path)
 }
 
@@ -225,7 +225,7 @@ fn named(caller: &Caller) -> Check {
         echo x > .husky/_/pre-commit; echo x > .husky/pre-commit; echo x > shared.gitconfig
         echo x > later.gitconfig; mkdir sub/githooks; mv sub other; mkdir githooks && echo another";
     let output = bash(caller, &path, script)?;
-    equal("the rest works", output.said(), "another")?;
+    equal("the rest works", output.trimmed(), "another")?;
     let count = |what: &str| output.stderr.matches(what).count();
     equal("what is there", count("Read-only file system"), 3)?;
     equal("what is not", count("Operation not permitted"), 2)?;
@@ -280,7 +280,7 @@ print(sorted(os.listdir('/workspace')), sorted(os.listdir('d')), stream().connec
         "[{refused}]\nplain x y EADDRINUSE EADDRINUSE ELOOP\nw\n\
          ['d', 'link', 'plain', 'to', 'w'] ['.vscode-not', 'x', 'y'] 1"
     );
-    equal("in a grant", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))
+    equal("in a grant", (output.trimmed(), output.stderr.as_str()), (expected.as_str(), ""))
 }
 
 /// One cell binds, by turns to a harmless name and to one of a repository, through a directory that the
@@ -320,7 +320,7 @@ print(sorted(made))"
     let found = caller.bash_outside(&format!(
         "cd {text}; find . -name HEAD -o -name .git -o -name config; echo looked"
     ))?;
-    equal("on the host", found.said(), "looked")?;
+    equal("on the host", found.trimmed(), "looked")?;
     holds(
         "plain names are made",
         &output,
@@ -401,7 +401,7 @@ fn recreated(caller: &Caller) -> Check {
             mv .git/hooks h && cp -r h .git/hooks && rm -r h && mv .husky h && cp -r h .husky && rm -r h && \
             git init -q later && touch go && echo done";
         let output = caller.bash_outside(&format!("cd {text} && {host}"))?;
-        equal("the host", output.said(), "done")?;
+        equal("the host", output.trimmed(), "done")?;
         lines.push(live.finish(crate::support::patience())?.stdout);
     }
     let [unguarded, guarded] = lines.as_slice() else { return Err("two runs".into()) };
@@ -432,7 +432,7 @@ open(\"f~\", \"w\").write(\"new\"); os.replace(\"f~\", \"f\"); print(open(\"f\")
     let script = format!("({script}) 2> /tmp/err | cat; cat /tmp/err");
     let guarded = caller.run(&["--rw", &path], &["bash", "-c", &script])?;
     let lines = "3\nin\nin\nIN\nnew\n1\n600\n775\nsub\nerr";
-    equal("in the cell", (guarded.said(), guarded.stderr.as_str()), (lines, ""))
+    equal("in the cell", (guarded.trimmed(), guarded.stderr.as_str()), (lines, ""))
 }
 
 /// Odd calls, one a line with what each met and made; the same in a guarded grant as in another.
@@ -477,7 +477,7 @@ for name in ["/proc/self/fd/%d", "/dev/fd/%d", "/proc/thread-self/fd/%d", f"/pro
     let output = python(caller, &[], &path, script)?;
     let own = ["b'mine'"; 4].join("\n");
     let expected = format!("EACCES EACCES\nEACCES EACCES\nEXDEV EACCES\n{own}");
-    equal("nothing of init's", (output.said(), output.stderr.as_str()), (expected.as_str(), ""))
+    equal("nothing of init's", (output.trimmed(), output.stderr.as_str()), (expected.as_str(), ""))
 }
 
 fn fifo(caller: &Caller) -> Check {
@@ -488,18 +488,18 @@ fn fifo(caller: &Caller) -> Check {
         echo free > other; cat other
         sort f | tr -d '\\n'; echo; wait; (timeout 0.2 bash -c 'echo never > f'; echo $?)";
     let output = bash(caller, &path, script)?;
-    equal("all were served", output.said(), "free\n12345\n124")?;
+    equal("all were served", output.trimmed(), "free\n12345\n124")?;
     // More writers than init serves in one round; a writer that waited when the reader came does not need a second reader.
     let many = "cd /workspace; mkfifo g; for i in $(seq 100); do (echo $i > g) 2>/dev/null & done
         until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 100 ]; do sleep 0.1; done; sleep 1";
     let script = format!("{many}; sort -n g | tr '\\n' ' '; wait");
     let numbers: Vec<_> = (1..=100).map(|number| number.to_string()).collect();
-    equal("to the last", bash(caller, &path, &script)?.said(), numbers.join(" "))?;
+    equal("to the last", bash(caller, &path, &script)?.trimmed(), numbers.join(" "))?;
     let script = format!("rm g; {many}; read -r line < g; wait; echo gone");
-    equal("none stays behind", bash(caller, &path, &script)?.said(), "gone")?;
+    equal("none stays behind", bash(caller, &path, &script)?.trimmed(), "gone")?;
     equal(
         "nor where the reader leaves at once",
-        python(caller, &[], &path, SHORT_READER)?.said(),
+        python(caller, &[], &path, SHORT_READER)?.trimmed(),
         "50",
     )
 }
@@ -612,7 +612,7 @@ fn twins(caller: &Caller) -> Check {
         let text = path.display().to_string();
         let made = "git init -q . && git config user.email a@b && git config user.name n && mkdir -p old/.github && echo made";
         let output = caller.bash_outside(&format!("cd {text} && {made}"))?;
-        equal("a repository", output.said(), "made")?;
+        equal("a repository", output.trimmed(), "made")?;
         let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
         let script = TWINS.replace("echo x > old/", "mkdir old/.github/hooks; echo x > old/");
         lines.push(caller.run(&options, &["bash", "-c", &script])?.stdout);
@@ -631,7 +631,7 @@ fn twins(caller: &Caller) -> Check {
     let text = path.display().to_string();
     let made = "mkdir -p .github/hooks p/.clinerules/hooks .git/objects/info && echo 1 > .github/hooks/one && \
         echo 2 > .git/objects/info/alternates && touch .git/HEAD && ln -s p/.clinerules .clinerules && echo made";
-    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
+    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.trimmed(), "made")?;
     let script = "exec 2>&1; cd /workspace; echo x > .github/hooks/one; echo x > p/.clinerules/hooks/two; \
         for from in .github/hooks .github; do python3 -c 'import os, sys; os.rename(sys.argv[1], \"gone\")' $from; done; \
         echo x > .git/objects/info/alternates; echo x > .github/fine && echo fine";
@@ -648,7 +648,11 @@ fn twins(caller: &Caller) -> Check {
     let seen = caller.bash_outside(&format!(
         "cd {text} && cat .github/hooks/one && ls -A . p/.clinerules/hooks"
     ))?;
-    equal("as before", seen.said(), "1\n.:\n.clinerules\n.git\n.github\np\n\np/.clinerules/hooks:")
+    equal(
+        "as before",
+        seen.trimmed(),
+        "1\n.:\n.clinerules\n.git\n.github\np\n\np/.clinerules/hooks:",
+    )
 }
 
 fn operators(caller: &Caller) -> Check {
@@ -656,7 +660,7 @@ fn operators(caller: &Caller) -> Check {
     let path = caller.directory("grant")?;
     let text = path.display().to_string();
     let made = "mkdir -p there/.mytool && echo host > there/.mytool/run && echo host > there/lefthook.yml && echo made";
-    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
+    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.trimmed(), "made")?;
     let script = "exec 2>&1; cd /workspace; echo x > there/lefthook.yml; echo x > there/.mytool/run; mkdir -p d/.mytool; \
         echo x > d/LeftHook.yml; mv there/.mytool there/x; mkdir other && mv other .mytool; ls -A d; echo x > lefthook.yaml && echo fine";
     let options = ["--config", &config.display().to_string(), "--rw", &text];
@@ -676,7 +680,7 @@ fn operators(caller: &Caller) -> Check {
     let seen = caller.bash_outside(&format!(
         "cd {text} && cat there/.mytool/run there/lefthook.yml && ls -A . d"
     ))?;
-    equal("as before", seen.said(), "host\nhost\n.:\nd\nlefthook.yaml\nother\nthere\n\nd:")?;
+    equal("as before", seen.trimmed(), "host\nhost\n.:\nd\nlefthook.yaml\nother\nthere\n\nd:")?;
     // The positive control, and what is no name.
     write("[]")?;
     caller.bash_outside(&format!("rm -r {text}/d {text}/other"))?;

@@ -81,11 +81,11 @@ fn recreated(caller: &Caller) -> Check {
         let made = "git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks && \
             rm -rf .git/hooks && git init -q sub && git -C sub config core.hooksPath .hüsky && echo made";
         let output = caller.bash_outside(&format!("cd {text} && {made}"))?;
-        equal("a repository", output.said(), "made")?;
+        equal("a repository", output.trimmed(), "made")?;
         let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
         let live = caller.live(&options, ATTACK)?;
         let output = caller.bash_outside(&format!("cd {text} && {HOST}"))?;
-        equal("the host", output.said(), "done")?;
+        equal("the host", output.trimmed(), "done")?;
         lines.push(live.finish(crate::support::patience())?.stdout);
     }
     let [unguarded, guarded] = lines.as_slice() else { return Err("two runs".into()) };
@@ -134,9 +134,9 @@ fn pairs(caller: &Caller) -> Check {
     let path = caller.directory("repository")?;
     let text = path.display().to_string();
     let output = caller.bash_outside(&format!("cd {text} && git init -q . && echo made"))?;
-    equal("a repository", output.said(), "made")?;
+    equal("a repository", output.trimmed(), "made")?;
     let output = caller.run(&["--rw", &text], &["bash", "-c", PARTS])?;
-    equal("what is left", output.said(), LEFT)?;
+    equal("what is left", output.trimmed(), LEFT)?;
     // A name that may be created must not be movable to the place of the other half.
     let script = "cd /workspace/.git; mkdir -p refs/remotes/o refs/heads/b; exec 2>/tmp/err
         echo 'ref: refs/heads/main' > refs/remotes/o/HEAD; echo x > refs/heads/b/config
@@ -147,7 +147,7 @@ fn pairs(caller: &Caller) -> Check {
         # Attributes choose among the configured programs, and a directory with them could become `info`.
         mkdir y; for d in . info y; do echo x > $d/attributes && echo MADE $d; done; echo x > refs/heads/attributes; echo end";
     let output = caller.run(&["--rw", &text], &["bash", "-c", script])?;
-    equal("nothing moved", output.said(), "end")
+    equal("nothing moved", output.trimmed(), "end")
 }
 
 fn references(caller: &Caller) -> Check {
@@ -158,7 +158,7 @@ fn references(caller: &Caller) -> Check {
         cd down && git remote set-url origin ../up && \
         git config user.email a@b && git config user.name n && git branch -q topic && echo made";
     let output = caller.bash_outside(&format!("cd {text} && {made}"))?;
-    equal("two repositories", output.said(), "made")?;
+    equal("two repositories", output.trimmed(), "made")?;
     let script = "set -e; exec 2>/tmp/err; cd /workspace/up; git commit -q --allow-empty -m second; git branch new
         cd ../down; git fetch -q; git merge -q origin/main; git log --oneline | wc -l
         git remote set-head origin -d; git remote set-head origin -a >/tmp/out; git symbolic-ref refs/remotes/origin/HEAD
@@ -169,10 +169,10 @@ fn references(caller: &Caller) -> Check {
     let output = caller.run(&["--rw", &text], &["bash", "-c", script])?;
     let lines = "2\nrefs/remotes/origin/main\n2\nrefs/heads/main refs/heads/other refs/remotes/origin/HEAD \
         refs/remotes/origin/fix/config refs/remotes/origin/main refs/remotes/origin/new";
-    equal("each works", (output.said(), output.stderr.as_str()), (lines, ""))?;
+    equal("each works", (output.trimmed(), output.stderr.as_str()), (lines, ""))?;
     // The one thing that a name costs: a branch of a remote that is called as a part of a repository.
     let refs = "cd /workspace/down && git fetch -q . main:refs/remotes/origin/config 2>/dev/null || echo refused";
-    equal("refused", caller.run(&["--rw", &text], &["bash", "-c", refs])?.said(), "refused")
+    equal("refused", caller.run(&["--rw", &text], &["bash", "-c", refs])?.trimmed(), "refused")
 }
 
 fn umasks(caller: &Caller) -> Check {
@@ -194,5 +194,5 @@ print(oct(os.umask(0)), *mode("none"))
     let options = ["--rw", &path.display().to_string()];
     let output = caller.run(&options, &["/usr/bin/python3", "-c", script])?;
     let modes = "0o644 0o755\n0o22 0o600 0o700\n0o644 0o755\n0o22 0o666 0o777";
-    equal("modes", (output.said(), output.stderr.as_str()), (modes, ""))
+    equal("modes", (output.trimmed(), output.stderr.as_str()), (modes, ""))
 }

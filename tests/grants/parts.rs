@@ -25,7 +25,7 @@ fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed
          git commit -q --allow-empty -m first && {more} && echo made",
         path.display()
     );
-    equal("a repository", caller.bash_outside(&script)?.said(), "made")?;
+    equal("a repository", caller.bash_outside(&script)?.trimmed(), "made")?;
     Ok(path)
 }
 
@@ -41,7 +41,7 @@ fn cell_and_host_output(
     let script = format!("cd /workspace; {cell}");
     let inside = caller.run(&options, &["bash", "-c", &script])?;
     let outside = caller.bash_outside(&format!("cd {path}; {host}"))?;
-    Ok((inside.said().to_owned(), outside.said().to_owned()))
+    Ok((inside.trimmed().to_owned(), outside.trimmed().to_owned()))
 }
 
 fn remotes(caller: &Caller) -> Check {
@@ -120,7 +120,7 @@ for line in sorted(made): print(*line)
         caller.run_command(&["--rw", &path], &["/usr/bin/python3", "-c", &script])
     };
     let turning = Live::start(python(turn))?;
-    let output = crate::support::Told::of(python(bind), patience())?;
+    let output = crate::support::Finished::run(python(bind), patience())?;
     turning.finish(patience())?;
     equal("no error", output.stderr.as_str(), "")?;
     // Both ends of the link were met, by each kind of path.
@@ -134,5 +134,5 @@ for line in sorted(made): print(*line)
     }
     let script =
         format!("cd {path}/.git; ls -d commondir hooks config.lock 2> /dev/null; echo end");
-    equal("nothing in the repository", caller.bash_outside(&script)?.said(), "end")
+    equal("nothing in the repository", caller.bash_outside(&script)?.trimmed(), "end")
 }

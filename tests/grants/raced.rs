@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use crate::support::{Caller, Check, Claim, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Finished, claim, equal, holds};
 
 pub const CLAIMS: &[Claim] = &[claim("a_path_changed_during_lookup_redirects_no_grant", raced)];
 
@@ -29,9 +29,10 @@ fn raced(caller: &Caller) -> Check {
     linked(caller, &secret, &project.join("link"))?;
     let read = ["cat", "/mnt/data/key"];
     let all = starts(caller, &data, &project.join("link"), (&["--ro", &grant], &read))?;
-    let text = |word: &str| all.iter().filter(|output| output.said() == word).count();
-    let silent =
-        |output: &&Told| output.said() == "not granted" && !output.stderr.contains("a link to");
+    let text = |word: &str| all.iter().filter(|output| output.trimmed() == word).count();
+    let silent = |output: &&Finished| {
+        output.trimmed() == "not granted" && !output.stderr.contains("a link to")
+    };
     equal("read without a word", all.iter().filter(silent).count(), 0)?;
     // The positive controls: the race was there to be won.
     holds("some read what was meant", &all, text("inside") > 0)?;
@@ -41,7 +42,7 @@ fn raced(caller: &Caller) -> Check {
     let rw = project.display().to_string();
     let options = ["--rw", &rw, "--ro", &grant];
     let all = starts(caller, &data, &project.join("link"), (&options, &read))?;
-    let text = |word: &str| all.iter().filter(|output| output.said() == word).count();
+    let text = |word: &str| all.iter().filter(|output| output.trimmed() == word).count();
     equal("read by what a cell can make", text("not granted"), 0)?;
     holds(
         "some were refused",
@@ -55,7 +56,7 @@ fn raced(caller: &Caller) -> Check {
     let all = starts(caller, &data, &project.join("hooks"), (&["--rw", &grant], &write))?;
     equal("no hook", hooks.join("written").exists(), false)?;
     holds("some wrote where it was meant", &all, data.join("written").exists())?;
-    let refused = |output: &Told| output.stderr.contains("which the host obeys");
+    let refused = |output: &Finished| output.stderr.contains("which the host obeys");
     holds("some met the link to the hooks", &all, all.iter().any(refused))
 }
 
@@ -71,7 +72,7 @@ fn starts(
     directory: &Path,
     link: &Path,
     (options, words): (&[&str], &[&str]),
-) -> Result<Vec<Told>, libtest_mimic::Failed> {
+) -> Result<Vec<Finished>, libtest_mimic::Failed> {
     let stop = AtomicBool::new(false);
     let exchange = || renameat2(AT_FDCWD, directory, AT_FDCWD, link, RenameFlags::RENAME_EXCHANGE);
     std::thread::scope(|scope| {
@@ -81,7 +82,7 @@ fn starts(
             }
             if directory.is_symlink() { exchange() } else { Ok(()) }
         });
-        let output: Result<Vec<Told>, _> =
+        let output: Result<Vec<Finished>, _> =
             (0..STARTS).map(|_| caller.run(options, words)).collect();
         stop.store(true, Ordering::Relaxed);
         exchanging.join().unwrap_or(Err(Errno::EIO))?;

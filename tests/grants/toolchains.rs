@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, patience};
+use crate::support::{Caller, Check, Claim, Failed, Finished, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_project_finds_the_tool_chains_of_the_home", programs),
@@ -113,11 +113,11 @@ impl Home {
         caller: &Caller,
         options: &[&str],
         script: &str,
-    ) -> Result<Told, Failed> {
+    ) -> Result<Finished, Failed> {
         let project = self.path().join("project").display().to_string();
         let options = [&["--rw", &project], options].concat();
         let command = caller.run_command(&options, &["bash", "-c", script]);
-        Told::of(self.with_home(command), patience())
+        Finished::run(self.with_home(command), patience())
     }
 }
 
@@ -171,13 +171,13 @@ fn empty_path(caller: &Caller) -> Check {
             Some(path) => command.env("PATH", path),
             None => command.env_remove("PATH"),
         };
-        let output = Told::of(command, patience())?;
+        let output = Finished::run(command, patience())?;
         equal("found", (output.stdout.as_str(), output.code), (expected.as_str(), 0))?;
     }
     // A program that was granted alone is found too, among others on PATH.
     let mut command = home.with_home(caller.run_command(&["--rw", &project], &["uv"]));
     command.env("PATH", format!("/usr/bin:{cargo}:{at}/.local/bin"));
-    equal("a program", Told::of(command, patience())?.said(), "uv")
+    equal("a program", Finished::run(command, patience())?.trimmed(), "uv")
 }
 
 fn credentials(caller: &Caller) -> Check {
@@ -326,7 +326,7 @@ fn covered(caller: &Caller) -> Check {
     let project = format!("{at}/project/../project");
     let command =
         caller.run_command(&["--rw", &project], &["cat", &format!("{at}/project/vendor/file")]);
-    let output = Told::of(home.with_home(command), patience())?;
+    let output = Finished::run(home.with_home(command), patience())?;
     equal("by a path with ..", output.stdout.as_str(), "as it was\n")
 }
 
@@ -384,7 +384,7 @@ fn chosen(caller: &Caller) -> Check {
     equal("the command line overrides it", output.stdout.as_str(), ".cargo\nproject\n")?;
     // Without a workspace of the host there are no tool chains.
     let command = home.with_home(caller.run_command(&[], &["bash", "-c", &list]));
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     holds("not by default", &output.stdout, output.stdout.contains("No such file"))
 }
 

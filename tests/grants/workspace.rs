@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::support::{Caller, Check, Claim, Need, Told, claim, equal, holds, patience, soon};
+use crate::support::{Caller, Check, Claim, Finished, Need, claim, equal, holds, patience, soon};
 
 pub const CLAIMS: &[Claim] = &[
     claim("git_commits_in_a_granted_repository", commits).needs(&[Need::Git]),
@@ -27,7 +27,7 @@ fn repository(caller: &Caller, name: &str) -> Result<String, libtest_mimic::Fail
         "cd {path} && git init -q && git config user.email a@b && git config user.name n && \
          mkdir .vscode && echo trusted > .envrc && git commit -q --allow-empty -m first && echo made"
     );
-    equal("a repository", caller.bash_outside(&script)?.said(), "made")?;
+    equal("a repository", caller.bash_outside(&script)?.trimmed(), "made")?;
     Ok(path)
 }
 
@@ -36,9 +36,9 @@ fn commits(caller: &Caller) -> Check {
     let script = "echo x > file && git add file && git commit -qm inside && git log --oneline | wc -l \
                   && git checkout -q -b topic && git stash list && echo done";
     let output = caller.run(&["--rw", &path], &["bash", "-c", script])?;
-    equal("in the cell", (output.said(), output.stderr.as_str()), ("2\ndone", ""))?;
+    equal("in the cell", (output.trimmed(), output.stderr.as_str()), ("2\ndone", ""))?;
     let log = caller.bash_outside(&format!("cd {path} && git log --format=%s topic"))?;
-    equal("on the host", log.said(), "inside\nfirst")
+    equal("on the host", log.trimmed(), "inside\nfirst")
 }
 
 /// Each line tries to plant something; it says so when it worked.
@@ -88,7 +88,7 @@ fn nested(caller: &Caller) -> Check {
          cp -r .git/modules/lib /tmp/lib.$$ && mv /tmp/lib.$$ .git/modules/lib/modules/sub && \
          echo ../.. > .git/worktrees/w/commondir && echo made"
     );
-    equal("made", caller.bash_outside(&script)?.said(), "made")?;
+    equal("made", caller.bash_outside(&script)?.trimmed(), "made")?;
     let plant = "for d in deep/inner/.git .git/modules/lib .git/modules/lib/modules/sub; do
         echo evil > $d/hooks/pre-commit && echo PLANTED; echo evil >> $d/config && echo PLANTED
         echo fine > $d/other && echo wrote
@@ -96,7 +96,7 @@ fn nested(caller: &Caller) -> Check {
     echo /tmp > .git/worktrees/w/commondir && echo PLANTED
     for d in deep deep/inner .git/modules .git/modules/lib; do mv $d $d-away && echo PLANTED; done";
     let output = caller.run(&["--rw", &path], &["bash", "-c", plant])?;
-    equal("only what git does not obey", output.said(), "wrote\nwrote\nwrote")?;
+    equal("only what git does not obey", output.trimmed(), "wrote\nwrote\nwrote")?;
     equal("refusals", output.stderr.matches("Read-only file system").count(), 7)?;
     // A parent directory could be moved away with the guard in it, and created again.
     equal("pinned", output.stderr.matches("Device or resource busy").count(), 4)
@@ -166,7 +166,7 @@ fn layouts(caller: &Caller) -> Check {
         for (place, planted) in [("in the cell", false), ("outside", true)] {
             let path = repository(caller, &format!("{name} {place}").replace(' ', "-"))?;
             let output = caller.bash_outside(&format!("cd {path} && {made} && echo made"))?;
-            equal(name, output.said(), "made")?;
+            equal(name, output.trimmed(), "made")?;
             let marker = caller.home.join("marker");
             let plant = format!(
                 "plant() {{ printf '#!/bin/sh\ntouch {}\n' > $1; chmod +x $1; }}; exec 2>/dev/null; {plant}",
@@ -180,7 +180,7 @@ fn layouts(caller: &Caller) -> Check {
             }
             let next = "git status >/dev/null 2>&1; git commit -q --allow-empty -m next; git log --oneline | wc -l";
             let output = caller.bash_outside(&format!("cd {path} && {next}"))?;
-            equal(name, output.said(), "2")?;
+            equal(name, output.trimmed(), "2")?;
             // Planted outside it runs: the positive control.
             equal(&format!("{name}, planted {place}"), marker.exists(), planted)?;
             caller.bash_outside("rm -f marker")?;
@@ -195,18 +195,18 @@ fn links(caller: &Caller) -> Check {
     let text = path.display().to_string();
     let made = "mkdir env .claude conf && echo trusted > env/rc && ln -s env/rc .envrc && echo {} > conf/s && \
         ln -s ../conf/s .claude/settings.json && ln -s ../elsewhere .mcp.json && ln -s conf/vscode .vscode && echo made";
-    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
+    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.trimmed(), "made")?;
     let script = "echo evil > env/rc; echo evil > conf/s; mkdir conf/vscode; mv env e; rm .envrc && echo evil > .envrc
         echo fine > env/other; echo ran";
     let output = caller.run(&["--rw", &text], &["bash", "-c", script])?;
-    equal("the grant is made", output.said(), "ran")?;
+    equal("the grant is made", output.trimmed(), "ran")?;
     let count = |what: &str| output.stderr.matches(what).count();
     equal("targets", count("Read-only file system"), 2)?;
     let reason = "`/workspace/.mcp.json` leads out of the directory";
     holds("the link is reported", &output.stderr, output.stderr.contains(reason))?;
     let after =
         caller.bash_outside(&format!("cd {text} && cat env/rc conf/s; ls conf; ls .envrc"))?;
-    holds("as it was", &after, after.said().starts_with("trusted\n{}\ns"))?;
+    holds("as it was", &after, after.trimmed().starts_with("trusted\n{}\ns"))?;
     let object = caller.json(&["--rw", &text], &["true"])?;
     let workspace =
         object.pointer("/receipt/configured/workspace").and_then(|value| value.as_str());
@@ -215,7 +215,7 @@ fn links(caller: &Caller) -> Check {
     holds("in the receipt", workspace, output)?;
     let mut doctor = caller.cofferdam(&["doctor"]);
     doctor.current_dir(&path);
-    let output = Told::of(doctor, patience())?;
+    let output = Finished::run(doctor, patience())?;
     let line =
         output.stdout.lines().find(|line| line.contains("this directory")).unwrap_or_default();
     holds("by doctor", &output, line.contains(".mcp.json"))
@@ -227,10 +227,10 @@ fn left(caller: &Caller) -> Check {
         ln -s / .git/modules/root && ln -s .. .git/worktrees/x && rm .git/hooks -r && ln -s / up && \
         d=d && for i in $(seq 60); do d=$d/d; done && mkdir -p $d && echo trusted > $d/.envrc && \
         mkfifo .git/config.worktree && echo made";
-    equal("left", caller.bash_outside(&format!("cd {path} && {made}"))?.said(), "made")?;
+    equal("left", caller.bash_outside(&format!("cd {path} && {made}"))?.trimmed(), "made")?;
     let script = "cd $(find d -name .envrc -printf %h); echo evil > .envrc || echo evil > /workspace/.git/config || echo ran";
     let output = caller.run(&["--rw", &path], &["bash", "-c", script])?;
-    equal("it starts", output.said(), "ran")?;
+    equal("it starts", output.trimmed(), "ran")?;
     equal("and guards", output.stderr.matches("Read-only file system").count(), 2)?;
     // A look that followed the links took minutes, and one of the whole host as long.
     holds("at once", output.took, output.took < soon(10))
@@ -240,7 +240,7 @@ fn read_only(caller: &Caller) -> Check {
     let path = caller.directory("plain")?;
     std::os::unix::fs::symlink("nowhere", path.join(".envrc"))?;
     let output = caller.run(&["--ro", &path.display().to_string()], &["ls", "-A", "/mnt/plain"])?;
-    equal("seen", output.said(), ".envrc")
+    equal("seen", output.trimmed(), ".envrc")
 }
 
 /// A cell leaves a link in its workspace; the next is to have a grant beyond it.
@@ -256,7 +256,7 @@ fn linked(caller: &Caller) -> Check {
     for (name, link) in [("abs/made", "abs"), ("here/key", "here"), ("abs", "abs")] {
         let grant = format!("{}:/workspace/{name}", own.display());
         let output = caller.run(&["--rw", &rw, "--ro", &grant], &["echo", "started"])?;
-        equal(name, (output.code, output.said()), (125, ""))?;
+        equal(name, (output.code, output.trimmed()), (125, ""))?;
         let expected =
             format!("/{link}` is a link, so what is granted beyond it would move with it");
         holds(name, &output.stderr, output.stderr.contains(&expected))?;
@@ -268,7 +268,7 @@ fn linked(caller: &Caller) -> Check {
     for grant in [["--ro", planted.as_str()], ["--rw", &format!("{planted}:/mnt/abs")]] {
         let options = [&["--rw", rw.as_str()], &grant[..]].concat();
         let output = caller.run(&options, &["cat", "/mnt/abs/secret"])?;
-        equal("refused", (output.code, output.said()), (125, ""))?;
+        equal("refused", (output.code, output.trimmed()), (125, ""))?;
         let expected = format!("leads through the link `{planted}`, which cells can make");
         holds("by name", &output.stderr, output.stderr.contains(&expected))?;
     }
@@ -276,7 +276,7 @@ fn linked(caller: &Caller) -> Check {
     let output = caller.run(&["--rw", &planted], &["cat", "/workspace/secret"])?;
     let expected = format!("`{planted}` leads through a link to `{at}`, which is granted");
     holds("reported", &output.stderr, output.stderr.contains(&expected))?;
-    equal("as the operator asked", output.said(), "not granted")?;
+    equal("as the operator asked", output.trimmed(), "not granted")?;
     let hooks = project.join("real/.git/hooks");
     std::fs::create_dir_all(&hooks)?;
     std::os::unix::fs::symlink("real/.git/hooks", project.join("out"))?;
@@ -289,12 +289,12 @@ fn linked(caller: &Caller) -> Check {
     // A path of the grant without a link.
     let output =
         caller.run(&["--rw", &rw, "--ro", &format!("{rw}/real")], &["cat", "/mnt/real/key"])?;
-    equal("the same without a link", output.said(), "in")?;
+    equal("the same without a link", output.trimmed(), "in")?;
     // The positive control: the place that the link leads to.
     std::fs::write(own.join("key"), "covered")?;
     let grant = format!("{}:/workspace/real", own.display());
     let output = caller.run(&["--rw", &rw, "--ro", &grant], &["cat", "/workspace/real/key"])?;
-    equal("the place itself", output.said(), "covered")
+    equal("the place itself", output.trimmed(), "covered")
 }
 
 /// A cell without a granted workspace mounts its own over whatever is there.
@@ -326,14 +326,14 @@ fn placed(caller: &Caller) -> Check {
         let output =
             caller.run(options, &["bash", "-c", "cat /workspace/x/key /workspace/deep/y/key"])?;
         let expected = if index < 4 { "partpart" } else { "filepart" };
-        equal(&format!("{options:?}"), (output.code, output.said()), (0, expected))?;
+        equal(&format!("{options:?}"), (output.code, output.trimmed()), (0, expected))?;
     }
     for flag in ["--ro", "--rw"] {
         for options in
             [&[flag, &x][..], &["--ro", &y, flag, &x], &["--rw", &at(&project, "/mnt/p"), flag, &x]]
         {
             let output = caller.run(options, &["echo", "started"])?;
-            equal(&format!("{options:?}"), (output.code, output.said()), (125, ""))?;
+            equal(&format!("{options:?}"), (output.code, output.trimmed()), (125, ""))?;
             let reason = "lies in a /workspace that is not granted\nhint: ";
             holds("why", &output.stderr, output.stderr.contains(reason))?;
         }
@@ -348,7 +348,7 @@ fn any_bytes(caller: &Caller) -> Check {
     let made =
         "mkdir -p $'a\\xffb/.vscode' $'a\\xffb/\\xfe' && git init -q $'a\\xffb/repo' && echo made";
     let output = caller.bash_outside(&format!("cd {} && {made}", path.display()))?;
-    equal("the directory", output.said(), "made")?;
+    equal("the directory", output.trimmed(), "made")?;
     let text = path.display().to_string();
     let script = ["bash", "-c", "cd /workspace/a* && mkdir .vscode/x; mkdir .envrc; ls -A"];
     let output = caller.run(&["--rw", &text], &script)?;
@@ -363,11 +363,11 @@ fn any_bytes(caller: &Caller) -> Check {
         let mut command = caller.cofferdam(&["run", flag]);
         let script = format!("cd {place} && ls -d repo");
         command.arg(OsStr::from_bytes(&grant)).args(["--", "bash", "-c", &script]);
-        equal(place, Told::of(command, patience())?.said(), "repo")?;
+        equal(place, Finished::run(command, patience())?.trimmed(), "repo")?;
     }
     let mut command = caller.cofferdam(&["run", "--rw", "."]);
     command.current_dir(&odd).args(["--", "ls", "-d", "repo"]);
-    equal("as the current directory", Told::of(command, patience())?.said(), "repo")?;
+    equal("as the current directory", Finished::run(command, patience())?.trimmed(), "repo")?;
     let mut command = caller.cofferdam(&["serve", "--workspace"]);
     command.arg(&odd);
     let mut server = crate::server::Server::of(command)?;
@@ -380,7 +380,7 @@ fn closed(caller: &Caller) -> Check {
     let text = path.display().to_string();
     let output =
         caller.run(&["--rw", &text], &["bash", "-c", "chmod 0 /workspace && echo closed"])?;
-    equal("by a cell", output.said(), "closed")?;
+    equal("by a cell", output.trimmed(), "closed")?;
     let remedy = format!("chmod u+rwx {text}");
     let beside = caller.directory("beside")?.display().to_string();
     for (mode, options) in [
@@ -399,7 +399,7 @@ fn closed(caller: &Caller) -> Check {
         equal("said", (output.code, output.stderr.as_str()), (125, printed.as_str()))?;
         let mut serve = caller.cofferdam(&["serve"]);
         serve.args(options);
-        let output = Told::of(serve, patience())?;
+        let output = Finished::run(serve, patience())?;
         holds(
             "served",
             &output.stderr,
@@ -409,8 +409,8 @@ fn closed(caller: &Caller) -> Check {
     // The positive controls: names alone, files whose names are known, and the way out.
     for (mode, printed) in [("0400", "started"), ("0100", "started"), ("0500", "started")] {
         caller.bash_outside(&format!("chmod {mode} {text}"))?;
-        equal(mode, caller.run(&["--ro", &text], &["echo", "started"])?.said(), printed)?;
+        equal(mode, caller.run(&["--ro", &text], &["echo", "started"])?.trimmed(), printed)?;
     }
     caller.bash_outside(&remedy)?;
-    equal("mended", caller.run(&["--rw", &text], &["echo", "started"])?.said(), "started")
+    equal("mended", caller.run(&["--rw", &text], &["echo", "started"])?.trimmed(), "started")
 }

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, Told, Who, claim, equal, gone, holds,
-    patience,
+    CGROUPS, Caller, Check, Claim, Failed, Finished, For, Live, Need, Who, claim, equal, gone,
+    holds, patience,
 };
 use serde_json::{Value, json};
 
@@ -81,7 +81,8 @@ impl<'a> Place<'a> {
     }
 
     fn json(&self, options: &[&str], argv: &[&str]) -> Result<Value, Failed> {
-        let output = Told::of(self.cofferdam(&command(&["--json"], options, argv))?, patience())?;
+        let output =
+            Finished::run(self.cofferdam(&command(&["--json"], options, argv))?, patience())?;
         serde_json::from_str(&output.stdout).map_err(|_| format!("no JSON: {output:?}").into())
     }
 
@@ -150,7 +151,7 @@ fn reported(caller: &Caller) -> Check {
     let report = cgroup.json(&[], &["true"])?;
     let held = json!("cgroup v2");
     equal("receipt", report.pointer("/receipt/configured/memory"), Some(&held))?;
-    let doctor = Told::of(cgroup.cofferdam(&["doctor"])?, patience())?;
+    let doctor = Finished::run(cgroup.cofferdam(&["doctor"])?, patience())?;
     let line = doctor.stdout.lines().find(|line| line.contains("memory limit"));
     let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     equal("doctor", words.as_deref(), Some("ok memory limit cells are held by cgroup v2"))?;
@@ -375,7 +376,7 @@ fn container(caller: &Caller) -> Check {
     let line =
         format!("{look} 2>/dev/null; {run}; {run}; {look}; {binary} doctor | grep 'memory limit'");
     let command = contained(&cgroup, Outsider::None, "true", &line)?;
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     let mut lines = output.stdout.lines();
     let before: u32 =
         lines.next().unwrap_or_default().parse().map_err(|_| format!("{output:?}"))?;
@@ -404,7 +405,7 @@ fn undivided(caller: &Caller) -> Check {
     );
     let fixed = "mount -o remount,bind,ro /sys/fs/cgroup";
     for (outsider, prepare) in [(Outsider::None, fixed), (Outsider::Inside, "true")] {
-        let output = Told::of(contained(&cgroup, outsider, prepare, &line)?, patience())?;
+        let output = Finished::run(contained(&cgroup, outsider, prepare, &line)?, patience())?;
         let lines: Vec<&str> = output.stdout.lines().collect();
         let [report, groups, members] = lines.as_slice() else {
             return Err(format!("{output:?}").into());
@@ -428,7 +429,7 @@ fn others(caller: &Caller) -> Check {
         "{} run --json -- true; cat {leaf}/cgroup.procs; grep -c . /sys/fs/cgroup/cgroup.procs",
         caller.binary().display()
     );
-    let output = Told::of(contained(&cgroup, Outsider::Inside, &prepare, &line)?, patience())?;
+    let output = Finished::run(contained(&cgroup, Outsider::Inside, &prepare, &line)?, patience())?;
     let lines: Vec<&str> = output.stdout.lines().collect();
     let [put, report, there, members] = lines.as_slice() else {
         return Err(format!("{output:?}").into());
@@ -460,7 +461,7 @@ fn refused(caller: &Caller) -> Check {
         let options = profile(caller, keys)?;
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let output =
-            Told::of(caller.cofferdam(&command(&[], &options, &["echo", "ran"])), patience())?;
+            Finished::run(caller.cofferdam(&command(&[], &options, &["echo", "ran"])), patience())?;
         equal(keys, (output.code, output.stdout.as_str()), (125, ""))?;
         holds("why", &output.stderr, output.stderr.contains(reason))?;
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{
-    Caller, Check, Claim, Held, Need, Told, claim, equal, gone, holds, kill, patience, present,
+    Caller, Check, Claim, Finished, Held, Need, claim, equal, gone, holds, kill, patience, present,
     soon,
 };
 use nix::sys::signal::Signal;
@@ -97,7 +97,11 @@ fn no_directory(caller: &Caller) -> Check {
         let output = caller.run(&["--cwd", path], &["true"])?;
         holds(path, &output, output.code == 125 && output.stderr.starts_with("cofferdam: --cwd"))?;
     }
-    equal("one that is there", caller.run(&["--cwd", "/tmp/home"], &["pwd"])?.said(), "/tmp/home")
+    equal(
+        "one that is there",
+        caller.run(&["--cwd", "/tmp/home"], &["pwd"])?.trimmed(),
+        "/tmp/home",
+    )
 }
 
 fn no_profile(caller: &Caller) -> Check {
@@ -124,7 +128,7 @@ fn background(caller: &Caller) -> Check {
     let seconds = sentinel(caller, 1);
     let output =
         caller.bash(&format!("sleep {seconds} & (setsid sleep {seconds} &); echo done"))?;
-    equal("the call", (output.code, output.said()), (0, "done"))?;
+    equal("the call", (output.code, output.trimmed()), (0, "done"))?;
     holds("at once", output.took, output.took < soon(5))?;
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
@@ -209,7 +213,7 @@ fn init_killed(caller: &Caller) -> Check {
 fn stopped(caller: &Caller) -> Check {
     let output = caller
         .run(&["--timeout", "1s"], &["bash", "-c", "echo before; kill -STOP $$; echo after"])?;
-    equal("code", (output.code, output.said()), (124, "before"))?;
+    equal("code", (output.code, output.trimmed()), (124, "before"))?;
     holds("in time", output.took, output.took < soon(20))
 }
 
@@ -236,6 +240,6 @@ fn nobody_reads(caller: &Caller) -> Check {
     let line = format!("{binary} run -- yes | head -1; echo ${{PIPESTATUS[0]}}");
     let mut command = caller.outside("/bin/bash");
     command.args(["-c", &line]);
-    let output = Told::of(command, patience())?;
-    equal("like a program that gets SIGPIPE", output.said(), "y\n141")
+    let output = Finished::run(command, patience())?;
+    equal("like a program that gets SIGPIPE", output.trimmed(), "y\n141")
 }

@@ -295,7 +295,7 @@ one.setsockopt(1, 20, b'\\1' + bytes(15)); print(one.getsockopt(1, 20, 16)[0])";
     equal("not reported", denials(&report), vec![])?;
     // The control: outside of a cell a socket gets what it asks for.
     let outside = caller.python_outside(&script.replace("FORCED", "()"))?;
-    equal("outside", outside.said(), "False\n1")
+    equal("outside", outside.trimmed(), "False\n1")
 }
 
 /// Options that have pages lent, devices spun for, and those that no kernel has yet; and those that programs set.
@@ -319,7 +319,11 @@ except OSError as error: print(errno.errorcode[error.errno])";
         vec![("sendto".to_owned(), 1), ("setsockopt".to_owned(), 12)],
     )?;
     let outside = caller.python_outside(script)?;
-    holds("the kernel's answers differ", outside.said(), outside.said().contains("ENOPROTOOPT"))
+    holds(
+        "the kernel's answers differ",
+        outside.trimmed(),
+        outside.trimmed().contains("ENOPROTOOPT"),
+    )
 }
 
 /// Runs a server of node, whose libuv sets socket options.
@@ -358,7 +362,7 @@ with open('/tmp/a', 'rb') as file: print(one.sendfile(file, 0, 1000))";
     equal("answered as by a kernel that cannot", text(&report, "stdout"), expected)?;
     equal("not reported", denials(&report), vec![])?;
     let outside = caller.python_outside(&script.replace("/tmp/", "./"))?;
-    holds("the control", outside.said(), outside.said().starts_with("1 "))
+    holds("the control", outside.trimmed(), outside.trimmed().starts_with("1 "))
 }
 
 /// Ways to have shared memory without a file that no process's account shows: let go of, but for a page, in children
@@ -413,7 +417,7 @@ fn shared(caller: &Caller) -> Check {
     }
     // The control: outside of a cell nothing counts it.
     let outside = caller.python_outside(&SHARED.replace("sys.argv[1]", "'rest'"))?;
-    equal("outside", outside.said(), "24 0")
+    equal("outside", outside.trimmed(), "24 0")
 }
 
 fn shared_page(caller: &Caller) -> Check {
@@ -527,7 +531,7 @@ print(libc.mmap(None, 1 << 21, 3, 0x22, -1, 0) != ctypes.c_void_p(-1).value)";
     holds(
         "the control: the kernel answers itself",
         &outside,
-        outside.said().contains("True 22 True 22 True"),
+        outside.trimmed().contains("True 22 True 22 True"),
     )?;
     equal("ENOMEM", text(&report, "stdout"), "True 12 True 12 True 12 True 12 True\n")
 }
@@ -603,7 +607,7 @@ print(page[1], sizes)";
     let outside = caller.python_outside(
         &script.replace("mmap(os.open('/dev/zero', 0)", "mmap(os.open('/dev/zero', 2)"),
     )?;
-    equal("the control", outside.said(), "9\n9\n0 ['r--s']")
+    equal("the control", outside.trimmed(), "9\n9\n0 ['r--s']")
 }
 
 /// A server and its clients, with the default limit.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::server::Server;
 use crate::support::{
-    Caller, Check, Claim, Failed, For, Need, Told, claim, equal, gone, holds, patience, soon,
+    Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, gone, holds, patience, soon,
 };
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn wall(caller: &Caller) -> Check {
 fn ignores_term(caller: &Caller) -> Check {
     let script = "trap '' TERM HUP INT QUIT; echo ready; while :; do sleep 0.1; done";
     let output = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
-    equal("killed", (output.code, output.said()), (124, "ready"))?;
+    equal("killed", (output.code, output.trimmed()), (124, "ready"))?;
     holds(
         "after a grace of one second",
         output.took,
@@ -81,7 +81,7 @@ fn ignores_term(caller: &Caller) -> Check {
 fn tidies_up(caller: &Caller) -> Check {
     let script = "trap 'echo tidied; exit 3' TERM; sleep 60 & wait";
     let output = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
-    equal("its last words", (output.code, output.said()), (124, "tidied"))?;
+    equal("its last words", (output.code, output.trimmed()), (124, "tidied"))?;
     holds("no longer than it needs", output.took, output.took < soon(4))
 }
 
@@ -112,8 +112,8 @@ while True:
 fn processes(caller: &Caller) -> Check {
     // The figure counts the program itself, and not init.
     let output = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", FORKS])?;
-    equal("--processes 20", output.said(), "19 EAGAIN")?;
-    equal("the profile's", caller.python(FORKS)?.said(), "255 EAGAIN")?;
+    equal("--processes 20", output.trimmed(), "19 EAGAIN")?;
+    equal("the profile's", caller.python(FORKS)?.trimmed(), "255 EAGAIN")?;
     // Building a cell takes more.
     let config = caller.directory("config")?.display().to_string();
     caller.directory("config/sandbox-profiles")?;
@@ -121,7 +121,7 @@ fn processes(caller: &Caller) -> Check {
     caller.file("config/sandbox-profiles/alone.toml", alone)?;
     let own = ["--config", &config, "--profile", "alone"];
     let output = caller.run(&own, &["/usr/bin/python3", "-c", FORKS])?;
-    equal("a profile of one process", output.said(), "0 EAGAIN")
+    equal("a profile of one process", output.trimmed(), "0 EAGAIN")
 }
 
 fn threads(caller: &Caller) -> Check {
@@ -133,7 +133,7 @@ while True:
     n += 1
 import os; os._exit(0)";
     let output = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", script])?;
-    equal("--processes 20", output.said(), "19 can't start new thread")
+    equal("--processes 20", output.trimmed(), "19 can't start new thread")
 }
 
 fn open_files(caller: &Caller) -> Check {
@@ -142,7 +142,7 @@ n = 0
 try:
     while True: os.open('/dev/null', 0); n += 1
 except OSError as error: print(n + 3, errno.errorcode[error.errno])";
-    equal("with the three", caller.python(script)?.said(), "1024 EMFILE")
+    equal("with the three", caller.python(script)?.trimmed(), "1024 EMFILE")
 }
 
 /// Twelve processes with 900 files each, whose cell may have 6,000; and with 400 each. A bound of the machine's that no number
@@ -216,7 +216,7 @@ except OSError as error: print(errno.errorcode[error.errno])
 os.lseek(fd, -1, 2); print(os.write(fd, b'xy'))"
     );
     let output = caller.python(&script)?;
-    equal("ignored", (output.code, output.said()), (0, "before\nEFBIG\n1"))
+    equal("ignored", (output.code, output.trimmed()), (0, "before\nEFBIG\n1"))
 }
 
 fn memory(caller: &Caller) -> Check {
@@ -280,7 +280,7 @@ fn cpu(caller: &Caller) -> Check {
         "-c",
     ]);
     command.arg("echo before; while :; do :; done");
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     let parsed: Value = serde_json::from_str(&output.stdout).map_err(|_| format!("{output:?}"))?;
     equal("ended", (ended(&parsed), text(&parsed, "stdout")), (("limit", "cpu"), "before\n"))?;
     // Not by the time on the wall: two seconds of a processor may take many on a busy machine.
@@ -321,14 +321,14 @@ threads = [threading.Thread(target=pour, args=(fd,)) for fd in (1, 2)]
     let output = caller.bash_outside(&line)?;
     equal(
         "bytes counted outside",
-        (output.code, output.said(), output.stderr.trim()),
+        (output.code, output.trimmed(), output.stderr.trim()),
         (0, "157286400", "157286400"),
     )?;
     let line = format!(
         "{binary} run --output 256M --ro flood.py:/mnt/f.py -- /usr/bin/python3 /mnt/f.py 2>&1 | wc -c; exit ${{PIPESTATUS[0]}}"
     );
     let output = caller.bash_outside(&line)?;
-    let bytes: u64 = output.said().parse()?;
+    let bytes: u64 = output.trimmed().parse()?;
     equal("ended at 256 MiB", output.code, 123)?;
     holds("and no more was carried", bytes, (268_435_456..268_435_600).contains(&bytes))
 }
@@ -338,7 +338,7 @@ fn core(caller: &Caller) -> Check {
     let ask = granted.display().to_string();
     let output = caller
         .run(&["--rw", &ask], &["bash", "-c", "ulimit -Hc; ulimit -c unlimited; kill -SEGV $$"])?;
-    equal("the limit and the end", (output.code, output.said()), (139, "0"))?;
+    equal("the limit and the end", (output.code, output.trimmed()), (139, "0"))?;
     equal("from outside", std::fs::read_dir(&granted)?.count(), 0)
 }
 
@@ -356,7 +356,7 @@ print(call(149, a, 1 << 12), call(149, a, 1 << 20), call(151, 3))",
     );
     let output = caller.python(&script)?;
     let expected = "(65536, 65536) (0, 0) (1024, 1024) (0, 0) (0, 0)\n0 ENOMEM ENOMEM";
-    equal("figures; mlock of 4 KiB, of 1 MiB, mlockall", output.said(), expected)
+    equal("figures; mlock of 4 KiB, of 1 MiB, mlockall", output.trimmed(), expected)
 }
 
 fn raised(caller: &Caller) -> Check {
@@ -367,7 +367,7 @@ def up(name):
 print([up(n) for n in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU, resource.RLIMIT_MEMLOCK)])
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); print(resource.getrlimit(resource.RLIMIT_NOFILE))";
     let list = ["'refused'"; 5].join(", ");
-    equal("up and down", caller.python(script)?.said(), format!("[{list}]\n(64, 64)"))
+    equal("up and down", caller.python(script)?.trimmed(), format!("[{list}]\n(64, 64)"))
 }
 
 /// Pages of a file that is mapped, more than there is room for, in any order: as a program's code is read when the rest of
@@ -406,7 +406,7 @@ fn fork_bomb(caller: &Caller) -> Check {
     let options = ["--processes", "64", "--timeout", "3s"];
     let bomb = caller.live(&options, &format!("exec 2>/dev/null; {script}"))?;
     let other = caller.bash("echo answered")?;
-    equal("a second call", (other.code, other.said()), (0, "answered"))?;
+    equal("a second call", (other.code, other.trimmed()), (0, "answered"))?;
     holds("soon", other.took, other.took < soon(10))?;
     let output = bomb.finish(patience())?;
     holds("124, or its own end", output.code, output.code == 124 || output.code < 123)?;
@@ -438,7 +438,7 @@ fn only_lower(caller: &Caller) -> Check {
 
 /// Init's watch and the supervisor must have their turn next to a program that spins.
 fn nice(caller: &Caller) -> Check {
-    let own: i32 = caller.bash_outside("nice")?.said().parse()?;
+    let own: i32 = caller.bash_outside("nice")?.trimmed().parse()?;
     let live = caller.live(&[], "sleep 60")?;
     let of = |pid: u32| -> Result<i32, crate::support::Failed> {
         let stat = String::from_utf8_lossy(&crate::support::proc_file(pid, "stat")?).into_owned();
@@ -448,7 +448,7 @@ fn nice(caller: &Caller) -> Check {
     let seen = [of(live.supervisor()?)?, of(live.init()?)?, of(live.payload()?)?];
     equal("supervisor, init, program", seen, [own, own, (own + 5).min(19)])?;
     let output = caller.bash("nice; nice -n -1 nice")?;
-    equal("nothing takes it back", output.said(), format!("{0}\n{0}", (own + 5).min(19)))?;
+    equal("nothing takes it back", output.trimmed(), format!("{0}\n{0}", (own + 5).min(19)))?;
     holds("for want of permission", &output.stderr, output.stderr.contains("Permission denied"))
 }
 
@@ -481,7 +481,7 @@ fn children(caller: &Caller) -> Check {
 fn too_small(caller: &Caller) -> Check {
     let config = caller.directory("config")?;
     std::fs::create_dir(config.join("sandbox-profiles"))?;
-    let run = |memory: &str| -> Result<Told, Failed> {
+    let run = |memory: &str| -> Result<Finished, Failed> {
         let profile = format!(
             "schema = 1\nname = \"tiny\"\nextends = \"bash\"\ndescription = \"too small\"\n\
              [limits]\nmemory = \"{memory}\"\nworkspace = \"1M\"\ntmp = \"1M\"\nshm = \"1M\"\n"
@@ -489,7 +489,7 @@ fn too_small(caller: &Caller) -> Check {
         std::fs::write(config.join("sandbox-profiles/tiny.toml"), profile)?;
         let config = config.display().to_string();
         let words = ["--config", &config, "run", "--profile", "tiny", "--", "sh", "-c", "echo ran"];
-        Told::of(caller.cofferdam(&words), patience())
+        Finished::run(caller.cofferdam(&words), patience())
     };
     let least = run("8M")?;
     equal("the least that can be asked for", (least.code, least.stdout.as_str()), (0, "ran\n"))?;

@@ -59,7 +59,7 @@ fn sleepers(server: &Server) -> Vec<(Vec<u32>, Vec<u32>, Vec<u32>)> {
 
 fn separate_ids(caller: &Caller) -> Check {
     let caller = caller.given(|given| Ok(given.with_groups()))?;
-    equal("outside", caller.bash_outside("id -G")?.said(), format!("{} 4 64322", caller.gid()))?;
+    equal("outside", caller.bash_outside("id -G")?.trimmed(), format!("{} 4 64322", caller.gid()))?;
     let mut server = Server::start(&caller, "")?;
     let answer = server.bash("sleep 77 & echo $!; id -G")?;
     let (uid, groups) = ids_in_receipt(&answer);
@@ -205,8 +205,8 @@ fn used(caller: &Caller, expected: &str) -> Result<String, Failed> {
     let end = Instant::now() + patience();
     loop {
         let found = caller.python_outside(USE)?;
-        if found.said() == expected || Instant::now() > end {
-            return Ok(found.said().to_owned());
+        if found.trimmed() == expected || Instant::now() > end {
+            return Ok(found.trimmed().to_owned());
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -276,7 +276,7 @@ fn programs(caller: &Caller) -> Check {
 
 fn doctor(caller: &Caller) -> Check {
     let layer = |caller: &Caller| {
-        let report = crate::support::Told::of(
+        let report = crate::support::Finished::run(
             caller.cofferdam(&["doctor", "--json"]),
             crate::support::patience(),
         )?;

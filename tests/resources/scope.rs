@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, Told, claim, equal, holds, patience,
-    text,
+    CGROUPS, Caller, Check, Claim, Failed, Finished, For, Live, Need, claim, equal, holds,
+    patience, text,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn systemd(caller: &Caller, program: &str, arguments: &[&str]) -> Command {
 /// Scopes of cofferdam's that the manager knows.
 fn units(caller: &Caller) -> Result<Vec<String>, Failed> {
     let arguments = ["list-units", "--all", "--plain", "--no-legend", "cofferdam-*.scope"];
-    let output = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
+    let output = Finished::run(systemd(caller, "systemctl", &arguments), patience())?;
     equal("systemctl", (output.code, output.stderr.as_str()), (0, ""))?;
     let names = output.stdout.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.map(str::to_owned).collect())
@@ -130,7 +130,7 @@ const HELD: Option<&str> = Some("cgroup v2");
 const WATCHED: Option<&str> = Some("best-effort");
 
 fn doctor(caller: &Caller) -> Check {
-    let output = Told::of(caller.cofferdam(&["doctor"]), patience())?;
+    let output = Finished::run(caller.cofferdam(&["doctor"]), patience())?;
     let line = output.stdout.lines().find(|line| line.contains("memory limit")).unwrap_or_default();
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let begin = "ok memory limit cells are held by cgroup v2: in a scope of systemd, made in ";
@@ -156,7 +156,7 @@ fn scope_options(caller: &Caller) -> Check {
     let with = |directory: &str, options: &[&str]| -> Result<Value, Failed> {
         let mut command = caller.cofferdam(&["--config", directory, "run", "--json"]);
         command.args(options).args(["--", "true"]);
-        let output = Told::of(command, patience())?;
+        let output = Finished::run(command, patience())?;
         serde_json::from_str(&output.stdout).map_err(|_| format!("no JSON: {output:?}").into())
     };
     equal("always", memory(&with(&always, &[])?), HELD)?;
@@ -182,7 +182,7 @@ fn groups(caller: &Caller) -> Check {
     equal("as the test", front_end, group_of(std::process::id())?)?;
     let unit = scope.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let arguments = ["show", &unit, "-p", "Delegate", "-p", "KillSignal", "-p", "CollectMode"];
-    let output = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
+    let output = Finished::run(systemd(caller, "systemctl", &arguments), patience())?;
     let mut shown: Vec<&str> = output.stdout.lines().collect();
     shown.sort_unstable();
     equal("unit", shown, ["CollectMode=inactive-or-failed", "Delegate=yes", "KillSignal=9"])?;
@@ -381,7 +381,7 @@ fn unit(caller: &Caller) -> Check {
     let (front_end, supervisor, scope) = server(&mut live)?;
     let inside = group_of(front_end)?;
     holds("the front end is in its unit", &inside, inside.ends_with(&unit))?;
-    let output = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
+    let output = Finished::run(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
     equal("stopped", output.code, 0)?;
     children_gone(&[front_end, supervisor])?;
     nothing_left(caller, &[scope])
@@ -392,7 +392,7 @@ fn stopped(caller: &Caller) -> Check {
     let scope = scope_of(&live)?;
     let unit = scope.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let begun = Instant::now();
-    let output = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
+    let output = Finished::run(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
     equal("stopped", output.code, 0)?;
     let took = begun.elapsed();
     holds(

@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Failed, PlainTest};
 
-type Told = (Option<i32>, String, String);
+type Finished = (Option<i32>, String, String);
 
 /// Runs the binary with a separate configuration directory and `input`.
-fn cofferdam(config: &Path, arguments: &[&str], input: &str) -> Result<Told, Failed> {
+fn cofferdam(config: &Path, arguments: &[&str], input: &str) -> Result<Finished, Failed> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
         .arg("--config")
         .arg(config)

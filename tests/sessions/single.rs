@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde_json::json;
 use sys::process;
 
-use crate::support::{Caller, Check, Failed, Told, patience};
+use crate::support::{Caller, Check, Failed, Finished, patience};
 
 /// The verdicts of one run by the names of their claims: the reason where one does not hold.
 type Verdicts = Result<BTreeMap<String, Option<String>>, String>;
@@ -44,7 +44,7 @@ pub fn verdict(flag: &'static str, caller: &Caller, name: &str) -> Check {
 fn verdicts(flag: &str, caller: &Caller) -> Result<BTreeMap<String, Option<String>>, Failed> {
     let mut command = caller.outside(caller.this_program()?);
     command.arg(flag);
-    let output = Told::of(command, 3 * patience())?;
+    let output = Finished::run(command, 3 * patience())?;
     let lines = output.stdout.lines().map(serde_json::from_str::<(String, Option<String>)>);
     let verdicts = lines.collect::<Result<_, _>>();
     match verdicts {

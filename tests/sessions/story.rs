@@ -28,7 +28,7 @@ fn plays(caller: &Caller) -> Check {
     // The agent's commits have arrived, by git outside the cell.
     let log = "git -C granted/tally log --format='%an: %s' tally-without-a-loop";
     let handed = caller.bash_outside(log)?;
-    equal("on the host", handed.said(), "Agent: Tally without a loop\nOwner: Tally numbers")?;
+    equal("on the host", handed.trimmed(), "Agent: Tally without a loop\nOwner: Tally numbers")?;
     equal("the recorded calls are these", calls(RECORDED), calls(&transcript))
 }
 

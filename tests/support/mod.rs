@@ -27,7 +27,7 @@ pub use libtest_mimic::Failed;
 pub use machine::{CGROUPS, Need, PATH, processors};
 pub use patience::{patience, soon};
 pub use process::{
-    Live, Status, Told, children, gone, kill, present, proc_file, status, with_argument,
+    Finished, Live, Status, children, gone, kill, present, proc_file, status, with_argument,
 };
 
 /// A test's verdict.
@@ -400,8 +400,8 @@ impl Caller {
     }
 
     /// `cofferdam run OPTIONS -- ARGV`, to its end.
-    pub fn run(&self, options: &[&str], argv: &[&str]) -> Result<Told, Failed> {
-        Told::of(self.run_command(options, argv), patience())
+    pub fn run(&self, options: &[&str], argv: &[&str]) -> Result<Finished, Failed> {
+        Finished::run(self.run_command(options, argv), patience())
     }
 
     /// `cofferdam run OPTIONS -- ARGV`, not started yet.
@@ -412,27 +412,27 @@ impl Caller {
     }
 
     /// A script of bash in a fresh cell.
-    pub fn bash(&self, script: &str) -> Result<Told, Failed> {
+    pub fn bash(&self, script: &str) -> Result<Finished, Failed> {
         self.run(&[], &["bash", "-c", script])
     }
 
     /// A script of Python in a fresh cell.
-    pub fn python(&self, script: &str) -> Result<Told, Failed> {
+    pub fn python(&self, script: &str) -> Result<Finished, Failed> {
         self.run(&[], &["/usr/bin/python3", "-c", script])
     }
 
     /// Runs the same script of bash outside, as the caller: the positive control.
-    pub fn bash_outside(&self, script: &str) -> Result<Told, Failed> {
+    pub fn bash_outside(&self, script: &str) -> Result<Finished, Failed> {
         let mut command = self.outside("/bin/bash");
         command.args(["-c", script]);
-        Told::of(command, patience())
+        Finished::run(command, patience())
     }
 
     /// Runs the same script of Python outside.
-    pub fn python_outside(&self, script: &str) -> Result<Told, Failed> {
+    pub fn python_outside(&self, script: &str) -> Result<Finished, Failed> {
         let mut command = self.outside("/usr/bin/python3");
         command.args(["-c", script]);
-        Told::of(command, patience())
+        Finished::run(command, patience())
     }
 
     /// `cofferdam run --json OPTIONS -- ARGV`: the object it prints.

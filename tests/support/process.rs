@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::Failed;
 
-/// How a process ended and what it said.
+/// How a process ended and what it printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Finished {
     /// The exit code, or 1000 and the signal that ended it.
     pub code: i32,
     pub stdout: String,
@@ -19,9 +19,9 @@ pub struct Told {
     pub took: Duration,
 }
 
-impl Told {
+impl Finished {
     /// Runs a command to its end, within `patience`.
-    pub fn of(mut command: Command, patience: Duration) -> Result<Self, Failed> {
+    pub fn run(mut command: Command, patience: Duration) -> Result<Self, Failed> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = command.spawn()?;
@@ -32,8 +32,8 @@ impl Told {
         Ok(Self { code, stdout: text(stdout), stderr: text(stderr), took })
     }
 
-    /// Standard output without the white space around it.
-    pub fn said(&self) -> &str {
+    /// Returns standard output without the white space around it.
+    pub fn trimmed(&self) -> &str {
         self.stdout.trim()
     }
 }
@@ -135,14 +135,14 @@ impl Live {
     }
 
     /// Waits for the end and returns how it came.
-    pub fn finish(mut self, patience: Duration) -> Result<Told, Failed> {
+    pub fn finish(mut self, patience: Duration) -> Result<Finished, Failed> {
         let started = Instant::now();
         let code = wait(&mut self.child, patience)?;
         let took = started.elapsed();
         let mut stdout = Vec::new();
         self.stdout.read_to_end(&mut stdout)?;
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
-        Ok(Told { code, stdout, stderr: text(self.stderr.take()), took })
+        Ok(Finished { code, stdout, stderr: text(self.stderr.take()), took })
     }
 }
 

@@ -29,7 +29,7 @@ fn no_new_privs(caller: &Caller) -> Check {
     // PR_SET_NO_NEW_PRIVS with 0 is no such thing.
     let output = caller
         .python(&format!("{CALLS}\nprint(call(157, 38, 0, 0, 0, 0), call(157, 39, 0, 0, 0, 0))"))?;
-    let [set, get] = output.said().split(' ').collect::<Vec<_>>()[..] else {
+    let [set, get] = output.trimmed().split(' ').collect::<Vec<_>>()[..] else {
         return Err(format!("{output:?}").into());
     };
     holds("taking it back", set, set == "EINVAL" || set == "EPERM")?;
@@ -44,10 +44,14 @@ fn set_uid(caller: &Caller) -> Check {
     crate::support::mode(&copy, 0o4755)?;
     let ask = format!("{}:/mnt/tools", directory.display());
     let output = caller.run(&["--ro", &ask], &["/mnt/tools/id", "-u"])?;
-    equal("in a cell", (output.code, output.said()), (0, "1000"))?;
+    equal("in a cell", (output.code, output.trimmed()), (0, "1000"))?;
     let mut control = std::process::Command::new("setpriv");
     control.args(["--reuid", "64321", "--clear-groups"]).arg(&copy).arg("-u");
-    equal("outside", crate::support::Told::of(control, crate::support::patience())?.said(), "0")
+    equal(
+        "outside",
+        crate::support::Finished::run(control, crate::support::patience())?.trimmed(),
+        "0",
+    )
 }
 
 fn refused(caller: &Caller) -> Check {
@@ -62,5 +66,5 @@ print(call(161, b'/tmp'), call(169, 0, 0, 0, None), call(103, 2, None, 0))"
     let output = caller.python(&script)?;
     // os.nice passes EPERM of setpriority through; a mark needs CAP_NET_ADMIN.
     let expected = "EPERM EPERM\nEPERM ok\nok EPERM\nEPERM EPERM EPERM";
-    equal("each with its control", output.said(), expected)
+    equal("each with its control", output.trimmed(), expected)
 }

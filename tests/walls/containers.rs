@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{CALLS, Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
-use cofferdam::commands::doctor::platform::Platform;
+use crate::support::{
+    CALLS, Caller, Check, Claim, Finished, Need, Who, claim, equal, holds, patience,
+};
+use cofferdam::commands::surroundings::Surroundings;
 use model::profile::calls;
 use serde_json::Value;
 
@@ -88,7 +90,7 @@ fn doctor(caller: &Caller) -> String {
 type Report = (i32, String, Vec<(String, String)>);
 
 fn report(command: Command) -> Result<Report, crate::support::Failed> {
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     let report: Value = serde_json::from_str(&output.stdout).map_err(|_| format!("{output:?}"))?;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let layers = report.get("layers").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -119,9 +121,9 @@ fn masked_doctor(caller: &Caller) -> Check {
 
 fn masked_runs(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
-    let output = Told::of(masked(caller, &format!("{binary} calc 2^70")), patience())?;
-    equal("calc", (output.code, output.said()), (0, "1180591620717411303424"))?;
-    let output = Told::of(masked(caller, &format!("{binary} run -- touch ran")), patience())?;
+    let output = Finished::run(masked(caller, &format!("{binary} calc 2^70")), patience())?;
+    equal("calc", (output.code, output.trimmed()), (0, "1180591620717411303424"))?;
+    let output = Finished::run(masked(caller, &format!("{binary} run -- touch ran")), patience())?;
     equal("bash's profile", (output.code, output.stdout.as_str()), (125, ""))?;
     let expected = "cofferdam: the supervisor refused the job: profile `bash` cannot be used here: \
         mounting /proc (parts of the outer /proc are masked; `cofferdam doctor` has the remedy): \
@@ -141,7 +143,7 @@ fn none_runs(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     for words in ["calc 1+1", "run -- touch ran"] {
         let output =
-            Told::of(without_namespaces(caller, &format!("{binary} {words}")), patience())?;
+            Finished::run(without_namespaces(caller, &format!("{binary} {words}")), patience())?;
         equal(words, (output.code, output.stdout.as_str()), (125, ""))?;
         let reason = &output.stderr;
         holds(
@@ -158,12 +160,12 @@ fn inner_root(caller: &Caller) -> Check {
     let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
     let mut command = caller.outside("unshare");
     command.args(["--user", "--map-root-user", "bash", "-c", &line]);
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     match caller.who {
-        Who::User => equal("a cell runs", (output.code, output.said()), (0, "0\n1000")),
+        Who::User => equal("a cell runs", (output.code, output.trimmed()), (0, "0\n1000")),
         // The host's root under another id: a cell would have host uid 0, which is refused.
         Who::Root => {
-            equal("refused", (output.code, output.said()), (125, "0"))?;
+            equal("refused", (output.code, output.trimmed()), (125, "0"))?;
             let reason = "the payload has host id 0";
             crate::support::holds("with the reason", &output.stderr, output.stderr.contains(reason))
         }
@@ -215,8 +217,8 @@ fn contained(caller: &Caller, id: u32, words: &str) -> Result<Command, crate::su
 /// `--user 65534` of a container whose ids are not the host's: the id that stands for every other there.
 fn overflow_uid(caller: &Caller) -> Check {
     let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
-    let output = Told::of(contained(caller, 65_534, &line)?, patience())?;
-    equal("a cell runs", (output.code, output.said()), (0, "65534\n1000"))
+    let output = Finished::run(contained(caller, 65_534, &line)?, patience())?;
+    equal("a cell runs", (output.code, output.trimmed()), (0, "65534\n1000"))
 }
 
 /// Returns a directory of a container's root, and that root's id on the host.
@@ -236,8 +238,8 @@ fn inner_grant(caller: &Caller) -> Check {
     let binary = caller.binary();
     let place = directory.display();
     let line = format!("id -u; exec {} run --rw {place} -- touch made", binary.display());
-    let output = Told::of(contained(caller, 0, &line)?, patience())?;
-    equal("the cell writes", (output.code, output.said()), (0, "0"))?;
+    let output = Finished::run(contained(caller, 0, &line)?, patience())?;
+    equal("the cell writes", (output.code, output.trimmed()), (0, "0"))?;
     let made = std::fs::metadata(directory.join("made"))?;
     equal("as the one who granted it", made.uid(), owner)
 }
@@ -257,8 +259,8 @@ fn inits_files(caller: &Caller) -> Check {
     let binary = caller.binary();
     let place = directory.display();
     let line = format!("exec {} run --rw {place} -- bash look", binary.display());
-    let output = Told::of(contained(caller, 0, &line)?, patience())?;
-    equal("init's descriptors are counted", (output.code, output.said()), (0, "listed\nown"))?;
+    let output = Finished::run(contained(caller, 0, &line)?, patience())?;
+    equal("init's descriptors are counted", (output.code, output.trimmed()), (0, "listed\nown"))?;
     // Elsewhere they are not.
     let output = caller.bash("ls /proc/1/fd >/dev/null && echo listed")?;
     holds("another's", &output, output.code != 0 && output.stderr.contains("Permission denied"))
@@ -286,7 +288,7 @@ fn bare_root(caller: &Caller) -> Check {
     equal("the layers", names, ["id maps", "supervisor"])?;
     let helps = |(_, remedy): &(String, String)| remedy.contains("--user 1000:1000");
     holds("each with the way out", &missing, missing.iter().all(helps))?;
-    let output = Told::of(line("run -- true"), patience())?;
+    let output = Finished::run(line("run -- true"), patience())?;
     let is_told =
         output.stderr.contains("\nhint: root needs CAP_SETUID, CAP_SETGID and CAP_SETFCAP");
     holds("and a run", &output, output.code == 125 && is_told)
@@ -295,9 +297,10 @@ fn bare_root(caller: &Caller) -> Check {
 /// Simulates `--read-only`. Only root has locks in `/run`.
 fn fixed_run(caller: &Caller) -> Check {
     let line = format!("exec {} run -- echo ran", caller.binary().display());
-    let output = Told::of(prepared(caller, "mount -t tmpfs -o ro none /run", &line), patience())?;
+    let output =
+        Finished::run(prepared(caller, "mount -t tmpfs -o ro none /run", &line), patience())?;
     match caller.who {
-        Who::User => equal("no lock is wanted", (output.code, output.said()), (0, "ran")),
+        Who::User => equal("no lock is wanted", (output.code, output.trimmed()), (0, "ran")),
         Who::Root => {
             let expected = "cofferdam: the instance lock cannot be taken: read-only file system (EROFS)\nhint: root's \
                 instances share out host ids by locks in /run/cofferdam: make /run writable (docker and podman: \
@@ -418,7 +421,7 @@ fn filtered(caller: &Caller) -> Check {
     let line = answering(caller, ANSWERS)?;
     told_first(plainly(caller, &line), "user namespaces", container())?;
     let run = line.replace("doctor --json", "run -- echo ran");
-    let output = Told::of(plainly(caller, &run), patience())?;
+    let output = Finished::run(plainly(caller, &run), patience())?;
     equal("a run", (output.code, output.stdout.as_str()), (125, ""))?;
     let reason = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
         implemented\nhint: `cofferdam doctor` has the remedy; where there is none, `--tier \
@@ -471,7 +474,7 @@ fn selftest_under_a_filter(caller: &Caller) -> Check {
         "/usr/bin/python3 {script} 169,457,458,459,461 {} selftest --json F38 K30 K31 K33 K34 K35 K54",
         binary.display()
     );
-    let output = Told::of(plainly(caller, &line), patience())?;
+    let output = Finished::run(plainly(caller, &line), patience())?;
     let report: Value = serde_json::from_str(&output.stdout).map_err(|_| format!("{output:?}"))?;
     let results = report.get("probes").and_then(Value::as_array);
     let verdict = |result: &Value| {
@@ -501,7 +504,7 @@ os.execv(argv[0], argv)
 
 /// Runs everything cofferdam calls outside of cells: the gateway of egress, and the listener of `serve --http`.
 fn our_profile(caller: &Caller) -> Check {
-    let printed = Told::of(caller.cofferdam(&["doctor", "--seccomp"]), patience())?;
+    let printed = Finished::run(caller.cofferdam(&["doctor", "--seccomp"]), patience())?;
     let profile: Value =
         serde_json::from_str(&printed.stdout).map_err(|_| format!("{printed:?}"))?;
     let names = profile.pointer("/syscalls/0/names").and_then(Value::as_array).cloned();
@@ -518,8 +521,10 @@ fn our_profile(caller: &Caller) -> Check {
         )
         .replace(", ", ",")
     };
-    let output =
-        Told::of(plainly(caller, &format!("{} run -- echo ran", under("clone3"))), patience())?;
+    let output = Finished::run(
+        plainly(caller, &format!("{} run -- echo ran", under("clone3"))),
+        patience(),
+    )?;
     equal("the filter is in force", (output.code, output.stdout.as_str()), (125, ""))?;
     let ours = under("");
     let (code, verdict, missing) = report(plainly(caller, &format!("{ours} doctor --json")))?;
@@ -527,7 +532,7 @@ fn our_profile(caller: &Caller) -> Check {
     // A destination that no rule names: the gateway's worker answers like a router. Without it there is no answer.
     let run =
         format!("{ours} run --egress 192.0.2.7:443 -- bash -c 'exec 3<>/dev/tcp/192.0.2.8/80'");
-    let output = Told::of(plainly(caller, &run), patience())?;
+    let output = Finished::run(plainly(caller, &run), patience())?;
     holds("refused by the gateway", &output, output.stderr.contains("No route to host"))?;
     listens(plainly(caller, &format!("{ours} serve --http 127.0.0.1:0")))
 }
@@ -575,7 +580,7 @@ fn selftest_without_exec(caller: &Caller) -> Check {
     command.args(["--mount", "bash", "-c", &line]).env_clear();
     command.env("PATH", crate::support::PATH).env("HOME", &caller.home);
     command.current_dir(&caller.home).stdin(std::process::Stdio::null());
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     equal("another place is found", (output.code, output.stderr.as_str()), (0, ""))
 }
 
@@ -604,7 +609,7 @@ fn open_files(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     let under = |limit: &str, words: &str| {
         let line = format!("ulimit -n {limit}; exec {binary} {words}");
-        Told::of(plainly(caller, &line), patience())
+        Finished::run(plainly(caller, &line), patience())
     };
     let output = under("20", "run -- true")?;
     let expected =
@@ -622,10 +627,12 @@ fn open_files(caller: &Caller) -> Check {
         output.code == 125 && output.stderr.contains("900 open files are allowed"),
     )?;
     let output = under("256", "run -- echo ok")?;
-    equal("enough for bash", (output.code, output.said()), (0, "ok"))?;
+    equal("enough for bash", (output.code, output.trimmed()), (0, "ok"))?;
     told_first(plainly(caller, &format!("ulimit -n 900; {}", doctor(caller))), "open files", hint)?;
     // A low soft limit is raised, and is no reason to refuse.
-    let output =
-        Told::of(plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")), patience())?;
-    equal("the soft limit", (output.code, output.said()), (0, "2"))
+    let output = Finished::run(
+        plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")),
+        patience(),
+    )?;
+    equal("the soft limit", (output.code, output.trimmed()), (0, "2"))
 }

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::server::Server;
 use crate::support::{
-    Caller, Check, Claim, Failed, For, Live, Need, Told, claim, equal, holds, kill, mode, patience,
+    Caller, Check, Claim, Failed, Finished, For, Live, Need, claim, equal, holds, kill, mode,
+    patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -90,10 +91,10 @@ impl Drop for Machine {
 const TWENTY: &str = "n=0; for i in {1..20}; do bash -c 'kill -SEGV $$'; [ $? = 139 ] && n=$((n + 1)); done 2>/dev/null; echo $n";
 
 /// A command of the caller's outside of any cell, with 0 as its soft and hard limit of core files.
-fn without_core_files(caller: &Caller, words: &[&str]) -> Result<Told, Failed> {
+fn without_core_files(caller: &Caller, words: &[&str]) -> Result<Finished, Failed> {
     let mut command = caller.outside("/bin/bash");
     command.args(["-c", "ulimit -c 0; exec \"$@\"", "bash"]).args(words);
-    Told::of(command, patience())
+    Finished::run(command, patience())
 }
 
 /// Crashes a process outside of any cell that has the limit 0.
@@ -113,7 +114,7 @@ fn pipe(caller: &Caller) -> Check {
     // The control: a limit of 0 does not keep the handler from being started.
     equal("handlers", machine.handled()?, "control 0\n")?;
 
-    equal("crashes of a cell", caller.bash(TWENTY)?.said(), "20")?;
+    equal("crashes of a cell", caller.bash(TWENTY)?.trimmed(), "20")?;
     let mut server = Server::of(caller.cofferdam(&["serve", "--tools", "shell,exec"]));
     let mut says = |tool: &str, mut arguments: Value, command: &str| {
         if let Some(fields) = arguments.as_object_mut() {
@@ -149,7 +150,7 @@ fn hard_limit(caller: &Caller) -> Check {
     holds("the reason", &output, output.stderr.contains(reason))?;
     // The control: a limit of 0 is as good where crashes are written to files.
     machine.set_pattern("core")?;
-    equal("with a file", run()?.said(), "ran")?;
+    equal("with a file", run()?.trimmed(), "ran")?;
     equal("handlers", machine.handled()?, "")
 }
 
@@ -164,7 +165,7 @@ fn socket(caller: &Caller) -> Check {
                 (as root: sysctl -w kernel.core_pattern=core, or a pattern that begins with `|`)";
     equal("lacks", lacks()?, json!([note]))?;
     let layer = || {
-        let answer = Told::of(caller.cofferdam(&["doctor", "--json"]), patience())?;
+        let answer = Finished::run(caller.cofferdam(&["doctor", "--json"]), patience())?;
         let report: Value = serde_json::from_str(&answer.stdout)?;
         let layers = report.get("layers").and_then(Value::as_array).cloned().unwrap_or_default();
         let named = |layer: &&Value| layer.get("name") == Some(&json!("core dumps"));

@@ -1,6 +1,6 @@
 //! The environment of a cell: built from nothing, with what the operator adds, checked by name.
 
-use crate::support::{Caller, Check, Claim, Told, claim, equal, holds, patience};
+use crate::support::{Caller, Check, Claim, Finished, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("the_environment_is_built_for_the_cell", exact),
@@ -16,7 +16,7 @@ const OWN: &str = "CARGO_NET_RETRY=0\nGOTOOLCHAIN=local\nHOME=/tmp/home\nHOSTNAM
     USER=agent\nUV_HTTP_RETRIES=0\nnpm_config_fetch_retries=0\n";
 
 /// The environment of a program that adds nothing to it, in order.
-fn environment(output: &Told) -> String {
+fn environment(output: &Finished) -> String {
     let mut lines: Vec<&str> = output.stdout.lines().collect();
     lines.sort_unstable();
     lines.iter().map(|line| format!("{line}\n")).collect()
@@ -37,11 +37,11 @@ fn nothing_of_the_callers(caller: &Caller) -> Check {
     ];
     let mut outside = caller.outside("env");
     outside.envs(SET);
-    let control = Told::of(outside, patience())?;
+    let control = Finished::run(outside, patience())?;
     holds("outside they are there", &control, control.stdout.contains("SECRET=hunter2"))?;
     let mut command = caller.run_command(&[], &["env"]);
     command.envs(SET);
-    equal("in a cell", environment(&Told::of(command, patience())?), OWN)
+    equal("in a cell", environment(&Finished::run(command, patience())?), OWN)
 }
 
 fn asked_for(caller: &Caller) -> Check {

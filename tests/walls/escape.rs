@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::support::{Caller, Check, Failed, For, Part, Told, Who, equal, holds, patience};
+use crate::support::{Caller, Check, Failed, Finished, For, Part, Who, equal, holds, patience};
 use selftest::corpus::corpus;
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ fn verdicts(caller: &Caller) -> &'static Verdicts {
         Who::User => &OF_USER,
     };
     place.get_or_init(|| {
-        let output = Told::of(caller.cofferdam(&["selftest", "--json"]), whole());
+        let output = Finished::run(caller.cofferdam(&["selftest", "--json"]), whole());
         let output = output.map_err(|failed| format!("{:?}", failed.message()))?;
         let report: Value = serde_json::from_str(&output.stdout)
             .map_err(|error| format!("no JSON ({error}): {output:?}"))?;
@@ -113,7 +113,8 @@ fn nothing_held(caller: &Caller) -> Check {
         ("I21", "exit 0"),
         ("K91", "`made`, exit 0"),
     ] {
-        let output = Told::of(caller.cofferdam(&["selftest", "--target", "env", id]), whole())?;
+        let output =
+            Finished::run(caller.cofferdam(&["selftest", "--target", "env", id]), whole())?;
         let breach = output.stdout.starts_with("BREACH") && output.stdout.contains(seen);
         holds(id, &output, output.code == 1 && breach)?;
     }
@@ -129,7 +130,7 @@ const LEFT: &str = r#"
 
 /// Bash on a host that may be harmed: with separate mounts, objects and processes that end with it.
 /// There, `selftest` is the command as an ordinary user, and `left` prints what is left.
-fn on_a_host(caller: &Caller, done: &str) -> Result<Told, Failed> {
+fn on_a_host(caller: &Caller, done: &str) -> Result<Finished, Failed> {
     let script = format!(
         r#"mount -t tmpfs none /mnt && cp "$0" /mnt/cofferdam && mkdir /mnt/queues || exit 90
         mount -t mqueue none /mnt/queues || exit 91
@@ -147,7 +148,7 @@ fn on_a_host(caller: &Caller, done: &str) -> Result<Told, Failed> {
     command.args(["--user", "--map-current-user", "--keep-caps", "--mount", "--ipc", "--pid"]);
     command.args(["--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
     command.arg(caller.binary());
-    Told::of(command, whole())
+    Finished::run(command, whole())
 }
 
 /// The control: what attacks leave is seen.
@@ -188,7 +189,8 @@ fn nothing_left_by_an_interrupt(caller: &Caller) -> Check {
 
 fn not_started(caller: &Caller) -> Check {
     for target in ["/nowhere/sandbox", "false", "echo"] {
-        let output = Told::of(caller.cofferdam(&["selftest", "--target", target, "F01"]), whole())?;
+        let output =
+            Finished::run(caller.cofferdam(&["selftest", "--target", target, "F01"]), whole())?;
         let words = (output.code, output.stdout.as_str());
         equal(target, words, (3, ""))?;
         holds(target, &output.stderr, output.stderr.starts_with("cofferdam: selftest: "))?;
@@ -199,7 +201,7 @@ fn not_started(caller: &Caller) -> Check {
 fn reports_agree(caller: &Caller) -> Check {
     let file = caller.home.join("report.xml");
     let path = file.display().to_string();
-    let output = Told::of(
+    let output = Finished::run(
         caller.cofferdam(&["selftest", "F01", "P01", "--json", "--junit", &path]),
         whole(),
     )?;
@@ -213,13 +215,13 @@ fn reports_agree(caller: &Caller) -> Check {
         &junit,
         junit.contains("tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""),
     )?;
-    let output = Told::of(caller.cofferdam(&["selftest", "F01", "P01"]), whole())?;
+    let output = Finished::run(caller.cofferdam(&["selftest", "F01", "P01"]), whole())?;
     let last = output.stdout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>());
     equal("table", last, Some(vec!["all", "2", "0", "0", "0", "0", "0"]))
 }
 
 fn unknown(caller: &Caller) -> Check {
-    let output = Told::of(caller.cofferdam(&["selftest", "F999"]), whole())?;
+    let output = Finished::run(caller.cofferdam(&["selftest", "F999"]), whole())?;
     let expected = "cofferdam: selftest: there is no attack `F999`\n\
         hint: cofferdam selftest --list names them\n";
     equal("F999", (output.code, output.stderr.as_str()), (125, expected))

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::process::Stdio;
 
-use crate::support::{Caller, Check, Claim, Need, Told, claim, equal, holds, patience};
+use crate::support::{Caller, Check, Claim, Finished, Need, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_program_has_three_descriptors", three),
@@ -33,7 +33,7 @@ fn three(caller: &Caller) -> Check {
     // 255 is bash's own for a script file; with -c there is no 255.
     equal("bash", numbers, ["0", "1", "2"])?;
     if Need::Python.is_met() {
-        equal("python", caller.python(LIST)?.said(), "[0, 1, 2]")?;
+        equal("python", caller.python(LIST)?.trimmed(), "[0, 1, 2]")?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ fn script(caller: &Caller) -> Check {
     let requests = caller.file("requests", &call("ls /proc/self/fd; ls -l /proc/self/fd/3 >&2"))?;
     let mut command = caller.cofferdam(&["serve"]);
     command.stdin(File::open(requests)?);
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     let reply = output.stdout.lines().find(|line| line.contains("\"id\":2")).unwrap_or_default();
     let reply: serde_json::Value = serde_json::from_str(reply)?;
     let stdout = reply.pointer("/result/structuredContent/stdout").and_then(|text| text.as_str());
@@ -114,16 +114,16 @@ def tried(action):
     except OSError as error: return error.strerror
 print(tried(lambda: os.fchdir(5)), tried(lambda: os.stat('secret', dir_fd=5).st_size))\"";
     let with_directory =
-        |mut command: std::process::Command| -> Result<Told, crate::support::Failed> {
+        |mut command: std::process::Command| -> Result<Finished, crate::support::Failed> {
             command.stdin(Stdio::from(File::open(&caller.home)?));
-            Told::of(command, patience())
+            Finished::run(command, patience())
         };
     let mut outside = caller.outside("/bin/bash");
     outside.args(["-c", look]);
-    equal("outside", with_directory(outside)?.said(), "None 12")?;
+    equal("outside", with_directory(outside)?.trimmed(), "None 12")?;
     let output = with_directory(caller.run_command(&[], &["bash", "-c", look]))?;
     let refused = output.code == 125 && output.stdout.is_empty();
-    let harmless = output.said() == "Not a directory Not a directory";
+    let harmless = output.trimmed() == "Not a directory Not a directory";
     holds("refused, or a stream and no directory", &output, refused || harmless)
 }
 
@@ -132,7 +132,7 @@ fn carried(caller: &Caller) -> Check {
     let input = caller.file("input", &text)?;
     let mut command = caller.run_command(&[], &["bash", "-c", "wc -c; cat | wc -c"]);
     command.stdin(File::open(input)?);
-    equal("bytes, and the end", Told::of(command, patience())?.said(), "1048576\n0")
+    equal("bytes, and the end", Finished::run(command, patience())?.trimmed(), "1048576\n0")
 }
 
 fn output_file(caller: &Caller) -> Check {

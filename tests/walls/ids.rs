@@ -1,6 +1,6 @@
 //! User and group ids of a program, inside its cell and on the host.
 
-use crate::support::{Caller, Check, Claim, For, Need, Told, Who, claim, equal, holds, status};
+use crate::support::{Caller, Check, Claim, Finished, For, Need, Who, claim, equal, holds, status};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_program_is_agent_1000_in_its_cell", agent),
@@ -24,12 +24,12 @@ fn agent(caller: &Caller) -> Check {
     } else {
         "uid=1000(agent) gid=1000(agent) groups=1000(agent),65534(nogroup)\n/tmp/home\nagent"
     };
-    equal("id, HOME, whoami", output.said(), expected)
+    equal("id, HOME, whoami", output.trimmed(), expected)
 }
 
 /// Returns true if the caller has supplementary groups, which show as nogroup in a cell.
 fn kept_groups(caller: &Caller) -> Result<bool, crate::support::Failed> {
-    Ok(caller.bash_outside("id -G")?.said().contains(' '))
+    Ok(caller.bash_outside("id -G")?.trimmed().contains(' '))
 }
 
 fn never_root(caller: &Caller) -> Check {
@@ -81,12 +81,12 @@ fn same_user(caller: &Caller) -> Check {
 }
 
 /// Runs a line as the caller with a group more than their own.
-fn with_group(caller: &Caller, line: &str) -> Result<Told, crate::support::Failed> {
+fn with_group(caller: &Caller, line: &str) -> Result<Finished, crate::support::Failed> {
     let mut command = std::process::Command::new("setpriv");
     let uid = caller.uid().to_string();
     command.env_clear().env("HOME", &caller.home).env("PATH", "/usr/bin:/bin");
     command.args(["--reuid", &uid, "--regid", &uid, "--groups", "4,64322", "bash", "-c", line]);
-    Told::of(command, crate::support::patience())
+    Finished::run(command, crate::support::patience())
 }
 
 /// A file that only the group 64322 may read, at `/mnt/secret` in the cell.
@@ -101,7 +101,7 @@ fn secret(caller: &Caller) -> Result<String, crate::support::Failed> {
 fn groups_dropped(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     let report = with_group(caller, &format!("id -G; {binary} run -- id -G"))?;
-    equal("outside and in a cell", report.said(), "0 4 64322\n1000")?;
+    equal("outside and in a cell", report.trimmed(), "0 4 64322\n1000")?;
     let report =
         with_group(caller, &format!("{binary} run --json -- grep Groups /proc/self/status"))?;
     let report: serde_json::Value = serde_json::from_str(&report.stdout)?;
@@ -131,7 +131,7 @@ fn own_id_only(caller: &Caller) -> Check {
     let output = caller.python(&script)?;
     // As to any program without the privilege; the kernel would say EINVAL of ids that the namespace has not.
     let one = "['EPERM', 'EPERM', 'EPERM', 'ok']";
-    equal("setresuid, setresgid, setgroups", output.said(), format!("{one}\n{one}\nEPERM"))?;
+    equal("setresuid, setresgid, setgroups", output.trimmed(), format!("{one}\n{one}\nEPERM"))?;
     let script = format!(
         "{}
 ids = (0, 65534, 1000)
@@ -148,7 +148,7 @@ for way in ways:
     let output = caller.python(&script)?;
     let ids = "['EPERM', 'EPERM', 'ok', 'EPERM', 'EPERM', 'ok']";
     let owners = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'ok', 'ok', 'ok']";
-    equal("by each call", output.said(), [ids, ids, owners, owners, owners, owners].join("\n"))?;
+    equal("by each call", output.trimmed(), [ids, ids, owners, owners, owners, owners].join("\n"))?;
     let output = caller.json(&[], &["chown", "0:0", "/tmp"])?;
     equal("is not counted as a denial", crate::support::denials(&output), Vec::new())
 }
@@ -161,6 +161,6 @@ n = 0
 while n < 20 and libc.inotify_init1(0) >= 0: n += 1
 print(n, errno.errorcode.get(ctypes.get_errno()))";
     let outside = caller.bash_outside(&format!("/usr/bin/python3 -c '{script}'"))?;
-    equal("outside", outside.said(), "20 None")?;
-    equal("in a cell", caller.python(script)?.said(), "4 EMFILE")
+    equal("outside", outside.trimmed(), "20 None")?;
+    equal("in a cell", caller.python(script)?.trimmed(), "4 EMFILE")
 }

@@ -1,6 +1,6 @@
 //! Landlock: a second wall behind the mounts, seen where no mount stands before it.
 
-use crate::support::{CALLS, Caller, Check, Claim, Need, Told, claim, equal, holds};
+use crate::support::{CALLS, Caller, Check, Claim, Finished, Need, claim, equal, holds};
 use serde_json::json;
 
 pub const CLAIMS: &[Claim] = &[
@@ -30,15 +30,15 @@ fn outside_and_inside(caller: &Caller) -> Check {
 print(tried(lambda: open('/proc/self/comm', 'w').write('x')), tried(lambda: open('/proc/self/oom_score_adj', 'w')))
 print(tried(lambda: open('/proc/self/comm').read()), tried(lambda: open('/tmp/f', 'w').write('x')))"
     );
-    equal("in a cell", caller.python(&look)?.said(), "EACCES EACCES\nok ok")?;
+    equal("in a cell", caller.python(&look)?.trimmed(), "EACCES EACCES\nok ok")?;
     let control = format!("{CALLS}\nprint(tried(lambda: open('/proc/self/comm', 'w').write('x')))");
-    equal("the same write outside", caller.python_outside(&control)?.said(), "ok")
+    equal("the same write outside", caller.python_outside(&control)?.trimmed(), "ok")
 }
 
 fn listing(caller: &Caller) -> Check {
     let told = caller
         .bash("ls / /usr /etc /mnt >/dev/null && ls -d /workspace; cat /tmp/.template/canary")?;
-    equal("listed", told.said(), "/workspace")?;
+    equal("listed", told.trimmed(), "/workspace")?;
     holds("the canary is covered", &told.stderr, told.stderr.contains("No such file or directory"))
 }
 
@@ -57,11 +57,11 @@ print(os.waitpid(child, 0)[1])"
     let told = caller.python(&script)?;
     // kill(-1) finds nobody but itself and init, neither of which it may signal.
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM\nEPERM EPERM EPERM\n9";
-    if told.said() == expected {
+    if told.trimmed() == expected {
         return Ok(());
     }
     let other = expected.replace("] EPERM", "] ESRCH");
-    equal("init, then a child of its own", told.said(), other)
+    equal("init, then a child of its own", told.trimmed(), other)
 }
 
 /// If Landlock does not restrict signals, the kernel still delivers none to an init that has no
@@ -78,14 +78,14 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 sys.exit(7)"
     );
     let told = caller.python(&script)?;
-    equal("the program ran on, and its end is told", (told.code, told.said()), (7, "5"))
+    equal("the program ran on, and its end is told", (told.code, told.trimmed()), (7, "5"))
 }
 
 fn newer_abi(caller: &Caller) -> Check {
     let abi = cell::landlock::kernel_abi();
     caller.directory("config")?;
     caller.directory("config/sandbox-profiles")?;
-    let run = |needed: u32| -> Result<Told, crate::support::Failed> {
+    let run = |needed: u32| -> Result<Finished, crate::support::Failed> {
         caller.file(
             "config/sandbox-profiles/strict.toml",
             &format!(
@@ -95,10 +95,10 @@ fn newer_abi(caller: &Caller) -> Check {
         )?;
         let config = caller.home.join("config").display().to_string();
         let options = ["--config", &config, "run", "--profile", "strict", "--", "echo", "ran"];
-        Told::of(caller.cofferdam(&options), crate::support::patience())
+        Finished::run(caller.cofferdam(&options), crate::support::patience())
     };
     let here = run(abi)?;
-    equal("what this kernel has", (here.code, here.said()), (0, "ran"))?;
+    equal("what this kernel has", (here.code, here.trimmed()), (0, "ran"))?;
     let newer = run(abi + 1)?;
     equal("one more", (newer.code, newer.stdout.as_str()), (125, ""))?;
     let why = format!("Landlock ABI {} is required, this kernel has {abi}", abi + 1);
@@ -124,7 +124,7 @@ print(tried(lambda: os.link('file', 'd/hard')), tried(lambda: os.rename('file', 
 print(tried(lambda: os.link('d/file', '/tmp/hard')), tried(lambda: os.rename('d/file', '/tmp/file')))"
     );
     let told = caller.run(&["--rw", &ask], &["/usr/bin/python3", "-c", &look])?;
-    equal("within and across", told.said(), "ok ok\nEXDEV EXDEV")?;
+    equal("within and across", told.trimmed(), "ok ok\nEXDEV EXDEV")?;
     let both = [granted.join("d/hard").exists(), granted.join("d/file").exists()];
     equal("from outside", both, [true, true])
 }

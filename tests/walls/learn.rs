@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Need, Told, claim, equal, holds, mode, patience,
+    CALLS, Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds, mode, patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -36,10 +36,10 @@ why = \"\"
 ";
 
 /// `cofferdam profile learn OPTIONS -- ARGV`, to its end.
-fn learn(caller: &Caller, options: &[&str], argv: &[&str]) -> Result<Told, Failed> {
+fn learn(caller: &Caller, options: &[&str], argv: &[&str]) -> Result<Finished, Failed> {
     let mut command = caller.cofferdam(&["profile", "learn"]);
     command.args(options).arg("--").args(argv);
-    Told::of(command, patience())
+    Finished::run(command, patience())
 }
 
 fn names(directory: &Path) -> std::io::Result<usize> {
@@ -84,7 +84,7 @@ fn round(caller: &Caller) -> Check {
     };
     write(&learned)?;
     let refused = caller.cofferdam(&["--config", &configuration, "profile", "list"]);
-    let refused = Told::of(refused, patience())?;
+    let refused = Finished::run(refused, patience())?;
     equal("with blank reasons", refused.code, 125)?;
     holds("with blank reasons", &refused, refused.stderr.contains(":11:7: `why` is blank\n"))?;
     write(&learned.replace("why = \"\"", "why = \"this test asks for it\""))?;
@@ -160,10 +160,10 @@ fn paths(caller: &Caller) -> Check {
     let text = output.stdout.replace("why = \"\"", "why = \"this test asks for it\"");
     let file = caller.file("configuration/sandbox-profiles/learned.toml", &text)?;
     let check = caller.cofferdam(&["profile", "check", &file.to_string_lossy()]);
-    equal("profile check", Told::of(check, patience())?.code, 0)?;
+    equal("profile check", Finished::run(check, patience())?.code, 0)?;
     let configuration = caller.home.join("configuration").to_string_lossy().into_owned();
     let options = ["--config", &configuration, "run", "--profile", "bash-learned", "--"];
-    let ran = Told::of(caller.cofferdam(&[options.as_slice(), &argv].concat()), patience())?;
+    let ran = Finished::run(caller.cofferdam(&[options.as_slice(), &argv].concat()), patience())?;
     equal("with the grants", (ran.code, ran.stdout.as_str()), (0, "from the host\n"))
 }
 
@@ -184,7 +184,7 @@ fn elsewhere(caller: &Caller) -> Check {
     let options = ["profile", "learn", "--", "sh", "-c", "nobodys-tool; hosts-own-tool"];
     let mut command = caller.cofferdam(&options);
     command.env("PATH", format!("/usr/bin:{}", directory.display()));
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     let expected = "\n# the host has `hosts-own-tool` in ~/tools, which is not in this cell";
     holds("standard output", &output.stdout, output.stdout.contains(expected))
 }

@@ -1,7 +1,7 @@
 //! The root of a cell: what is there of the host, and what may be done with it.
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Need, Told, claim, equal, holds, patience,
+    CALLS, Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -42,10 +42,10 @@ fn root_listing(caller: &Caller) -> Check {
     equal("what is hidden", output.stdout.lines().nth(1), Some(".cofferdam"))?;
     equal(
         "a program of ours",
-        caller.bash("cd /.cofferdam; stat -c '%a %n' *")?.said(),
+        caller.bash("cd /.cofferdam; stat -c '%a %n' *")?.trimmed(),
         "555 clerk",
     )?;
-    equal("/mnt", caller.bash("echo /mnt/*")?.said(), "/mnt/*")
+    equal("/mnt", caller.bash("echo /mnt/*")?.trimmed(), "/mnt/*")
 }
 
 fn devices(caller: &Caller) -> Check {
@@ -64,7 +64,7 @@ fn devices(caller: &Caller) -> Check {
     );
     equal("/dev", output.stdout, expected)?;
     let used = caller.bash("echo x >/dev/null && head -c2 /dev/zero | wc -c && head -c2 /dev/urandom | wc -c; echo x >/dev/full")?;
-    equal("they work", used.said(), "2\n2")?;
+    equal("they work", used.trimmed(), "2\n2")?;
     holds("full", &used.stderr, used.stderr.contains("No space left on device"))
 }
 
@@ -97,7 +97,8 @@ fn etc(caller: &Caller) -> Check {
         "resolv.conf",
         "ssl",
     ];
-    let other: Vec<&str> = listed.said().split(' ').filter(|name| !known.contains(name)).collect();
+    let other: Vec<&str> =
+        listed.trimmed().split(' ').filter(|name| !known.contains(name)).collect();
     equal("nothing else", other, Vec::<&str>::new())
 }
 
@@ -127,7 +128,7 @@ fn read_only(caller: &Caller) -> Check {
     }
     let own =
         caller.bash("for d in /workspace /tmp /tmp/home /dev/shm; do > $d/x && echo $d; done")?;
-    equal("the cell's own", own.said(), "/workspace\n/tmp\n/tmp/home\n/dev/shm")
+    equal("the cell's own", own.trimmed(), "/workspace\n/tmp\n/tmp/home\n/dev/shm")
 }
 
 fn absent(caller: &Caller) -> Check {
@@ -143,8 +144,8 @@ fn absent(caller: &Caller) -> Check {
     )?;
     let home = caller.home.display().to_string();
     let look = format!("[ -e {home} ] && echo there; :");
-    equal("the caller's directory outside", caller.bash_outside(&look)?.said(), "there")?;
-    equal("and in a cell", caller.bash(&look)?.said(), "")
+    equal("the caller's directory outside", caller.bash_outside(&look)?.trimmed(), "there")?;
+    equal("and in a cell", caller.bash(&look)?.trimmed(), "")
 }
 
 fn tricks(caller: &Caller) -> Check {
@@ -196,9 +197,9 @@ print([call(n, *a) for n, a in {{165: (b'none', b'/tmp', b'tmpfs', 0, None), 116
     );
     let output = caller.python(&script)?;
     let expected = format!("EPERM EPERM EPERM\n0 0\n[{}]", ["'EPERM'"; 14].join(", "));
-    equal("devices; a FIFO and a file; the mount calls", output.said(), expected)?;
+    equal("devices; a FIFO and a file; the mount calls", output.trimmed(), expected)?;
     let remount = caller.bash("mount -o remount,rw / ; umount /proc/stat; head -c9 /proc/stat")?;
-    equal("the mask is still there", remount.said(), "cpu  0 0")
+    equal("the mask is still there", remount.trimmed(), "cpu  0 0")
 }
 
 const FILL: &str = "import os, errno
@@ -216,7 +217,7 @@ fn full(caller: &Caller) -> Check {
     let output = caller.python(&format!(
         "{FILL}\nfor d in ('/workspace', '/tmp', '/dev/shm'): print(fill(d + '/f'))"
     ))?;
-    equal("MiB and errno", output.said(), "(384, 'ENOSPC')\n(128, 'ENOSPC')\n(64, 'ENOSPC')")
+    equal("MiB and errno", output.trimmed(), "(384, 'ENOSPC')\n(128, 'ENOSPC')\n(64, 'ENOSPC')")
 }
 
 fn inodes(caller: &Caller) -> Check {
@@ -227,7 +228,7 @@ try:
 except OSError as error: print(n, errno.errorcode[error.errno])
 print(os.statvfs('/dev/shm').f_files)";
     // The directory itself is one of the 100,000.
-    equal("files and errno", caller.python(script)?.said(), "99999 ENOSPC\n100000")
+    equal("files and errno", caller.python(script)?.trimmed(), "99999 ENOSPC\n100000")
 }
 
 fn ro_grant(caller: &Caller) -> Check {
@@ -268,8 +269,8 @@ fn rw_grant(caller: &Caller) -> Check {
 
 fn residue(caller: &Caller) -> Check {
     let mark = "for d in /workspace /tmp /tmp/home /dev/shm; do ls -A $d; > $d/mark; done";
-    equal("the first call", caller.bash(mark)?.said(), "home")?;
-    equal("the second call", caller.bash(mark)?.said(), "home")?;
+    equal("the first call", caller.bash(mark)?.trimmed(), "home")?;
+    equal("the second call", caller.bash(mark)?.trimmed(), "home")?;
     // And from outside, while a cell that has made one runs.
     let _live = caller.live(&[], "sleep 60")?;
     let name = format!("residue-{}-{}", std::process::id(), caller.uid());
@@ -284,7 +285,7 @@ fn residue(caller: &Caller) -> Check {
 fn granted(caller: &Caller, home: &std::path::Path, grant: &str) -> Result<(i32, String), Failed> {
     let mut command = caller.run_command(&["--rw", grant], &["true"]);
     command.env("HOME", home);
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     Ok((output.code, output.stderr))
 }
 
@@ -340,9 +341,9 @@ fn mounted_configuration(caller: &Caller) -> Check {
         );
         let mut command = caller.outside("unshare");
         command.args(["--mount", "bash", "-c", &line]);
-        Told::of(command, patience())
+        Finished::run(command, patience())
     };
-    equal("nothing of it", run("mount --bind other grant/sub")?.said(), "ran")?;
+    equal("nothing of it", run("mount --bind other grant/sub")?.trimmed(), "ran")?;
     for bind in [
         "mount --bind config grant/sub",
         "mount --bind config grant",
@@ -388,7 +389,8 @@ fn refused_grants(caller: &Caller) -> Check {
     }
     for place in ["/", "/a/../b", "/../x", "/etc", "/lib/x", "/usr"] {
         let ask = format!("/usr/share:{place}");
-        let output: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), patience())?;
+        let output: Finished =
+            Finished::run(caller.run_command(&["--ro", &ask], &["true"]), patience())?;
         holds(
             "no place in the cell",
             &output,

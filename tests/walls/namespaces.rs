@@ -26,7 +26,11 @@ fn all_differ(caller: &Caller) -> Check {
     let payload = live.payload()?;
     let control = caller.bash_outside("readlink /proc/self/ns/net")?;
     let mine = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}"));
-    equal("a program outside has the operator's", control.said(), mine("net")?.to_string_lossy())?;
+    equal(
+        "a program outside has the operator's",
+        control.trimmed(),
+        mine("net")?.to_string_lossy(),
+    )?;
     for name in NAMESPACES {
         let cell = std::fs::read_link(format!("/proc/{payload}/ns/{name}"))?;
         holds(&format!("the cell's own {name} namespace"), &cell, cell != mine(name)?)?;
@@ -46,10 +50,14 @@ fn own_processes(caller: &Caller) -> Check {
     let list = "echo $$ /proc/[0-9]*";
     // Pid 2 lent its memory until exec, and takes a moment to end.
     let settled = format!("while [ -e /proc/2 ]; do sleep 0.01; done; {list}");
-    equal("processes in a cell", caller.bash(&settled)?.said(), "3 /proc/1 /proc/3")?;
+    equal("processes in a cell", caller.bash(&settled)?.trimmed(), "3 /proc/1 /proc/3")?;
     let outside = caller.bash_outside(list)?;
     let mine = format!("/proc/{}", std::process::id());
-    holds("outside the test is seen", &mine, outside.said().split(' ').any(|word| word == mine))?;
+    holds(
+        "outside the test is seen",
+        &mine,
+        outside.trimmed().split(' ').any(|word| word == mine),
+    )?;
     // The test's own pid names no process, or another one, in the cell.
     let kill = format!("kill -0 {}", std::process::id());
     let output = caller.bash(&kill)?;
@@ -60,9 +68,9 @@ fn host_name(caller: &Caller) -> Check {
     let output = caller.python(&format!(
         "{CALLS}\nprint(os.uname().nodename, call(170, b'x', 1), call(171, b'x', 1))"
     ))?;
-    equal("name, sethostname, setdomainname", output.said(), "cofferdam EPERM EPERM")?;
+    equal("name, sethostname, setdomainname", output.trimmed(), "cofferdam EPERM EPERM")?;
     let outside = caller.bash_outside("uname -n")?;
-    holds("the host has another", &outside, outside.said() != "cofferdam")
+    holds("the host has another", &outside, outside.trimmed() != "cofferdam")
 }
 
 fn no_terminal(caller: &Caller) -> Check {
@@ -74,7 +82,7 @@ fn no_terminal(caller: &Caller) -> Check {
     );
     let mut command = caller.outside("script");
     command.args(["--quiet", "--command", &line, "/dev/null"]);
-    let output = crate::support::Told::of(command, crate::support::patience())?;
+    let output = crate::support::Finished::run(command, crate::support::patience())?;
     let lines: Vec<&str> = output.stdout.lines().map(str::trim_end).collect();
     let has = |wanted: &str| lines.contains(&wanted);
     holds("the terminal opens outside", &lines, has("control"))?;
@@ -121,11 +129,11 @@ fn nested_refused(caller: &Caller) -> Check {
             "'EPERM'".into()
         };
         let output = caller.python(&format!("{CALLS}\nprint({unshare}, {clone}, {setns})"))?;
-        equal(&format!("unshare, clone, setns of {name}"), output.said(), "EPERM EPERM EPERM")?;
+        equal(&format!("unshare, clone, setns of {name}"), output.trimmed(), "EPERM EPERM EPERM")?;
     }
     let output =
         caller.python(&format!("{CALLS}\nprint(call(435, 0, 0), call(435, bytes(88), 88))"))?;
-    equal("clone3", output.said(), "ENOSYS ENOSYS")?;
+    equal("clone3", output.trimmed(), "ENOSYS ENOSYS")?;
     let output = caller.bash("unshare --user true")?;
     equal(
         "unshare(1) in a cell",
@@ -145,7 +153,7 @@ fn nested_count(caller: &Caller) -> Check {
     let payload = live.payload()?;
     let line = format!("nsenter -t {payload} -U --preserve-credentials");
     let read = caller.bash_outside(&format!("{line} cat /proc/sys/user/max_user_namespaces"))?;
-    equal("max_user_namespaces", (read.code, read.said()), (0, "0"))?;
+    equal("max_user_namespaces", (read.code, read.trimmed()), (0, "0"))?;
     let output = caller.bash_outside(&format!("{line} unshare --user true"))?;
     let expected = "unshare: unshare failed: No space left on device\n";
     equal("a namespace in it", (output.code, output.stderr.as_str()), (1, expected))
@@ -165,9 +173,9 @@ fn host_loopback(caller: &Caller) -> Check {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     let script = format!("{CONNECT}\nprint(connect(socket.AF_INET, ('127.0.0.1', {port})))");
-    equal("outside", caller.python_outside(&script)?.said(), "connected")?;
+    equal("outside", caller.python_outside(&script)?.trimmed(), "connected")?;
     listener.accept()?;
-    equal("in a cell", caller.python(&script)?.said(), "ECONNREFUSED")?;
+    equal("in a cell", caller.python(&script)?.trimmed(), "ECONNREFUSED")?;
     let bash = caller.bash(&format!("echo > /dev/tcp/127.0.0.1/{port}"))?;
     holds("bash in a cell", &bash, bash.code == 1 && bash.stderr.contains("Connection refused"))?;
     // The listener itself must have seen no connection.
@@ -209,7 +217,7 @@ print(connect(socket.AF_INET, s.getsockname()))"
     );
     let output = caller.python(&script)?;
     let expected = "['lo']\nENETUNREACH ENETUNREACH\nENETUNREACH\nENETUNREACH\nconnected";
-    equal("interfaces and ways out", output.said(), expected)
+    equal("interfaces and ways out", output.trimmed(), expected)
 }
 
 fn abstract_socket(caller: &Caller) -> Check {
@@ -218,21 +226,21 @@ fn abstract_socket(caller: &Caller) -> Check {
     use std::os::unix::net::{SocketAddr, UnixListener};
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     let script = format!("{CONNECT}\nprint(connect(socket.AF_UNIX, '\\0{name}'))");
-    equal("outside", caller.python_outside(&script)?.said(), "connected")?;
+    equal("outside", caller.python_outside(&script)?.trimmed(), "connected")?;
     listener.accept()?;
-    equal("in a cell", caller.python(&script)?.said(), "ECONNREFUSED")
+    equal("in a cell", caller.python(&script)?.trimmed(), "ECONNREFUSED")
 }
 
 fn shared_memory(caller: &Caller) -> Check {
     let key = 0x0c0f_0000 + caller.uid() % 0xffff;
     let get = |flags: u32| format!("{CALLS}\nprint(call(29, {key}, 4096, {flags}))");
     let made = caller.python_outside(&get(0o1600))?;
-    let id: u32 = made.said().parse().map_err(|_| format!("not made: {made:?}"))?;
+    let id: u32 = made.trimmed().parse().map_err(|_| format!("not made: {made:?}"))?;
     let found = caller.python_outside(&get(0))?;
     let inside = caller.json(&[], &["/usr/bin/python3", "-c", &get(0)])?;
     let removed = caller.python_outside(&format!("{CALLS}\nprint(call(31, {id}, 0, None))"))?;
-    equal("removed", removed.said(), "0")?;
-    equal("outside it is found", found.said(), made.said())?;
+    equal("removed", removed.trimmed(), "0")?;
+    equal("outside it is found", found.trimmed(), made.trimmed())?;
     // Without a cgroup for memory the call itself is refused.
     let memory = inside.pointer("/receipt/configured/memory") != Some(&"best-effort".into());
     let expected = if memory { "ENOENT\n" } else { "EPERM\n" };

@@ -168,7 +168,7 @@ print(resource.getrlimit(resource.RLIMIT_CORE), os.system('ulimit -c 0 && ulimit
         crate::support::CALLS
     );
     let expected = "0 0 EPERM [7, 7] EPERM\n0 [1, 1] 0\n(1, 1) 0";
-    equal("prlimit64, setrlimit, a shell", caller.python(&script)?.said(), expected)
+    equal("prlimit64, setrlimit, a shell", caller.python(&script)?.trimmed(), expected)
 }
 
 fn init(caller: &Caller) -> Check {
@@ -204,7 +204,7 @@ fn untraceable(caller: &Caller) -> Check {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "cat"]);
         command.arg(format!("/proc/{pid}/environ"));
-        let output = crate::support::Told::of(command, crate::support::patience())?;
+        let output = crate::support::Finished::run(command, crate::support::patience())?;
         holds(role, &output, output.code == 1 && output.stderr.contains("Permission denied"))?;
     }
     holds(
@@ -233,7 +233,7 @@ fn unreadable(caller: &Caller) -> Check {
     holds("init", &output, nothing)?;
     // The control: an ordinary process of the user.
     let output = caller.bash_outside("head -c1 /proc/self/environ | wc -c")?;
-    equal("their own", output.said(), "1")
+    equal("their own", output.trimmed(), "1")
 }
 
 fn wiped(caller: &Caller) -> Check {

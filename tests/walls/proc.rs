@@ -25,18 +25,18 @@ fn facts(caller: &Caller) -> Check {
     let output =
         caller.bash("grep -c ^processor /proc/cpuinfo; grep vendor /proc/cpuinfo | sort -u")?;
     let expected = format!("{}\nvendor_id\t: cofferdam", processors());
-    equal("cpuinfo", output.said(), expected.as_str())?;
+    equal("cpuinfo", output.trimmed(), expected.as_str())?;
     // Programs choose code by these, or refuse to start; the processor reveals them anyway.
     let features = "grep -m1 -E '^(flags|Features)' /proc/cpuinfo";
     let inside = caller.bash(features)?;
     let outside = caller.bash_outside(features)?;
-    equal("features", inside.said(), outside.said())
+    equal("features", inside.trimmed(), outside.trimmed())
 }
 
 fn programs(caller: &Caller) -> Check {
     let output = caller.bash("free -k | awk '/^Mem/ {print $2}'; nproc; uptime >&2")?;
-    let runs_on = caller.bash_outside("nproc")?.said().to_owned();
-    equal("free and nproc", output.said(), format!("1048576\n{runs_on}"))?;
+    let runs_on = caller.bash_outside("nproc")?.trimmed().to_owned();
+    equal("free and nproc", output.trimmed(), format!("1048576\n{runs_on}"))?;
     holds("uptime", &output.stderr, output.stderr.contains("load average: 0.00, 0.00, 0.00"))?;
     let output = caller
         .bash("while [ -e /proc/2 ]; do sleep 0.01; done; ps -eo pid,user,comm --no-headers; :")?;
@@ -46,7 +46,7 @@ fn programs(caller: &Caller) -> Check {
     equal("the first two of ps", rows.get(..2).unwrap_or_default(), expected)?;
     equal("and ps itself", (rows.len(), rows.last().and_then(|row| row.get(2))), (3, Some(&"ps")))?;
     let output = caller.python("import os; print(os.cpu_count(), os.getloadavg)")?;
-    holds("python", &output, output.said().starts_with(&format!("{} ", processors())))
+    holds("python", &output, output.trimmed().starts_with(&format!("{} ", processors())))
 }
 
 /// Checks that the file has the profile's limit and is rewritten for a job that lowers it.
@@ -55,7 +55,7 @@ fn jobs_memory(caller: &Caller) -> Check {
         &["--memory", "200M", "--processes", "20"],
         &["bash", "-c", "free -b | awk '/^Mem/ {print $2}'; nproc; echo x > /proc/meminfo"],
     )?;
-    let processors = caller.bash_outside("nproc")?.said().to_owned();
+    let processors = caller.bash_outside("nproc")?.trimmed().to_owned();
     let expected = format!("{}\n{processors}\n", 200 << 20);
     equal("free and nproc", crate::support::text(&report, "stdout"), expected.as_str())?;
     let refused = "bash: line 1: /proc/meminfo: Read-only file system\n";
@@ -96,7 +96,7 @@ print(os.read(r, 9).decode())"
     let control = caller.python_outside(
         "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))",
     )?;
-    holds("outside it is the host's", &control, control.said() != memory.to_string())
+    holds("outside it is the host's", &control, control.trimmed() != memory.to_string())
 }
 
 /// Prints the machine's age in seconds by each clock: the kernel's three, the start of this process, `/proc/uptime`
@@ -121,9 +121,9 @@ fn parsed(line: &str) -> Result<Vec<f64>, Failed> {
 /// cell's.
 fn clocks(caller: &Caller) -> Check {
     let began = std::time::Instant::now();
-    let inside = parsed(caller.python(AGES)?.said())?;
+    let inside = parsed(caller.python(AGES)?.trimmed())?;
     let took = began.elapsed().as_secs_f64();
-    let outside = parsed(caller.python_outside(AGES)?.said())?;
+    let outside = parsed(caller.python_outside(AGES)?.trimmed())?;
     equal("how many clocks there are", (inside.len(), outside.len()), (6, 6))?;
     let least = inside.iter().copied().fold(f64::INFINITY, f64::min);
     let most = inside.iter().copied().fold(0.0, f64::max);
@@ -145,7 +145,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.3); signal.pause()
 import threading
 threading.Event().wait(0.3)
 print(1.2 <= time.time() - began < 6, time.monotonic() > ends)";
-    equal("sleeps of 1.2 s", caller.python(script)?.said(), "True True")?;
+    equal("sleeps of 1.2 s", caller.python(script)?.trimmed(), "True True")?;
     let report = caller.json(&["--timeout", "1s"], &["sleep", "30"])?;
     equal("a limit of one second", crate::support::text(&report, "outcome"), "timeout")?;
     let took = report.get("duration_ms").and_then(serde_json::Value::as_u64).unwrap_or(0);
@@ -185,7 +185,7 @@ fn links(caller: &Caller) -> Check {
 find / -xdev; sleep 0.1; done >/dev/null 2>&1
 grep -c ' /proc proc .*subset=pid' /proc/mounts; tail -n +3 /proc/net/dev | cut -d: -f1";
     let output = caller.bash(script)?;
-    equal("mounts and net", output.said(), "1\n    lo")
+    equal("mounts and net", output.trimmed(), "1\n    lo")
 }
 
 /// kernel-facts, "pid 1 and its payload": a dumpable init in the same Landlock domain is open.
@@ -226,7 +226,7 @@ fn own_entries(caller: &Caller) -> Check {
 print(open('/proc/self/comm').read().strip(), len(open('/proc/self/maps').read()) > 99)
 print(os.readlink('/proc/self/exe').startswith('/usr/bin/python3'), os.readlink('/proc/self/cwd'))
 print(open('/proc/3/environ').read().count('HOME=/tmp/home'))";
-    equal("python", caller.python(script)?.said(), "python3 True\nTrue /workspace\n1")
+    equal("python", caller.python(script)?.trimmed(), "python3 True\nTrue /workspace\n1")
 }
 
 fn settings(caller: &Caller) -> Check {
@@ -235,11 +235,11 @@ fn settings(caller: &Caller) -> Check {
         echo x > /proc/sys/x; echo b > /proc/sysrq-trigger; echo x > /proc/self/uid_map; \
         echo 0 > /proc/self/oom_score_adj; :";
     let output = caller.bash(script)?;
-    equal("nothing of /proc/sys", output.said(), "0")?;
+    equal("nothing of /proc/sys", output.trimmed(), "0")?;
     let refusals = output.stderr.lines().filter(|line| line.starts_with("bash: ")).count();
     holds("each write is refused", &output.stderr, refusals >= 4)?;
     let outside = caller.bash_outside("cat /proc/sys/kernel/hostname | wc -c")?;
-    holds("outside it is there", &outside, outside.said() != "0")
+    holds("outside it is there", &outside, outside.trimmed() != "0")
 }
 
 fn stays_hidden(caller: &Caller) -> Check {
@@ -247,7 +247,7 @@ fn stays_hidden(caller: &Caller) -> Check {
         mount -o remount,subset= /proc; mv /proc/stat /tmp; wc -c < /proc/kallsyms; ls /tmp/home; \
         head -c 9 /proc/stat";
     let output = caller.bash(script)?;
-    equal("still covered", output.said(), "cpu  0 0")?;
+    equal("still covered", output.trimmed(), "cpu  0 0")?;
     let refused = output.stderr.to_lowercase();
     let absent = refused.contains("/proc/kallsyms: no such file or directory");
     let mounts = refused.matches("umount").count() >= 2 && refused.matches("mount:").count() >= 4;

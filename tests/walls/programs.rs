@@ -95,7 +95,7 @@ console.log(os.totalmem(), os.cpus().length, os.availableParallelism(), os.loada
 require('zlib').gzip('x', (error, zipped) => console.log(error, zipped.length > 0));
 new (require('worker_threads').Worker)('console.log(6 * 7)', { eval: true });";
     let report = caller.json(&["--memory", "700M"], &["node", "-e", script])?;
-    let runs_on = caller.bash_outside("nproc")?.said().to_owned();
+    let runs_on = caller.bash_outside("nproc")?.trimmed().to_owned();
     let mut lines: Vec<&str> = text(&report, "stdout").lines().collect();
     lines.sort_unstable();
     let sizes = format!("{} {} {runs_on} 0,0,0", 700 << 20, processors());

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::server::Server;
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Live, Need, Told, children, claim, equal, holds,
+    CALLS, Caller, Check, Claim, Failed, Finished, For, Live, Need, children, claim, equal, holds,
     kill, mode, patience, proc_file,
 };
 use nix::sys::signal::Signal;
@@ -52,11 +52,11 @@ impl Shown {
         caller.cofferdam(&[&options, argv].concat())
     }
 
-    fn run(&self, caller: &Caller, argv: &[&str]) -> Result<Told, Failed> {
-        Told::of(self.command(caller, argv), patience())
+    fn run(&self, caller: &Caller, argv: &[&str]) -> Result<Finished, Failed> {
+        Finished::run(self.command(caller, argv), patience())
     }
 
-    fn python(&self, caller: &Caller, script: &str) -> Result<Told, Failed> {
+    fn python(&self, caller: &Caller, script: &str) -> Result<Finished, Failed> {
         self.run(caller, &["/usr/bin/python3", "-c", script])
     }
 }
@@ -199,7 +199,7 @@ fn programs(caller: &Caller) -> Check {
         "import ctypes, os\nctypes.CDLL('libm.so.6')\n\
          print([line.split()[-1] for line in open('/proc/self/maps') if 'libm' in line][0])",
     )?;
-    copy(libm.said(), "libm.so.6")?;
+    copy(libm.trimmed(), "libm.so.6")?;
     std::fs::create_dir(shown.directory.join("package"))?;
     std::fs::write(shown.directory.join("package/__init__.py"), "word = 'imported'\n")?;
     std::fs::write(shown.directory.join("script"), "#!/tools/echo a\n")?;
@@ -254,7 +254,7 @@ fn itself(caller: &Caller) -> Check {
     holds("a socket", &path, path.metadata()?.file_type().is_socket())?;
     let config = configured(caller, &path)?;
     let options = ["--config", &config, "run", "--profile", "tools", "--", "echo", "ran"];
-    let output = Told::of(caller.cofferdam(&options), patience())?;
+    let output = Finished::run(caller.cofferdam(&options), patience())?;
     equal("refused", (output.code, output.stdout.as_str()), (125, ""))?;
     let reason = format!("`{}` is neither a directory nor a regular file", path.display());
     holds("why", &output.stderr, output.stderr.contains(&reason))?;
@@ -292,7 +292,7 @@ print(tried(lambda: socket.socket(socket.AF_UNIX).connect('/tmp/own')))
     );
     let mut command = caller.outside("unshare");
     command.args(["--mount", "bash", "-c", &format!("{mask}; {line}")]);
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     equal(&output.stderr, output.stdout.as_str(), "mounted\nEPERM\nEPERM\nok\n")?;
     equal("met", host.met(), [0; 3])
 }

@@ -1,7 +1,7 @@
 //! The system call filter: what is refused, with which errno, how it is told; and what still works.
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Need, Told, Who, claim, denials, equal, holds, patience, soon,
+    CALLS, Caller, Check, Claim, Finished, Need, Who, claim, denials, equal, holds, patience, soon,
     text,
 };
 use serde_json::{Value, json};
@@ -129,8 +129,8 @@ fn surface(caller: &Caller) -> Check {
     let control = caller.python_outside(&format!(
         "{CALLS}\nprint(call(272, 0, 0), call(312, 0, 0, 0, 0, 0), call(278, 0, 0, 0, 0))"
     ))?;
-    equal("unshare, kcmp, vmsplice outside", control.said(), "0 ESRCH EBADF")
-        .or_else(|_| equal("unshare, kcmp, vmsplice outside", control.said(), "0 ESRCH 0"))
+    equal("unshare, kcmp, vmsplice outside", control.trimmed(), "0 ESRCH EBADF")
+        .or_else(|_| equal("unshare, kcmp, vmsplice outside", control.trimmed(), "0 ESRCH 0"))
 }
 
 fn absent(caller: &Caller) -> Check {
@@ -140,7 +140,7 @@ fn absent(caller: &Caller) -> Check {
     equal("clone3 and openat2", text(&told, "stdout"), "ENOSYS ENOSYS\n")?;
     equal("not told: libc falls back", denials(&told), vec![])?;
     let control = caller.python_outside(&script)?;
-    holds("outside openat2 works", &control, !control.said().contains("ENOSYS"))
+    holds("outside openat2 works", &control, !control.trimmed().contains("ENOSYS"))
 }
 
 fn quiet(caller: &Caller) -> Check {
@@ -157,8 +157,8 @@ fn x32(caller: &Caller) -> Check {
         "{CALLS}\nprint([call(0x40000000 + n, 0, 0, 0) for n in (39, 272, 512, 520, 547)])"
     );
     let told = caller.python(&script)?;
-    equal("x32", told.said(), "['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS']")?;
-    equal("getpid itself", caller.python(&format!("{CALLS}\nprint(call(39))"))?.said(), "3")
+    equal("x32", told.trimmed(), "['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS']")?;
+    equal("getpid itself", caller.python(&format!("{CALLS}\nprint(call(39))"))?.trimmed(), "3")
 }
 
 /// The 32-bit entry of the kernel, from a program that the cell's own compiler makes.
@@ -170,9 +170,9 @@ int main(void) { long got; __asm__ volatile (\"int $0x80\" : \"=a\"(got) : \"a\"
     let here = caller.home.join("a.c");
     std::fs::write(&here, SOURCE)?;
     let outside = caller.bash_outside("gcc -o a a.c && ./a")?;
-    holds("outside", &outside, outside.said() == "1" || outside.code != 0)?;
+    holds("outside", &outside, outside.trimmed() == "1" || outside.code != 0)?;
     let told = caller.bash(&line)?;
-    holds("-ENOSYS, or no such entry", &told, told.said() == "-38" || told.code == 139)
+    holds("-ENOSYS, or no such entry", &told, told.trimmed() == "-38" || told.code == 139)
 }
 
 fn sockets(caller: &Caller) -> Check {
@@ -202,7 +202,7 @@ print([tried(lambda: socket.socketpair(1, t)) for t in (1, 2, 5)], call(53, 2, 1
     let control = caller.python_outside(&format!(
         "{CALLS}\nprint(tried(lambda: socket.socket(16, 3)), tried(lambda: socket.socket(40, 1)) != 'EPERM')"
     ))?;
-    equal("netlink and vsock outside", control.said(), "ok True")
+    equal("netlink and vsock outside", control.trimmed(), "ok True")
 }
 
 fn terminal(caller: &Caller) -> Check {
@@ -224,7 +224,7 @@ print(call(16, 0, high | 0x5412, b'x'), call(72, 0, high | 8, 1), call(308, 0, h
 print(call(41, high | 16, 3, 0), call(41, high | 2, high | 3, high | 1))"
     );
     let told = caller.python(&script)?;
-    equal("with a bit above", told.said(), "EPERM EPERM EPERM EPERM EPERM\nEAFNOSUPPORT EPERM")
+    equal("with a bit above", told.trimmed(), "EPERM EPERM EPERM EPERM EPERM\nEAFNOSUPPORT EPERM")
 }
 
 fn set_id(caller: &Caller) -> Check {
@@ -237,7 +237,7 @@ print(oct(os.stat('/tmp/f').st_mode), os.path.exists('/tmp/g'))"
     );
     let expected =
         "['EPERM', 'EPERM', 'EPERM', 'ok', 'ok']\nEPERM EPERM EPERM EPERM\n0o101777 False";
-    equal("chmod, open, creat, openat, fchmodat", caller.python(&script)?.said(), expected)
+    equal("chmod, open, creat, openat, fchmodat", caller.python(&script)?.trimmed(), expected)
 }
 
 fn owners(caller: &Caller) -> Check {
@@ -249,7 +249,7 @@ print(call(72, r, 1, 0), call(72, r, 1030, 0) > 0, call(72, r, 9, 0))"
     );
     let told = caller.python(&script)?;
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM EPERM\n1 True 0";
-    equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", told.said(), expected)
+    equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", told.trimmed(), expected)
 }
 
 /// Priority inheritance, data out of band, merging of pages, timers on processor time, `syncfs`, `setxattrat`.
@@ -294,7 +294,7 @@ print(call(306, 1), [call(n, -100, b'/tmp', 0, b'user.a', 0, 0) for n in (463, 4
         "{CALLS}\none, other = socket.socketpair()
 print(call(222, 2, 0, bytes(8)), call(44, one.fileno(), b'x', 1, 1, 0, 0) in (1, 'EOPNOTSUPP'))"
     ))?;
-    equal("outside", control.said(), "0 True")
+    equal("outside", control.trimmed(), "0 True")
 }
 
 /// A file that no program has mapped, and ways to ask for it and to drop it from memory.
@@ -329,7 +329,7 @@ print([answer(libc.madvise(at, size, advice)) for advice in (20, 21, 3)], answer
 print(look(8))
 print(any(tried(drop) == 'ok' and look(8) == 'EAGAIN' for _ in range(1000)))"
     ))?;
-    equal("outside", (control.said(), control.stderr.as_str()), ("ok\nTrue", ""))
+    equal("outside", (control.trimmed(), control.stderr.as_str()), ("ok\nTrue", ""))
 }
 
 fn options(caller: &Caller) -> Check {
@@ -361,7 +361,7 @@ print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, by
     equal("listed and not listed", text(&told, "stdout"), expected)?;
     equal("told", denials(&told), vec![("setsockopt".to_owned(), 15)])?;
     let control = caller.python_outside("import socket; s = socket.socket(); s.setsockopt(6, 13, b'reno'); s.setsockopt(0, 4, bytes(4)); print('ok')")?;
-    equal("outside", control.said(), "ok")
+    equal("outside", control.trimmed(), "ok")
 }
 
 fn memfd(caller: &Caller) -> Check {
@@ -401,7 +401,7 @@ print(tried_, call(272, 0x10000000), flush=True)"
     equal("all were tried and the filter holds", found, ("501 EPERM\n", false))?;
     equal("the end", told.get("exit_code"), Some(&json!(0)))?;
     let after = caller.bash("echo next")?;
-    equal("the next call", after.said(), "next")
+    equal("the next call", after.trimmed(), "next")
 }
 
 fn many(caller: &Caller) -> Check {
@@ -438,16 +438,16 @@ print(os.read(r, 9).decode())"
     );
     // One that is not answered waits until the call ends, and prints nothing.
     let command = caller.run_command(&["--timeout", "60s"], &["/usr/bin/python3", "-c", &script]);
-    let told = Told::of(command, patience())?;
-    equal("an orphan of the cell", (told.code, told.said()), (0, "EPERM"))
+    let told = Finished::run(command, patience())?;
+    equal("an orphan of the cell", (told.code, told.trimmed()), (0, "EPERM"))
 }
 
 fn bc_only(caller: &Caller) -> Check {
     let input = caller.file("input", "2^64\n")?;
     let mut command = caller.run_command(&["--profile", "bc"], &["bc", "-q"]);
     command.stdin(std::fs::File::open(input)?);
-    let told = Told::of(command, patience())?;
-    equal("bc", (told.code, told.said()), (0, "18446744073709551616"))?;
+    let told = Finished::run(command, patience())?;
+    equal("bc", (told.code, told.trimmed()), (0, "18446744073709551616"))?;
     // The one program runs, with any arguments: these are arguments of bc, not programs.
     let told = caller.json(&["--profile", "bc"], &["/bin/bash", "-c", "id"])?;
     holds("bash", &told, !text(&told, "stdout").contains("uid="))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, holds, patience};
+use crate::support::{Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_shell_at_a_terminal_has_job_control", shell).needs(&[Need::Python]),
@@ -104,7 +104,7 @@ fn typed(caller: &Caller, words: &[&str], lines: &[(&str, &str)]) -> Result<Valu
     let words = serde_json::to_string(words)?;
     let lines = serde_json::to_string(lines)?;
     python.args(["-I", "-S", "-c", &format!("{START}{OPERATOR}"), &words, &lines, &limit]);
-    let output = Told::of(python, patience() * 2)?;
+    let output = Finished::run(python, patience() * 2)?;
     serde_json::from_str(&output.stdout).map_err(|error| format!("{error}: {output:?}").into())
 }
 
@@ -281,7 +281,7 @@ fn at_line(
     let code = format!("{START}{LINE}");
     let words = serde_json::to_string(&words)?;
     python.args(["-I", "-S", "-c", &code, &words, kind, after]);
-    let report = Told::of(python, patience() * 2)?;
+    let report = Finished::run(python, patience() * 2)?;
     let report: Value =
         serde_json::from_str(&report.stdout).map_err(|error| format!("{error}: {report:?}"))?;
     let took = field(&report, "took").as_f64().ok_or_else(|| format!("no end: {report}"))?;

@@ -9,7 +9,7 @@ mod peer;
 
 use crate::server::{Server, story, text};
 use crate::support::{
-    self, Caller, Check, Claim, Need, Told, Who, children, claim, equal, holds, patience,
+    self, Caller, Check, Claim, Finished, Need, Who, children, claim, equal, holds, patience,
 };
 use nix::sys::stat::Mode;
 use peer::Peer;
@@ -44,7 +44,7 @@ const SKILLS: &str = "/tmp/mcp-sockets/skills.sock";
 /// Returns the errno for `$1` as a path of a socket in a cell.
 fn connect_errno(caller: &Caller, options: &[&str], path: &str) -> Result<String, support::Failed> {
     let output = caller.run(options, &["bash", "-c", ASK, "ask", path])?;
-    Ok(format!("{}{}", output.said(), output.stderr))
+    Ok(format!("{}{}", output.trimmed(), output.stderr))
 }
 
 /// The first host id of cells that root starts, and all after it.
@@ -65,10 +65,10 @@ fn answers(caller: &Caller) -> Check {
     let output = caller.run(&granted, &["bash", "-c", script])?;
     let expected =
         format!("MCP_NESTED=1\nMCP_SKILLS_SOCKET={SKILLS}\nMCP_SOCKET_DIR=/tmp/mcp-sockets");
-    equal("the variables", output.said(), expected)?;
+    equal("the variables", output.trimmed(), expected)?;
     let other = caller
         .run(&["--profile", "nested", "--socket", &peer.flag("notes")], &["bash", "-c", script])?;
-    equal("without skills", other.said(), "MCP_NESTED=1\nMCP_SOCKET_DIR=/tmp/mcp-sockets")?;
+    equal("without skills", other.trimmed(), "MCP_NESTED=1\nMCP_SOCKET_DIR=/tmp/mcp-sockets")?;
     let output = caller.json(&granted, &["true"])?;
     equal("the receipt", &output["receipt"]["configured"]["unix_sockets"], &json!("skills"))
 }
@@ -77,7 +77,7 @@ fn nothing(caller: &Caller) -> Check {
     let peer = Peer::listen(caller, "servers", "s")?;
     let path = peer.path.display().to_string();
     let control = caller.bash_outside(&format!("set -- {path}; {ASK}"))?;
-    equal("outside it answers", control.said(), format!("hello to {}", caller.uid()))?;
+    equal("outside it answers", control.trimmed(), format!("hello to {}", caller.uid()))?;
     for options in [&[][..], &["--profile", "nested"]] {
         let script = "env | grep MCP_; stat -c %F /tmp/mcp-sockets";
         let output = caller.run(options, &["bash", "-c", script])?;
@@ -110,7 +110,7 @@ fn modes(caller: &Caller) -> Check {
     let output = caller.run(&granted, &["bash", "-c", script])?;
     let expected = "700 agent agent directory .\n600 agent agent socket notes.sock\n\
                     600 agent agent socket skills.sock";
-    equal("in the cell", (output.said(), output.stderr.as_str()), (expected, ""))
+    equal("in the cell", (output.trimmed(), output.stderr.as_str()), (expected, ""))
 }
 
 /// Cells of one template may share the directory, and the socket is the host's.
@@ -126,7 +126,7 @@ print(watch(b'/tmp/mcp-sockets'), watch(b'{SKILLS}'), watch(b'/etc'), watch(b'/'
     );
     let output = caller.run(&granted, &["/usr/bin/python3", "-c", &script])?;
     let expected = "EPERM EPERM EPERM EPERM 1";
-    equal("watches", (output.said(), output.stderr.as_str()), (expected, ""))
+    equal("watches", (output.trimmed(), output.stderr.as_str()), (expected, ""))
 }
 
 /// Attempts of a program to change the directory `$1`, each printed with its errno.
@@ -156,7 +156,7 @@ fn unchanged(caller: &Caller) -> Check {
     let output = caller.run(&granted, &["bash", "-c", CHANGE, "change", "/tmp/mcp-sockets"])?;
     let expected = "chmod EROFS\nutime EROFS\nbind EROFS\nmknod EROFS\nsymlink EROFS\nreplace EXDEV\n\
                     rename EROFS\nunlink EROFS\ndirectory EBUSY";
-    equal("in the cell", (output.said(), output.stderr.as_str()), (expected, ""))?;
+    equal("in the cell", (output.trimmed(), output.stderr.as_str()), (expected, ""))?;
     equal("still there", peer.is_a_socket(), true)?;
     let names: Vec<_> = std::fs::read_dir(caller.home.join("servers"))?.flatten().collect();
     equal("nothing next to it", names.len(), 1)?;
@@ -167,7 +167,7 @@ fn unchanged(caller: &Caller) -> Check {
         CHANGE.replace("/tmp/own", "own")
     ))?;
     let worked: Vec<&str> =
-        control.said().lines().filter(|line| line.ends_with(" worked")).collect();
+        control.trimmed().lines().filter(|line| line.ends_with(" worked")).collect();
     equal("outside it works", worked.len(), 9)
 }
 
@@ -286,7 +286,7 @@ fn diagnosed(caller: &Caller) -> Check {
     drop(serving(caller, &peer)?);
     let output = || {
         let path = caller.home.join("configuration").display().to_string();
-        let output = Told::of(caller.cofferdam(&["--config", &path, "doctor"]), patience())?;
+        let output = Finished::run(caller.cofferdam(&["--config", &path, "doctor"]), patience())?;
         let lines = output.stdout.lines().skip_while(|line| !line.contains("granted sockets"));
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         Ok::<_, support::Failed>(lines.take(2).map(words).collect::<Vec<_>>())
@@ -334,7 +334,11 @@ fn recreated(caller: &Caller) -> Check {
     let again = Peer::saying(caller, "servers", "s", "intruder")?;
     let path = again.path.display();
     let control = caller.bash_outside(&format!("set -- {path}; {ASK}"))?;
-    equal("outside the new one answers", control.said(), format!("intruder to {}", caller.uid()))?;
+    equal(
+        "outside the new one answers",
+        control.trimmed(),
+        format!("intruder to {}", caller.uid()),
+    )?;
     // Not in a shell that is there, nor in a new cell.
     for restart in [false, true] {
         let answer = server.with(&json!({ "command": ask, "restart": restart }))?;

@@ -18,7 +18,7 @@ struct Configured {
 }
 
 /// The exit code, standard output and standard error.
-type Told = (Option<i32>, String, String);
+type Finished = (Option<i32>, String, String);
 
 impl Configured {
     fn with(files: &[(&str, &str)]) -> io::Result<Self> {
@@ -36,12 +36,12 @@ impl Configured {
     }
 
     /// Returns the output of a command, with the directory's own name replaced by `DIR`.
-    fn run(&self, arguments: &[&str]) -> io::Result<Told> {
+    fn run(&self, arguments: &[&str]) -> io::Result<Finished> {
         self.run_with(&[], arguments)
     }
 
     /// Runs the program like [`Configured::run`], with these variables in the environment.
-    fn run_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> io::Result<Told> {
+    fn run_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> io::Result<Finished> {
         let directory = fs::canonicalize(self.directory.path())?;
         let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
             .arg("--config")
@@ -61,11 +61,11 @@ fn shipped() -> io::Result<Configured> {
     Configured::with(&[])
 }
 
-fn well(stdout: &str) -> Told {
+fn well(stdout: &str) -> Finished {
     (Some(0), stdout.to_owned(), String::new())
 }
 
-fn refused(stderr: &str) -> Told {
+fn refused(stderr: &str) -> Finished {
     (Some(125), String::new(), stderr.to_owned())
 }
 

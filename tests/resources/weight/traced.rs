@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::LOOK;
-use crate::support::{Caller, Failed, Told, children, patience};
+use crate::support::{Caller, Failed, Finished, children, patience};
 
 #[expect(dead_code, reason = "other programs have more of the client")]
 #[path = "../../support/client.rs"]
@@ -78,7 +78,7 @@ pub fn run(caller: &Caller) -> Result<usize, Failed> {
     let mut command = caller.outside("strace");
     command.args(["-f", "-q", "-o"]).arg(&trace).arg(caller.binary());
     command.args(["run", "--", "/bin/true"]);
-    let told = Told::of(command, patience())?;
+    let told = Finished::run(command, patience())?;
     if told.code != 0 {
         return Err(format!("{told:?}").into());
     }

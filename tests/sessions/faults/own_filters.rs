@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Heard};
 use crate::support::{
-    Caller, Check, Failed, PATH, Told, USER, children, equal, holds, kill, mode, patience,
+    Caller, Check, Failed, Finished, PATH, USER, children, equal, holds, kill, mode, patience,
 };
 
 /// Refusals that are part of the server's work: the three probes that a cell's first process makes before its
@@ -30,14 +30,19 @@ const TOOLS: &str = "calc,shell,exec,info,history,files";
 const LOG: &str = "schema = 1\n[audit]\nfile = \"HOME/audit/log\"\nmax_bytes = \"64K\"\n";
 
 /// A request over the server's socket, as the caller or as another user; what came back.
-fn request(caller: &Caller, socket: &Path, path: &str, other: Option<u32>) -> Result<Told, Failed> {
+fn request(
+    caller: &Caller,
+    socket: &Path,
+    path: &str,
+    other: Option<u32>,
+) -> Result<Finished, Failed> {
     let mut command = caller.outside("curl");
     command.args(["-s", "-m", "20", "-i", "--unix-socket"]).arg(socket);
     command.arg(format!("http://localhost{path}"));
     if let Some(id) = other {
         command.current_dir("/").uid(id).gid(id);
     }
-    Told::of(command, patience())
+    Finished::run(command, patience())
 }
 
 /// Checks that the socket serves the user that started the server, and no other.
@@ -53,7 +58,7 @@ pub fn the_owner_of_a_socket_is_served(caller: &Caller) -> Check {
         mode(&caller.home, 0o755)?;
         let mut reaches = caller.outside("test");
         reaches.arg("-w").arg(&socket).current_dir("/").uid(USER + 1).gid(USER + 1);
-        equal("the control: another reaches it", Told::of(reaches, patience())?.code, 0)?;
+        equal("the control: another reaches it", Finished::run(reaches, patience())?.code, 0)?;
         let other = request(caller, &socket, "/health", Some(USER + 1))?;
         // The connection is closed without a word: curl's code for one that ended before or after the request was
         // sent, or for a reset.

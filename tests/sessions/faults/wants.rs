@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::client::{Client, Heard, last_text};
 use crate::host::{Host, Seen};
-use crate::support::{Caller, Check, Failed, Told, equal, gone, holds, kill, patience};
+use crate::support::{Caller, Check, Failed, Finished, equal, gone, holds, kill, patience};
 
 /// A server that builds no cell in advance: each call asks for what a cell takes.
 fn cold(caller: &Caller) -> Result<Client, Failed> {
@@ -30,7 +30,7 @@ fn limit(caller: &Caller, pid: u32, what: &str, value: Option<u64>) -> Check {
     let mut command = caller.outside("prlimit");
     let value = value.map_or("unlimited".to_owned(), |value| value.to_string());
     command.args(["--pid", &pid.to_string(), &format!("--{what}={value}:")]);
-    let output = Told::of(command, patience())?;
+    let output = Finished::run(command, patience())?;
     equal(&output.stderr, output.code, 0)
 }
 
@@ -264,8 +264,10 @@ fn verified_after(caller: &Caller, mut client: Client) -> Check {
         std::fs::read_to_string(format!("{root}{}", log.join("audit/audit.jsonl").display()))?;
     holds("the gap is in it", &lines, lines.contains("\"lost\":"))?;
     let copy = caller.file("audit.jsonl", &lines)?;
-    let output =
-        Told::of(caller.cofferdam(&["audit", "verify", &copy.display().to_string()]), patience())?;
+    let output = Finished::run(
+        caller.cofferdam(&["audit", "verify", &copy.display().to_string()]),
+        patience(),
+    )?;
     equal(&output.stderr, output.code, 0)?;
     client.close()
 }

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::dice;
-use crate::support::{self, Caller, Check, Claim, Failed, Need, Told, claim, equal, holds};
+use crate::support::{self, Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds};
 
 pub fn claims() -> Vec<Claim> {
     vec![
@@ -44,7 +44,7 @@ fn front(caller: &Caller, role: &str, seed: u64) -> Result<Command, Failed> {
 
 /// `name: result` for each act.
 fn results_of(caller: &Caller, role: &str) -> Result<Vec<String>, Failed> {
-    let output = Told::of(front(caller, role, 0)?, support::patience())?;
+    let output = Finished::run(front(caller, role, 0)?, support::patience())?;
     holds("it ended well", &output, output.code == 0)?;
     Ok(output.stdout.lines().map(str::to_owned).collect())
 }
@@ -121,7 +121,7 @@ fn calls(caller: &Caller) -> Check {
     }
     holds("calls were made", (seed, made), made > 1000)?;
     equal(&format!("files (seed {seed})"), listing(caller)?, before)?;
-    equal("a call afterwards", caller.bash("echo alive")?.said(), "alive")
+    equal("a call afterwards", caller.bash("echo alive")?.trimmed(), "alive")
 }
 
 fn listing(caller: &Caller) -> Result<Vec<PathBuf>, Failed> {

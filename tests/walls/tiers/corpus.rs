@@ -6,12 +6,12 @@ use selftest::corpus::corpus;
 use serde_json::Value;
 
 use super::TIER;
-use crate::support::{Caller, Check, Failed, Told, equal, holds, patience};
+use crate::support::{Caller, Check, Failed, Finished, equal, holds, patience};
 
 /// Runs the corpus as a user of this tier would: the only breaches are the documented ones, and the exit code is 0.
 pub fn corpus_is_held(caller: &Caller) -> Check {
     let output =
-        Told::of(caller.cofferdam(&["selftest", "--tier", TIER, "--json"]), 4 * patience())?;
+        Finished::run(caller.cofferdam(&["selftest", "--tier", TIER, "--json"]), 4 * patience())?;
     let report: Value = serde_json::from_str(&output.stdout)
         .map_err(|error| Failed::from(format!("no JSON ({error}): {output:?}")))?;
     let probes = report.get("probes").and_then(Value::as_array).cloned().unwrap_or_default();

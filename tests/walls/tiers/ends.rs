@@ -7,10 +7,11 @@ use nix::sys::signal::SIGKILL;
 
 use super::TIER;
 use crate::support::{
-    Caller, Check, Failed, Live, Told, Who, children, equal, holds, kill, patience, with_argument,
+    Caller, Check, Failed, Finished, Live, Who, children, equal, holds, kill, patience,
+    with_argument,
 };
 
-fn run(caller: &Caller, script: &str) -> Result<Told, Failed> {
+fn run(caller: &Caller, script: &str) -> Result<Finished, Failed> {
     caller.run(&["--tier", TIER], &["bash", "-c", script])
 }
 
@@ -36,7 +37,7 @@ fn waits_until(what: &str, condition: impl Fn() -> bool) -> Check {
 pub fn strays(caller: &Caller) -> Check {
     let seconds = unique(if caller.who == Who::Root { 1 } else { 2 });
     let output = run(caller, &format!("{} sleep 0.3; echo done", stray(&seconds)))?;
-    equal("the call", (output.code, output.said()), (0, "done"))?;
+    equal("the call", (output.code, output.trimmed()), (0, "done"))?;
     waits_until("it is gone with the call", || with_argument(&seconds).is_empty())?;
     let output = caller.run(
         &["--tier", TIER, "--timeout", "1s"],
@@ -110,7 +111,7 @@ pub fn swept(caller: &Caller) -> Check {
         d=.; for i in $(seq 300); do mkdir $d/deep; d=$d/deep; done; mkfifo a/fifo; echo y > $TMPDIR/f";
     let output = run(caller, script)?;
     equal("made", (output.code, output.stderr.as_str()), (0, ""))?;
-    let workspace = PathBuf::from(output.said());
+    let workspace = PathBuf::from(output.trimmed());
     let store = workspace.ancestors().nth(2).ok_or("no store")?;
     waits_until("all of it is gone", || !store.exists())?;
     holds("and nothing that a link led to", "/etc", Path::new("/etc/hosts").exists())

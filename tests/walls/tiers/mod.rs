@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Need, Told, Who, claim, denials, equal, holds,
+    CALLS, Caller, Check, Claim, Failed, Finished, For, Need, Who, claim, denials, equal, holds,
     patience, text,
 };
 use serde_json::{Value, json};
@@ -45,10 +45,10 @@ pub fn claims() -> Vec<Claim> {
     ]
 }
 
-fn line(caller: &Caller, line: &str) -> Result<Told, Failed> {
+fn line(caller: &Caller, line: &str) -> Result<Finished, Failed> {
     let mut command = caller.outside("/bin/bash");
     command.args(["-c", line]);
-    Told::of(command, patience())
+    Finished::run(command, patience())
 }
 
 /// A program that loads a system call filter of these steps, and becomes the one it is given. Numbers of calls that
@@ -97,9 +97,9 @@ fn filtered(caller: &Caller) -> Check {
     let way_out = "--tier landlock+seccomp";
     holds("names the way out", &output.stderr, output.stderr.contains(way_out))?;
     let output = under(&format!("run --tier {TIER} -- bash -c 'echo ran | cat'"))?;
-    equal("with the tier", (output.code, output.said()), (0, "ran"))?;
+    equal("with the tier", (output.code, output.trimmed()), (0, "ran"))?;
     let output = under(&format!("calc --tier {TIER} 2^70"))?;
-    equal("and calc", (output.code, output.said()), (0, "1180591620717411303424"))
+    equal("and calc", (output.code, output.trimmed()), (0, "1180591620717411303424"))
 }
 
 /// In a user namespace that allows no further one. The host's own setting stays as it is.
@@ -120,17 +120,17 @@ fn forbidden(caller: &Caller) -> Check {
                 command.arg(format!("{}; {own}", set(1)))
             }
         };
-        Told::of(command, patience())
+        Finished::run(command, patience())
     };
     let output = inside(&format!("{binary} run -- touch ran"))?;
     equal("the default", (output.code, output.stdout.as_str()), (125, ""))?;
     holds("names the way out", &output.stderr, output.stderr.contains("--tier landlock+seccomp"))?;
     let output = inside(&format!("{binary} run --tier {TIER} -- echo ran"))?;
     match caller.who {
-        Who::User => equal("with the tier", (output.code, output.said()), (0, "ran")),
+        Who::User => equal("with the tier", (output.code, output.trimmed()), (0, "ran")),
         // The only id there is that of the host's root, which no cell may have.
         Who::Root => {
-            equal("refused", (output.code, output.said()), (125, ""))?;
+            equal("refused", (output.code, output.trimmed()), (125, ""))?;
             let reason = "the payload has host id 0";
             holds("with the reason", &output.stderr, output.stderr.contains(reason))
         }
@@ -189,7 +189,7 @@ fn no_mounts(caller: &Caller) -> Check {
         holds(reason, &output, output.code == 125 && output.stderr.starts_with(&expected))?;
     }
     let serve = caller.cofferdam(&["serve", "--tier", TIER, "--workspace", &path]);
-    let output = Told::of(serve, patience())?;
+    let output = Finished::run(serve, patience())?;
     let reason = "cofferdam: --workspace: a grant at /workspace takes a mount";
     holds("serve", &output, output.code == 125 && output.stderr.starts_with(reason))
 }

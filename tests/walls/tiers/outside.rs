@@ -3,9 +3,9 @@
 use std::process::Child;
 
 use super::TIER;
-use crate::support::{self, CALLS, Caller, Check, Failed, Told, Who, equal, holds};
+use crate::support::{self, CALLS, Caller, Check, Failed, Finished, Who, equal, holds};
 
-fn run_python(caller: &Caller, script: &str) -> Result<Told, Failed> {
+fn run_python(caller: &Caller, script: &str) -> Result<Finished, Failed> {
     caller.run(&["--tier", TIER], &["/usr/bin/python3", "-c", script])
 }
 
@@ -66,7 +66,7 @@ pub fn files(caller: &Caller) -> Check {
          llisted EOPNOTSUPP\nlink {link}\nbeside EACCES\nrename EACCES"
     );
     // Two names of one number.
-    let text = output.said().replace("ENOTSUP\n", "EOPNOTSUPP\n");
+    let text = output.trimmed().replace("ENOTSUP\n", "EOPNOTSUPP\n");
     equal("in a cell", (output.code, text.as_str()), (0, expected.as_str()))?;
     let after = std::fs::metadata(&file)?;
     let facts = |of: &std::fs::Metadata| {
@@ -77,7 +77,7 @@ pub fn files(caller: &Caller) -> Check {
     equal("the directory", std::fs::read_dir(&caller.home)?.count(), 1)?;
     // The control: all of it works outside (except attributes on filesystems that lack them).
     let output = caller.python_outside(&script)?;
-    let worked = output.said().replace("EOPNOTSUPP", "ok").replace("ENOTSUP", "ok");
+    let worked = output.trimmed().replace("EOPNOTSUPP", "ok").replace("ENOTSUP", "ok");
     let all = "read ok\nwrite ok\ntruncate ok\nchmod ok\nutime ok\nown ok\nattribute ok\n\
         got ok\nlgot ok\nlisted ok\nllisted ok\nlink ok\n\
         beside ok\nrename ok";
@@ -117,13 +117,13 @@ print("terminate", word(call(62, PID, 15)))
     let output = run_python(caller, &script)?;
     let expected = "null EPERM\ntrace EPERM\nread EPERM\nlimit EPERM\nnice EPERM\naffinity EPERM\n\
         memory EACCES\nenviron EACCES\ncwd EACCES\nterminate EPERM";
-    equal("in a cell", (output.code, output.said()), (0, expected))?;
+    equal("in a cell", (output.code, output.trimmed()), (0, expected))?;
     holds("the sentinel", sentinel.0.id(), sentinel.is_alive()?)?;
     // The control, as the same user outside. Reading through a null pointer gives EFAULT.
     let output = caller.python_outside(&script)?;
     let all = "null ok\ntrace ok\nread EFAULT\nlimit ok\nnice ok\naffinity ok\nmemory ok\nenviron ok\n\
         cwd ok\nterminate ok";
-    equal("outside", output.said(), all)?;
+    equal("outside", output.trimmed(), all)?;
     sentinel.0.wait()?;
     Ok(())
 }
@@ -157,13 +157,15 @@ print("pair", tried(paired))
     let script = format!("{CALLS}\nPATH = {path:?}\nPORT = {port}\n{ATTACKS}");
     let output = run_python(caller, &script)?;
     let expected = "path EPERM\ntcp EPERM\nudp EPERM\ndatagrams EPERM\npair ok";
-    equal("in a cell", (output.code, output.said()), (0, expected))?;
+    equal("in a cell", (output.code, output.trimmed()), (0, expected))?;
     listener.set_nonblocking(true)?;
     let nobody = listener.accept().map(|_| ()).map_err(|error| error.kind());
     equal("no connection", nobody, Err(std::io::ErrorKind::WouldBlock))?;
     let output = caller.python_outside(&script)?;
-    equal("outside", output.said(), "path ok\ntcp ok\nudp ok\ndatagrams ok\npair ok").or_else(
-        |_| equal("outside", output.said(), "path ok\ntcp ok\nudp ok\ndatagrams ENOENT\npair ok"),
+    equal("outside", output.trimmed(), "path ok\ntcp ok\nudp ok\ndatagrams ok\npair ok").or_else(
+        |_| {
+            equal("outside", output.trimmed(), "path ok\ntcp ok\nudp ok\ndatagrams ENOENT\npair ok")
+        },
     )
 }
 
@@ -183,7 +185,7 @@ call(241, b"cofferdam-tiers")
     let script = format!("{CALLS}\n{ATTACKS}");
     let output = run_python(caller, &script)?;
     let expected = "shmget EPERM\nmsgget EPERM\nmq_open EPERM";
-    equal("in a cell", (output.code, output.said()), (0, expected))?;
+    equal("in a cell", (output.code, output.trimmed()), (0, expected))?;
     let output = caller.python_outside(&script)?;
-    equal("outside", output.said(), "shmget ok\nmsgget ok\nmq_open ok")
+    equal("outside", output.trimmed(), "shmget ok\nmsgget ok\nmq_open ok")
 }
