@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 # PROGRAM:PACKAGE, as Debian names them.
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
-TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng strace:strace zsh:zsh fish:fish newuidmap:uidmap \
+TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng strace:strace valgrind:valgrind zsh:zsh fish:fish newuidmap:uidmap \
 	ip:iproute2 openssl:openssl curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap traceroute:traceroute gobuster:gobuster hydra:hydra sqlmap:sqlmap \
 	node:nodejs wget:wget pip:python3-pip keytool:default-jre-headless
 

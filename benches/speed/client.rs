@@ -21,8 +21,13 @@ pub struct Client {
 
 impl Client {
     pub fn start(arguments: &[&str]) -> Result<Self> {
+        Self::of(cofferdam(), arguments)
+    }
+
+    /// Starts a server of this program.
+    pub fn of(program: &str, arguments: &[&str]) -> Result<Self> {
         let started = Instant::now();
-        let mut child = Command::new(cofferdam())
+        let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -5,6 +5,7 @@
 mod cases;
 mod client;
 mod direct;
+mod gate;
 mod machine;
 mod peers;
 mod samples;
@@ -27,8 +28,11 @@ cargo bench [-- OPTIONS] [CASE…]
   --json FILE    write every figure to FILE
   --program FILE the program that cases with a process of their own start, such as the one that
                  `cargo install` installs; by default the one that cargo built beside the benchmark
+  --against FILE the program that `gate` compares with: the last release's
   CASE           warm, mcp, egress, calculate, cold, start, project, sustained, memory, work, output;
-                 all by default";
+                 all of these by default
+  gate           by itself: fails where the program is more than 5 % slower or larger than that of
+                 --against, or larger than its budget";
 
 /// Options of the run.
 pub struct Asked {
@@ -36,6 +40,7 @@ pub struct Asked {
     pub seconds: u64,
     json: Option<String>,
     program: Option<String>,
+    against: Option<&'static str>,
     cases: Vec<String>,
 }
 
@@ -46,6 +51,7 @@ impl Asked {
             seconds: 10,
             json: None,
             program: None,
+            against: None,
             cases: Vec::new(),
         };
         let mut words = words.peekable();
@@ -56,6 +62,8 @@ impl Asked {
                 "--seconds" => asked.seconds = value()?.parse()?,
                 "--json" => asked.json = Some(value()?),
                 "--program" => asked.program = Some(value()?),
+                // For as long as the process lives, as each contender keeps it.
+                "--against" => asked.against = Some(value()?.leak()),
                 // Flag that cargo passes to every bench.
                 "--bench" => {}
                 "--help" => return Ok(None),
@@ -115,12 +123,15 @@ fn main() -> ExitCode {
 
 fn measure(asked: &Asked) -> Result<()> {
     asked.program.iter().for_each(|program| peers::measure(program));
+    let mut report = Report::default();
+    if asked.cases.iter().any(|case| case == "gate") {
+        return gate::gate(asked, &mut report);
+    }
     let tree = work::Tree::new()?;
     // First of all, while this process is small and has one thread.
     let direct = direct::start(8, tree.path())?;
     let machine = machine::told();
     println!("{machine}");
-    let mut report = Report::default();
     type Case = fn(&Asked, &direct::Direct, &work::Tree, &mut Report) -> Result<()>;
     let cases: [(&str, Case); 11] = [
         ("warm", |asked, direct, _, report| cases::warm(asked, direct, report)),

@@ -39,7 +39,7 @@ impl BuiltIn for EchoArguments {
 
 #[tokio::test]
 async fn exactly_the_tools_of_the_table_exist() {
-    const TABLE: &[ToolEntry<Fake>] = &[ToolEntry::of::<EchoArguments>()];
+    const TABLE: &[ToolEntry<Server<Fake>>] = &[ToolEntry::of::<EchoArguments>()];
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let ends = Ends::default();

@@ -15,7 +15,6 @@ mod scope;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
-mod weight;
 
 use std::process::ExitCode;
 
@@ -34,6 +33,5 @@ fn main() -> ExitCode {
         for (layer, claims) in layers {
             tests.claims(layer, claims);
         }
-        tests.claims("weight", &weight::claims());
     })
 }

@@ -37,6 +37,7 @@ mod support;
 mod terminal;
 mod traps;
 mod waiting;
+mod weight;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,6 +55,8 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [ahead::FLAG] => ahead::main(),
         [frames::FLAG] => frames::main(),
+        [weight::front::FLAG, config, counts] => return weight::front::main(config, counts),
+        [weight::front::FRONT_FLAG, config] => return weight::front::front(config),
         [hostile::front::FLAG, role, home, other, seed] => {
             return hostile::front::main(role, home.into(), other, seed);
         }
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         }
         tests.claims("hostile", &hostile::claims());
         tests.claims("faults", &faults::claims());
+        tests.claims("weight", &weight::claims());
     })
 }
 

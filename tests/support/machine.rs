@@ -52,6 +52,8 @@ pub enum Need {
     Unshare,
     /// A service manager of the ordinary user's own, with its private socket.
     UserManager,
+    /// A counter of instructions.
+    Valgrind,
     /// An entry or a table of system calls that only this architecture has.
     X86_64,
     Zsh,
@@ -85,6 +87,7 @@ impl Need {
             Self::TimeNamespace => "time namespaces",
             Self::Unshare => "unshare",
             Self::UserManager => "user-manager",
+            Self::Valgrind => "valgrind",
             Self::X86_64 => "x86-64",
             Self::Zsh => "zsh",
         }
@@ -137,6 +140,7 @@ impl Need {
                 let user = if euid.is_root() { super::USER } else { euid.as_raw() };
                 std::path::Path::new(&format!("/run/user/{user}/systemd/private")).exists()
             }
+            Self::Valgrind => starts(&["/usr/bin/valgrind", "--version"]),
             Self::X86_64 => cfg!(target_arch = "x86_64"),
             Self::Zsh => starts(&["/usr/bin/zsh", "--version"]),
         }

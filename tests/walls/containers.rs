@@ -424,8 +424,8 @@ fn filtered(caller: &Caller) -> Check {
     let output = Finished::run(plainly(caller, &run), patience())?;
     equal("a run", (output.code, output.stdout.as_str()), (125, ""))?;
     let reason = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
-        implemented\nhint: `cofferdam doctor` has the remedy; where there is none, `--tier \
-        landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells\n";
+        implemented\nhint: `cofferdam doctor` has the remedy; without one, `--tier \
+        landlock+seccomp` runs in a weaker tier, which SECURITY.md describes\n";
     equal("why, and where the remedy is", output.stderr.as_str(), reason)
 }
 

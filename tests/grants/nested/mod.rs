@@ -191,7 +191,7 @@ fn guarded(caller: &Caller) -> Check {
     let granted = ["--profile", "nested", "--socket", &flag, "--rw", &servers];
     let output = caller.run(&granted, &["true"])?;
     let refusal = "cofferdam: the socket `skills` lies in a directory that is granted for writing\n\
-                   hint: have its server listen in a directory of its own, mode 0700\n";
+                   hint: have its server listen in a separate directory, mode 0700\n";
     equal("where a cell could replace it", (output.code, output.stderr.as_str()), (125, refusal))
 }
 

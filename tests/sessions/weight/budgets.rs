@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::support::{Check, holds};
 
-const FILE: &str = "tests/resources/weight/budgets.toml";
+const FILE: &str = "tests/sessions/weight/budgets.toml";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,7 +34,7 @@ impl Budget {
         }
         Err(format!(
             "{name}: {counted}, and the budget is {max} (+ {tolerance} %: {why})\n\
-             hint: find what grew (`cargo test --test resources weight::`), and take it back; if it is worth its weight, \
+             hint: find what grew (`cargo test --test sessions weight::`), and take it back; if it is worth its weight, \
              raise the budget in {FILE} with the reason"
         ))
     }

@@ -6,12 +6,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::LOOK;
+use crate::client::Client;
 use crate::support::{Caller, Failed, Finished, children, patience};
-
-#[expect(dead_code, reason = "other programs have more of the client")]
-#[path = "../../support/client.rs"]
-mod client;
-pub use client::Client;
 
 /// A server that is traced, and its client.
 pub struct Traced {

@@ -1,9 +1,10 @@
 //! Budgets for what everyone pays: a change that makes a start, a call or the program heavier fails here.
 //!
-//! Nothing is timed: system calls, page faults, descriptors, bytes and crates are counted, which no load of the machine
-//! changes. `budgets.toml` has each figure with the reason for its last change; `cargo bench` has times.
+//! Nothing is timed: instructions, system calls, page faults, descriptors, bytes and crates are counted, which no load of the
+//! machine changes. `budgets.toml` has each figure with the reason for its last change; `cargo bench` has times.
 
 mod budgets;
+pub mod front;
 mod traced;
 
 use std::fs;
@@ -12,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use elf::ElfBytes;
 use elf::endian::AnyEndian;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::support::{Caller, Check, Claim, Failed, For, Need, children, claim, patience};
 use budgets::keeps;
 use traced::Traced;
@@ -21,6 +23,8 @@ use traced::Traced;
 /// Calls that are counted together, after some that are not.
 const CALLS: u64 = 10;
 const WARM_UP: u64 = 4;
+/// Calls whose instructions are counted, beyond those of a start.
+const CALLS_MORE: usize = 5;
 /// Cells of a full pool: `[pool] warm` of the built-in configuration.
 const POOL: usize = 8;
 /// Time between two looks at a process that is waited for.
@@ -34,6 +38,10 @@ pub fn claims() -> Vec<Claim> {
         claim("a_start_keeps_its_budgets", start).only(For::User).needs(traced),
         claim("a_call_of_a_session_keeps_its_budget", session_call).only(For::User).needs(traced),
         claim("a_fresh_cell_keeps_its_budget", fresh_cell).only(For::User).needs(traced),
+        claim("a_calculation_keeps_its_budget", calculation).only(For::User).needs(traced),
+        claim("a_front_end_keeps_its_budgets_of_instructions", instructions)
+            .only(For::User)
+            .needs(&[Need::Valgrind]),
         claim("a_cold_run_keeps_its_budget", cold_run).only(For::User).needs(traced),
         claim("an_idle_server_keeps_its_budgets", idle).only(For::User),
         claim("what_is_over_a_budget_fails", |_| budgets::over_is_an_error()).only(For::User),
@@ -79,18 +87,36 @@ fn start(caller: &Caller) -> Check {
 
 /// Counts what front end and supervisor do for a command in a running shell.
 fn session_call(caller: &Caller) -> Check {
-    keeps("session call: system calls", calls(caller, "shell", "bash")?)
+    keeps("session call: system calls", calls(caller, "shell", "bash", command)?)
 }
 
 /// Counts the same for a command in a cell of one call, and for the cell that replaces it in the pool.
 fn fresh_cell(caller: &Caller) -> Check {
-    keeps("fresh cell: system calls", calls(caller, "exec", "bash_exec")?)
+    keeps("fresh cell: system calls", calls(caller, "exec", "bash_exec", command)?)
 }
 
-fn calls(caller: &Caller, group: &str, tool: &str) -> Result<usize, Failed> {
+/// Counts the same for a calculation that was not asked before.
+fn calculation(caller: &Caller) -> Check {
+    keeps("calculate: system calls", calls(caller, "calc", "calculate", expression)?)
+}
+
+fn command(_: u64) -> Value {
+    json!({ "command": "true" })
+}
+
+fn expression(number: u64) -> Value {
+    json!({ "expression": format!("2+{number}") })
+}
+
+fn calls(
+    caller: &Caller,
+    group: &str,
+    tool: &str,
+    arguments: fn(u64) -> Value,
+) -> Result<usize, Failed> {
     let mut traced = Traced::start(caller, group)?;
-    for _ in 0..WARM_UP + CALLS {
-        traced.client.call_tool(tool, json!({ "command": "true" }))?;
+    for number in 0..WARM_UP + CALLS {
+        traced.client.call_tool(tool, arguments(number))?;
     }
     let processes = [traced.front_end()?, traced.supervisor()?];
     let counted = traced.count(&processes, Some(WARM_UP), WARM_UP + CALLS)?;
@@ -101,6 +127,40 @@ fn calls(caller: &Caller, group: &str, tool: &str) -> Result<usize, Failed> {
 /// Counts what all processes of `run` do, those of the cell as well.
 fn cold_run(caller: &Caller) -> Check {
     keeps("cold run: system calls", traced::run(caller)?)
+}
+
+/// Counts the instructions of a front end until it has answered `initialize`, and those of a call more.
+fn instructions(caller: &Caller) -> Check {
+    let start = weighed(caller, "start", ("bash", 0), command)?;
+    keeps("start: thousands of instructions of the front end", start / 1000)?;
+    let each = |all: usize| (all - start) / CALLS_MORE / 1000;
+    let session = weighed(caller, "session", ("bash", CALLS_MORE), command)?;
+    keeps("session call: thousands of instructions of the front end", each(session))?;
+    let calculation = weighed(caller, "calc", ("calculate", CALLS_MORE), expression)?;
+    keeps("calculate: thousands of instructions of the front end", each(calculation))
+}
+
+/// Returns the instructions of a front end that serves so many calls.
+fn weighed(
+    caller: &Caller,
+    name: &str,
+    (tool, count): (&str, usize),
+    arguments: fn(u64) -> Value,
+) -> Result<usize, Failed> {
+    let config = caller.directory(name)?;
+    let text = "schema = 1\n[tools]\ngroups = [\"shell\", \"calc\"]\n";
+    caller.file(&format!("{name}/cofferdam.toml"), text)?;
+    let counts = caller.home.join(format!("{name}.counts"));
+    let mut command = caller.outside(caller.this_program()?);
+    command.arg(front::FLAG).arg(&config).arg(&counts);
+    let mut client = Client::start(command)?;
+    for number in 0..u64::try_from(count)? {
+        client.call_tool(tool, arguments(number))?;
+    }
+    client.close()?;
+    let text = fs::read_to_string(&counts)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("summary: "));
+    Ok(line.ok_or("no summary")?.trim().parse()?)
 }
 
 /// Counts the processes and descriptors of a server before its first call, and with a full pool.
@@ -136,8 +196,8 @@ fn descriptors(pid: u32) -> Result<usize, Failed> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
-fn server(caller: &Caller) -> Result<traced::Client, Failed> {
-    traced::Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))
+fn server(caller: &Caller) -> Result<Client, Failed> {
+    Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))
 }
 
 /// Returns the page faults of a process that no disk was read for (proc_pid_stat(5), `minflt`).
