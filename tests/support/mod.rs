@@ -16,6 +16,7 @@ mod process;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use copy::{Copied, world_directory};
 use libtest_mimic::{Arguments, Conclusion, Trial};
@@ -144,16 +145,6 @@ impl Claim {
             .collect()
     }
 
-    fn checked(self, who: Who, shared: &Arc<Shared>) -> Check {
-        let check = || (self.check)(&Caller::new(who, Arc::clone(shared))?);
-        if self.alone {
-            let _turn = shared.turn.write().unwrap_or_else(PoisonError::into_inner);
-            return check();
-        }
-        let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
-        check()
-    }
-
     fn trial(self, layer: &str, who: Who, shared: &Arc<Shared>, must_run: bool) -> Trial {
         let within = if layer.is_empty() { "" } else { "::" };
         let name = format!("{layer}{within}{} {}", self.name, who.words());
@@ -166,7 +157,10 @@ impl Claim {
         let missing = [unmet, missing(self.wants)].concat();
         let shared = Arc::clone(shared);
         if missing.is_empty() {
-            return Trial::test(name, move || self.checked(who, &shared));
+            return Trial::test(name.clone(), move || {
+                let check = || (self.check)(&Caller::new(who, Arc::clone(&shared))?);
+                shared.run(&name, self.alone, check)
+            });
         }
         let missing: Vec<&str> = missing.iter().map(|need| need.name()).collect();
         let kind = format!("lacks {}", missing.join(", "));
@@ -214,9 +208,9 @@ impl Tests {
                 let shared = Arc::clone(&self.shared);
                 let name = name.clone();
                 let title = format!("{module}::{name} {}", who.words());
-                self.trials.push(Trial::test(title, move || {
-                    let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
-                    check(&Caller::new(who, Arc::clone(&shared))?, &name)
+                self.trials.push(Trial::test(title.clone(), move || {
+                    let check = || check(&Caller::new(who, Arc::clone(&shared))?, &name);
+                    shared.run(&title, false, check)
                 }));
             }
         }
@@ -229,12 +223,9 @@ impl Tests {
             return;
         }
         for (name, test) in tests {
-            let shared = Arc::clone(&self.shared);
-            let test = *test;
-            let trial = Trial::test(format!("{module}::{name}"), move || {
-                let _turn = shared.turn.read().unwrap_or_else(PoisonError::into_inner);
-                test()
-            });
+            let (shared, test) = (Arc::clone(&self.shared), *test);
+            let title = format!("{module}::{name}");
+            let trial = Trial::test(title.clone(), move || shared.run(&title, false, test));
             let kind = lacks.map(|lacks| format!("lacks {lacks}")).unwrap_or_default();
             let is_ignored = lacks.is_some() && !self.must_run;
             self.trials.push(trial.with_kind(kind).with_ignored_flag(is_ignored));
@@ -256,6 +247,7 @@ pub fn run(add: impl FnOnce(&mut Tests)) -> ExitCode {
     let mut tests = Tests { shared: Arc::clone(&shared), must_run, trials: Vec::new() };
     add(&mut tests);
     let conclusion: Conclusion = libtest_mimic::run(&arguments, tests.trials);
+    shared.print_slowest();
     // Dropped before the exit, which runs no destructor: it holds the temporary directory.
     drop(shared);
     conclusion.exit_code()
@@ -272,7 +264,14 @@ struct Shared {
     runtime: tempfile::TempDir,
     /// Held by each test that runs, and by one that runs alone without any other.
     turn: RwLock<()>,
+    /// The tests that ended, and how long each took.
+    times: Mutex<Vec<(Duration, String)>>,
 }
+
+/// Tests that are printed with their times.
+const SLOWEST: usize = 10;
+/// Time below which no test is among them.
+const SLOW: Duration = Duration::from_secs(2);
 
 impl Shared {
     fn new() -> std::io::Result<Self> {
@@ -281,7 +280,40 @@ impl Shared {
             ids::user_s_own(runtime.path())?;
         }
         let program = Copied::of(Path::new(env!("CARGO_BIN_EXE_cofferdam")))?;
-        Ok(Self { program, own: Mutex::new(None), runtime, turn: RwLock::new(()) })
+        Ok(Self {
+            program,
+            own: Mutex::new(None),
+            runtime,
+            turn: RwLock::new(()),
+            times: Mutex::default(),
+        })
+    }
+
+    /// Runs a test once it has its turn.
+    fn run(&self, name: &str, alone: bool, check: impl FnOnce() -> Check) -> Check {
+        let timed = || {
+            let begun = Instant::now();
+            let verdict = check();
+            let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+            times.push((begun.elapsed(), name.to_owned()));
+            verdict
+        };
+        if alone {
+            let _turn = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+            return timed();
+        }
+        let _turn = self.turn.read().unwrap_or_else(PoisonError::into_inner);
+        timed()
+    }
+
+    /// Prints the slowest tests, by a word that scripts/test looks for.
+    fn print_slowest(&self) {
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.retain(|(time, _)| *time >= SLOW);
+        times.sort_by(|(one, _), (other, _)| other.cmp(one));
+        for (time, name) in times.iter().take(SLOWEST) {
+            println!("slowest: {:.1} s {name}", time.as_secs_f64());
+        }
     }
 }
 
