@@ -82,7 +82,7 @@ pub fn front(config: &str) -> ExitCode {
             let setup = serving.executor(Workspace::Fresh, host_programs);
             let executor = Arc::new(Executor::new(setup, link.clone(), Audit::off()));
             let ends = Ends::default();
-            let _watch = Watch::begin(&ends, async move { link.closed().await });
+            let _watch = Watch::begin(&ends, async move { link.closed().await }).expect("signals");
             let (reader, writer) = found.opened();
             let ends = Ends { quiet: reader.quiet(), ..ends };
             let backend = executor.scope(Principal::local());
