@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{
     CALLS, Caller, Check, Claim, Finished, Need, Who, claim, equal, holds, patience,
 };
-use cofferdam::commands::surroundings::Surroundings;
+use cofferdam::commands::doctor::platform::Platform;
 use model::profile::calls;
 use serde_json::Value;
 

@@ -171,11 +171,11 @@ int main(void) { long got; __asm__ volatile (\"int $0x80\" : \"=a\"(got) : \"a\"
     std::fs::write(&here, SOURCE)?;
     equal("it compiles outside", caller.bash_outside("gcc -o a a.c")?.code, 0)?;
     let outside = caller.bash_outside("./a")?;
-    let has_entry = outside.said() == "1";
+    let has_entry = outside.trimmed() == "1";
     holds("outside: a process id, or no such entry", &outside, has_entry || outside.code == 139)?;
     let told = caller.bash(&line)?;
     match has_entry {
-        true => equal("-ENOSYS", told.said(), "-38"),
+        true => equal("-ENOSYS", told.trimmed(), "-38"),
         false => equal("no such entry", told.code, 139),
     }
 }

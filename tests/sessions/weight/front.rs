@@ -76,7 +76,7 @@ pub fn front(config: &str) -> ExitCode {
         let settings = wiring::load(Some(Path::new(config))).map_err(|error| error.text())?;
         let serving = settings.for_the_front_end();
         let host_programs = settings.host_programs();
-        let found = Streams::found();
+        let found = Streams::detect();
         let served = start::conducted(link, async |socket| {
             let link = Link::attach(socket).expect("a link");
             let setup = serving.executor(Workspace::Fresh, host_programs);
