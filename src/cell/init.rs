@@ -152,6 +152,12 @@ impl Memory for Account<'_> {
         // The filter sends these calls to init only in cells that have a watch.
         self.watch.as_mut().map_or(Ok(false), |watch| watch.grants(thread, length))
     }
+
+    fn expect_subreaper(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.expect_subreaper();
+        }
+    }
 }
 
 /// Result of one round of the loop.

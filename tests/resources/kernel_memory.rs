@@ -13,6 +13,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("full_unix_sockets_end_the_call", unix).needs(PYTHON).only(For::User),
     claim("full_connections_end_the_call", connections).needs(PYTHON).only(For::User),
     claim("mappings_end_the_call", mappings).needs(GCC).only(For::User),
+    claim("mappings_of_a_chain_of_forks_end_the_call", forks).needs(GCC).only(For::User),
+    claim("mappings_split_behind_forks_that_have_ended_end_the_call", split)
+        .needs(GCC)
+        .only(For::User),
+    claim("forks_that_share_their_mappings_are_nothing_unusual", workers).needs(PYTHON),
     claim("full_pipes_end_the_call", pipes).needs(PYTHON).only(For::User),
     claim("a_process_whose_first_thread_ended_is_seen", first_thread).needs(GCC).only(For::User),
     claim("short_threads_without_a_main_thread_are_charged", short_threads)
@@ -135,6 +140,89 @@ int main(void) {
     let path = built(caller, "mappings", source)?;
     // Of each mapping the kernel has 192 bytes and some.
     ends(caller, &["/mnt/mappings"], &["--ro", &path], 4096 * 216)
+}
+
+/// Mappings that had a page once, in forks of forks: the kernel links each with all ancestors.
+fn forks(caller: &Caller) -> Check {
+    let source = "
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    for (int i = 0; i < 1500; i++) {
+        char *place = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (place == MAP_FAILED) return 1;
+        *place = 1;
+        madvise(place, 4096, MADV_DONTNEED);
+        munmap(place + 4096, 4096);
+    }
+    for (int links = 0, depth = 1; depth < 150 && fork() == 0; depth++)
+        for (links += 1500 * depth; links >= 1024; links -= 1024) write(1, \"x\", 1);
+    sleep(60);
+}";
+    let place = built(caller, "forks", source)?;
+    ends(caller, &["/mnt/forks"], &["--ro", &place], 1024 * 64)
+}
+
+/// One mapping, which the last of a chain of forks splits once all others have ended. The first asks for orphans or leaves
+/// them to init.
+fn split(caller: &Caller) -> Check {
+    let source = "
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    char *place = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), byte;
+    int end[2];
+    if (place == MAP_FAILED || pipe(end)) return 1;
+    *place = 1;
+    if (count > 1) prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (int depth = 0; depth < 80; depth++) if (fork() > 0) {
+        close(end[1]);
+        if (depth == 0) { while (wait(0) > 0); sleep(60); }
+        read(end[0], &byte, 1);
+        _exit(0);
+    }
+    pid_t parent = getppid();
+    close(end[1]);
+    while (getppid() == parent) usleep(1000);
+    mprotect(place, 8192, PROT_READ);
+    place = mremap(place, 8192, (size_t)8192 * 30000, MREMAP_MAYMOVE);
+    if (place == MAP_FAILED) return 1;
+    for (int links = 0, i = 0; i < 30000; i++) {
+        if (mprotect(place + (size_t)8192 * i, 4096, PROT_NONE)) break;
+        for (links += 160; links >= 1024; links -= 1024) write(1, \"x\", 1);
+    }
+    sleep(60);
+}";
+    let place = built(caller, "split", source)?;
+    for argv in [&["/mnt/split"][..], &["/mnt/split", "subreaper"]] {
+        ends(caller, argv, &["--ro", &place], 1024 * 64)?;
+    }
+    Ok(())
+}
+
+/// Ordinary forks: workers of a pool, their workers, and an orphan of a process that is a subreaper.
+fn workers(caller: &Caller) -> Check {
+    let script = "
+import multiprocessing, os, time
+def square(number): time.sleep(.01); return number * number
+def squares(numbers):
+    with multiprocessing.get_context('fork').Pool(4) as pool: return sum(pool.map(square, numbers))
+if __name__ == '__main__':
+    import concurrent.futures as futures, ctypes
+    print(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0), flush=True)
+    context = multiprocessing.get_context('fork')
+    with futures.ProcessPoolExecutor(4, mp_context=context) as pool:
+        print(sum(pool.map(squares, [range(50)] * 4)), flush=True)
+    if os.fork() == 0:
+        if os.fork() == 0: time.sleep(.3); print('alone', flush=True)
+        os._exit(0)
+    os.wait(); time.sleep(1)";
+    let told = caller.json(&["--memory", "256M"], &["/usr/bin/python3", "-c", script])?;
+    let found = (text(&told, "outcome"), text(&told, "stdout"), denials(&told));
+    equal("done", found, ("exited", "0\n161700\nalone\n", vec![]))
 }
 
 /// A pipe whose writer has ended keeps what it was given, by one descriptor.

@@ -3,6 +3,7 @@
 //! It is best-effort and every reply says so: growth between two looks is not seen. Kernel memory is charged by what
 //! can be counted: sockets, mappings, places for descriptors. Shared memory without a file has an account of its own.
 
+mod lineage;
 mod maps;
 mod shared;
 
@@ -24,6 +25,7 @@ use crate::report::OverLimit;
 use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 
+use lineage::{Depth, Lineage, Relation};
 use maps::{Mappings, Process, Progress};
 use shared::{SharedMemory, processor_time};
 
@@ -60,8 +62,10 @@ const LISTINGS: u32 = 8;
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Looks in a row that may miss the memory of a living process. With more, the cell ends: it hides what it has.
 const UNCLEAR: u32 = 4;
-/// Flag of a thread that ends, in the field of flags of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Flags of a thread that ends, and of a process that has not executed a program since it was forked, in the field of
+/// flags of `/proc/PID/stat` (proc_pid_stat(5)).
 const PF_EXITING: u64 = 0x4;
+const PF_FORKNOEXEC: u64 = 0x40;
 /// SIGKILL in a set of signals as `/proc/PID/status` shows it.
 const KILL: u64 = 1 << 8;
 
@@ -76,8 +80,11 @@ pub(crate) struct Watch {
     /// Bytes charged for each socket; absent where sockets are not the cell's alone, or it has none.
     socket: Option<u64>,
     mappings: Mappings,
+    lineage: Lineage,
     shared: SharedMemory,
-    /// Bytes of the host's kernel objects when all mappings were counted.
+    /// Bytes of the host's kernel objects at the start.
+    slab_at_start: u64,
+    /// The same when all mappings were counted.
     slab: u64,
     /// Looks in a row that left it open what processes share.
     postponed: u32,
@@ -120,7 +127,9 @@ impl Watch {
             limit,
             socket,
             mappings: Mappings::default(),
+            lineage: Lineage::default(),
             shared: SharedMemory::default(),
+            slab_at_start: 0,
             slab: 0,
             postponed: 0,
             unclear: 0,
@@ -134,7 +143,8 @@ impl Watch {
     /// Starts looking, with the limit the job has.
     pub(crate) fn start(&mut self, limit: u64) {
         self.limit = self.limit.min(limit);
-        self.slab = self.host().slab;
+        self.slab_at_start = self.host().slab;
+        self.slab = self.slab_at_start;
         self.next = Some(Instant::now() + SHORTEST);
     }
 
@@ -148,6 +158,11 @@ impl Watch {
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.next.is_some_and(|next| next <= now)
+    }
+
+    /// Takes in that a process of the cell asks to be the parent of orphans.
+    pub(super) fn expect_subreaper(&mut self) {
+        self.lineage.expect_subreaper();
     }
 
     /// Returns the most that was seen, in bytes.
@@ -166,22 +181,24 @@ impl Watch {
         let kernel = files + self.sockets() + seen.iter().map(Seen::descriptors).sum::<u64>();
         let resident: u64 = seen.iter().map(|process| process.resident).sum();
         let known = kernel.saturating_add(resident).saturating_add(self.mappings.bytes());
-        let processes: Vec<Process> =
-            seen.iter().filter(|seen| seen.has_memory()).map(|seen| seen.process.clone()).collect();
+        let processes = self.with_depths(&seen);
         let room = self.limit.saturating_sub(known);
         let host = self.host();
         let progress = self.mappings.count(&self.proc, &processes, room);
+        // Ancestors that no look has found may never have been: what the host's kernel has not got for them is not charged.
+        let grown = host.slab.saturating_sub(self.slab_at_start);
+        let links = grown.saturating_sub(self.mappings.bytes()).min(self.mappings.possible_links());
+        let counted = self.mappings.bytes().saturating_add(links);
         let mappings = match progress {
             Progress::Done => {
                 self.slab = host.slab;
-                self.mappings.bytes()
+                counted
             }
             // Makers may be faster than who counts. So what is not counted yet is charged with what the host's
             // kernel has more since all was.
             Progress::Unfinished => {
                 // Bytes that were counted are not charged again: another cell may have made the
                 // slab grow meanwhile.
-                let counted = self.mappings.bytes();
                 let uncounted = maps::most(&processes).saturating_sub(counted);
                 let more = host.slab.saturating_sub(self.slab).min(uncounted);
                 counted.saturating_add(more)
@@ -321,7 +338,7 @@ impl Watch {
         let path = format!("{directory}/task/{thread}");
         match self.status(pid, &path) {
             Look::Seen(seen) if seen.process.size == 0 && !seen.is_exiting => {
-                Look::Seen(Seen { is_exiting: self.has_exiting_flag(&path), ..seen })
+                Look::Seen(Seen { is_exiting: self.is_exiting(&path), ..seen })
             }
             other @ (Look::Seen(_) | Look::Gone | Look::Unclear) => other,
         }
@@ -340,16 +357,38 @@ impl Watch {
             && u64::try_from(now.len()).is_ok_and(|length| count <= length)
     }
 
+    /// Returns the processes with memory, each with its depth.
+    fn with_depths(&mut self, seen: &[Seen]) -> Vec<Process> {
+        let relation = |seen: &Seen| Relation { pid: seen.process.pid, parent: seen.parent };
+        let mut lineage = std::mem::take(&mut self.lineage);
+        // Of its first thread, also where that has ended: every other is made with the flag. One that shows none counts as
+        // if it had executed nothing.
+        lineage.update(seen.iter().map(relation).collect(), |pid| {
+            let flags = self.flags(&format!("{pid}/task/{pid}"));
+            flags.is_some_and(|flags| flags & PF_FORKNOEXEC == 0)
+        });
+        self.lineage = lineage;
+        let with_memory = seen.iter().filter(|seen| seen.has_memory());
+        let process = |seen: &Seen| Process {
+            depth: self.lineage.of(seen.process.pid),
+            ..seen.process.clone()
+        };
+        with_memory.map(process).collect()
+    }
+
     /// Returns whether the flags of a thread show that it ends.
-    fn has_exiting_flag(&self, directory: &str) -> bool {
+    fn is_exiting(&self, directory: &str) -> bool {
+        self.flags(directory).is_some_and(|flags| flags & PF_EXITING != 0)
+    }
+
+    /// Returns the kernel's flags of a thread.
+    fn flags(&self, directory: &str) -> Option<u64> {
         let mut buffer = [0; 1024];
-        let path = format!("{directory}/stat");
-        let Some(text) = self.text(&path, &mut buffer) else { return false };
+        let text = self.text(&format!("{directory}/stat"), &mut buffer)?;
         // The name of a program may have spaces and parentheses.
         let text = String::from_utf8_lossy(text);
-        let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let flags = fields.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse().ok());
-        flags.is_some_and(|flags: u64| flags & PF_EXITING != 0)
+        let (_, fields) = text.rsplit_once(')')?;
+        fields.split_ascii_whitespace().nth(6)?.parse().ok()
     }
 
     /// Charges each ending process with what it had when its memory was seen last, and remembers the others. Returns
@@ -404,7 +443,12 @@ impl Watch {
         };
         let bytes = |names: &[&[u8]]| kilobytes(text, names).saturating_mul(1024);
         Look::Seen(Seen {
-            process: Process { pid, directory: directory.to_owned(), size: bytes(&[b"VmSize:"]) },
+            process: Process {
+                pid,
+                directory: directory.to_owned(),
+                size: bytes(&[b"VmSize:"]),
+                depth: Depth::default(),
+            },
             resident: bytes(&[b"RssAnon:", b"RssShmem:", b"VmPTE:", b"VmSwap:"]),
             tables: bytes(&[b"VmPTE:"]),
             places: kilobytes(text, &[b"FDSize:"]),

@@ -8,6 +8,7 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::PollFlags;
 use nix::sys::stat::Mode;
 
+use super::calls::int;
 use super::handlers::{Handlers, Served};
 use super::refusals::Refusals;
 use super::{Mediation, sysinfo};
@@ -25,6 +26,9 @@ pub(crate) trait Memory {
     /// Grants `length` bytes of shared memory to a thread of the cell. Returns false if the limit
     /// would be exceeded.
     fn grant_shared(&mut self, thread: i32, length: u64) -> Result<bool>;
+
+    /// Takes in that a process of the cell becomes the parent of orphans.
+    fn expect_subreaper(&mut self);
 }
 
 /// The reader of one cell's notifications.
@@ -42,6 +46,8 @@ pub(crate) struct Mediator<'a> {
     /// Number of mmap(2). The filter notifies only of shared memory without a file, and of huge
     /// pages.
     shared_memory: Option<u32>,
+    /// Number of prctl(2), if the profile has it: the filter asks about one option that is allowed.
+    subreaper: Option<u32>,
     clocks: Clocks,
     /// Calls whose paths are recorded for `profile learn` before the kernel executes them.
     recorded: &'a [PathCall],
@@ -68,6 +74,8 @@ impl<'a> Mediator<'a> {
             sysinfo: calls::number(floor::ANSWERED)
                 .filter(|number| design.profile.calls.contains(number)),
             shared_memory: calls::number(floor::SHARES),
+            subreaper: calls::number(floor::SUBREAPER.0)
+                .filter(|number| design.profile.calls.contains(number)),
             clocks: shared.clocks,
             recorded: &design.recorded,
             recorder: shared.record.as_deref().map(Recorder::new),
@@ -137,6 +145,12 @@ impl<'a> Mediator<'a> {
                 true => notify::proceed(listener, call),
                 false => notify::refuse(listener, call, Errno::ENOMEM),
             };
+        }
+        let [option, ..] = call.arguments;
+        // The kernel takes an int, the low half of the register.
+        if Some(call.number) == self.subreaper && int(option) == int(floor::SUBREAPER.1.into()) {
+            memory.expect_subreaper();
+            return notify::proceed(listener, call);
         }
         if let Some(recorder) = &mut self.recorder
             && let Some(path) = self.recorded.iter().find(|path| path.number == call.number)

@@ -95,6 +95,9 @@ const FCNTLS: &[(u32, u32)] = &[
     (1030, 1038), // F_DUPFD_CLOEXEC, pipe sizes, seals, write hints
 ];
 
+/// PR_SET_CHILD_SUBREAPER: orphans become the children of the process that sets it, and not of init.
+pub(super) const SUBREAPER: u32 = 36;
+
 /// Allowed prctl(2) options. Left out: seccomp, changes of capabilities, PR_SET_MM, system call
 /// dispatch, core scheduling, and weaker speculation control.
 const PRCTLS: &[(u32, u32)] = &[
@@ -105,7 +108,8 @@ const PRCTLS: &[(u32, u32)] = &[
     (23, 23),                   // PR_CAPBSET_READ
     (27, 27),                   // PR_GET_SECUREBITS
     (29, 30),                   // timer slack
-    (36, 39),                   // subreaper, no_new_privs
+    (SUBREAPER, SUBREAPER),
+    (37, 39),                   // PR_GET_CHILD_SUBREAPER, no_new_privs
     (41, 42),                   // transparent huge pages, for this process
     (47, 47),                   // PR_CAP_AMBIENT: cells have no capability
     (50, 52),                   // vector length; PR_GET_SPECULATION_CTRL
@@ -130,7 +134,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "unshare" => when(vec![Test::full(0, Op::MaskedEq(!UNSHARE), 0)]),
         "ioctl" => Some(Verdict::in_ranges(1, IOCTLS)),
         "fcntl" => Some(Verdict::in_ranges(1, FCNTLS)),
-        "prctl" => Some(Verdict::in_ranges(0, PRCTLS)),
+        "prctl" => Some(process_options(memory)),
         "arch_prctl" => Some(Verdict::in_ranges(0, ARCH_PRCTLS)),
         // 0 sets the default personality, all ones queries it.
         "personality" => Some(Verdict::one_of(0, &[0, u32::MAX])),
@@ -152,6 +156,15 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "fadvise64" => Some(advice_on_files()),
         _ => file_mode(call),
     }
+}
+
+/// Allows the listed options of prctl(2). Init is asked about [`SUBREAPER`] where its watch learns from
+/// parents which process made which.
+fn process_options(memory: MemoryHold) -> Verdict {
+    let is_asked = |option| memory == MemoryHold::BestEffort && option == SUBREAPER;
+    let allowed: Vec<(u32, u32)> =
+        PRCTLS.iter().copied().filter(|(option, _)| !is_asked(*option)).collect();
+    Verdict::in_ranges(0, &allowed)
 }
 
 /// Uid and gid of every program in a cell that has a user namespace.

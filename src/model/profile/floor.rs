@@ -20,6 +20,10 @@ pub const ANSWERED: &str = "sysinfo";
 /// group bounds the memory.
 pub const SHARES: &str = "mmap";
 
+/// The call, and its option, by which a process becomes the parent of orphans. A cell's init decides it if
+/// the profile lists the call and no control group bounds the memory.
+pub const SUBREAPER: (&str, u32) = ("prctl", arguments::SUBREAPER);
+
 /// Returns the verdict on each call that has one. Calls without one are denied and counted.
 #[must_use]
 pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {

@@ -139,13 +139,14 @@ impl Plain {
     }
 
     /// Makes memory that is in no account where no group counts it: shared pages without a file, huge pages, pages
-    /// that a socket borrows.
+    /// that a socket borrows. A subreaper hides which process made which, by which the others are counted.
     fn uncounted(&self, name: &str, arguments: &[u64; 6]) -> bool {
         let word = |index| low(arguments, index);
         let makes = match name {
             "mmap" => word(3) & 0x21 == 0x21 || word(3) & 0x4_0000 != 0,
             "sendto" | "sendmmsg" => word(3) & 0x400_0000 != 0,
             "sendmsg" => word(2) & 0x400_0000 != 0,
+            "prctl" => word(0) == 36,
             _ => false,
         };
         makes && !self.memory_is_held

@@ -1,4 +1,5 @@
-//! Mappings of a cell's processes: for each the kernel has an object that is in nobody's account.
+//! Mappings of a cell's processes: for each the kernel has an object that is in nobody's account, and after forks a link
+//! for each ancestor.
 //!
 //! They are counted by the lines of `/proc/PID/maps`, which costs the kernel a microsecond each. So a process is
 //! counted again only when it had the time to make many, and a look that has used up its time is
@@ -13,11 +14,17 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::read;
 
+use super::lineage::Depth;
+
 /// Bytes of kernel memory for one mapping: the object (`vm_area_struct`, 192), its part of the tree that
 /// it is found by, and room for kernels where it is larger.
 const BYTES: u64 = 256;
+/// Bytes for the link of one mapping with one ancestor (`anon_vma_chain`).
+const LINK: u64 = 64;
 /// Bytes that one processor can have the kernel use so in a millisecond, at most.
 const BYTES_PER_MILLISECOND: u64 = 256 << 10;
+/// Times as many where most of them are links, which are made faster.
+const LINKS_FASTER: u32 = 4;
 /// Time that one look may take.
 const BUDGET: Duration = Duration::from_micros(1500);
 /// Mappings that a process may have unless the host allows more (`vm.max_map_count`).
@@ -32,6 +39,8 @@ pub(crate) struct Process {
     pub directory: String,
     /// Bytes of addresses that it has mapped.
     pub size: u64,
+    /// How many ancestors each of its mappings may be linked with.
+    pub depth: Depth,
 }
 
 /// Mappings of each process at the last look.
@@ -44,6 +53,7 @@ pub(crate) struct Mappings {
 
 #[derive(Debug, Default)]
 struct Known {
+    depth: Depth,
     /// Mappings when they were counted last.
     counted: u64,
     /// Processor time of the process when that count began; absent before the first one.
@@ -70,8 +80,17 @@ pub(crate) enum Progress {
 impl Mappings {
     /// Returns the bytes that the kernel has for the mappings that were counted.
     pub(crate) fn bytes(&self) -> u64 {
-        let known = self.processes.values().map(Known::mappings);
-        known.sum::<u64>().saturating_mul(BYTES)
+        let bytes = |known: &Known| known.mappings().saturating_mul(each(known.depth.known));
+        self.processes.values().map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes that it may have besides, for links with ancestors that no look has found.
+    pub(crate) fn possible_links(&self) -> u64 {
+        let bytes = |known: &Known| {
+            let unseen = known.depth.possible.saturating_sub(known.depth.known);
+            known.mappings().saturating_mul(unseen.saturating_mul(LINK))
+        };
+        self.processes.values().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Mappings of one process, as far as they were counted.
@@ -83,11 +102,18 @@ impl Mappings {
     pub(crate) fn count(&mut self, proc: &OwnedFd, processes: &[Process], room: u64) -> Progress {
         let until = Instant::now() + BUDGET;
         self.processes.retain(|pid, _| processes.iter().any(|process| process.pid == *pid));
+        for process in processes {
+            self.processes.entry(process.pid).or_default().depth = process.depth;
+        }
         let patience = patience(room, processes.len());
         let (before, after): (Vec<&Process>, Vec<&Process>) =
             processes.iter().partition(|process| process.pid <= self.last);
         for process in after.into_iter().chain(before) {
             let known = self.processes.entry(process.pid).or_default();
+            let patience = match process.depth.possible {
+                0 => patience,
+                _ => patience / LINKS_FASTER,
+            };
             // An ending process shows no mappings, and has what it had until they are gone.
             if process.size == 0 || !known.is_due(process.pid, patience) {
                 continue;
@@ -108,8 +134,19 @@ impl Mappings {
 
 /// Returns the bytes that the kernel can have for the mappings of `processes` at most.
 pub(crate) fn most(processes: &[Process]) -> u64 {
-    let most = processes.iter().map(|process| (process.size / PAGE).min(MOST));
-    most.sum::<u64>().saturating_mul(BYTES)
+    let bytes =
+        |process: &Process| most_mappings(process).saturating_mul(each(process.depth.possible));
+    processes.iter().map(bytes).fold(0, u64::saturating_add)
+}
+
+/// Returns the mappings that a process can have at most.
+fn most_mappings(process: &Process) -> u64 {
+    (process.size / PAGE).min(MOST)
+}
+
+/// Returns the bytes for one mapping that is linked with so many ancestors.
+fn each(ancestors: u64) -> u64 {
+    ancestors.saturating_mul(LINK).saturating_add(BYTES)
 }
 
 /// Returns the processor time in which all of so many processes together can use up an eighth of `room`.
@@ -150,7 +187,8 @@ impl Known {
         };
         let Ok(mut count) = count else {
             // It made itself unreadable, or ended: then this look is the last that sees it.
-            (self.counted, self.since) = (most(std::slice::from_ref(process)) / BYTES, began);
+            self.counted = most_mappings(process);
+            self.since = began;
             return Progress::Done;
         };
         let mut buffer = [0; 8192];
@@ -160,8 +198,7 @@ impl Known {
             if length == 0 {
                 // A thread that has ended shows none of what the others have.
                 let is_told = count.lines > 0 || process.size == 0;
-                let most = || most(std::slice::from_ref(process)) / BYTES;
-                self.counted = if is_told { count.lines } else { most() };
+                self.counted = if is_told { count.lines } else { most_mappings(process) };
                 self.since = count.began;
                 return Progress::Done;
             }
@@ -194,7 +231,7 @@ mod tests {
 
     fn own() -> Process {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
-        Process { pid, directory: "self".to_owned(), size: 1 << 30 }
+        Process { pid, directory: "self".to_owned(), size: 1 << 30, depth: Depth::default() }
     }
 
     fn lines() -> u64 {
