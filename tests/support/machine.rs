@@ -16,6 +16,8 @@ pub const CGROUPS: &str = "/sys/fs/cgroup";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Bc,
+    /// A virtual machine of tests/kernels whose kernel hands crashes to a socket (Linux 6.16).
+    CrashSocket,
     /// Version 2 with memory, pids and cpu, at the place where root makes its groups.
     CgroupV2,
     Fish,
@@ -74,6 +76,7 @@ impl Need {
             Self::FullSpeed => "full-speed",
             Self::LandlockScope => "landlock-scope",
             Self::NewUidMap => "newuidmap",
+            Self::CrashSocket => "crash-socket",
             Self::Nsenter => "nsenter",
             Self::OwnKernel => "own-kernel",
             Self::Procps => "ps and free",
@@ -120,6 +123,7 @@ impl Need {
                     ["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/etc/subuid", "/etc/subgid"];
                 files.iter().all(|file| std::path::Path::new(file).exists())
             }
+            Self::CrashSocket => Self::OwnKernel.is_met() && linux_is_since(6, 16),
             Self::Nsenter => starts(&["nsenter", "--version"]),
             Self::OwnKernel => {
                 let is_root = nix::unistd::geteuid().is_root();
@@ -163,6 +167,13 @@ fn has_cgroup_v2() -> bool {
 fn is_first_ours() -> bool {
     std::fs::read("/proc/1/cmdline")
         .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"/first"))
+}
+
+/// Returns true if the running kernel has at least this version.
+fn linux_is_since(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
 /// Detects the processor that qemu emulates without the host's: by its name, or on aarch64 by implementer 0.

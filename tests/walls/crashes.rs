@@ -1,6 +1,8 @@
 //! Crashes in a cell on hosts with a core dump handler. The handler is set for the whole machine, so these run only in
 //! a virtual machine of tests/kernels.
 
+use std::io::Read;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +21,8 @@ pub const CLAIMS: &[Claim] = &[
         .only(For::User)
         .needs(&[Need::OwnKernel]),
     claim("doctor_and_receipts_name_a_crash_socket", socket).needs(&[Need::OwnKernel]),
+    claim("a_socket_gets_a_crash_whatever_the_limit", handed_over)
+        .needs(&[Need::CrashSocket]),
 ];
 
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
@@ -177,4 +181,35 @@ fn socket(caller: &Caller) -> Check {
     machine.set_pattern("core")?;
     equal("lacks", lacks()?, Value::Null)?;
     equal("doctor", layer()?, json!("ok"))
+}
+
+/// Returns what a socket is handed while `crash` waits for the end of a process.
+fn taken(machine: &Machine, name: &str, crash: impl FnOnce() -> Check) -> Result<Vec<u8>, Failed> {
+    let path = machine.directory.path().join(name);
+    let listener = UnixListener::bind(&path)?;
+    machine.set_pattern(&format!("@{}", path.display()))?;
+    let taken = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        listener.accept()?.0.read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(bytes)
+    });
+    crash()?;
+    // Ends the wait where nothing was handed over; else nothing listens any more.
+    drop(UnixStream::connect(&path));
+    Ok(taken.join().map_err(|_| Failed::from("the thread panicked"))??)
+}
+
+/// The limit of 1, which stops a pipe, does not stop a socket: what receipts say is so.
+fn handed_over(caller: &Caller) -> Check {
+    const ELF: &[u8] = b"\x7fELF";
+    const CRASH: &str = "grep '^Max core' /proc/self/limits; bash -c 'kill -SEGV $$'; echo $?";
+    let machine = Machine::with_pattern("core")?;
+    let outside = taken(&machine, "outside", || crash_outside(caller, &machine))?;
+    holds("the control", outside.len(), outside.starts_with(ELF))?;
+    let inside = taken(&machine, "inside", || {
+        let told = caller.bash(CRASH)?;
+        let is_limited = told.stdout.starts_with("Max core file size        1 ");
+        holds("the crash", &told, is_limited && told.said().ends_with("139"))
+    })?;
+    holds("the memory of the cell", inside.len(), inside.starts_with(ELF))
 }
