@@ -185,25 +185,7 @@ impl Watch {
         let room = self.limit.saturating_sub(known);
         let host = self.host();
         let progress = self.mappings.count(&self.proc, &processes, room);
-        // Ancestors that no look has found may never have been: what the host's kernel has not got for them is not charged.
-        let grown = host.slab.saturating_sub(self.slab_at_start);
-        let links = grown.saturating_sub(self.mappings.bytes()).min(self.mappings.possible_links());
-        let counted = self.mappings.bytes().saturating_add(links);
-        let mappings = match progress {
-            Progress::Done => {
-                self.slab = host.slab;
-                counted
-            }
-            // Makers may be faster than who counts. So what is not counted yet is charged with what the host's
-            // kernel has more since all was.
-            Progress::Unfinished => {
-                // Bytes that were counted are not charged again: another cell may have made the
-                // slab grow meanwhile.
-                let uncounted = maps::most(&processes).saturating_sub(counted);
-                let more = host.slab.saturating_sub(self.slab).min(uncounted);
-                counted.saturating_add(more)
-            }
-        };
+        let mappings = self.of_mappings(progress, &processes, host.slab);
         let kernel = kernel.saturating_add(mappings);
         let mut used = kernel.saturating_add(resident);
         if progress == Progress::Done {
@@ -232,6 +214,28 @@ impl Watch {
             true => Some(OverLimit::Memory),
             false => host.is_short.then_some(OverLimit::HostMemory),
         })
+    }
+
+    /// Returns the bytes to charge for mappings after a count of them, where the host's kernel objects have `slab` bytes.
+    fn of_mappings(&mut self, progress: Progress, processes: &[Process], slab: u64) -> u64 {
+        let counted = self.mappings.bytes();
+        // Ancestors that no look has found may never have been: what the host's kernel has not got for them is not charged.
+        let grown = slab.saturating_sub(self.slab_at_start).saturating_sub(counted);
+        let counted = counted.saturating_add(self.mappings.possible_links().min(grown));
+        match progress {
+            Progress::Done => {
+                self.slab = slab;
+                counted
+            }
+            // Makers may be faster than who counts. So what is not counted yet is charged with what the host's
+            // kernel has more since all was.
+            Progress::Unfinished => {
+                // Bytes that were counted are not charged again: another cell may have made the
+                // slab grow meanwhile.
+                let uncounted = maps::most(processes).saturating_sub(counted);
+                counted.saturating_add(slab.saturating_sub(self.slab).min(uncounted))
+            }
+        }
     }
 
     /// Reads the host's own memory: the procfs held here is masked by nothing.

@@ -302,3 +302,35 @@ fn what_a_neighbour_took_is_charged_up_to_the_mappings_that_a_cell_can_have() ->
     assert!(charged(1 << 40)? > 10 * MIB);
     Ok(())
 }
+
+#[test]
+fn ancestors_that_no_look_has_found_are_charged_up_to_what_the_host_has_more() -> std::io::Result<()>
+{
+    let procfs = Procfs::new(MIB)?;
+    fs::remove_dir_all(procfs.process())?;
+    another(&procfs, "")?;
+    let mut watch = procfs.watch()?;
+    look(&mut watch)?;
+    // An orphan, which has not executed a program.
+    let flags = procfs.process().join("task").join(std::process::id().to_string());
+    fs::create_dir_all(&flags)?;
+    fs::write(flags.join("stat"), "1 (a) S 1 1 1 0 -1 64 0\n")?;
+    let status = "State:\tS\nVmSize: 8192 kB\nFDSize: 64\nPPid: 1\nThreads: 1\n";
+    fs::write(procfs.process().join("status"), status)?;
+    fs::write(procfs.process().join("maps"), "a\n".repeat(1000))?;
+    while watch.next.is_none_or(|next| next <= Instant::now()) || watch.mappings.of(own()) < 1000 {
+        look(&mut watch)?;
+    }
+    let (counted, unseen) = (watch.mappings.bytes(), watch.mappings.possible_links());
+    assert!(unseen > MIB, "{unseen}");
+    for (grown, charged) in [(0, 0), (MIB, MIB), (unseen, unseen), (1 << 40, unseen)] {
+        let slab = 100 * MIB + counted + grown;
+        let found = watch.of_mappings(Progress::Done, &[], slab) - counted;
+        assert_eq!(found, charged, "{grown}");
+    }
+    Ok(())
+}
+
+fn own() -> i32 {
+    i32::try_from(std::process::id()).unwrap_or_default()
+}
