@@ -21,8 +21,7 @@ pub const CLAIMS: &[Claim] = &[
         .only(For::User)
         .needs(&[Need::OwnKernel]),
     claim("doctor_and_receipts_name_a_crash_socket", socket).needs(&[Need::OwnKernel]),
-    claim("a_socket_gets_a_crash_whatever_the_limit", handed_over)
-        .needs(&[Need::CrashSocket]),
+    claim("a_socket_gets_a_crash_whatever_the_limit", handed_over).needs(&[Need::CrashSocket]),
 ];
 
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
@@ -209,7 +208,7 @@ fn handed_over(caller: &Caller) -> Check {
     let inside = taken(&machine, "inside", || {
         let told = caller.bash(CRASH)?;
         let is_limited = told.stdout.starts_with("Max core file size        1 ");
-        holds("the crash", &told, is_limited && told.said().ends_with("139"))
+        holds("the crash", &told, is_limited && told.trimmed().ends_with("139"))
     })?;
     holds("the memory of the cell", inside.len(), inside.starts_with(ELF))
 }

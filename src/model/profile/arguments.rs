@@ -101,13 +101,13 @@ pub(super) const SUBREAPER: u32 = 36;
 /// Allowed prctl(2) options. Left out: seccomp, changes of capabilities, PR_SET_MM, system call
 /// dispatch, core scheduling, and weaker speculation control.
 const PRCTLS: &[(u32, u32)] = &[
-    (1, 4),                     // death signal, dumpable
-    (7, 8),                     // capabilities kept over setuid: cells have no capability
-    (15, 16),                   // thread names
-    (21, 21),                   // PR_GET_SECCOMP
-    (23, 23),                   // PR_CAPBSET_READ
-    (27, 27),                   // PR_GET_SECUREBITS
-    (29, 30),                   // timer slack
+    (1, 4),   // death signal, dumpable
+    (7, 8),   // capabilities kept over setuid: cells have no capability
+    (15, 16), // thread names
+    (21, 21), // PR_GET_SECCOMP
+    (23, 23), // PR_CAPBSET_READ
+    (27, 27), // PR_GET_SECUREBITS
+    (29, 30), // timer slack
     (SUBREAPER, SUBREAPER),
     (37, 39),                   // PR_GET_CHILD_SUBREAPER, no_new_privs
     (41, 42),                   // transparent huge pages, for this process
