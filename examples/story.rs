@@ -6,12 +6,11 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::{RoleClient, RunningService, ServiceExt};
-use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -67,7 +66,14 @@ struct Session<'w> {
 /// # Errors
 /// The first step that went otherwise.
 pub async fn play(serve: Command, out: &mut dyn Write) -> Outcome<()> {
-    let client = ().serve(TokioChildProcess::new(tokio::process::Command::from(serve))?).await?;
+    let mut server = tokio::process::Command::from(serve)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let replies = server.stdout.take().ok_or("the server has no output")?;
+    let requests = server.stdin.take().ok_or("the server has no input")?;
+    let client = ().serve((replies, requests)).await?;
     let mut session = Session { client, out, job: Value::Null };
     let tools = session.client.list_all_tools().await?;
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
@@ -77,7 +83,8 @@ pub async fn play(serve: Command, out: &mut dyn Write) -> Outcome<()> {
     session.find().await?;
     session.mend().await?;
     session.client.cancel().await?;
-    Ok(())
+    let end = server.wait().await?;
+    if end.success() { Ok(()) } else { Err(format!("the server ended with {end}").into()) }
 }
 
 impl Session<'_> {

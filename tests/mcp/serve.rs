@@ -5,11 +5,11 @@
 )]
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rmcp::ServiceExt;
 use rmcp::model::CallToolRequestParams;
-use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
 use crate::server::{
@@ -141,7 +141,7 @@ fn a_command_missing_in_the_cell_is_located() {
 /// Returns what `serve` says when it refuses these options.
 fn refusal(options: &[&str]) -> String {
     let mut command = std::process::Command::new(PROGRAM);
-    let output = command.arg("serve").args(options).stdin(std::process::Stdio::null()).output();
+    let output = command.arg("serve").args(options).stdin(Stdio::null()).output();
     let output = output.expect("the program");
     assert_eq!(output.status.code(), Some(125), "{options:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -439,9 +439,11 @@ fn calculations_have_the_digits_of_the_seed() {
 #[tokio::test]
 async fn the_official_client_can_use_it() {
     let mut command = tokio::process::Command::new(Path::new(PROGRAM));
-    command.arg("serve");
-    let transport = TokioChildProcess::new(command).expect("the server starts");
-    let client = ().serve(transport).await.expect("a session");
+    command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut server = command.spawn().expect("the server starts");
+    let replies = server.stdout.take().expect("its output");
+    let requests = server.stdin.take().expect("its input");
+    let client = ().serve((replies, requests)).await.expect("a session");
     let tools = client.list_all_tools().await.expect("tools");
     let mut names: Vec<_> = tools.iter().map(|tool| tool.name.to_string()).collect();
     names.sort();
@@ -465,6 +467,7 @@ async fn the_official_client_can_use_it() {
     let content = result.structured_content.expect("structured content");
     assert_eq!(content["stdout"], "42\n");
     client.cancel().await.expect("an orderly end");
+    assert!(server.wait().await.expect("its end").success());
 }
 
 #[test]
