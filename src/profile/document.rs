@@ -2,6 +2,7 @@
 //! nearest valid key.
 
 mod parsed;
+mod reader;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +11,9 @@ use std::path::PathBuf;
 
 use model::nearest::nearest;
 use serde::Deserialize;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::de::{DeTable, DeValue};
+
+use self::reader::Item;
 
 /// The schema version that this version reads, for all three kinds of files.
 pub(crate) const SCHEMA: i64 = 1;
@@ -79,7 +82,7 @@ impl Document {
     /// The text is not TOML, has another schema version, or is not a `T`.
     pub fn read<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Mistake> {
         if let Some(parsed) = self.parsed {
-            return T::deserialize(parsed).map_err(|error| self.mistake(0..0, error.to_string()));
+            return T::deserialize(Item::Shipped(parsed)).map_err(|error| self.unfit(&error));
         }
         let table = DeTable::parse(&self.text).map_err(|error| self.malformed(&error))?;
         // First, so that a newer file is reported as such and not as a list of unknown keys.
@@ -91,7 +94,8 @@ impl Document {
             let hint = format!("this version reads `schema = {SCHEMA}`");
             return Err(self.mistake(schema.span(), message).with_hint(hint));
         }
-        T::deserialize(Deserializer::from(table)).map_err(|error| self.malformed(&error))
+        let table = reader::value(table);
+        T::deserialize(Item::Parsed(&table)).map_err(|error| self.unfit(&error))
     }
 
     /// Makes a mistake at a byte range of the text.
@@ -109,8 +113,13 @@ impl Document {
 
     fn malformed(&self, error: &toml::de::Error) -> Mistake {
         let message: String = error.message().lines().collect::<Vec<_>>().join(": ");
+        self.mistake(error.span().unwrap_or(0..0), message)
+    }
+
+    fn unfit(&self, error: &reader::Error) -> Mistake {
+        let message: String = error.message.lines().collect::<Vec<_>>().join(": ");
         let hint = hint_for(&message);
-        let mistake = self.mistake(error.span().unwrap_or(0..0), message);
+        let mistake = self.mistake(error.span.clone().unwrap_or(0..0), message);
         Mistake { hint, ..mistake }
     }
 }

@@ -6,6 +6,7 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use model::profile::calls::{self, CallMeaning};
+use profile::document::Document;
 
 /// The files, one per topic.
 const FILES: [(&str, &str); 7] = [
@@ -277,7 +278,8 @@ pub fn corpus() -> Result<Vec<Attack>, String> {
     let mut probes = Vec::new();
     let mut ids = BTreeSet::new();
     for (topic, text) in FILES {
-        let file: File = toml::from_str(text).map_err(|error| format!("{topic}.toml: {error}"))?;
+        let document = Document::new(&format!("{topic}.toml"), text);
+        let file: File = document.read().map_err(|mistake| mistake.to_string())?;
         for entry in file.probe {
             let id = entry.id.clone();
             let probe = check_entry(topic, file.class, &file.shared, entry)

@@ -3,22 +3,17 @@
 //! The same types as for other files define the meaning of the content and its mistakes; only the
 //! deserialiser differs. An operator's files are parsed when they are read.
 
-use serde::Deserializer;
-use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
-use serde::de::{DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
-use serde::forward_to_deserialize_any;
-
 /// A value of a file, with its byte range there.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Node {
-    from: usize,
-    to: usize,
-    value: Value,
+pub(super) struct Node {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) value: Value,
 }
 
 /// Type of a TOML value, as far as configuration files use it.
 #[derive(Debug, PartialEq, Eq)]
-enum Value {
+pub(super) enum Value {
     Text(Text),
     Whole(i64),
     /// A number with a decimal point, as text.
@@ -32,156 +27,56 @@ enum Value {
 
 /// A range of [`Shipped::text`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Text {
+pub(super) struct Text {
     at: usize,
     long: usize,
 }
 
 /// A range of a list that is shared by all files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
+pub(super) struct Part {
     first: usize,
     count: usize,
 }
 
-/// The content of all files. The lists contain no pointers, which would have to be relocated at
-/// each start, page by page.
+/// A key and its value.
+pub(super) type Entry = (Text, Node);
+
+/// The content of all files. The lists contain no pointers, which would have to be relocated at each
+/// start, page by page.
 struct Shipped {
     text: &'static str,
     nodes: &'static [Node],
-    entries: &'static [(Text, Node)],
+    entries: &'static [Entry],
     /// Files by their path in the source tree.
-    files: &'static [(Text, Node)],
+    files: &'static [Entry],
 }
 
 static SHIPPED: Shipped = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 impl Text {
-    fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         SHIPPED.text.get(self.at..self.at + self.long).unwrap_or_default()
     }
 }
 
 impl Part {
-    fn slice<T>(self, all: &'static [T]) -> &'static [T] {
+    pub(super) fn nodes(self) -> &'static [Node] {
+        self.of(SHIPPED.nodes)
+    }
+
+    pub(super) fn entries(self) -> &'static [Entry] {
+        self.of(SHIPPED.entries)
+    }
+
+    fn of<T>(self, all: &'static [T]) -> &'static [T] {
         all.get(self.first..self.first + self.count).unwrap_or_default()
     }
 }
 
-/// Returns the content of a shipped file, by its path in the source tree.
-pub(crate) fn shipped(path: &str) -> Option<&'static Node> {
+/// Returns the content of a file that is compiled in, by its path in the sources.
+pub(super) fn shipped(path: &str) -> Option<&'static Node> {
     SHIPPED.files.iter().find(|(name, _)| name.words() == path).map(|(_, node)| node)
-}
-
-impl IntoDeserializer<'static> for &'static Node {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
-    }
-}
-
-impl Deserializer<'static> for &'static Node {
-    type Error = Error;
-
-    fn deserialize_any<V: Visitor<'static>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.value {
-            Value::Text(text) => visitor.visit_borrowed_str(text.words()),
-            Value::Whole(number) => visitor.visit_i64(number),
-            Value::Fraction(number) => {
-                visitor.visit_f64(number.words().parse().map_err(serde::de::Error::custom)?)
-            }
-            Value::Flag(flag) => visitor.visit_bool(flag),
-            Value::List(part) => {
-                visitor.visit_seq(SeqDeserializer::new(part.slice(SHIPPED.nodes).iter()))
-            }
-            Value::Table(part) => {
-                let entries = part.slice(SHIPPED.entries).iter();
-                let entries = entries.map(|(key, node)| (key.words(), node));
-                visitor.visit_map(MapDeserializer::new(entries))
-            }
-        }
-    }
-
-    fn deserialize_option<V: Visitor<'static>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_some(self)
-    }
-
-    /// Supports `Spanned`, which requests a struct of this name with three fields: start and end of
-    /// the value, and the value.
-    fn deserialize_struct<V: Visitor<'static>>(
-        self,
-        name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        match fields {
-            [_, _, _] if name.starts_with("$__serde_spanned") => {
-                visitor.visit_map(SpannedFields { node: self, fields: fields.iter() })
-            }
-            _ => self.deserialize_any(visitor),
-        }
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'static>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        visitor.visit_newtype_struct(self)
-    }
-
-    fn deserialize_enum<V: Visitor<'static>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        match self.value {
-            Value::Text(text) => {
-                BorrowedStrDeserializer::new(text.words()).deserialize_enum(name, variants, visitor)
-            }
-            Value::Whole(_)
-            | Value::Fraction(_)
-            | Value::Flag(_)
-            | Value::List(_)
-            | Value::Table(_) => self.deserialize_any(visitor),
-        }
-    }
-
-    forward_to_deserialize_any! {
-        <V: Visitor<'static>>
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map identifier ignored_any
-    }
-}
-
-/// A value with its position.
-struct SpannedFields {
-    node: &'static Node,
-    /// The remaining fields: start and end of the value, and the value.
-    fields: std::slice::Iter<'static, &'static str>,
-}
-
-impl MapAccess<'static> for SpannedFields {
-    type Error = Error;
-
-    fn next_key_seed<K: DeserializeSeed<'static>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, Error> {
-        let key = self.fields.as_slice().first();
-        key.map(|key| seed.deserialize(BorrowedStrDeserializer::new(key))).transpose()
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'static>>(&mut self, seed: V) -> Result<V::Value, Error> {
-        self.fields.next();
-        match self.fields.len() {
-            2 => seed.deserialize(self.node.from.into_deserializer()),
-            1 => seed.deserialize(self.node.to.into_deserializer()),
-            _ => seed.deserialize(self.node),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -190,6 +85,7 @@ mod tests {
     use toml::Spanned;
     use toml::de::{DeTable, DeValue};
 
+    use super::super::reader::Item;
     use super::*;
 
     /// Formats a value of a parsed TOML text with the positions of all its parts.
@@ -227,13 +123,12 @@ mod tests {
             Value::Fraction(number) => number.words().to_owned(),
             Value::Flag(flag) => flag.to_string(),
             Value::List(part) => {
-                let nodes = part.slice(SHIPPED.nodes).iter().map(here);
+                let nodes = part.nodes().iter().map(here);
                 format!("[{}]", nodes.collect::<Vec<_>>().join(", "))
             }
             Value::Table(part) => {
-                let entry =
-                    |(key, node): &(Text, Node)| format!("{:?}: {}", key.words(), here(node));
-                let entries = part.slice(SHIPPED.entries).iter().map(entry);
+                let entry = |(key, node): &Entry| format!("{:?}: {}", key.words(), here(node));
+                let entries = part.entries().iter().map(entry);
                 format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
             }
         }
@@ -274,7 +169,7 @@ mod tests {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let text = std::fs::read_to_string(root.join(path))?;
         let node = shipped(path).ok_or("not compiled in")?;
-        let file = File::deserialize(node)?;
+        let file = File::deserialize(Item::Shipped(node))?;
         assert_eq!(text.get(file.name.span()), Some("\"bash\""));
         assert_eq!(file.name.get_ref(), "bash");
         assert_eq!(file.extends.map(Spanned::into_inner).as_deref(), Some("base"));
@@ -285,7 +180,7 @@ mod tests {
             #[serde(rename = "name")]
             _name: String,
         }
-        let refused = Less::deserialize(node).map_err(|error| error.to_string());
+        let refused = Less::deserialize(Item::Shipped(node)).map_err(|error| error.to_string());
         let refused = refused.err().unwrap_or_default();
         assert!(refused.starts_with("unknown field `"), "{refused}");
         assert!(refused.ends_with("`, expected `name`"), "{refused}");
