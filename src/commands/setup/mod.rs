@@ -10,7 +10,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use similar::TextDiff;
+use similar::algorithms::{Capture, Compact, Replace, myers};
 
 use self::clients::{Client, ClientFacts, ConfigFile};
 use self::place::{HeldPlace, HeldText};
@@ -20,6 +20,9 @@ use super::format::plain;
 use super::serve;
 use model::accounts;
 use model::outcome::in_words;
+
+/// Unchanged lines that are shown around a change.
+const CONTEXT_LINES: usize = 2;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -174,19 +177,24 @@ impl Change {
         let verb = if self.old.is_some() { "Change of" } else { "New file" };
         let mut text = format!("{verb} {}:\n\n", plain(&self.path.display().to_string()));
         let old = self.old.as_ref().map_or("", |old| old.text.as_str());
-        let diff = TextDiff::from_lines(old, &self.new);
-        for hunk in diff.unified_diff().context_radius(2).iter_hunks() {
-            for change in hunk.iter_changes() {
-                let line = plain(change.value().trim_end_matches(['\r', '\n']));
-                let line = format!("  {}{line}", change.tag());
-                let line = match change.tag() {
-                    similar::ChangeTag::Equal => line,
-                    similar::ChangeTag::Insert => colour.paint(Tone::Good, &line),
-                    similar::ChangeTag::Delete => colour.paint(Tone::Bad, &line),
-                };
-                text.push_str(&line);
-                text.push('\n');
-            }
+        let before: Vec<&str> = old.split_inclusive('\n').collect();
+        let after: Vec<&str> = self.new.split_inclusive('\n').collect();
+        let before = before.as_slice();
+        let after = after.as_slice();
+        let mut changes = Compact::new(Replace::new(Capture::new()), before, after);
+        // The function that takes an algorithm's name brings the code of all of them, 0.5 MB.
+        let Ok(()) = myers::diff(&mut changes, before, 0..before.len(), after, 0..after.len());
+        let groups = changes.into_inner().into_inner().into_grouped_ops(CONTEXT_LINES);
+        for change in groups.iter().flatten().flat_map(|group| group.iter_changes(before, after)) {
+            let line = plain(change.value().trim_end_matches(['\r', '\n']));
+            let line = format!("  {}{line}", change.tag());
+            let line = match change.tag() {
+                similar::ChangeTag::Equal => line,
+                similar::ChangeTag::Insert => colour.paint(Tone::Good, &line),
+                similar::ChangeTag::Delete => colour.paint(Tone::Bad, &line),
+            };
+            text.push_str(&line);
+            text.push('\n');
         }
         text.push('\n');
         text
