@@ -149,6 +149,7 @@ fn hint_for(message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
+    use toml::Spanned;
 
     use super::*;
 
@@ -204,6 +205,39 @@ mod tests {
             "a.toml:2:1: missing field `why`\n\
              hint: every grant and every rule says why it is there"
         );
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_named_at_its_own_place() {
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Word {
+            One,
+        }
+        #[derive(Debug, Deserialize)]
+        struct Lists {
+            #[serde(rename = "numbers", default)]
+            _numbers: Vec<u8>,
+            #[serde(default)]
+            words: std::collections::BTreeMap<Spanned<String>, Spanned<Word>>,
+        }
+        let cases = [
+            ("numbers = [1, 2, 300]", "1:18: invalid value: integer `300`, expected u8"),
+            ("numbers = [1, \"2\"]", "1:15: invalid type: string \"2\", expected u8"),
+            ("numbers = 18446744073709551616", "1:11: number too large to fit in target type"),
+            ("numbers = 2026-01-01", "1:11: invalid type: date, expected a sequence"),
+            ("words = { a = \"two\" }", "1:15: unknown variant `two`, expected `one`"),
+            ("words = { a = 1 }", "1:15: invalid type: integer `1`, expected enum Word"),
+        ];
+        for (text, message) in cases {
+            let read = Document::new("a", text).read::<Lists>();
+            let mistake = read.err().map(|mistake| mistake.to_string());
+            assert_eq!(mistake, Some(format!("a:{message}")), "{text}");
+        }
+        let read = Document::new("a", "words = { b = \"one\" }").read::<Lists>();
+        let words = read.map(|lists| lists.words).unwrap_or_default();
+        let places: Vec<_> = words.iter().map(|(key, word)| (key.span(), word.span())).collect();
+        assert_eq!(places, [(10..11, 14..19)]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The shipped files as parsed by `build.rs`, so that their TOML is not parsed at each start.
 //!
-//! The same types as for other files define the meaning of the content and its mistakes; only the
-//! deserialiser differs. An operator's files are parsed when they are read.
+//! `reader` reads them, and those of an operator, which are parsed when they are read, into the same types.
 
 /// A value of a file, with its byte range there.
 #[derive(Debug, PartialEq, Eq)]

@@ -358,7 +358,7 @@ impl<'de, T: Deserializer<'de, Error = Error> + Copy> MapAccess<'de> for Place<T
     }
 }
 
-/// Reads the table of a file as a value of its own.
+/// Makes the table of a whole file a value, as tables within it are.
 pub(super) fn value<'i>(table: Spanned<DeTable<'i>>) -> Spanned<DeValue<'i>> {
     let span = table.span();
     Spanned::new(span, DeValue::Table(table.into_inner()))
