@@ -349,7 +349,8 @@ async fn collected(
     entry: LoggedCall,
 ) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
-    let (mut stdout, mut stderr) = (Head::default(), Head::default());
+    let mut stdout = Head::default();
+    let mut stderr = Head::default();
     let (ended, taken_back) =
         follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
     entry.ended(&story(&ended, Some(&receipt)));

@@ -218,8 +218,10 @@ fn granted(
     served: Option<&ServedProject>,
     mcp: &McpSettings,
 ) -> Result<(Settings, Workspace, Option<WorkspaceCache>), CliError> {
-    let (home, project) = (accounts::home(), served.map(|served| &served.project));
-    let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
+    let home = accounts::home();
+    let project = served.map(|served| &served.project);
+    let mut mounts = mounts(typed, home.as_deref())?;
+    let mut additions = additions(typed)?;
     let mut settings = settings.in_tier(typed.tier).serving();
     if let Some(project) = project {
         settings = settings.with_project(&project.settings)?;
@@ -288,7 +290,8 @@ async fn doors(
     });
     let listened = http.map(|Opened { access, listener, tls, limits, memory, run_root }| {
         let secret = RemoteSecret::of(&offer).map(Arc::new);
-        let (executor, kill) = (Arc::clone(&executor), ends.kill.clone());
+        let executor = Arc::clone(&executor);
+        let kill = ends.kill.clone();
         let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
         Box::pin(http::serve::serve(
             Front { handlers, access, listener, tls, limits },

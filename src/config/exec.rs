@@ -126,7 +126,8 @@ impl ExecSettings {
 
     /// Lowers the built-in default to a lower maximum; a default that was chosen is not changed.
     fn in_order(mut self) -> Result<Self, UnfitValue> {
-        let (asked, most) = (self.default_timeout.value, self.max_timeout.value);
+        let asked = self.default_timeout.value;
+        let most = self.max_timeout.value;
         if asked <= most {
             return Ok(self);
         }

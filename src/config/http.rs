@@ -118,7 +118,8 @@ impl HttpSettings {
             }
             path => Ok(reader.set(path.as_ref(), None, Some)),
         };
-        let (certificate, key) = (absolute(&written.certificate)?, absolute(&written.key)?);
+        let certificate = absolute(&written.certificate)?;
+        let key = absolute(&written.key)?;
         if let (Some(alone), None) | (None, Some(alone)) = (&written.certificate, &written.key) {
             return Err(reader.mistake(alone.span(), "`certificate` and `key` belong together"));
         }
@@ -199,7 +200,8 @@ fn tokens(
 ) -> Result<Setting<Vec<TokenSetting>>, Mistake> {
     let mut tokens: Vec<TokenSetting> = Vec::new();
     for token in written {
-        let (client, file) = (token.client.get_ref(), token.file.get_ref());
+        let client = token.client.get_ref();
+        let file = token.file.get_ref();
         if !is_client(client) {
             let what = "a client's name is lower-case letters, digits and dashes, at most 32";
             return Err(reader.mistake(token.client.span(), what));

@@ -496,7 +496,9 @@ fn first_key(sections: &Map<String, Value>) -> Option<String> {
 }
 
 fn bad(path: &Path, why: &str, hint: &str) -> ConfigError {
-    let (path, why, hint) = (path.to_owned(), why.to_owned(), hint.to_owned());
+    let path = path.to_owned();
+    let why = why.to_owned();
+    let hint = hint.to_owned();
     ConfigError::Json { path, why, hint }
 }
 

@@ -476,7 +476,8 @@ impl Config {
         let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
         let private = u64::from(running).saturating_mul(private).max(memory.value / 2);
         let processes = running.saturating_mul(defaults::PROCESSES);
-        let (groups, wait) = (tools.groups.as_ref(), sessions.yield_after.as_ref());
+        let groups = tools.groups.as_ref();
+        let wait = sessions.yield_after.as_ref();
         Ok(Self {
             queue: reader.count(server.queue.as_ref(), defaults::QUEUE)?,
             uid_base,

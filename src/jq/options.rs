@@ -262,7 +262,9 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
         ];
         variables.extend(self.named.into_iter().map(|(name, value)| (format!("${name}"), value)));
         let reading = Reading { is_null: self.null, is_slurped: self.slurp, is_raw: self.raw };
-        let (files, style, output) = (self.files, self.style, self.output);
+        let files = self.files;
+        let style = self.style;
+        let output = self.output;
         Ok(Options {
             filter,
             variables,

@@ -52,7 +52,8 @@ fn list(jobs: &[JobSummary]) -> CallToolResult {
 }
 
 fn line(job: &JobSummary) -> String {
-    let (took, end) = (time_text(job.took), job.outcome.as_ref());
+    let took = time_text(job.took);
+    let end = job.outcome.as_ref();
     let state = match end {
         None => format!("running for {took}"),
         Some(Outcome::Exited { code }) => format!("exit {code} after {took}"),

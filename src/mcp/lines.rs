@@ -63,7 +63,8 @@ impl Ends {
     /// server trip them too.
     #[must_use]
     pub fn of_a_connection(&self, quiet: Duration) -> Self {
-        let (stop, lost) = (self.stop.child_token(), self.lost.child_token());
+        let stop = self.stop.child_token();
+        let lost = self.lost.child_token();
         Self { quiet, stop, lost, kill: self.kill.child_token() }
     }
 

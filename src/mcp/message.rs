@@ -347,7 +347,8 @@ mod tests {
         ];
         let any = |line| serde_json::from_str::<RxJsonRpcMessage<RoleServer>>(line).ok();
         for line in whole {
-            let (call, any) = (tool_call(line), any(line));
+            let call = tool_call(line);
+            let any = any(line);
             assert!(call.is_some(), "{line}");
             assert_eq!(format!("{call:?}"), format!("{any:?}"), "{line}");
         }

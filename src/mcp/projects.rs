@@ -278,7 +278,8 @@ impl<B: Backend> Server<B> {
         let known = request.context.as_ref().and_then(|context| context.arguments.as_ref());
         let known = known.into_iter().flatten();
         let known = known.map(|(name, value)| (name.clone(), json!(value))).collect();
-        let (argument, value) = (&*request.argument.name, &*request.argument.value);
+        let argument = &*request.argument.name;
+        let value = &*request.argument.value;
         let mut asked =
             CompletionRequest { of, argument, value, known: &known, limit: SUGGESTIONS, offset: 0 };
         let hash = asked.hash();

@@ -289,7 +289,8 @@ fn as_json(uri: &str, value: &Value) -> ResourceContents {
 
 /// Decodes the percent-encoded value of a template's variable (RFC 6570, section 3.2.2).
 fn decoded(value: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::new(), value.bytes());
+    let mut bytes = Vec::new();
+    let mut rest = value.bytes();
     while let Some(byte) = rest.next() {
         if byte != b'%' {
             bytes.push(byte);

@@ -257,7 +257,8 @@ impl<B: Backend> Server<B> {
         request: CallToolRequestParams,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let (name, arguments) = (&*request.name, request.arguments);
+        let name = &*request.name;
+        let arguments = request.arguments;
         if let Some(refused) = self.0.backend.withheld(name) {
             return Err(refused);
         }

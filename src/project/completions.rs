@@ -104,7 +104,8 @@ pub(crate) fn read(
             return Err(ProjectMistake::new(&entry.place, why));
         }
         let path = file.path.strip_prefix("./").unwrap_or(&file.path).to_owned();
-        let (is_executable, timeout) = (file.is_executable, fields.seconds("timeoutSecs"));
+        let is_executable = file.is_executable;
+        let timeout = fields.seconds("timeoutSecs");
         let of = CompletionOf::Any;
         found.push(ScriptCompletion { name, path, is_executable, timeout, of });
     }

@@ -196,7 +196,9 @@ impl FetchRequest {
             let why = format!("`{host}` is refused by the operator");
             return Err(FetchError::new(FetchFault::HostBlocked, why));
         }
-        let (url, agent, file_bytes) = (url.to_owned(), bounds.agent.clone(), bounds.file_bytes);
+        let url = url.to_owned();
+        let agent = bounds.agent.clone();
+        let file_bytes = bounds.file_bytes;
         Ok(Self { host, port, url, git, seconds, bytes, file_bytes, agent })
     }
 
@@ -239,7 +241,8 @@ impl FetchRequest {
             let list = fields.get(key).and_then(Value::as_array).into_iter().flatten();
             list.filter_map(|one| one.as_str().map(str::to_owned)).collect::<Vec<_>>()
         };
-        let (allow, deny) = (list("allow"), list("deny"));
+        let allow = list("allow");
+        let deny = list("deny");
         let is_out = !allow.is_empty() && !is_listed(&allow, &request.host);
         if is_out || is_listed(&deny, &request.host) {
             let why = format!("the script allows itself no download from `{}`", request.host);

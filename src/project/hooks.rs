@@ -43,7 +43,9 @@ pub enum HookError {
 /// Makes the text for a shell that runs these hooks; `mark` is a word that none of them knows.
 pub fn script(hooks: &[&str], mark: &str) -> String {
     let has = |hook: &str| if hooks.contains(&hook) { "yes" } else { "no" };
-    let (env, register, health) = (has(ENV), has(REGISTER), has(HEALTH));
+    let env = has(ENV);
+    let register = has(REGISTER);
+    let health = has(HEALTH);
     format!("MARK={mark} ENV_HOOK={env} REGISTER={register} HEALTH={health}\n{START}")
 }
 

@@ -43,7 +43,9 @@ const LEVELS: usize = 100;
 
 /// Returns true for a document of JSON that is nested deeper than metadata may be.
 pub(crate) fn is_too_deep(text: &str) -> bool {
-    let (mut depth, mut is_text, mut is_escaped) = (0usize, false, false);
+    let mut depth = 0usize;
+    let mut is_text = false;
+    let mut is_escaped = false;
     for byte in text.bytes() {
         match byte {
             _ if is_escaped => is_escaped = false,

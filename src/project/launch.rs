@@ -136,8 +136,10 @@ impl ScriptLaunch {
         // A schema can be longer than the environment has room for.
         let stdin = input(&mark, &metadata(tool).to_string(), &stdin);
         let profile = profile(tool);
-        let (seconds, idle) = (seconds(project, tool), idle(project, tool));
-        let (egress, is_read_only) = (egress(tool), is_read_only(tool));
+        let seconds = seconds(project, tool);
+        let idle = idle(project, tool);
+        let egress = egress(tool);
+        let is_read_only = is_read_only(tool);
         // Downloads are a way out as well.
         let has_network = egress.as_ref().is_none_or(|rules| !rules.is_empty());
         let downloads = has_network.then(|| downloads(project, &mut env)).flatten();
@@ -362,11 +364,13 @@ impl ScriptLaunch {
         let rest = report.strip_prefix(self.mark.as_bytes())?.strip_prefix(b" ")?;
         let end = rest.iter().position(|byte| *byte == b'\n')?;
         let (code, length) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once(' ')?;
-        let (exit_code, length) = (code.parse().ok()?, length.parse().ok()?);
+        let exit_code = code.parse().ok()?;
+        let length = length.parse().ok()?;
         let (error, rest) = rest.get(end + 1..)?.split_at_checked(length)?;
         let mark = format!("\n{}\n", self.mark);
         let at = rest.windows(mark.len()).position(|window| window == mark.as_bytes())?;
-        let (embedded, output) = (rest.get(..at)?, rest.get(at + mark.len()..)?);
+        let embedded = rest.get(..at)?;
+        let output = rest.get(at + mark.len()..)?;
         Some(ShellReport { output, exit_code, error, embedded })
     }
 }

@@ -52,16 +52,21 @@ impl Project {
                 Some(PageSource::Made(html)) => (String::new(), Some(html.clone())),
                 None => (String::new(), None),
             };
-            let (uri, provider) = (one.uri.clone(), one.provider.clone());
-            let (mime_type, meta) = (one.mime_type.clone(), one.meta.clone());
+            let uri = one.uri.clone();
+            let provider = one.provider.clone();
+            let mime_type = one.mime_type.clone();
+            let meta = one.meta.clone();
             return Some(AskedResource { uri, provider, mime_type, file, html, meta })
                 .filter(is_named);
         }
         let mut templates = self.templates.iter();
         let template = templates.find(|one| describes(&one.uri_template, asked))?;
         let mime_type = template.mime_type.clone().unwrap_or_else(|| "text/plain".to_owned());
-        let (uri, provider) = (asked.to_owned(), provider(asked));
-        let (file, html, meta) = (String::new(), None, None);
+        let uri = asked.to_owned();
+        let provider = provider(asked);
+        let file = String::new();
+        let html = None;
+        let meta = None;
         let asked = AskedResource { uri, provider, mime_type, file, html, meta };
         Some(asked).filter(is_named)
     }

@@ -62,7 +62,8 @@ impl Entry {
             let bad = || ProjectMistake::new(&self.place, format!("`{key}` is missing"));
             value.filter(|value| !value.is_empty()).ok_or_else(bad)
         };
-        let (_, path) = (text("name")?, text("path")?);
+        text("name")?;
+        let path = text("path")?;
         if path.contains(['\n', '\r', '\0']) {
             return Err(ProjectMistake::new(&self.place, "`path` has a line break"));
         }

@@ -186,7 +186,8 @@ fn failed(printed: Option<Value>, report: ShellReport<'_>, stderr: &str) -> Scri
     if let Some(error) = printed.and_then(ScriptError::of) {
         return error;
     }
-    let (said, exit_code) = (String::from_utf8_lossy(report.output), report.exit_code);
+    let said = String::from_utf8_lossy(report.output);
+    let exit_code = report.exit_code;
     if !said.trim().is_empty() {
         return ScriptError { data: Some(json!(said)), ..ScriptError::internal("Tool failed") };
     }

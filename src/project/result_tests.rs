@@ -148,8 +148,10 @@ fn nothing_of_the_caller_is_in_the_script() {
     let tool = tool(Value::Null);
     let given = json!({"a": "'; touch /tmp/x; '", "$(id)": 1});
     let meta = json!({"mcpbash/remoteToken": "secret", "kept": true});
-    let (given, meta) = (given.as_object().cloned(), meta.as_object().cloned());
-    let (given, meta) = (given.unwrap_or_default(), meta.unwrap_or_default());
+    let given = given.as_object().cloned();
+    let meta = meta.as_object().cloned();
+    let given = given.unwrap_or_default();
+    let meta = meta.unwrap_or_default();
     let none = Map::new();
     let project = || Project {
         tools: Vec::new(),
@@ -175,7 +177,8 @@ fn nothing_of_the_caller_is_in_the_script() {
         },
     };
     let launch = |given, meta| ScriptLaunch::new(&project(), &tool, given, meta, "M".to_owned());
-    let (with, without) = (launch(&given, &meta).expect("it"), launch(&none, &none).expect("it"));
+    let with = launch(&given, &meta).expect("it");
+    let without = launch(&none, &none).expect("it");
     assert_eq!(with.words, without.words);
     assert_eq!(with.env.keys().collect::<Vec<_>>(), without.env.keys().collect::<Vec<_>>());
     assert_eq!(with.env.get("MCP_TOOL_META_JSON").map(String::as_str), Some(r#"{"kept":true}"#));

@@ -16,15 +16,15 @@ const DEFAULT_SECONDS: u64 = 30;
 const MAX_SECONDS: u64 = 600;
 /// Calls of scripts that run at once, and the most that an operator may ask for.
 const WORKERS: u32 = 16;
-const MOST_WORKERS: u64 = 1024;
+const MAX_WORKERS: u64 = 1024;
 /// Most bytes of an output or a resource, and most lines of one kind in a minute, that an operator may ask for.
-const MOST_OUTPUT: u64 = 64 << 20;
-const MOST_LINES: u64 = 10_000;
+const MAX_OUTPUT: u64 = 64 << 20;
+const MAX_LINES: u64 = 10_000;
 /// Longest text of a result in bytes; scripts shorten others.
 const TEXT_BYTES: u64 = 100 << 10;
 /// Time in seconds for `exit` after `shutdown`, and the longest of it and of idleness.
 const SHUTDOWN_SECONDS: u64 = 5;
-const MOST_SECONDS: u64 = 86_400;
+const MAX_WAIT_SECONDS: u64 = 86_400;
 /// Requests without the remote token in a minute, after which the answers wait.
 const TOKEN_FAILURES: usize = 10;
 /// Time in seconds between two looks at files where the kernel tells of no changes.
@@ -200,7 +200,7 @@ impl ProjectSettings {
         self.instructions = of.text("MCPBASH_SERVER_INSTRUCTIONS").or(self.instructions);
         self.tools =
             filter(of.text("MCPBASH_TOOL_ALLOWLIST"), of.text("MCPBASH_TOOL_ALLOW_DEFAULT"))?;
-        of.number("MCPBASH_MAX_CONCURRENT_REQUESTS", &mut self.workers, (1, MOST_WORKERS))?;
+        of.number("MCPBASH_MAX_CONCURRENT_REQUESTS", &mut self.workers, (1, MAX_WORKERS))?;
         of.number("MCPBASH_MAX_TIMEOUT_SECS", &mut self.max_seconds, (1, 86_400))?;
         let most = self.max_seconds;
         self.default_seconds = self.default_seconds.min(most);
@@ -221,12 +221,12 @@ impl ProjectSettings {
         of: &mut Variables<'_, G>,
     ) -> Result<(), SettingError> {
         let stream = &mut self.stream;
-        of.number("MCPBASH_MAX_TOOL_OUTPUT_SIZE", &mut stream.output, (1024, MOST_OUTPUT))?;
-        of.number("MCPBASH_MAX_TOOL_STDERR_SIZE", &mut stream.stderr, (1024, MOST_OUTPUT))?;
+        of.number("MCPBASH_MAX_TOOL_OUTPUT_SIZE", &mut stream.output, (1024, MAX_OUTPUT))?;
+        of.number("MCPBASH_MAX_TOOL_STDERR_SIZE", &mut stream.stderr, (1024, MAX_OUTPUT))?;
         of.number("MCPBASH_TOOL_STDERR_TAIL_LIMIT", &mut stream.stderr_tail, (0, 64 << 10))?;
-        of.number("MCPBASH_MAX_PROGRESS_PER_MIN", &mut stream.progress, (1, MOST_LINES))?;
-        of.number("MCPBASH_MAX_LOGS_PER_MIN", &mut stream.messages, (1, MOST_LINES))?;
-        of.number("MCPBASH_MAX_RESOURCE_BYTES", &mut self.resource_bytes, (1024, MOST_OUTPUT))
+        of.number("MCPBASH_MAX_PROGRESS_PER_MIN", &mut stream.progress, (1, MAX_LINES))?;
+        of.number("MCPBASH_MAX_LOGS_PER_MIN", &mut stream.messages, (1, MAX_LINES))?;
+        of.number("MCPBASH_MAX_RESOURCE_BYTES", &mut self.resource_bytes, (1024, MAX_OUTPUT))
     }
 
     /// Reads how clients are served.
@@ -235,16 +235,16 @@ impl ProjectSettings {
         of: &mut Variables<'_, G>,
     ) -> Result<(), SettingError> {
         let failures = "MCPBASH_REMOTE_TOKEN_MAX_FAILURES_PER_MIN";
-        of.number(failures, &mut self.token_failures, (1, MOST_LINES))?;
-        of.number("MCPBASH_SHUTDOWN_TIMEOUT", &mut self.shutdown_seconds, (1, MOST_SECONDS))?;
-        of.number("MCPBASH_IDLE_TIMEOUT", &mut self.idle_seconds, (0, MOST_SECONDS))?;
+        of.number(failures, &mut self.token_failures, (1, MAX_LINES))?;
+        of.number("MCPBASH_SHUTDOWN_TIMEOUT", &mut self.shutdown_seconds, (1, MAX_WAIT_SECONDS))?;
+        of.number("MCPBASH_IDLE_TIMEOUT", &mut self.idle_seconds, (0, MAX_WAIT_SECONDS))?;
         if of.text("MCPBASH_IDLE_TIMEOUT_ENABLED").is_some()
             && !of.has("MCPBASH_IDLE_TIMEOUT_ENABLED")
         {
             self.idle_seconds = 0;
         }
         let polls = "MCPBASH_RESOURCES_POLL_INTERVAL_SECS";
-        of.number(polls, &mut self.poll_seconds, (0, MOST_SECONDS))?;
+        of.number(polls, &mut self.poll_seconds, (0, MAX_WAIT_SECONDS))?;
         let spill = "MCPBASH_ENV_PAYLOAD_THRESHOLD";
         of.number(spill, &mut self.argument_bytes, (1024, ARGUMENT_BYTES))?;
         for name in ["MCPBASH_LOG_LEVEL_DEFAULT", "MCPBASH_LOG_LEVEL"] {

@@ -112,7 +112,8 @@ impl ScriptStream {
         let mut events = Vec::new();
         while self.report.is_none() {
             let Some(at) = bytes.iter().position(|byte| *byte == b'\n') else { break };
-            let (rest, behind) = (bytes.get(..at), bytes.get(at + 1..).unwrap_or_default());
+            let rest = bytes.get(..at);
+            let behind = bytes.get(at + 1..).unwrap_or_default();
             self.append(rest.unwrap_or_default());
             bytes = behind;
             let line = std::mem::take(&mut self.line);
@@ -210,7 +211,8 @@ fn log(line: &[u8]) -> Option<ScriptEvent> {
     let mut fields = parameters(line, "notifications/message")?;
     let logger = fields.get("logger").and_then(Value::as_str);
     let logger = logger.filter(|logger| !logger.is_empty()).map(str::to_owned);
-    let (level, data) = (fields.remove("level")?, fields.remove("data")?);
+    let level = fields.remove("level")?;
+    let data = fields.remove("data")?;
     Some(ScriptEvent::Log(ScriptMessage { level, logger, data }))
 }
 

@@ -219,7 +219,8 @@ fn a_server_without_a_name_has_that_of_its_directory() -> Tested {
 #[test]
 fn a_project_with_more_entries_or_metadata_than_any_has_is_not_read_on() -> Tested {
     let held = tempfile::tempdir()?;
-    let (root, links) = (held.path(), held.path().join("tools/links"));
+    let root = held.path();
+    let links = held.path().join("tools/links");
     fs::create_dir_all(&links)?;
     for number in 0..20_000 {
         symlink("nowhere", links.join(number.to_string()))?;

@@ -86,7 +86,8 @@ fn page(
     let entry = fields.text("entrypoint").unwrap_or_else(|| "index.html".to_owned());
     let html = format!("{folder}/{entry}");
     let description = fields.text("description");
-    let (template, config) = (fields.text("template"), fields.object("config").unwrap_or_default());
+    let template = fields.text("template");
+    let config = fields.object("config").unwrap_or_default();
     let meta = fields.object("meta").unwrap_or_default();
     // Keep scripts that may write from changing a page.
     let is_own = !(tree.is_written && leaves(&entry));

@@ -121,7 +121,8 @@ async fn follow(
     let mut reported = pin!(reported(ended, limits, &following.end));
     let mut draining =
         Box::pin(async { tokio::join!(out.to_the_end(&following), err.to_the_end(&following)) });
-    let (mut drained, mut cancelled) = (false, false);
+    let mut drained = false;
+    let mut cancelled = false;
     let ended = loop {
         tokio::select! {
             end = &mut reported => break end,
@@ -142,7 +143,8 @@ async fn follow(
         }
     }
     drop(draining);
-    let (stdout, stderr) = (out.into_captured(), err.into_captured());
+    let stdout = out.into_captured();
+    let stderr = err.into_captured();
     (Observed { ended, receipt: None, stdout, stderr }, reported.elapsed())
 }
 
@@ -216,7 +218,8 @@ mod tests {
     }
 
     fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Observed {
-        let (stdout, stderr) = (Captured::of(stdout), Captured::of(stderr));
+        let stdout = Captured::of(stdout);
+        let stderr = Captured::of(stderr);
         Observed { ended: with(outcome), receipt: None, stdout, stderr }
     }
 
@@ -265,7 +268,8 @@ mod tests {
         let Call { mut out, stdout, err, stderr, fake, ended } = call()?;
         out.write_all(b"before").await?;
         fake.tell(Outcome::Exited { code: 0 });
-        let (start, never) = (Instant::now(), Caller::default());
+        let start = Instant::now();
+        let never = Caller::default();
         let (observed, _) =
             follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
         assert_eq!(observed, seen(Outcome::Exited { code: 0 }, b"before", b""));

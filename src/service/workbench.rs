@@ -77,7 +77,8 @@ impl Workbench {
         call: Call,
         surroundings: JobContext,
     ) -> Result<(Grant, LoggedCall), Refusal> {
-        let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
+        let asked = self.audit.new_record(&call);
+        let tool = call.tool.clone();
         match self.shared.loaded.policy.decide(
             &self.principal,
             call,
@@ -201,7 +202,8 @@ impl Workbench {
     /// A denial by policy.
     pub(crate) fn may_call(&self, call: Call, changes: Changes) -> Result<Grant, Refusal> {
         let surroundings = self.command_beside_the_default(&call, changes);
-        let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
+        let asked = self.audit.new_record(&call);
+        let tool = call.tool.clone();
         let Loaded { policy, profiles, .. } = &self.shared.loaded;
         policy.decide(&self.principal, call, profiles, surroundings).map_err(|denial| {
             self.audit.denied(&tool, asked, &denial);
@@ -254,7 +256,8 @@ impl Workbench {
     /// # Errors
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub(crate) fn remembered(&self, call: Call) -> Result<(), Refusal> {
-        let (asked, tool) = (self.audit.new_record(&call), call.tool.clone());
+        let asked = self.audit.new_record(&call);
+        let tool = call.tool.clone();
         let surroundings = self.surroundings(&call.tool);
         match self.shared.loaded.policy.decide(
             &self.principal,
@@ -283,7 +286,8 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
         let started = Instant::now();
-        let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
+        let limits = grant.job().limits;
+        let cwd = grant.job().cwd.clone();
         let clamped = grant.clamped();
         let seen = match queue.turn(&self.principal, &caller.cancel).await? {
             Turn::Yours(_turn) => self.seen(grant, heard, &limits, (keep, caller)).await,

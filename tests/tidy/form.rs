@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 /// Lines of a file above which a warning asks for a cut along ideas.
 const FILE: usize = 600;
-/// The most lines of a function: what fits a screen.
-const FUNCTION: usize = 60;
 
 /// Words that begin a noun clause.
 const CLAUSES: [&str; 6] = ["What", "Whether", "Who", "Where", "Whoever", "Whatever"];
@@ -62,9 +60,9 @@ const MECHANISMS: &[&str] = &[
 const FOLDERS: [&str; 5] = ["boot", "event_loop", "sessions", "cells", "rootfs"];
 
 /// A source file: its path below the root, and its text.
-struct Source {
-    path: PathBuf,
-    text: String,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
 }
 
 impl Source {
@@ -77,7 +75,7 @@ impl Source {
     }
 
     /// Code of the product: not of its tests, which may look anywhere, nor of what builds it.
-    fn is_product(&self) -> bool {
+    pub(crate) fn is_product(&self) -> bool {
         let stem = self.path.file_stem().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
         self.path.starts_with("src")
             && !["tests", "build"].contains(&stem)
@@ -85,7 +83,7 @@ impl Source {
     }
 
     /// Returns its lines with their numbers, without comments and without the tests at its end.
-    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let end = self.text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
         let product = self.text.get(..end).unwrap_or_default();
         let lines = (1..).zip(product.lines());
@@ -93,7 +91,7 @@ impl Source {
     }
 }
 
-fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     for directory in ["src", "tests", "benches", "examples"] {
@@ -117,7 +115,7 @@ fn collect(directory: &Path, root: &Path, found: &mut Vec<Source>) {
 }
 
 /// Fails with every fault, so that one run shows them all.
-fn assert_no_faults(faults: &[String]) {
+pub(crate) fn assert_no_faults(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -446,36 +444,6 @@ fn every_file_starts_with_its_purpose() {
         }
         if !text.starts_with("//! ") {
             faults.push(format!("{}: the first line is not its purpose", path.display()));
-        }
-    }
-    assert_no_faults(&faults);
-}
-
-#[test]
-fn every_function_fits_a_screen() {
-    let mut faults = Vec::new();
-    for source in &sources() {
-        let mut open: Option<(usize, usize)> = None;
-        for (number, line) in (1..).zip(source.text.lines()) {
-            let bare = line.trim_start();
-            let indent = line.len() - bare.len();
-            let starts =
-                ["fn ", "pub fn ", "async fn ", "pub async fn ", "const fn ", "pub const fn "];
-            let starts = starts.iter().any(|start| bare.starts_with(start))
-                || (bare.starts_with("pub(") && bare.contains(") fn "));
-            match open {
-                None if starts && !bare.ends_with(';') && !bare.ends_with('}') => {
-                    open = Some((number, indent));
-                }
-                Some((first, at)) if indent == at && bare == "}" => {
-                    let lines = number + 1 - first;
-                    if lines > FUNCTION {
-                        faults.push(format!("{}:{first}: {lines} lines", source.path.display()));
-                    }
-                    open = None;
-                }
-                Some(_) | None => {}
-            }
         }
     }
     assert_no_faults(&faults);

@@ -5,3 +5,4 @@ mod corpus;
 mod form;
 mod readme;
 mod reference;
+mod words;

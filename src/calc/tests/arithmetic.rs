@@ -7,8 +7,10 @@ use super::*;
 /// a/b to `places` decimal places, half to even, by long division.
 fn divided(a: i64, b: i64, places: usize) -> String {
     let negative = (a < 0) != (b < 0);
-    let (a, b) = (u128::from(a.unsigned_abs()), u128::from(b.unsigned_abs()));
-    let (mut digits, mut remainder) = (vec![a / b], a % b);
+    let a = u128::from(a.unsigned_abs());
+    let b = u128::from(b.unsigned_abs());
+    let mut digits = vec![a / b];
+    let mut remainder = a % b;
     for _ in 0..places {
         digits.push(remainder * 10 / b);
         remainder = remainder * 10 % b;
@@ -24,7 +26,8 @@ fn divided(a: i64, b: i64, places: usize) -> String {
         }
     }
     let mut parts = digits.iter().map(u128::to_string);
-    let (whole, fraction) = (parts.next().unwrap_or_default(), parts.collect::<String>());
+    let whole = parts.next().unwrap_or_default();
+    let fraction = parts.collect::<String>();
     let fraction = if exact { fraction.trim_end_matches('0') } else { &fraction };
     let point = if fraction.is_empty() { "" } else { "." };
     let zero = digits.iter().all(|digit| *digit == 0);

@@ -158,9 +158,11 @@ impl Maker {
     }
 
     fn operation(&mut self, depth: u32) -> Option<Valued> {
-        let (left, right) = (self.expression(depth - 1)?, self.expression(depth - 1)?);
+        let left = self.expression(depth - 1)?;
+        let right = self.expression(depth - 1)?;
         let operator = self.dice.of(&["+", "-", "*", "/"]);
-        let (a, b) = (&left.value, &right.value);
+        let a = &left.value;
+        let b = &right.value;
         let value = match operator {
             "+" => a.add(b, BITS, NEAREST),
             "-" => a.sub(b, BITS, NEAREST),
@@ -184,7 +186,9 @@ impl Maker {
 
 async fn compare(seed: u64) {
     let mut maker = Maker::new(seed);
-    let (mut compared, mut errors, mut unsure) = (0, 0, 0);
+    let mut compared = 0;
+    let mut errors = 0;
+    let mut unsure = 0;
     while compared < EXPRESSIONS {
         let precision = maker.dice.of(&[0, 1, 5, 20, 20, 50, 100]);
         let mut some = Vec::new();
@@ -307,7 +311,8 @@ const TREACHEROUS: &[&str] = &[
 
 #[tokio::test]
 async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
-    let (mut settled, time) = (0, CALCULATOR_TIMEOUT);
+    let mut settled = 0;
+    let time = CALCULATOR_TIMEOUT;
     for text in TREACHEROUS {
         let text = library::resolved(text).unwrap_or_default();
         let expression = Expression::new(&text);

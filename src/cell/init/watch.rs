@@ -243,7 +243,8 @@ impl Watch {
         let mut buffer = [0; 4096];
         let Some(text) = self.text("meminfo", &mut buffer) else { return Host::default() };
         let field = |name: &[u8]| kilobytes(text, &[name]).saturating_mul(1024);
-        let (total, available) = (field(b"MemTotal:"), field(b"MemAvailable:"));
+        let total = field(b"MemTotal:");
+        let available = field(b"MemAvailable:");
         Host { is_short: available < total / 16, slab: field(b"SUnreclaim:") }
     }
 
@@ -647,7 +648,8 @@ fn by_last_look(process: &Seen, seen: &[Seen]) -> Share {
 /// Returns true if a process shares its parent's memory, which is counted there: a child of vfork(2) does so
 /// until it execs. If the kernel does not say, it does not.
 fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
-    let (pid, parent) = (process.process.pid, process.parent);
+    let pid = process.process.pid;
+    let parent = process.parent;
     seen.iter().any(|other| other.process.pid == parent)
         && process::have_one_memory(pid, parent).unwrap_or(false)
 }

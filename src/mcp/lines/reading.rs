@@ -380,7 +380,8 @@ mod tests {
         let bounds = |name: &str| {
             SharedBounds::new(Arc::clone(&room), Principal::named(name), || Box::new(()))
         };
-        let (greedy, modest) = (bounds("greedy"), bounds("modest"));
+        let greedy = bounds("greedy");
+        let modest = bounds("modest");
         let line = [vec![b'x'; 200 << 10], vec![b'\n']].concat();
         let read = async |bounds: &SharedBounds| {
             let mut reader = BufReader::new(line.as_slice());

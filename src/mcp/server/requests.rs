@@ -130,7 +130,8 @@ impl<B: Backend> ServerHandler for Server<B> {
                 None => Ok(ListToolsResult::with_all_items(self.own_tools())),
             };
         };
-        let (scripts, others) = (self.scripts(project).collect::<Vec<_>>(), self.own_tools());
+        let scripts = self.scripts(project).collect::<Vec<_>>();
+        let others = self.own_tools();
         let total = scripts.len() + others.len();
         let list = Paged { collection: "tools", hash: &project.hash, total };
         let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(&context))?;
@@ -320,7 +321,8 @@ impl<B: Backend> ServerHandler for Server<B> {
             request.name = name.into();
         }
         // A tool that is disabled gets its own error, different from that of an unknown tool.
-        let (backend, name) = (&self.0.backend, &*request.name);
+        let backend = &self.0.backend;
+        let name = &*request.name;
         let known = self.built_in(name).is_some() || self.declared(name).is_some();
         if !known && (self.0.tools.is_empty() || backend.withheld(name).is_none()) {
             return Err(self.unknown_tool(name));

@@ -97,7 +97,8 @@ impl<B: Backend> Server<B> {
             }
             std::future::pending::<()>().await;
         };
-        let (cancel_call, produced_here) = (cancel.clone(), produced.clone());
+        let cancel_call = cancel.clone();
+        let produced_here = produced.clone();
         let correlation = correlation::of_request(context);
         let caller = Caller {
             cancel: cancel_call,

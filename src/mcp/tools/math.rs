@@ -131,14 +131,14 @@ impl<'de, const MIN: u16, const MAX: u16> Deserialize<'de> for WholeNumber<MIN, 
 }
 
 /// Maximum calculations that `calculate_history` returns: all that are kept.
-pub(crate) const MOST_HISTORY: u16 = 200;
+pub(crate) const MAX_HISTORY: u16 = 200;
 const _: () = assert!(REMEMBERED == 200);
 
 /// Arguments of `calculate_history`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateHistoryArguments {
-    pub(crate) limit: Option<WholeNumber<1, MOST_HISTORY>>,
+    pub(crate) limit: Option<WholeNumber<1, MAX_HISTORY>>,
 }
 
 impl Arguments for CalculateHistoryArguments {
@@ -383,13 +383,13 @@ impl BuiltIn for CalculateHistoryArguments {
     fn describe(_: &InForce) -> Tool {
         let description = format!(
             "Show this session's last calculations, the newest first: expression, precision, and \
-             result or error. The last {MOST_HISTORY} are remembered, long texts by their beginning."
+             result or error. The last {MAX_HISTORY} are remembered, long texts by their beginning."
         );
         let input = json!({
             "type": "object",
             "properties": {
                 "limit": {
-                    "type": "integer", "minimum": 1, "maximum": MOST_HISTORY, "default": USUAL_HISTORY,
+                    "type": "integer", "minimum": 1, "maximum": MAX_HISTORY, "default": USUAL_HISTORY,
                     "description": "How many"
                 }
             },

@@ -23,7 +23,7 @@ use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 
 /// Steps of one pipeline, at most.
-pub(crate) const MOST_STEPS: usize = 16;
+pub(crate) const MAX_STEPS: usize = 16;
 
 /// Arguments of `pipeline`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -57,7 +57,7 @@ impl BuiltIn for PipelineArguments {
             "type": "object",
             "properties": {
                 "steps": {
-                    "type": "array", "minItems": 1, "maxItems": MOST_STEPS, "items": step,
+                    "type": "array", "minItems": 1, "maxItems": MAX_STEPS, "items": step,
                     "description": "Commands, the first one first"
                 },
                 "stdin": {
@@ -75,8 +75,8 @@ impl BuiltIn for PipelineArguments {
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let Self { steps, stdin, keep_going } = self;
         let of = steps.len();
-        if !(1..=MOST_STEPS).contains(&of) {
-            let message = format!("pipeline: `steps`: expected 1 to {MOST_STEPS}, not {of}");
+        if !(1..=MAX_STEPS).contains(&of) {
+            let message = format!("pipeline: `steps`: expected 1 to {MAX_STEPS}, not {of}");
             return Err(BadArguments { message, hint: None }.into());
         }
         let after_failure = AfterFailure::of(keep_going);

@@ -19,7 +19,7 @@ use service::shell::ScriptArgs;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
 pub(crate) const BUFFER: usize = USUAL;
-pub(crate) const LEAST_BUFFER: usize = 16;
+pub(crate) const MIN_BUFFER: usize = 16;
 pub(crate) const MAX_BUFFER: usize = MAX_BYTES;
 
 /// Arguments of `bash_exec_stream`.
@@ -46,7 +46,7 @@ impl BuiltIn for BashExecStreamArguments {
             properties
                 .retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
             let buffer = json!({
-                "type": "integer", "minimum": LEAST_BUFFER, "maximum": MAX_BUFFER, "default": BUFFER,
+                "type": "integer", "minimum": MIN_BUFFER, "maximum": MAX_BUFFER, "default": BUFFER,
                 "description": "Stream buffer size in bytes: most of one notification"
             });
             properties.insert("buffer_size".to_owned(), buffer);
@@ -58,9 +58,9 @@ impl BuiltIn for BashExecStreamArguments {
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let Self { command, working_dir, timeout, buffer_size } = self;
         let size = buffer_size.unwrap_or(BUFFER);
-        if !(LEAST_BUFFER..=MAX_BUFFER).contains(&size) {
+        if !(MIN_BUFFER..=MAX_BUFFER).contains(&size) {
             let tool = Self::TOOL;
-            let message = format!("{tool}: `buffer_size`: expected {LEAST_BUFFER} to {MAX_BUFFER}");
+            let message = format!("{tool}: `buffer_size`: expected {MIN_BUFFER} to {MAX_BUFFER}");
             return Err(BadArguments { message, hint: None }.into());
         }
         let timeout = timeout.map(|Seconds(value)| value);

@@ -116,7 +116,8 @@ fn meanings(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
     let IpAddr::V6(v6) = address else { return [None, None] };
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let join = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
         Some(Ipv4Addr::new(a, b, c, d))
     };
     match [a, b, c, d, e, f] {
@@ -172,8 +173,10 @@ mod tests {
         ];
         for text in listed {
             let v4: Ipv4Addr = text.parse().unwrap_or_else(|error| panic!("{error}"));
-            let (a, b) = (v4.to_bits() >> 16, v4.to_bits() & 0xffff);
-            let (na, nb) = (a ^ 0xffff, b ^ 0xffff);
+            let a = v4.to_bits() >> 16;
+            let b = v4.to_bits() & 0xffff;
+            let na = a ^ 0xffff;
+            let nb = b ^ 0xffff;
             let spellings = [
                 text.to_owned(),
                 format!("::ffff:{text}"),

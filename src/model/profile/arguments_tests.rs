@@ -237,7 +237,8 @@ fn futexes_wait_wake_and_requeue_and_lend_no_priority() {
 
 #[test]
 fn nothing_is_sent_out_of_band() {
-    let (oob, ordinary) = (1, 0x4040);
+    let oob = 1;
+    let ordinary = 0x4040;
     for (call, place) in [("sendto", 3), ("sendmmsg", 3), ("sendmsg", 2)] {
         let with = |flags| {
             let mut arguments = [0; 6];
@@ -371,7 +372,8 @@ fn ping_sockets_are_of_networks_beyond_loopback_alone() {
         let verdicts = sockets(&[Family::Inet, Family::Inet6].into(), class);
         verdicts.iter().any(|(call, verdict)| *call == "socket" && verdict.allows(&six))
     };
-    let (echo, echo6) = ([2, 2, 1], [10, 2, 58]);
+    let echo = [2, 2, 1];
+    let echo6 = [10, 2, 58];
     assert!(made(NetworkClass::AllowList, &echo) && made(NetworkClass::AllowList, &echo6));
     assert!(!made(NetworkClass::Loopback, &echo) && !made(NetworkClass::Loopback, &echo6));
     for raw in [[2, 3, 1], [10, 3, 58], [17, 3, 0], [16, 3, 0], [2, 2, 58], [10, 2, 1]] {

@@ -112,7 +112,8 @@ impl<'de> Item<'de> {
 }
 
 fn whole<'de>(number: &DeInteger<'_>) -> Result<Content<'de>, Error> {
-    let (digits, radix) = (number.as_str(), number.radix());
+    let digits = number.as_str();
+    let radix = number.radix();
     let large = || u64::from_str_radix(digits, radix).map(Content::Large);
     i64::from_str_radix(digits, radix)
         .map(Content::Whole)

@@ -126,7 +126,8 @@ impl Element {
 fn xml(output: &str) -> Result<Element, Unparsed> {
     let bad = |error: &dyn std::fmt::Display| Unparsed::Xml(error.to_string());
     let mut reader = Reader::from_str(output);
-    let (mut open, mut nodes): (Vec<Element>, usize) = (Vec::new(), 0);
+    let mut open: Vec<Element> = Vec::new();
+    let mut nodes: usize = 0;
     loop {
         match reader.read_event().map_err(|error| bad(&error))? {
             Event::Start(start) => {

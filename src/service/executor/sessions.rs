@@ -151,7 +151,8 @@ impl Scope {
         shell: ShellState,
         renewed: Renewed,
     ) -> SessionReport {
-        let (name, output_id) = (command.session.clone().unwrap_or_default(), command.id.clone());
+        let name = command.session.clone().unwrap_or_default();
+        let output_id = command.id.clone();
         let began = harmless(&command.began);
         SessionReport { name, began, output_id, shell, renewed }
     }

@@ -265,7 +265,8 @@ struct Named {
 impl Sessions {
     /// Makes those of one more scope of a client.
     pub(crate) fn of_a_client(clients: &Arc<Clients>, principal: Principal) -> Arc<Self> {
-        let (table, spool) = (Lock::default(), Spool::default());
+        let table = Lock::default();
+        let spool = Spool::default();
         let opening = Arc::default();
         let shared = Arc::clone(clients);
         let sessions = Arc::new(Self { clients: shared, principal, table, opening, spool });
@@ -327,7 +328,9 @@ impl Sessions {
         let table = self.table();
         let idle = table.named.iter().filter(|(_, named)| named.running().is_empty());
         let unused = idle.map(|(name, named)| {
-            let (name, id, unused) = (name.clone(), named.id, named.last_used().elapsed());
+            let name = name.clone();
+            let id = named.id;
+            let unused = named.last_used().elapsed();
             UnusedSession { name, id, unused }
         });
         let mut unused: Vec<_> = unused.collect();
@@ -481,8 +484,10 @@ mod tests {
     fn two_clients_never_share_a_session() {
         let clients = Arc::new(Clients::default());
         let scope = || Sessions::of_a_client(&clients, Principal::local());
-        let (one, other) = (scope(), scope());
-        let (ours, theirs) = (one.named(DEFAULT).id, other.named(DEFAULT).id);
+        let one = scope();
+        let other = scope();
+        let ours = one.named(DEFAULT).id;
+        let theirs = other.named(DEFAULT).id;
         assert_ne!(ours, theirs, "the supervisor knows them by their numbers");
         assert_eq!(one.named(DEFAULT).id, ours, "the same name is the same session to one client");
         // Whoever hears of an end, it is the end of that session alone.
@@ -500,7 +505,8 @@ mod tests {
         let ids = |own: &Arc<Sessions>| -> Vec<SessionId> {
             clients.spare(own).into_iter().map(|(_, session)| session.id).collect()
         };
-        let (one, two) = (greedy.named("one").id, also_greedy.named("two").id);
+        let one = greedy.named("one").id;
+        let two = also_greedy.named("two").id;
         for name in ["a", "b", "c"] {
             local.named(name);
         }

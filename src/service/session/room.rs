@@ -37,7 +37,7 @@ pub(crate) async fn until_sent<S: Future>(opening: Option<Opening>, start: S) ->
 }
 
 /// Unused sessions that the supervisor is asked about at once.
-const MOST_ASKED: usize = 64;
+const MAX_ASKED: usize = 64;
 
 impl Workbench {
     /// Returns the session of this name; one that is new gets room, and the sessions are returned that ended
@@ -110,7 +110,7 @@ impl Workbench {
         loop {
             let in_server = Arc::clone(&self.shared.clients.opening).lock_owned().await;
             let mut spare = self.shared.clients.spare(&self.sessions);
-            spare.truncate(MOST_ASKED);
+            spare.truncate(MAX_ASKED);
             if spare.is_empty() {
                 let opening = Opening { _in_scope: in_scope, _in_server: in_server };
                 return (ended, Some(opening));

@@ -132,7 +132,8 @@ impl Workbench {
         self.shared.clients.forget(&self.shared.link.forgotten());
         let id = self.sessions.named(DEFAULT).id;
         self.sessions.is_used_beside(DEFAULT);
-        let (workspace, owner) = (Workspace::Session(id), Some(owner.name.clone()));
+        let workspace = Workspace::Session(id);
+        let owner = Some(owner.name.clone());
         JobContext { workspace, owner, ..own }
     }
 
@@ -173,7 +174,8 @@ impl Workbench {
         decided: Decided,
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
-        let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
+        let limits = decided.grant.job().limits;
+        let clamped = decided.grant.clamped();
         self.shared.clients.forget(&self.shared.link.forgotten());
         let (named, made_room, mut opening) = self.open(&session, &decided.grant, caller).await;
         if restart == Restart::Yes {
@@ -198,7 +200,8 @@ impl Workbench {
         let id = self.sessions.spool.name();
         let mode = decided.mode;
         let about = CommandInfo { id, session, text, began, limits, clamped, mode, keep };
-        let (session, given) = (about.session.clone(), about.began.clone());
+        let session = about.session.clone();
+        let given = about.began.clone();
         let reply = |state, began, finished, lost| Reply {
             state,
             finished,
@@ -247,7 +250,8 @@ impl Workbench {
         let has = self.sessions.shell_of(session);
         let Some(asked) = asked.filter(|asked| *asked != has) else { return Ok(seat) };
         if seat.started && !named.restarted.load(Ordering::Acquire) {
-            let (has, asked) = (has.name(), asked.name());
+            let has = has.name();
+            let asked = asked.name();
             return Err(SessionError::OtherShell { session: session.to_owned(), has, asked });
         }
         self.sessions.has_shell(session, asked);
@@ -273,7 +277,8 @@ impl Workbench {
             let holder = self.sessions.find(session).and_then(|named| named.runs);
             let job = holder.filter(|command| command.is_job() && command.finished().is_none());
             if let Some(job) = job.filter(|_| restart == Restart::No) {
-                let (session, job) = (session.to_owned(), job.id.clone());
+                let session = session.to_owned();
+                let job = job.id.clone();
                 return Err(SessionError::Runs { session, job });
             }
             tokio::select! {
@@ -325,7 +330,8 @@ impl Workbench {
                 if let (StartDirectory::Stay, Some(cwd)) = (directory, &seat.cwd) {
                     about.began.clone_from(cwd);
                 }
-                let (produced, tap) = (caller.produced.clone(), caller.tap.clone());
+                let produced = caller.produced.clone();
+                let tap = caller.tap.clone();
                 let late = seat.late();
                 let seat = match mode {
                     JobMode::Foreground => Some(seat),

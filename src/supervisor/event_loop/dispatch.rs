@@ -32,9 +32,9 @@ pub(super) enum Built {
 }
 
 /// Jobs that may wait for a cell: far above any concurrency that is configured.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 /// Cells that may die before one job is handed over.
-const MOST_LOST: u8 = 3;
+const MAX_LOST: u8 = 3;
 
 impl Supervisor {
     /// Takes a job from the link: it waits for a cell from now on, or is refused.
@@ -65,7 +65,7 @@ impl Supervisor {
         let refused = |why: String| Failure::Refused { why };
         let (block, attachments) = attachments::received(&mut start, received).map_err(refused)?;
         // The front end bounds its queue; more means that it misbehaves.
-        if self.queue.len() >= MOST_WAITING {
+        if self.queue.len() >= MAX_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
         let key = match (start.session, start.workspace) {
@@ -159,7 +159,9 @@ impl Supervisor {
     pub(super) fn dispatch(&mut self) {
         let mut place = 0;
         while let Some(ready) = self.queue.get(place) {
-            let (key, limits, fits) = (ready.key, ready.limits, ready.fits);
+            let key = ready.key;
+            let limits = ready.limits;
+            let fits = ready.fits;
             if !self.has_room(&[limits]) {
                 break;
             }
@@ -217,7 +219,8 @@ impl Supervisor {
         let Some(pooled) = self.pool.take(slot) else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
-        let (key, measured) = (pooled.key, pooled.measured.unwrap_or(pooled.born));
+        let key = pooled.key;
+        let measured = pooled.measured.unwrap_or(pooled.born);
         if let Some(session) = self.sessions.of_key(key) {
             return self.open_shell(session, pooled, ready);
         }
@@ -227,7 +230,8 @@ impl Supervisor {
             (true, None) => PoolHit::Warm,
             (false, _) => PoolHit::Cold,
         };
-        let (fits, only) = (ready.fits, ready.start.only.clone());
+        let fits = ready.fits;
+        let only = ready.start.only.clone();
         // Killed and collected where it stands: its slot is free again.
         let (Some((cell, mut receipt)), Some(design)) = (pooled.offer(), self.keys.design(key))
         else {
@@ -271,7 +275,7 @@ impl Supervisor {
         pooled.end();
         self.pool.put(slot, pooled);
         let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET | Errno::ESRCH | Errno::ENOENT);
-        if died && ready.lost < MOST_LOST {
+        if died && ready.lost < MAX_LOST {
             self.queue.push_front(QueuedJob { lost: ready.lost + 1, ..ready });
             return;
         }

@@ -28,10 +28,10 @@ const START_TIME: Duration = Duration::from_secs(5);
 /// Most frames that wait for room on the link. A gateway that leaves more unread serves nobody.
 const WAITING: usize = 4_096;
 /// Most calls whose connections are told, and most connections of one call: the tally has the sums of all.
-const MOST_BEGUN: usize = 256;
-const MOST_CONNECTIONS: u32 = 1_024;
+const MAX_BEGUN: usize = 256;
+const MAX_CONNECTIONS: u32 = 1_024;
 /// The same for denied ones and questions for names.
-const MOST_DENIED: u32 = 128;
+const MAX_DENIED: u32 = 128;
 /// Bytes of one text of a tally; a name of the DNS with its port has 260.
 const TEXT_BYTES: usize = 512;
 
@@ -207,7 +207,7 @@ impl GatewayLink {
                 self.calls.insert(call, cell);
                 self.begun.push_back((call, cell, 0));
                 let is_over = |(one, ..): &(CallId, CellKey, u32)| !self.calls.contains_key(one);
-                if self.begun.len() > MOST_BEGUN
+                if self.begun.len() > MAX_BEGUN
                     && let Some(at) = self.begun.iter().position(is_over)
                 {
                     self.begun.remove(at);
@@ -309,7 +309,7 @@ impl GatewayLink {
                 let request = connection.request.as_deref().unwrap_or_default();
                 let is_lesser =
                     connection.end == ConnectionEnd::Denied || request.starts_with(QUESTION);
-                let most = if is_lesser { MOST_DENIED } else { MOST_CONNECTIONS };
+                let most = if is_lesser { MAX_DENIED } else { MAX_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
                 match self.begun.iter_mut().find(of_call) {
                     Some((_, _, told)) if *told < most => {
@@ -531,10 +531,10 @@ mod tests {
                 request: None,
             },
         };
-        for _ in 0..MOST_DENIED + 5 {
+        for _ in 0..MAX_DENIED + 5 {
             assert!(link.hear(one(ConnectionEnd::Denied)).is_none());
         }
-        assert_eq!(u32::try_from(link.connections.len()), Ok(MOST_DENIED));
+        assert_eq!(u32::try_from(link.connections.len()), Ok(MAX_DENIED));
         // Those that a slow front end does not get are added.
         link.left_out(CELL);
         // A cell that is none is nobody's.

@@ -159,7 +159,8 @@ impl Supervisor {
     fn refuse_without_gateway(&mut self) {
         let mut place = 0;
         while let Some(ready) = self.queue.get(place) {
-            let (call, key) = (ready.start.call, ready.key);
+            let call = ready.start.call;
+            let key = ready.key;
             match self.check_gateway(key) {
                 Ok(()) => place += 1,
                 Err(failure) => {

@@ -83,7 +83,8 @@ impl Supervisor {
             return Ok(None);
         }
         let made = (|| {
-            let (template, own) = (&design.root()?.template, &shell.root()?.template);
+            let template = &design.root()?.template;
+            let own = &shell.root()?.template;
             let namespace = mailbox::with_workspace(template, own, &self.shared.proc)?;
             design_in(design, namespace, Some(session.slot))
         })();
@@ -97,7 +98,8 @@ impl Supervisor {
     /// Returns whether a call runs beside the shell of a session.
     pub(super) fn is_used_beside(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else { return false };
-        let (workspace, keys) = (Workspace::Session(id), session.keys_beside());
+        let workspace = Workspace::Session(id);
+        let keys = session.keys_beside();
         self.calls.values().any(|running| running.workspace() == workspace)
             || self.queue.iter().any(|ready| keys.contains(&ready.key))
     }
@@ -106,7 +108,8 @@ impl Supervisor {
     pub(super) fn clear_beside(&mut self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         session.leaving = true;
-        let (workspace, keys) = (Workspace::Session(id), session.keys_beside());
+        let workspace = Workspace::Session(id);
+        let keys = session.keys_beside();
         while let Some(waiting) = self.queue.iter().position(|ready| keys.contains(&ready.key)) {
             if let Some(ready) = self.queue.remove(waiting) {
                 let why = "the session has ended".to_owned();

@@ -13,11 +13,11 @@ use sys::socket;
 
 /// With this many frames waiting no request is read: a front end that asks and never listens
 /// fills its own queue, not this process.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 /// With this many frames waiting, those that are only for the record are left out: a cell can make more of them than any
 /// front end writes down.
-const MOST_BEFORE_RECORDS: usize = 256;
+const MAX_BEFORE_RECORDS: usize = 256;
 
 /// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Fatal {
 }
 
 /// Failures of the link in a row that are waited out: one may be of a moment without memory.
-pub(super) const MOST_FAILURES: u8 = 8;
+pub(super) const MAX_FAILURES: u8 = 8;
 
 /// A wait where the kernel refuses to look at all descriptors at once.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
@@ -83,13 +83,13 @@ impl Outbox {
 
     /// Returns true if a frame that is only for the record may be added.
     pub(crate) fn has_room_for_records(&self) -> bool {
-        self.waiting.len() < MOST_BEFORE_RECORDS
+        self.waiting.len() < MAX_BEFORE_RECORDS
     }
 
     /// Returns the events of the link to wait for.
     pub(crate) fn interest(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::POLLIN, self.waiting.len() < MOST_WAITING);
+        flags.set(PollFlags::POLLIN, self.waiting.len() < MAX_WAITING);
         // There is room where an attempt is put off: a wait for it would be none.
         flags.set(PollFlags::POLLOUT, !self.waiting.is_empty() && self.retry.is_none());
         flags
@@ -146,7 +146,7 @@ impl Outbox {
             return Ok(Flushed::Undeliverable(call, errno));
         }
         match self.failures {
-            (MOST_FAILURES.., errno) => Err(Fatal { what: "the link takes no frame", errno }),
+            (MAX_FAILURES.., errno) => Err(Fatal { what: "the link takes no frame", errno }),
             _ => Ok(Flushed::Fine),
         }
     }

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout};
 
 use super::gateway::GatewayLink;
-use super::outbox::{Fatal, MOST_FAILURES, pause};
+use super::outbox::{Fatal, MAX_FAILURES, pause};
 use super::poll::{Source, Token};
 use super::supervisor::{Owner, Supervisor};
 use crate::cells::bare;
@@ -99,7 +99,7 @@ impl Supervisor {
                 self.unread = 0;
                 Ok(there)
             }
-            Err(errno) if self.unread >= MOST_FAILURES => {
+            Err(errno) if self.unread >= MAX_FAILURES => {
                 Err(Fatal { what: "the link cannot be read", errno })
             }
             Err(errno) => {

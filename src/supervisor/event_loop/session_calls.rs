@@ -17,7 +17,7 @@ use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
 use crate::sessions::mailbox::{Mailbox, Undelivered, Waiting};
 use crate::sessions::session::Session;
-use crate::sessions::shell::{MOST_JOBS, Shell, ShellEvent};
+use crate::sessions::shell::{MAX_JOBS, Shell, ShellEvent};
 use cell::landlock::Use;
 use cell::mounts::{self, Slot};
 use cell::report::raw;
@@ -93,7 +93,7 @@ impl Supervisor {
                 refused("the session runs another command")
             }
             Some(shell) if shell.is_full() && within.mode == JobMode::Background => refused(
-                &format!("the session has {MOST_JOBS} background jobs: end one with bash_kill"),
+                &format!("the session has {MAX_JOBS} background jobs: end one with bash_kill"),
             ),
             _ => {
                 self.sessions.used(id);
@@ -218,7 +218,9 @@ impl Supervisor {
 
     /// A cell of a session is offered: its shell starts, with the job that it was built for.
     pub(super) fn open_shell(&mut self, id: SessionId, pooled: PooledCell, ready: QueuedJob) {
-        let (call, key, slot) = (ready.start.call, ready.key, pooled.cell.slot);
+        let call = ready.start.call;
+        let key = ready.key;
+        let slot = pooled.cell.slot;
         let built = pooled.measured.unwrap_or(pooled.born).saturating_duration_since(ready.arrived);
         let payload = pooled.payload;
         let Some((cell, mut receipt)) = pooled.offer() else {
@@ -253,7 +255,8 @@ impl Supervisor {
     }
 
     fn run(&mut self, id: SessionId, ready: QueuedJob, built: Duration) {
-        let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
+        let call = ready.start.call;
+        let stdin = ready.start.stdin.kind();
         if let Some(slot) = self.sessions.get(id).map(|session| session.slot)
             && let Err(failure) = self.begin_network(slot, call, ready.start.only.clone())
         {

@@ -335,7 +335,9 @@ impl Mailbox {
             fchmodat(&self.store, stream, WRITABLE, FchmodatFlags::FollowSymlink)?;
             Ok::<_, Errno>(reader)
         };
-        let (stdout, stderr, end) = (reader("out")?, reader("err")?, reader("end")?);
+        let stdout = reader("out")?;
+        let stderr = reader("err")?;
+        let end = reader("end")?;
         Ok(Output { held, stdout, stderr, end })
     }
 

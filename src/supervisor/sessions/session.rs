@@ -147,7 +147,9 @@ impl SessionTable {
 impl Session {
     /// Makes a session without a shell; cells of the shell have `shell_key`.
     pub(crate) fn new(id: SessionId, slot: Slot, mailbox: Mailbox, shell_key: KeyId) -> Self {
-        let (shell, until, leaving) = (None, None, false);
+        let shell = None;
+        let until = None;
+        let leaving = false;
         let beside_keys = BTreeMap::new();
         Self { id, slot, mailbox, shell_key, beside_keys, shell, until, leaving }
     }

@@ -38,7 +38,7 @@ use model::wire::{Block, CallId, StdinKind};
 use sys::socket::{self, PacketWait};
 
 use background::BackgroundJob;
-pub(crate) use background::MOST_JOBS;
+pub(crate) use background::MAX_JOBS;
 use shown::ShownEnd;
 
 /// The signal that ends what runs in a shell that is ended.

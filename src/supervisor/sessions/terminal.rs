@@ -38,7 +38,8 @@ impl Terminals {
     pub(crate) fn set_up(mailbox: &OwnedFd, owner: u32) -> Result<Self> {
         const NONE: Option<&str> = None;
         mkdirat(mailbox, PLACE, Mode::from_bits_truncate(0o755))?;
-        let (hidden, place) = (HIDDEN_TERMINALS, format!("{MAILBOX}/{PLACE}"));
+        let hidden = HIDDEN_TERMINALS;
+        let place = format!("{MAILBOX}/{PLACE}");
         let place = place.as_str();
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
         let options = format!("mode=0600,ptmxmode=0000,uid={owner},gid={owner},max={MOST}");

@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn a_process_is_charged_for_each_of_its_mappings() {
-        let (mut mappings, proc) = (Mappings::default(), here());
+        let mut mappings = Mappings::default();
+        let proc = here();
         while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}
         let counted = mappings.bytes() / BYTES;
         // Other tests of this process come and go.
@@ -250,7 +251,8 @@ mod tests {
 
     #[test]
     fn a_process_that_can_have_made_few_since_is_not_counted_again() {
-        let (mut mappings, proc) = (Mappings::default(), here());
+        let mut mappings = Mappings::default();
+        let proc = here();
         while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}
         let unreadable = Process { directory: "none".to_owned(), ..own() };
         let counted = mappings.bytes();
@@ -266,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_process_that_cannot_be_read_counts_as_if_each_page_were_a_mapping() {
-        let (mut mappings, proc) = (Mappings::default(), here());
+        let mut mappings = Mappings::default();
+        let proc = here();
         let unreadable = |size| Process { directory: "none".to_owned(), size, ..own() };
         while mappings.count(&proc, &[unreadable(40 << 12)], 0) == Progress::Unfinished {}
         assert_eq!(mappings.bytes(), 40 * BYTES);
@@ -295,7 +298,8 @@ mod tests {
 
     #[test]
     fn who_has_ended_is_forgotten() {
-        let (mut mappings, proc) = (Mappings::default(), here());
+        let mut mappings = Mappings::default();
+        let proc = here();
         while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}
         assert_eq!(mappings.count(&proc, &[], 0), Progress::Done);
         assert_eq!(mappings.bytes(), 0);

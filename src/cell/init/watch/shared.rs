@@ -126,7 +126,8 @@ impl Watch {
             Err(Errno::ENOENT | Errno::ESRCH) => return Some(Vec::new()),
             Err(_) => return None,
         };
-        let (mut text, mut length) = (Vec::new(), 0_usize);
+        let mut text = Vec::new();
+        let mut length = 0_usize;
         loop {
             if processor_time().ok()? >= until {
                 return None;

@@ -26,7 +26,9 @@ impl Procfs {
 
     /// The host's memory: `available` of 16 GiB, and the kernel's objects.
     fn host(&self, available: u64, slab: u64) -> std::io::Result<()> {
-        let (total, available, slab) = ((16_u64 << 30) >> 10, available >> 10, slab >> 10);
+        let total = (16_u64 << 30) >> 10;
+        let available = available >> 10;
+        let slab = slab >> 10;
         let text =
             format!("MemTotal: {total} kB\nMemAvailable: {available} kB\nSUnreclaim: {slab} kB\n");
         fs::write(self.0.path().join("meminfo"), text)
@@ -321,7 +323,8 @@ fn ancestors_that_no_look_has_found_are_charged_up_to_what_the_host_has_more() -
     while watch.next.is_none_or(|next| next <= Instant::now()) || watch.mappings.of(own()) < 1000 {
         look(&mut watch)?;
     }
-    let (counted, unseen) = (watch.mappings.bytes(), watch.mappings.possible_links());
+    let counted = watch.mappings.bytes();
+    let unseen = watch.mappings.possible_links();
     assert!(unseen > MIB, "{unseen}");
     for (grown, charged) in [(0, 0), (MIB, MIB), (unseen, unseen), (1 << 40, unseen)] {
         let slab = 100 * MIB + counted + grown;

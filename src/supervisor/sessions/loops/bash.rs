@@ -76,7 +76,9 @@ pub(super) fn program(first: u64) -> String {
 /// `env` and `cwd` are of this call alone. At its end the shell shows the exit code by the files that it holds open.
 pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
-    let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
+    let stdin = place("in");
+    let stdout = place("out");
+    let stderr = place("err");
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     // An INT that came when the call before had told its end is none of this one's.
     let mut text = format!("{}COFFERDAM_OPEN=0\n", unstopped(""));
@@ -127,7 +129,10 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
 /// any other.
 pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
-    let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
+    let stdin = place("in");
+    let stdout = place("out");
+    let stderr = place("err");
+    let end = place("end");
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     let mut copy = format!(
         "{{ \\builtin set +m; while \\builtin kill -0 \"$COFFERDAM_PARENT\"; do :; done; \
@@ -183,7 +188,8 @@ fn source(env: &Env, text: &mut String) -> String {
 /// If `silent`, an arithmetic expression, is true, somebody else reports the end, and may have: the call's files are
 /// gone then.
 fn report(number: u64, silent: Option<&str>) -> String {
-    let (end, next) = (place("end", number), number.saturating_add(1));
+    let end = place("end", number);
+    let next = number.saturating_add(1);
     let shows = shows(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
     let gate = place("go", next);
     // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
@@ -214,7 +220,8 @@ fn report(number: u64, silent: Option<&str>) -> String {
 /// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
 /// close it now, and before that the shell would wait for ever to open it.
 pub(super) fn fed(number: u64) -> String {
-    let (end, command) = (place("end", number), place("cmd", number));
+    let end = place("end", number);
+    let command = place("cmd", number);
     format!("\\builtin printf {RING} >|{end}; \\builtin . {command}\n")
 }
 
@@ -222,6 +229,7 @@ pub(super) fn fed(number: u64) -> String {
 /// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
 /// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
 pub(super) fn at_terminal(number: u64, terminal: u32) -> String {
-    let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
+    let command = place("cmd", number);
+    let place = format!("{MAILBOX}/pts/{terminal}");
     format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
 }

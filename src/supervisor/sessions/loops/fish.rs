@@ -81,7 +81,8 @@ fn told(number: u64) -> String {
 /// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call. If it
 /// starts nothing, the shell shows the end.
 pub(super) fn goes_on(number: u64, command: &str) -> String {
-    let (next, told) = (next(number), told(number));
+    let next = next(number);
+    let told = told(number);
     format!("if {command}\n{next}else\nset -g COFFERDAM_STATUS 1\n{told}end\n")
 }
 
@@ -91,6 +92,7 @@ fn next(number: u64) -> String {
 }
 
 pub(super) fn fed(number: u64) -> String {
-    let (end, command) = (place("end", number), place("cmd", number));
+    let end = place("end", number);
+    let command = place("cmd", number);
     format!("builtin printf {RING} >{end}; builtin source {command}\n")
 }

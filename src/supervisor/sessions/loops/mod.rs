@@ -18,7 +18,7 @@ use model::job::JobMode;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
 
-pub(crate) use report::{MOST_RINGS, ONES, SIXTEENS, STARTED, started};
+pub(crate) use report::{MAX_RINGS, ONES, SIXTEENS, STARTED, started};
 
 /// Files of the mailbox that no call changes, with their contents.
 pub(crate) const CONSTANT_FILES: [(&str, &str); 1] = [(bash::UNSTOP, bash::UNSTOP_LINES)];

@@ -61,7 +61,9 @@ impl Dialect {
 /// The number of the next call is empty while a call runs: a shell that a command has turned inside out comes back
 /// without one, and ends.
 pub(super) fn program(dialect: Dialect, first: u64) -> String {
-    let (interrupt, reads, turns) = (dialect.on_interrupt(), dialect.reads(), turns());
+    let interrupt = dialect.on_interrupt();
+    let reads = dialect.reads();
+    let turns = turns();
     let turn = dialect.held(&format!(
         "case ${{COFFERDAM_CALL-}} in ''|*[!0-9]*) \\exit 125;; esac\n\
          COFFERDAM_NOW=$COFFERDAM_CALL COFFERDAM_CALL=\n\
@@ -81,7 +83,9 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
     let place = |name| place(name, number);
     let quoted = |word: &str| ShellKind::Sh.quoted(word);
-    let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
+    let stdin = place("in");
+    let stdout = place("out");
+    let stderr = place("err");
     let command = match input {
         StdinKind::Empty | StdinKind::Bytes => place("cmd"),
         StdinKind::Pipe | StdinKind::Terminal => place("fed"),
@@ -127,16 +131,19 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
 
 /// Returns the lines that show `COFFERDAM_STATUS` as the end of a call, and wait for the next.
 fn told(dialect: Dialect, number: u64) -> String {
-    let (end, gate) = (place("end", number), place("go", number.saturating_add(1)));
+    let end = place("end", number);
+    let gate = place("go", number.saturating_add(1));
     let shows = shows(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
-    let (own, next) = (dialect.own(), next(number));
+    let own = dialect.own();
+    let next = next(number);
     format!("{{ {own} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {shows}\n")
 }
 
 /// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call. If it
 /// starts nothing, the shell shows the end.
 pub(super) fn goes_on(dialect: Dialect, number: u64, command: &str) -> String {
-    let (next, told) = (next(number), told(dialect, number));
+    let next = next(number);
+    let told = told(dialect, number);
     format!("if {command}\nthen {next}else COFFERDAM_STATUS=1\n{told}fi\n")
 }
 
@@ -146,7 +153,9 @@ fn next(number: u64) -> String {
 }
 
 pub(super) fn fed(dialect: Dialect, number: u64) -> String {
-    let (end, command, own) = (place("end", number), place("cmd", number), dialect.own());
+    let end = place("end", number);
+    let command = place("cmd", number);
+    let own = dialect.own();
     format!("{own} \\printf {RING} >|{end}; \\. {command}\n")
 }
 
@@ -160,7 +169,8 @@ fn starter(shell: ShellKind) -> String {
 
 /// Returns the command that runs a call's at a terminal, in a shell of its own; a shell of any language reads it.
 pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> String {
-    let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
+    let command = place("cmd", number);
+    let place = format!("{MAILBOX}/pts/{terminal}");
     let name = shell.name();
     let line = format!("exec {SETSID} -c -w /bin/{name} {command} <{place} >|{place} 2>&1");
     format!("{} -c {}\n", starter(shell), shell.quoted(&line))
@@ -175,7 +185,10 @@ pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
     let place = |name| place(name, number);
     let quoted = |word: &str| ShellKind::Sh.quoted(word);
-    let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
+    let stdin = place("in");
+    let stdout = place("out");
+    let stderr = place("err");
+    let end = place("end");
     let mut own = format!("printf '{STARTED}%s\\0' \"$$\" >|{end}\n");
     if let Some(cwd) = cwd {
         own.push_str(&format!("cd -- {} || exit 1\n", quoted(cwd.as_str())));

@@ -13,7 +13,7 @@ pub(crate) fn started(bytes: &[u8]) -> Option<u32> {
 pub(crate) const RING: char = 'r';
 
 /// Bytes of one call that are read, at most. The shell writes two.
-pub(crate) const MOST_RINGS: usize = 8192;
+pub(crate) const MAX_RINGS: usize = 8192;
 
 /// Files of the mailbox that stand for the two digits of an exit code, to the base 16.
 pub(crate) const SIXTEENS: &str = "sixteens";

@@ -16,7 +16,7 @@ use model::outcome::{
 use model::wire::CallId;
 
 /// Jobs of one session beside its shell, at most. The files of each take room in the mailbox.
-pub(crate) const MOST_JOBS: usize = 16;
+pub(crate) const MAX_JOBS: usize = 16;
 
 /// A job beside the shell.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Shell {
 
     /// Returns whether no more jobs may run beside the shell.
     pub(crate) fn is_full(&self) -> bool {
-        self.jobs.len() >= MOST_JOBS
+        self.jobs.len() >= MAX_JOBS
     }
 
     /// Frees the shell: the call that was handed over runs in a copy of it.
@@ -229,7 +229,8 @@ impl BackgroundJob {
         mailbox: &mut Mailbox,
     ) -> Ended {
         mailbox.clear_up(self.pending);
-        let (timings, force) = (Timings { run: usage.wall, ..self.timings }, self.force);
+        let timings = Timings { run: usage.wall, ..self.timings };
+        let force = self.force;
         let outcome = self.stopped.unwrap_or(ended);
         Ended { usage, denials, timings, shell, force, ..Ended::new(outcome) }
     }

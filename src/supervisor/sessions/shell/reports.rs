@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::unistd::read;
 
 use super::{Current, Shell, ShellEvent, ShellStage};
-use crate::sessions::loops::{self, MOST_RINGS, STARTED};
+use crate::sessions::loops::{self, MAX_RINGS, STARTED};
 use cell::report;
 use model::outcome::{Failure, Outcome};
 
@@ -30,7 +30,7 @@ impl Shell {
         }
         self.look_at_shell();
         let rung = self.current.as_ref().map_or(0, |current| current.rung);
-        if rung >= MOST_RINGS {
+        if rung >= MAX_RINGS {
             // The writer continues, and each time costs a look.
             let why = "something else than its shell told how the command ended".to_owned();
             self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
