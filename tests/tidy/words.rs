@@ -83,7 +83,9 @@ fn the_reader_of_words_finds_them_in_comments_alone() {
 #[test]
 fn limits_are_named_max_and_min() {
     let mut faults = Vec::new();
-    for source in &sources() {
+    // This file names what it looks for.
+    let others = |source: &&Source| !source.path.ends_with("tidy/words.rs");
+    for source in sources().iter().filter(others) {
         for (number, line) in source.code() {
             let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let is_odd = |word: &str| word.starts_with("MOST_") || word.starts_with("LEAST_");
