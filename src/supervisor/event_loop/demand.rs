@@ -16,7 +16,7 @@ impl Supervisor {
             if self.is_short(place, key, fits) {
                 match self.build(key) {
                     Built::Yes => {}
-                    // Its job is told and gone; those that came after it move up.
+                    // Its job has been answered; the jobs behind it move up.
                     Built::Failed => continue,
                     // The session's last cell is on its way out of the slot.
                     Built::NoSlot if self.sessions.of_key(key).is_some() => {}

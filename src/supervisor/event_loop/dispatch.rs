@@ -27,7 +27,7 @@ pub(super) enum Built {
     Yes,
     /// All slots are taken.
     NoSlot,
-    /// It failed, and the job that it was for is told.
+    /// It failed, and its job has been answered.
     Failed,
 }
 
@@ -284,8 +284,8 @@ impl Supervisor {
         self.end(ready.start.call, Ended::failed(failure));
     }
 
-    /// Has the idle cell in `slot` execute its program. If that fails the cell ends, and the next job
-    /// finds out why in one of its own.
+    /// Makes the idle cell in `slot` execute its program. If that fails the cell ends, and the next job reports
+    /// the reason from a new cell.
     fn execute_ahead(&mut self, slot: Slot) {
         let Some(mut pooled) = self.pool.take(slot) else { return };
         let done = match self.keys.design(pooled.key) {
@@ -306,8 +306,8 @@ impl Supervisor {
         self.after_pool_event(slot, pooled, event);
     }
 
-    /// Starts the cell of a call that is known to come. If that fails, the call finds out why by
-    /// one of its own.
+    /// Starts the cell of a call that is known to come. If that fails, the call reports the reason from a new
+    /// cell.
     pub(crate) fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
         if let Some(key) = self.keys.find(profile, workspace) {
             self.build(key);
@@ -388,8 +388,8 @@ impl Supervisor {
         }
     }
 
-    /// A cell of `key` could not be made: the job it was made for is told, and none is made in
-    /// advance until the next call.
+    /// Handles a cell of `key` that could not be made: answers its job, and makes no cell in advance until the
+    /// next call.
     fn failed(&mut self, key: KeyId, failure: Failure) {
         self.pool.give_up(key);
         // Not a job for which another cell is there already.
@@ -397,7 +397,7 @@ impl Supervisor {
         let place = self.queue.iter().position(|ready| ready.key == key && lacks(ready));
         match place.and_then(|place| self.queue.remove(place)) {
             Some(ready) => self.end(ready.start.call, Ended::failed(failure)),
-            // Nobody waits: the next call finds out by a cell of its own.
+            // No call waits: the next one reports the reason from a new cell.
             None => tracing::debug!("a cell in advance failed: {failure}"),
         }
     }

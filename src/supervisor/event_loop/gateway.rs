@@ -1,8 +1,8 @@
 //! The supervisor's end of the link to the gateway: which cells have a network by it, and what their calls did.
 //!
 //! The gateway reads what cells send, so nothing that it says is trusted: texts are bounded, and a frame of a cell
-//! that is gone, or of a call that nobody asked about, means nothing. Without a gateway no call with egress
-//! starts, and none falls back to another network.
+//! that is gone, or of a call that was not asked about, is ignored. Without a gateway no call with egress
+//! starts, and no call falls back to another network.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,13 +21,14 @@ use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
 use sys::socket;
 
-/// Wait for the tally of a call that has ended; after it the reply goes out and says that it is incomplete.
+/// Maximum wait for the tally of a call that has ended; after it the reply says that the tally is incomplete.
 const TALLY_TIME: Duration = Duration::from_millis(200);
 /// Wait for the gateway's first word.
 const START_TIME: Duration = Duration::from_secs(5);
-/// Most frames that wait for room on the link. A gateway that leaves more unread serves nobody.
+/// Maximum frames that wait for room on the link. A gateway that leaves more unread is treated as dead.
 const WAITING: usize = 4_096;
-/// Most calls whose connections are told, and most connections of one call: the tally has the sums of all.
+/// Maximum calls whose connections are reported one by one, and maximum connections of one call. The tally has
+/// the sums of all.
 const MAX_BEGUN: usize = 256;
 const MAX_CONNECTIONS: u32 = 1_024;
 /// The same for denied ones and questions for names.
@@ -55,10 +56,10 @@ pub(crate) struct GatewayLink {
     pub(super) cells: BTreeMap<u16, CellKey>,
     /// Counters of their links, by the number of their slot too.
     pub(super) links: BTreeMap<u16, LinkCounters>,
-    /// Calls and their cells, the last ones to begin, with the number of connections told of each: one closes after
-    /// its call has ended.
+    /// The latest calls with their cells and the number of connections reported for each. A connection may close
+    /// after its call has ended.
     begun: VecDeque<(CallId, CellKey, u32)>,
-    /// Connections that are to be told.
+    /// Connections to report.
     pub(super) connections: Vec<(CellKey, CallId, Connection)>,
     /// Connections of which the audit log gets no line, by cell, since the last tally of each.
     unlisted: BTreeMap<CellKey, u64>,
@@ -85,7 +86,7 @@ struct Asked {
 /// Readiness of the gateway for the cells of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It serves, or they need none.
+    /// The gateway serves, or the cells need no gateway.
     Ready,
     Starting,
     Dead(String),
@@ -109,7 +110,7 @@ impl GatewayLink {
         }
     }
 
-    /// Returns the link, while somebody is at its other end.
+    /// Returns the link, while the gateway has the other end.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             GatewayState::Starting(link, _) | GatewayState::Up(link) => Some(link.as_fd()),
@@ -278,7 +279,7 @@ impl GatewayLink {
         over.into_iter().filter_map(take).collect()
     }
 
-    /// Counts a connection of an open cell of which the audit log gets no line; its next tally tells how many.
+    /// Counts a connection of an open cell that gets no line in the audit log; the next tally reports the number.
     pub(super) fn left_out(&mut self, cell: CellKey) {
         if self.cells.values().any(|open| *open == cell) {
             let count = self.unlisted.entry(cell).or_default();
@@ -471,7 +472,7 @@ mod tests {
             link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: answer }).expect("told");
         let network = ended.network.expect("a tally");
         assert!(network.incomplete && network.denied.len() == 1, "{network:?}");
-        // A call that begins in the cell meanwhile is none that has a network.
+        // A call that begins in the cell meanwhile has no network.
         link.begin(Slot::new(1), 11, None).expect("its frame is sent");
         assert_eq!(link.take_lost(), [(11, "it died".to_owned())]);
         link.die("its process has ended");
@@ -488,7 +489,7 @@ mod tests {
             link.begin(far, sent, None).expect("kept");
             sent += 1;
         }
-        // No room: descriptors are for later, and the gateway is none that is dead.
+        // Without room the frame waits, and the gateway is not treated as dead.
         let open = ToGateway::Open { cell: CELL, profile: 0, seed: [0; 16] };
         assert_eq!(link.send(&open, &[theirs.as_fd()]), Err(Errno::EAGAIN));
         // Nor is a call begun whose narrowing would come after its packets.
@@ -537,7 +538,7 @@ mod tests {
         assert_eq!(u32::try_from(link.connections.len()), Ok(MAX_DENIED));
         // Those that a slow front end does not get are added.
         link.left_out(CELL);
-        // A cell that is none is nobody's.
+        // Reports for unknown cells are ignored.
         link.left_out(CellKey { generation: 3, ..CELL });
         assert!(link.ask(9, ended()).is_none());
         let counted = Tally { unlisted: 2, ..tally(1) };

@@ -79,7 +79,7 @@ impl Supervisor {
         }
     }
 
-    /// Asks for the tally of a call that has ended. Returns the end if it can be told at once.
+    /// Asks for the tally of a call that has ended. Returns the end if it can be reported at once.
     pub(super) fn ask_network(&mut self, call: CallId, ended: Ended) -> Option<Ended> {
         match &mut self.gateway {
             Some(gateway) => gateway.ask(call, ended),
@@ -112,7 +112,7 @@ impl Supervisor {
             let frame = wire::decode::<FromGateway>(&buffer);
             let over = frame.ok().and_then(|frame| gateway.hear(frame));
             for (cell, call, connection) in std::mem::take(&mut gateway.connections) {
-                // A front end that is slow gets fewer lines, and is told how many there were.
+                // A slow front end gets fewer lines, and the number of those left out.
                 match self.outbox.has_room_for_records() {
                     true => self.tell(&Event::Connection { call, connection }, None),
                     false => self.leave_out(cell),

@@ -1,11 +1,11 @@
-//! Cells beside a session's shell: each for one call, with the session's private `/workspace`.
+//! Cells next to a session's shell: each runs one call, with the session's private `/workspace`.
 //!
 //! A cell may have another profile than the shell, as those of declared commands do: its root, its limits and its rules
 //! are that profile's, and the workspace is all that it has of the session.
 //!
 //! They have the host id of the session's slot, as its shell has, for the files are that id's. Their
-//! processes, network and all else are their own. *Invariant:* the slot is given back when none of
-//! them is left, so that no other cell ever has an id that still runs something else.
+//! processes, network and everything else are separate. *Invariant:* the slot is freed when the last of
+//! them is gone, so that no other cell ever has an id under which something else still runs.
 
 use std::time::Instant;
 
@@ -21,9 +21,9 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::wire::Start;
 
 impl Supervisor {
-    /// The key of a job beside a session's shell; a new session, without a shell yet, where there is
-    /// none of that number. The job may have another profile than the session: then only `/workspace` is the
-    /// session's. Where the two need different host ids, it has an empty one, which is noted in `start`.
+    /// Returns the key of a job next to a session's shell; makes the session, still without a shell, if it does
+    /// not exist. The job may have another profile than the session: then only `/workspace` is the session's. If
+    /// the two need different host ids, the job has an empty one, which is noted in `start`.
     pub(super) fn beside_key(
         &mut self,
         start: &mut Start,
@@ -70,8 +70,7 @@ impl Supervisor {
         key
     }
 
-    /// The design of cells as those of `base`, with the workspace of a session; none where the host ids
-    /// of the two differ.
+    /// Returns the design of `base` with the workspace of a session; `None` if the host ids of the two differ.
     fn design_beside(&self, session: &Session, base: KeyId) -> Result<Option<Design>, Failure> {
         let shell = self.keys.design(session.shell_key).ok_or(Failure::Lost)?;
         let design = self.keys.design(base).ok_or(Failure::Lost)?;
@@ -95,7 +94,7 @@ impl Supervisor {
         Ok(Some(Design { workspace: Workspace::Session(session.id), ..made }))
     }
 
-    /// Returns whether a call runs beside the shell of a session.
+    /// Returns whether a call runs next to the shell of a session.
     pub(super) fn is_used_beside(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else { return false };
         let workspace = Workspace::Session(id);
@@ -130,7 +129,7 @@ impl Supervisor {
         !left
     }
 
-    /// A cell is collected: sessions that waited for the last one beside them go.
+    /// Closes sessions that waited for their last cell, after a cell was reaped.
     pub(super) fn close_left(&mut self) {
         for id in self.sessions.ids() {
             let leaving = self.sessions.get(id).is_some_and(|session| {

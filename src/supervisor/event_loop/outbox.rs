@@ -90,12 +90,12 @@ impl Outbox {
     pub(crate) fn interest(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::POLLIN, self.waiting.len() < MAX_WAITING);
-        // There is room where an attempt is put off: a wait for it would be none.
+        // A postponed attempt failed although there was room, so waiting for room would return at once.
         flags.set(PollFlags::POLLOUT, !self.waiting.is_empty() && self.retry.is_none());
         flags
     }
 
-    /// When to try again, where waiting for room tells nothing.
+    /// Returns when to try again, if waiting for room would not help.
     pub(crate) fn retry(&self) -> Option<Instant> {
         self.retry
     }
@@ -122,7 +122,7 @@ impl Outbox {
                     return;
                 }
                 // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the
-                // user may have (unix(7)). That call ends; the others go on.
+                // user may have (unix(7)). Only that call ends.
                 Err(errno) if !fds.is_empty() => {
                     let call = self.waiting.pop_front().and_then(|(_, ends)| ends);
                     self.undeliverable.extend(call.map(|(call, _ends)| (call, errno)));
@@ -136,7 +136,7 @@ impl Outbox {
         }
     }
 
-    /// The same, and tells what went wrong, one thing at a time.
+    /// Sends what waits, then returns one failure.
     ///
     /// # Errors
     /// The link takes nothing, time and again.

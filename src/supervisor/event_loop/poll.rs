@@ -1,4 +1,4 @@
-//! The descriptors that the loop waits for, listed anew for each wait (poll(2)).
+//! The descriptors that the loop waits for, listed again for each wait (poll(2)).
 //!
 //! epoll(7) counts what is watched by host user, and a cell of an ordinary user has that user's count: one
 //! cell could use it up, and nothing new could be watched for any other. poll(2) registers nothing, so
@@ -47,7 +47,7 @@ impl<'a> List<'a> {
         self.descriptors.push(PollFd::new(fd, flags));
     }
 
-    /// Adds what a cell may still tell; its end comes last, when all it said before is read.
+    /// Adds the descriptors of a cell; its end comes last, when all that it reported before has been read.
     fn add_cell(&mut self, cell: &'a Cell, shell: Option<&'a Shell>) {
         let report = shell.and_then(Shell::report).map(AsFd::as_fd);
         let sources = [
@@ -74,7 +74,7 @@ impl<'a> List<'a> {
     /// pauses where nothing has happened.
     fn one_by_one(&mut self) -> Vec<(Token, PollFlags)> {
         for one in &mut self.descriptors {
-            // Of one that cannot be looked at now the next turn tells.
+            // A descriptor that cannot be polled now is polled in the next turn.
             poll(std::slice::from_mut(one), PollTimeout::ZERO).unwrap_or_default();
         }
         let happened = self.happened();

@@ -10,18 +10,18 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{self, CallId, Event};
 
 impl Supervisor {
-    /// Reports an event, with the pipes of the call it starts: it goes out in this turn, or when the link
-    /// takes it.
+    /// Reports an event, with the pipes of the call it starts. It is sent in this turn, or when the link has
+    /// room for it.
     pub(crate) fn tell(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) {
         if let Err(error) = self.outbox.push(event, ends) {
             tracing::warn!(%error, "an event is left out");
             self.too_large(event);
         }
-        // Answers do not wait for what else there is to do in this turn; what goes wrong shows at its end.
+        // Answers do not wait for the rest of this turn; failures are handled at its end.
         self.outbox.send_early();
     }
 
-    /// An event that no frame can hold: the call that it is about ends, the others go on.
+    /// Handles an event that no frame can hold: ends its call, and no other.
     fn too_large(&mut self, event: &Event) {
         let failed = |step: &str| Failure::Setup {
             step: step.to_owned(),
@@ -32,7 +32,7 @@ impl Supervisor {
             Event::Started { call, .. } => {
                 return self.stop(*call, Outcome::Failed(failed("telling what the cell has")));
             }
-            // As many profiles with as long reasons; calls under them are told on their own.
+            // Too many profiles with long reasons; each call under them is answered with its reason.
             Event::Ready(ready) => {
                 Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() })
             }

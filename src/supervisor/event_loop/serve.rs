@@ -149,7 +149,7 @@ impl Supervisor {
             Ok(Request::MakeRoom { number, profile, workspace, from }) => {
                 self.make_room(number, &profile, workspace, &from);
             }
-            // A frame that is none has no call to answer.
+            // An undecodable frame names no call: drop it.
             Err(_) => {}
         }
         Ok(FrontEnd::There)
@@ -195,7 +195,7 @@ impl Supervisor {
                 }
             }
             Source::OutOfMemory => pooled.out_of_memory(),
-            // Before a job there is nobody to tell of a call.
+            // Before a job there is no call to report.
             Source::Report => PoolEvent::None,
         };
         let event = self.with_network(slot, &mut pooled, event);

@@ -1,7 +1,7 @@
 //! From a job of a session to its shell, and from the end of either to what stays.
 //!
-//! A session has a mount namespace of its own, a copy of its template's, in which its private
-//! `/workspace` and its mailbox are mounted. So it gets a key of its own in the table of keys, and its
+//! A session has a mount namespace, a copy of its template's, in which its private `/workspace` and its
+//! mailbox are mounted. So it gets a key in the table of keys, and its
 //! cells are built, measured and offered like any others, one after the other. They have one slot,
 //! and with it one host id: the files of the workspace stay theirs.
 
@@ -64,7 +64,7 @@ pub(super) fn design_in(
 }
 
 impl Supervisor {
-    /// The key of the session that a job names; a new session where there is none of that number.
+    /// Returns the key of the session that a job names; makes the session if it does not exist.
     pub(super) fn session_key(&mut self, start: &Start, within: Within) -> Result<KeyId, Failure> {
         let id = within.session;
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
@@ -134,7 +134,7 @@ impl Supervisor {
         if self.sessions.is_full() {
             return Err("sessions");
         }
-        // Idle shells hold their memory for long: room for one more call must be left beside them.
+        // Idle shells hold their memory for long, so room for one more call must be left.
         if !self.has_room(&[*limits, *limits]) {
             return Err("memory or private filesystems of sessions");
         }
@@ -157,14 +157,14 @@ impl Supervisor {
         let is_full = design.is_some_and(|one| self.room_for_session(&one.profile.limits).is_err());
         let mut unused = from.iter().copied().filter(|id| is_full && self.is_unused(*id));
         let ends = unused.next();
-        // Before the end itself, which may be told at once.
+        // Before the end itself, which may be reported at once.
         self.tell(&Event::Room { number, ends }, None);
         if let Some(id) = ends {
             self.forget(id);
         }
     }
 
-    /// Returns whether nothing runs in a session or beside it, and nothing waits for it.
+    /// Returns whether nothing runs in a session or next to its shell, and nothing waits for it.
     fn is_unused(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id).filter(|session| !session.leaving) else {
             return false;
@@ -273,7 +273,7 @@ impl Supervisor {
                 let receipt = shell.receipt.clone();
                 self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
             }
-            // It is told when the shell is free again.
+            // The shell is free again only later, and reports that.
             Ok(None) => {}
             Err(Undelivered { errno, shell: waiting }) => {
                 if waiting == Waiting::Nowhere {
@@ -335,7 +335,7 @@ impl Supervisor {
         }
     }
 
-    /// Asks whether a call waits for its input; of one that has a cell of its own nobody asks.
+    /// Asks whether a call in a session waits for its input.
     pub(super) fn ask_input(&mut self, call: CallId, number: u32) {
         let session = self.sessions.runs(call);
         if let Some(shell) = session.and_then(|id| self.sessions.shell_mut(id)) {
@@ -367,7 +367,7 @@ impl Supervisor {
             return shell.kill(Instant::now());
         }
         if let Some(mut pooled) = self.pool.take(slot) {
-            // A cell that was being built for it; the session goes when it is collected.
+            // A cell that was being built for the session, which is closed when the cell is reaped.
             pooled.end();
             self.pool.put(slot, pooled);
             return;
@@ -375,8 +375,8 @@ impl Supervisor {
         self.close(id);
     }
 
-    /// Gives a session's keys and slot back; its mounts go with the last descriptor. The slot's host
-    /// id is that of cells beside its shell: it waits for them.
+    /// Frees a session's keys and slot; its mounts are removed with the last descriptor. Cells next to its
+    /// shell have the host id of the slot, so the slot is freed after them.
     pub(super) fn close(&mut self, id: SessionId) {
         if !self.clear_beside(id) {
             return;
@@ -398,7 +398,7 @@ impl Supervisor {
         }
     }
 
-    /// A cell of the pool is collected: a session that was leaving goes with it.
+    /// Handles the end of a cell of the pool: closes a session that waited for it.
     pub(super) fn left(&mut self, slot: Slot) {
         let session = self.sessions.of_slot(slot).and_then(|id| self.sessions.get(id));
         let leaving = session.filter(|session| session.leaving && session.shell.is_none());

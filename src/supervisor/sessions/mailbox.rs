@@ -1,4 +1,4 @@
-//! The mailbox of a session: files and FIFOs by which its shell gets calls and tells their ends.
+//! The mailbox of a session: files and FIFOs by which its shell gets calls and reports their ends.
 //!
 //! It is a small filesystem of the supervisor's own. The cell has it read-only at `/dev/session`:
 //! a program can open what lies there, and can neither make, remove nor change anything. The
@@ -10,7 +10,7 @@
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of
 //! the call that started it. The names of the call that runs are open to every process of the session, so what
-//! comes in `end.N` is believed of nobody: it has the supervisor look at the shell (`shell/shown.rs`). `sixteens.D`
+//! comes in `end.N` is not trusted: it makes the supervisor look at the shell (`shell/shown.rs`). `sixteens.D`
 //! and `ones.D` are empty; which of them the shell holds is the exit code. `unstop` has lines that bash reads after an
 //! interrupt.
 
@@ -60,7 +60,7 @@ pub(crate) struct Mailbox {
     store: OwnedFd,
     /// None where they cannot be had.
     terminals: Option<Terminals>,
-    /// Number of the next call. It goes on when the shell is another: no name is used twice.
+    /// Number of the next call. It is not reset with a new shell, so that no name is used twice.
     next: u64,
     /// Its device number.
     device: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Mailbox {
     /// Output of the next call, made while the session was idle.
     prepared: Option<Output>,
     /// A call that is over, whose files are still there. They are open as long as they have names: the shell may be
-    /// late, and would wait for ever at one that nobody has open.
+    /// late, and would wait for ever at a FIFO without another end.
     over: Option<PendingCall>,
 }
 
@@ -283,7 +283,7 @@ impl Mailbox {
     }
 
     /// Takes away what was made of a call that the shell knows nothing of. It waits at the gate, which
-    /// must stay the same: one of this name that is made anew would be another.
+    /// must stay the same file: a new one of this name would not wake it.
     fn take_back(&self, number: u64) -> Result<(), Errno> {
         self.remove_all(number, |part| part != GATE)?;
         self.remove(number.saturating_add(1))?;

@@ -28,7 +28,7 @@ pub(crate) struct Session {
     /// that has their profile. They are made at first use.
     pub beside_keys: BTreeMap<KeyId, KeyId>,
     pub shell: Option<Shell>,
-    /// When it ends, if nobody uses it until then.
+    /// When the session ends if it stays unused.
     until: Option<Instant>,
     /// True if it ends with its cell.
     pub leaving: bool,
@@ -154,12 +154,12 @@ impl Session {
         Self { id, slot, mailbox, shell_key, beside_keys, shell, until, leaving }
     }
 
-    /// Returns the keys of all cells beside the shell.
+    /// Returns the keys of all cells next to the shell.
     pub(crate) fn keys_beside(&self) -> Vec<KeyId> {
         self.beside_keys.values().copied().collect()
     }
 
-    /// When something is due: the call's time, or the end of what nobody uses.
+    /// Returns the next deadline: the time limit of the call, or the end of an unused session.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.shell {
             Some(shell) if shell.is_used() => shell.deadline(),

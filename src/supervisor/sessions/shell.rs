@@ -66,7 +66,7 @@ pub(crate) enum ShellEvent {
     None,
     /// Answer to a question about the input of a call, by its number.
     Input(CallId, u32, Waits),
-    /// A call runs beside the shell, which waits for the next.
+    /// A call runs next to the shell, which waits for the next call.
     Left {
         call: CallId,
         stdin: StdinKind,
@@ -155,7 +155,7 @@ struct Current {
     is_interrupted: bool,
     asking: input_query::InputQuery,
     force: Force,
-    /// When it began, as its processes tell of theirs.
+    /// When it began, in the unit of its processes' start times.
     began: Ticks,
     started: Instant,
     timings: Timings,
@@ -231,7 +231,7 @@ impl Shell {
         self.stage == ShellStage::Idle
     }
 
-    /// Returns whether a call runs in it or beside it, or it is ending.
+    /// Returns whether a call runs in the shell or next to it, or the shell is ending.
     pub(crate) fn is_used(&self) -> bool {
         !self.is_idle() || self.has_jobs()
     }
@@ -252,7 +252,7 @@ impl Shell {
         self.stage == ShellStage::Ending
     }
 
-    /// Returns whether it runs a call, or one runs beside it.
+    /// Returns whether a call runs in the shell or next to it.
     pub(crate) fn runs(&self, call: CallId) -> bool {
         let current = self.current.iter().map(|current| current.call);
         current.chain(self.jobs.iter().map(|job| job.call)).any(|one| one == call)
@@ -295,7 +295,7 @@ impl Shell {
             shell: self.kind,
         };
         let turn = mailbox.next().saturating_sub(self.first).saturating_add(1);
-        // Before the shell goes on, and may start a process.
+        // Before the shell continues, and may start a process.
         let began = stopping::ticks().map_err(undelivered)?;
         self.sizes.age(self.cell.slot).map_err(undelivered)?;
         let (pending, ends) =
@@ -336,7 +336,7 @@ impl Shell {
     pub(crate) fn read_job(&mut self) -> ShellEvent {
         match self.last_words() {
             Ok(()) | Err(Errno::EAGAIN) => {}
-            // Closed at exec, or with the payload; init tells which.
+            // Closed at exec, or with the payload; init reports which.
             Err(_) => self.cell.stop_listening(CellSocket::Job),
         }
         ShellEvent::None
@@ -368,7 +368,7 @@ impl Shell {
         let received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return ShellEvent::None,
-            // The pidfd tells the rest.
+            // The pidfd reports the end.
             Ok(_) | Err(_) => {
                 self.cell.stop_listening(CellSocket::Control);
                 return ShellEvent::None;
@@ -400,7 +400,7 @@ impl Shell {
             Ok((FromInit::JobEnded(job), denied)) => {
                 return self.job_ended(&job, denied, mailbox);
             }
-            // An answer that nobody waits for any more.
+            // An answer that no call waits for any more.
             Ok((FromInit::Counted(_) | FromInit::Sealed | FromInit::Network, _)) | Err(_) => {}
         }
         ShellEvent::None

@@ -1,4 +1,4 @@
-//! The terminals of a session: a devpts of its own, from which only the supervisor takes new ones.
+//! The terminals of a session: a separate devpts, in which only the supervisor can open new ones.
 //!
 //! A call that asks for a terminal gets a new one. The cell sees those that its calls have, by number,
 //! and `ptmx` with no mode at all: a program can neither make a terminal nor reach one of another
@@ -34,7 +34,7 @@ impl Terminals {
     /// `owner`.
     ///
     /// # Errors
-    /// Where a kernel or a container refuses it: then the session has none.
+    /// The errno with which a kernel or a container refuses it: then the session has no terminals.
     pub(crate) fn set_up(mailbox: &OwnedFd, owner: u32) -> Result<Self> {
         const NONE: Option<&str> = None;
         mkdirat(mailbox, PLACE, Mode::from_bits_truncate(0o755))?;

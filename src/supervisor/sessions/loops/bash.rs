@@ -1,4 +1,4 @@
-//! The code that the bash of a session runs besides commands: the loop it waits in, and the few lines
+//! The code that cofferdam gives the bash of a session: the loop that waits for calls, and the few lines
 //! around each command.
 //!
 //! Nothing in here trusts the shell it runs in, which a command may have turned inside out:
@@ -59,7 +59,7 @@ pub(super) const UNSTOP_LINES: &str = concat!(
 /// where output goes to `/dev/null`.
 const HAS_EXEC: &str = r"\builtin declare -F exec";
 /// The loop itself; where it starts is put before it. The file it waits to open is no standard input: for
-/// one, bash forks a child that opens it, which whoever ends the processes of a call can meet, and which
+/// one, bash forks a child that opens it, which can be killed with the processes of a call, and which
 /// each call would wait for. A signal does not end the opening.
 const LOOP: &str = concat!(
     r#"(COFFERDAM_CALL=-COFFERDAM_CALL)>0; )); do "#,
@@ -71,7 +71,7 @@ pub(super) fn program(first: u64) -> String {
     format!("{ON_INTERRUPT}\nfor ((COFFERDAM_CALL=-{first}; {LOOP}\n")
 }
 
-/// Returns the lines around the command of call `number`, which stands in a file of its own.
+/// Returns the lines around the command of call `number`. The command itself is in a separate file.
 ///
 /// `env` and `cwd` are of this call alone. At its end the shell shows the exit code by the files that it holds open.
 pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
@@ -80,7 +80,7 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     let stdout = place("out");
     let stderr = place("err");
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
-    // An INT that came when the call before had told its end is none of this one's.
+    // An INT that came after the call before had reported its end does not concern this call.
     let mut text = format!("{}COFFERDAM_OPEN=0\n", unstopped(""));
     // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
     text.push_str(&format!(
@@ -120,7 +120,7 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     text
 }
 
-/// Returns the lines that start the command of call `number` beside the shell, which takes the next call at once.
+/// Returns the lines that start the command of call `number` next to the shell, which takes the next call at once.
 ///
 /// The command runs in a copy of the shell, at its directory and with its variables, functions and options.
 /// The copy leads a process group of its own, and its parent is init, which reports its end: the shell itself
@@ -185,8 +185,8 @@ fn source(env: &Env, text: &mut String) -> String {
 /// Returns the lines after the command, by which the shell lets the streams go, shows the end and waits for the next
 /// call.
 ///
-/// If `silent`, an arithmetic expression, is true, somebody else reports the end, and may have: the call's files are
-/// gone then.
+/// If `silent`, an arithmetic expression, is true, another process reports the end, or has reported it: then the
+/// call's files are gone.
 fn report(number: u64, silent: Option<&str>) -> String {
     let end = place("end", number);
     let next = number.saturating_add(1);
@@ -200,7 +200,7 @@ fn report(number: u64, silent: Option<&str>) -> String {
     );
     // A shell that is not sure to go on does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
-    // there is nothing to report to, somebody else has ended the call: the next may be waiting.
+    // there is nothing to report to, the call was ended otherwise, and the next may be waiting.
     let is_reported = match silent {
         Some(silent) => format!("(({silent})) || "),
         None => String::new(),

@@ -78,7 +78,7 @@ fn told(number: u64) -> String {
     )
 }
 
-/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call. If it
+/// Returns the lines that run a command and continue at once; the process that the command starts reports the end. If it
 /// starts nothing, the shell shows the end.
 pub(super) fn goes_on(number: u64, command: &str) -> String {
     let next = next(number);

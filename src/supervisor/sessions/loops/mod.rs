@@ -1,5 +1,5 @@
-//! The code that the shell of a session runs besides commands: the loop it waits in, and the few lines around each
-//! command, in the language of each shell.
+//! The code that cofferdam gives the shell of a session: the loop that waits for calls, and the few lines around
+//! each command, in the language of each shell.
 //!
 //! The loop of bash goes on whatever a command does to its shell. The others go on less far. Our lines call no function of
 //! the command's in place of `printf`, `cd` or `source`, and each shell ends where it cannot go on. Left are a zsh function
@@ -23,10 +23,10 @@ pub(crate) use report::{MAX_RINGS, ONES, SIXTEENS, STARTED, started};
 /// Files of the mailbox that no call changes, with their contents.
 pub(crate) const CONSTANT_FILES: [(&str, &str); 1] = [(bash::UNSTOP, bash::UNSTOP_LINES)];
 
-/// Where a shell goes that cannot go back to where it was before a call: that directory is gone.
+/// Directory to which a shell changes if its directory before a call is gone.
 const ROOM: &str = "/workspace";
 
-/// The program that runs a command at a terminal of its own, or beside the shell.
+/// The program that runs a command at a separate terminal, or next to the shell.
 const SETSID: &str = "/usr/bin/setsid";
 
 /// A call as its lines need it.
@@ -54,7 +54,7 @@ pub(crate) fn program(shell: ShellKind, first: u64) -> Vec<String> {
     words.map(str::to_owned).chain([text]).collect()
 }
 
-/// Returns the lines around the command of a call, which stands in a file of its own.
+/// Returns the lines around the command of a call. The command itself is in a separate file.
 pub(crate) fn lines(shell: ShellKind, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, mode } = call;
     match (shell, mode) {
@@ -86,7 +86,7 @@ pub(crate) fn fed(shell: ShellKind, number: u64) -> String {
     }
 }
 
-/// Returns the line that runs a command at a terminal, in a shell of its own.
+/// Returns the line that runs a command at a terminal, in a new shell.
 pub(crate) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> String {
     match shell {
         ShellKind::Bash => bash::at_terminal(number, terminal),

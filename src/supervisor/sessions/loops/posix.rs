@@ -1,4 +1,4 @@
-//! The loop of sh and of zsh, and the commands that run beside a shell other than bash.
+//! The loop of sh and of zsh, and the commands that run next to a shell other than bash.
 
 use super::report::{RING, STARTED};
 use super::{CallLines, ROOM, SETSID, place, shows, turns};
@@ -6,7 +6,7 @@ use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
 
-/// The shell that starts what runs beside another.
+/// The shell that starts a command next to another shell.
 const SH: &str = "/bin/sh";
 
 /// The two shells that read the same lines, but for an INT.
@@ -139,7 +139,7 @@ fn told(dialect: Dialect, number: u64) -> String {
     format!("{{ {own} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {shows}\n")
 }
 
-/// Returns the lines that run a command and go on at once; whoever the command starts reports the end of the call. If it
+/// Returns the lines that run a command and continue at once; the process that the command starts reports the end. If it
 /// starts nothing, the shell shows the end.
 pub(super) fn goes_on(dialect: Dialect, number: u64, command: &str) -> String {
     let next = next(number);
@@ -167,7 +167,7 @@ fn starter(shell: ShellKind) -> String {
     }
 }
 
-/// Returns the command that runs a call's at a terminal, in a shell of its own; a shell of any language reads it.
+/// Returns a command, for a shell of any language, that runs the command of a call at a terminal, in a new shell.
 pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> String {
     let command = place("cmd", number);
     let place = format!("{MAILBOX}/pts/{terminal}");
@@ -176,7 +176,7 @@ pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
     format!("{} -c {}\n", starter(shell), shell.quoted(&line))
 }
 
-/// Returns the command that runs a call's beside the shell; a shell of any language reads it.
+/// Returns a command, for a shell of any language, that runs the command of a call next to the shell.
 ///
 /// It runs in a shell of its own, with the directory and the exported variables of the session's. Its process leads a
 /// process group of its own, and its parent is init, which reports its end. It waits until the one that started it is

@@ -1,6 +1,6 @@
 //! What is written to the report of a call; any process of its cell may have written it.
 
-/// The byte before the number of the process that runs a command beside the shell.
+/// The byte before the pid of the process that runs a command next to the shell.
 pub(crate) const STARTED: char = 'j';
 
 /// Returns the number in a report of the copy of the shell; any process of the cell may have written it.

@@ -1,4 +1,4 @@
-//! Jobs beside the shell of a session: each runs in a copy of the shell, and init reports its end.
+//! Jobs next to the shell of a session: each runs in a copy of the shell, and init reports its end.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use model::outcome::{
 };
 use model::wire::CallId;
 
-/// Jobs of one session beside its shell, at most. The files of each take room in the mailbox.
+/// Maximum jobs of one session next to its shell. The files of each take room in the mailbox.
 pub(crate) const MAX_JOBS: usize = 16;
 
-/// A job beside the shell.
+/// A job next to the shell.
 #[derive(Debug)]
 pub(super) struct BackgroundJob {
     pub call: CallId,
@@ -45,12 +45,12 @@ enum JobStage {
 }
 
 impl Shell {
-    /// Returns whether jobs run beside the shell.
+    /// Returns whether jobs run next to the shell.
     pub(crate) fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// Returns whether no more jobs may run beside the shell.
+    /// Returns whether no more jobs may run next to the shell.
     pub(crate) fn is_full(&self) -> bool {
         self.jobs.len() >= MAX_JOBS
     }
@@ -64,7 +64,7 @@ impl Shell {
         };
         let Some(current) = self.current.take() else { return ShellEvent::None };
         let Current { call, mut pending, stopped, started, timings, asking, .. } = current;
-        // The copy has opened it before it told its number.
+        // The copy has opened it before it reported its number.
         pending.opened();
         let order = ToInit::Follow { pid, input: pending.input_file };
         self.jobs.push(BackgroundJob {

@@ -18,7 +18,7 @@ use model::wire::CallId;
 use sys::process::Used;
 use sys::socket::{self, PacketWait};
 
-/// The end of a shell's cell, by which nobody stopped it.
+/// The end of a shell's cell that was not requested.
 struct CellEnd {
     outcome: Outcome,
     counts: InitCounters,

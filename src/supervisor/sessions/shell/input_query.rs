@@ -21,7 +21,7 @@ pub(super) struct InputQuery {
 }
 
 impl InputQuery {
-    /// Sends the next question. Without an input that stays open there is none.
+    /// Sends the next question, if the command has an input that stays open.
     fn send_next(&mut self, input: Option<InputFile>, cell: &Cell, last: &mut u32) {
         let Some(input) = input.filter(|_| !self.open) else { return };
         let Some(theirs) = self.next.take() else { return };
@@ -32,7 +32,7 @@ impl InputQuery {
                 self.sent = Some((number, theirs));
                 self.open = true;
             }
-            // Init is gone, which its pidfd tells; else the next question may be taken.
+            // If init is gone, its pidfd reports that; else the next question may be accepted.
             Err(errno) => tracing::debug!(%errno, "a session's cell could not be asked"),
         }
     }
@@ -72,7 +72,7 @@ impl Shell {
         }
     }
 
-    /// Init has answered, or has seen that somebody waits now.
+    /// Handles init's answer, or its report that a process waits for input now.
     pub(super) fn answered(&mut self, number: u32, waits: Waits) -> ShellEvent {
         let jobs = self.jobs.iter_mut().map(|job| (job.call, &mut job.asking));
         let current = self.current.iter_mut().map(|current| (current.call, &mut current.asking));

@@ -39,7 +39,7 @@ impl Shell {
         ShellEvent::None
     }
 
-    /// Ends the call: how its command ends cannot be known, and it does not go on unwatched.
+    /// Ends the call: the end of its command cannot be observed, and it must not run unobserved.
     pub(super) fn unseen(&mut self, errno: Errno, now: Instant) -> ShellEvent {
         let step = "reading how the command ended".to_owned();
         let failure = Failure::Setup { step, errno: report::raw(errno) };
@@ -53,7 +53,7 @@ impl Current {
     fn started_beside(&mut self, read: &[u8]) -> Option<u32> {
         self.leaving.as_ref()?;
         self.report.extend_from_slice(read);
-        // Behind what somebody else may have written.
+        // After bytes that another process may have written.
         let begins = self.report.iter().rposition(|byte| char::from(*byte) == STARTED)?;
         let started = loops::started(self.report.get(begins..)?);
         if self.report.ends_with(&[0]) {

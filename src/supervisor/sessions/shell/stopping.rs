@@ -14,10 +14,10 @@ use model::outcome::{Force, LimitKind, Outcome};
 use model::wire::CallId;
 use sys::Result;
 
-/// Nanoseconds of one tick: the kernel tells starts in USER_HZ, which is 100 everywhere.
+/// Nanoseconds of one tick: the kernel reports start times in USER_HZ, which is 100 everywhere.
 const TICK: i64 = 10_000_000;
 
-/// Now, as a process that starts now tells its start.
+/// Returns the current time in the unit of processes' start times.
 pub(super) fn ticks() -> Result<Ticks> {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
     let ticks = now.tv_sec().saturating_mul(100).saturating_add(now.tv_nsec() / TICK);
@@ -25,7 +25,7 @@ pub(super) fn ticks() -> Result<Ticks> {
 }
 
 impl Shell {
-    /// Ends a call, in the shell or beside it: by INT first, so that the shell is kept where that works.
+    /// Ends a call, in the shell or next to it: by INT first, so that the shell is kept where that works.
     pub(crate) fn stop(&mut self, call: CallId, outcome: Outcome, now: Instant) {
         match self.current.as_ref().is_some_and(|current| current.call == call) {
             true => self.stop_current(outcome, now),
@@ -55,7 +55,7 @@ impl Shell {
             return self.end_once_it_left(now);
         }
         if current.pending.terminal.is_some() {
-            // They are in a session of their own, where the shell's group is not.
+            // They are in another kernel session than the shell's group.
             return self.send(JobSignal::Interrupt, ShellStage::Terminated, now);
         }
         current.is_interrupted = true;
@@ -68,13 +68,13 @@ impl Shell {
     }
 
     /// Gives a background call that is about to begin a grace to do so: it is ended as a job then. A signal now could end
-    /// one of the processes that start it, and nobody would learn of the others.
+    /// one of the processes that start it, and the others would go unnoticed.
     fn end_once_it_left(&mut self, now: Instant) {
         self.stage = ShellStage::Interrupted;
         self.deadline = Some(now + GRACE);
     }
 
-    /// Ends the shell because somebody asked for it; what runs in it is killed.
+    /// Ends the shell on request; what runs in it is killed.
     pub(crate) fn end(&mut self, now: Instant) {
         if let Some(current) = &mut self.current {
             current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
@@ -140,7 +140,7 @@ impl Shell {
                 current.stopped.get_or_insert(Outcome::Cancelled);
                 ShellStage::Terminated
             }
-            // Again: the time that it has does not begin anew.
+            // Again: its time is not extended.
             (ShellStage::Interrupted, JobSignal::Kill)
                 if current.stopped == Some(Outcome::Signaled { signal: KILLED }) =>
             {
@@ -185,7 +185,7 @@ impl Shell {
         ShellEvent::None
     }
 
-    /// Ends the shell and all that runs in it and beside it, for the cell's memory.
+    /// Ends the shell and everything that runs in it and next to it, as the cell exceeded its memory.
     fn over_memory(&mut self, now: Instant) {
         self.stop_current(Outcome::Limit(LimitKind::Memory), now);
         self.jobs_over_memory();
