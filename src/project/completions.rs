@@ -16,7 +16,7 @@ use crate::{Project, ProjectMistake};
 
 /// Longest list of suggestions (MCP).
 pub const SUGGESTIONS: usize = 100;
-/// Endings of a script that stands beside a prompt or a resource.
+/// Suffixes of a script that is next to a prompt or a resource.
 const BESIDE: [&str; 2] = [".completion", ".completion.sh"];
 
 /// A script that suggests values.
@@ -83,7 +83,7 @@ impl CompletionRequest<'_> {
     }
 }
 
-/// Takes the completions that `register.json` lists, and finds those beside prompts and resources. An empty list
+/// Takes the completions that `register.json` lists, and finds those next to prompts and resources. An empty list
 /// switches the kind off.
 ///
 /// # Errors
@@ -127,7 +127,7 @@ pub(crate) fn read(
     Ok(found)
 }
 
-/// Finds the script beside a prompt or a resource: its path, and true if it is run itself.
+/// Finds the script next to a prompt or a resource: its path, and true if it is executed directly.
 fn beside(
     tree: &Tree,
     of: CompletionOf,
@@ -145,13 +145,13 @@ fn beside(
     Ok(None)
 }
 
-/// Returns true for the name of a script that stands beside another file and completes its arguments.
+/// Returns true for the name of a script that is next to another file and completes its arguments.
 pub(crate) fn is_beside(name: &str) -> bool {
     BESIDE.iter().any(|ending| name.ends_with(ending))
 }
 
 impl Project {
-    /// Returns true if there is what is asked about, be there a script for it or none.
+    /// Returns true if the prompt or resource exists, with or without a script.
     pub fn has_arguments(&self, asked: AskedCompletion<'_>) -> bool {
         match asked {
             AskedCompletion::Prompt(name) => {

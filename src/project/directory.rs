@@ -68,7 +68,7 @@ impl ProjectDirectory {
     /// Returns the user and the group that own it.
     ///
     /// # Errors
-    /// A directory that the kernel tells nothing of.
+    /// A directory whose changes the kernel does not report.
     pub fn owner(&self) -> io::Result<(u32, u32)> {
         let stat = fstat(&self.root)?;
         Ok((stat.st_uid, stat.st_gid))
@@ -97,7 +97,7 @@ impl ProjectDirectory {
     }
 
     /// Visits the project's own directory (`.`), then each folder in which a change can change a list. A folder is visited
-    /// before the folders in it are looked for: whoever watches it by then misses none that comes later.
+    /// before the folders in it are listed, so that a watcher misses no later one.
     ///
     /// # Errors
     /// That of the first visit that failed.

@@ -1,4 +1,4 @@
-//! Files that a script has put beside its result, as they come out of its cell.
+//! Files that a script returns with its result, as they come out of its cell.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Map, Value, json};

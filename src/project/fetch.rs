@@ -120,7 +120,7 @@ impl FetchError {
         Self { fault, message: message.into(), location: None }
     }
 
-    /// Returns it as a script is told.
+    /// Returns the reason as a script reads it.
     pub fn to_value(&self) -> Value {
         let mut error = json!({ "type": self.fault.name(), "message": self.message });
         if let (Some(location), Some(fields)) = (&self.location, error.as_object_mut()) {
@@ -206,7 +206,7 @@ impl FetchRequest {
     /// wants the answer too.
     ///
     /// # Errors
-    /// A request without a name for its answer: nobody can be told of it.
+    /// A request without a name for its answer, so that no answer can be given.
     pub fn of_script(
         fields: &Map<String, Value>,
         bounds: &FetchBounds,

@@ -40,7 +40,7 @@ pub enum HookError {
     Json(String),
 }
 
-/// Makes the text for a shell that runs these hooks; `mark` is a word that none of them knows.
+/// Makes the text for a shell that runs these hooks; `mark` is a random word.
 pub fn script(hooks: &[&str], mark: &str) -> String {
     let has = |hook: &str| if hooks.contains(&hook) { "yes" } else { "no" };
     let env = has(ENV);

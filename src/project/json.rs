@@ -70,7 +70,7 @@ pub(crate) fn take_values(text: &str, left: &mut usize) -> serde_json::Result<()
     Counting(left).deserialize(&mut serde_json::Deserializer::from_str(text))
 }
 
-/// Counts the values of a document, and keeps none.
+/// Counts the values of a document without keeping them.
 struct Counting<'c>(&'c mut usize);
 
 impl Counting<'_> {
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for Counting<'_> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<(), A::Error> {
         while object.next_key::<IgnoredAny>()?.is_some() {
-            // A key is a text of its own.
+            // A key is a text too.
             self.count()?;
             object.next_value_seed(Counting(&mut *self.0))?;
         }

@@ -52,7 +52,7 @@ const ALLOWED: &[u8] = b"allow";
 /// Words, input and variables of one call of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptLaunch {
-    /// Words of the runner; none for a script of ours, which has none around it.
+    /// Words of the runner; empty for one of our scripts, which has no runner.
     pub words: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub stdin: Vec<u8>,
@@ -93,7 +93,7 @@ pub(crate) struct ShellReport<'o> {
     pub(crate) exit_code: i32,
     /// Content of the file for an error.
     pub(crate) error: &'o [u8],
-    /// Files beside the result.
+    /// Files with the result.
     pub(crate) embedded: &'o [u8],
 }
 
@@ -431,7 +431,7 @@ fn idle(project: &Project, tool: &ScriptTool) -> Option<u64> {
     tool.is_extended.then(|| tool.timeout.unwrap_or(project.settings.default_seconds))
 }
 
-/// Returns the bounds of downloads for a script, and tells it that it can ask for them.
+/// Returns the bounds of downloads for a script, and sets the variables by which it can ask for them.
 fn downloads(project: &Project, env: &mut BTreeMap<String, String>) -> Option<FetchBounds> {
     env.insert("COFFERDAM_DOWNLOADS".to_owned(), "1".to_owned());
     Some(project.settings.downloads.clone())

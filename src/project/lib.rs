@@ -73,7 +73,7 @@ pub struct Project {
     pub templates: Vec<ScriptTemplate>,
     pub prompts: Vec<ScriptPrompt>,
     pub completions: Vec<ScriptCompletion>,
-    /// Names of providers that the project has of its own.
+    /// Names of the project's providers.
     providers: Vec<String>,
     /// Words of the operator.
     #[serde(skip)]
@@ -296,7 +296,7 @@ fn costing_itself<T>(
     }
 }
 
-/// Finds the providers that a project has. One that cannot be used is told where it is asked for.
+/// Finds the project's providers. One that cannot be used is reported when a resource asks for it.
 fn providers(tree: &Tree) -> Vec<String> {
     let known = ["https", "git"].into_iter();
     known.filter(|name| tree.has(&format!("providers/{name}.sh"))).map(str::to_owned).collect()

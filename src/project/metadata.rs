@@ -1,4 +1,4 @@
-//! Metadata of one file: a `.meta.json` beside it, or a line `mcp: {…}` among its first ten.
+//! Reads the metadata of one file: a `.meta.json` next to it, or a line `mcp: {…}` among its first ten.
 
 use serde_json::{Map, Value};
 

@@ -14,7 +14,7 @@ const INVALID: i64 = -32602;
 const NOT_FOUND: i64 = -32002;
 /// Length of the longest URI in bytes.
 const URI_BYTES: usize = 4096;
-/// Bytes among which a NUL tells that a content is no text.
+/// Bytes in which a NUL marks a content as binary.
 const LOOKED_AT: usize = 1024;
 /// Kinds of content that are no text, by the beginning of their MIME type.
 const BINARY: [&str; 4] = ["image/", "audio/", "video/", "application/octet-stream"];
@@ -44,7 +44,7 @@ impl Project {
     /// Finds what a client asks for by URI or by name: a resource, or an address that a template describes.
     pub fn resource(&self, asked: &str) -> Option<AskedResource> {
         let by = |is: &dyn Fn(&ScriptResource) -> bool| self.resources.iter().find(|one| is(one));
-        // A name that is the address of another resource leads nobody to itself.
+        // A resource whose name is the address of another cannot be read by it.
         let found = by(&|one| one.uri == asked).or_else(|| by(&|one| one.name == asked));
         if let Some(one) = found {
             let (file, html) = match &one.page {

@@ -104,7 +104,7 @@ fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
     }
 }
 
-/// Returns the provider of a URI that names none: its scheme, and git for `git+https`.
+/// Returns the default provider of a URI: its scheme, and git for `git+https`.
 pub(crate) fn provider(uri: &str) -> String {
     let scheme = uri.split_once("://").map_or("file", |(scheme, _)| scheme);
     if scheme == "git+https" { "git".to_owned() } else { scheme.to_owned() }
@@ -133,7 +133,7 @@ pub(crate) fn templates(
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptTemplate>, ProjectMistake> {
     let mut found = BTreeMap::new();
-    // The listing of resources told of the mistakes.
+    // The listing of resources has reported the mistakes.
     let files = tree.files(FOLDER, &mut Vec::new())?;
     // An empty list switches the kind off.
     let is_off = entries.is_some_and(<[Entry]>::is_empty);

@@ -214,7 +214,7 @@ fn is_error(result: &Value) -> bool {
     result.get("isError") == Some(&Value::Bool(true))
 }
 
-/// Adds how the script ended to a result of its own.
+/// Adds the end of the script to the result that it returned.
 fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
     if let Some(fields) = result.as_object_mut() {
         let given = fields.remove("_meta");

@@ -50,7 +50,7 @@ impl Project {
         found
     }
 
-    /// Sets what is granted beside the project, and the directories that the operator names as roots.
+    /// Sets the grants in addition to the project, and the directories that the operator names as roots.
     ///
     /// # Errors
     /// A root that is in nothing that is granted.
@@ -149,7 +149,7 @@ fn root(tree: &Tree, entry: &Value) -> Option<ScriptRoot> {
     Some(ScriptRoot { path, name: name.to_owned() })
 }
 
-/// Returns the variables that tell scripts of them: as JSON, a line for each, and their number.
+/// Returns the variables that list the roots for scripts: as JSON, one on each line, and their number.
 pub(crate) fn told(roots: &[ScriptRoot], project: &str) -> [(String, String); 3] {
     let whole = [ScriptRoot { path: ROOT.to_owned(), name: project.to_owned() }];
     let roots = if roots.is_empty() { &whole } else { roots };

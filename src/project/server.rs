@@ -9,7 +9,7 @@ use crate::tree::Tree;
 /// Place of the file.
 const FILE: &str = "server.d/server.meta.json";
 
-/// Name and version of a server, as it tells them to clients.
+/// Name and version that a server reports to clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerIdentity {
     pub name: String,
@@ -19,7 +19,7 @@ pub struct ServerIdentity {
     pub website: Option<String>,
 }
 
-/// Reads the identity; the directory's name is the name of a server that has none.
+/// Reads the identity; the default name is that of the directory.
 pub(crate) fn identity(tree: &Tree, mistakes: &mut Vec<ProjectMistake>) -> ServerIdentity {
     let object = match json_object(tree, FILE) {
         Ok(object) => object.unwrap_or_default(),

@@ -10,7 +10,7 @@ use crate::token::RemoteToken;
 const PREFIX: &str = "MCPBASH_";
 /// Words that mean yes.
 const YES: [&str; 4] = ["true", "1", "yes", "on"];
-/// Time limit in seconds of a tool that states none.
+/// Default time limit of a tool, in seconds.
 const DEFAULT_SECONDS: u64 = 30;
 /// Longest time limit in seconds of a tool whose progress renews it.
 const MAX_SECONDS: u64 = 600;
@@ -27,7 +27,7 @@ const SHUTDOWN_SECONDS: u64 = 5;
 const MAX_WAIT_SECONDS: u64 = 86_400;
 /// Requests without the remote token in a minute, after which the answers wait.
 const TOKEN_FAILURES: usize = 10;
-/// Time in seconds between two looks at files where the kernel tells of no changes.
+/// Poll interval in seconds where the kernel reports no changes.
 const POLL_SECONDS: u64 = 2;
 /// Longest arguments in bytes that are a variable, and the least that an operator may ask for.
 const ARGUMENT_BYTES: u64 = 32 << 10;
@@ -82,7 +82,7 @@ pub struct ProjectSettings {
     pub token: Option<RemoteToken>,
     /// Requests without it in a minute, after which the answers wait.
     pub token_failures: usize,
-    /// Least level of the messages that a client gets which has set none.
+    /// Default minimum level of the messages that a client gets.
     pub log_level: &'static str,
     /// Time in seconds that a client has for `exit` after `shutdown`.
     pub shutdown_seconds: u64,
@@ -162,7 +162,7 @@ impl<G: Fn(&str) -> Option<String>> Variables<'_, G> {
         words(&list).map(str::to_ascii_lowercase).collect()
     }
 
-    /// Replaces a value by that of a variable. One beyond its bounds becomes the nearest, and is told.
+    /// Replaces a value by that of a variable. A value out of bounds is clamped, and reported.
     fn number<T>(
         &mut self,
         name: &'static str,
@@ -352,7 +352,7 @@ fn denied<G: Fn(&str) -> Option<String>>(
     of.words(of_name).into_iter().map(host).collect()
 }
 
-/// Returns a host with its port: that of https if it names none.
+/// Returns a host with its port; the default is that of https.
 fn with_port(host: &str) -> String {
     if host.contains(':') { host.to_owned() } else { format!("{host}:443") }
 }
@@ -432,7 +432,7 @@ fn environment(
     Ok(env)
 }
 
-/// Returns true for the variables of the contract, which nobody else sets.
+/// Returns true for the variables that only the contract sets.
 pub(crate) fn is_own(name: &str) -> bool {
     name.starts_with(PREFIX) || name.starts_with("MCP_") || name.starts_with("COFFERDAM_")
 }

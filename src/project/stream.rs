@@ -8,7 +8,7 @@ use crate::ScriptMessage;
 
 /// Bytes of the longest line; a longer one is left out.
 const LINE_BYTES: usize = 64 << 10;
-/// Bytes of a report beside the output: the files beside it, and an error.
+/// Maximum bytes of a report, which has files and an error in addition to the output.
 const BESIDE_BYTES: usize = 1 << 20;
 /// Questions and downloads that are passed on in each [`WINDOW`].
 const MOST: u32 = 100;
@@ -177,7 +177,7 @@ impl ScriptStream {
         self.grown
     }
 
-    /// Takes the report: `None` if it is longer than what is kept, empty if there is none.
+    /// Takes the report: `None` if it is longer than the maximum, empty if the script wrote nothing.
     pub fn take_report(&mut self) -> Option<Vec<u8>> {
         let report = self.report.take().unwrap_or_default();
         (!self.is_too_long).then_some(report)

@@ -63,7 +63,7 @@ pub(crate) fn discovered(
 /// Takes the tools that `register.json` lists.
 ///
 /// # Errors
-/// A tool without a name, or whose file cannot be used or is none of `tools/`.
+/// A tool without a name, or whose file cannot be used or is not in `tools/`.
 pub(crate) fn registered(
     tree: &Tree,
     entries: &[Entry],
@@ -78,7 +78,7 @@ pub(crate) fn registered(
     Ok(unique(tools, mistakes))
 }
 
-/// Returns true if a file below `tools/` is a tool: a program or a script in a folder of its own.
+/// Returns true if a file below `tools/` is a tool: a program or a script in a subfolder.
 fn is_tool(tree: &Tree, file: &FoundFile) -> bool {
     let name = file.name();
     let is_nested = file.path.matches('/').count() > 1;

@@ -103,7 +103,7 @@ impl Tree {
             return Err(ProjectError::WritableByOthers);
         }
         let own = rustix::process::geteuid();
-        // Root serves the projects of its users, in cells with ids of their own.
+        // Root serves the projects of its users, in cells with separate ids.
         if !own.is_root() && stat.st_uid != own.as_raw() && stat.st_uid != 0 {
             return Err(ProjectError::ForeignOwner);
         }
@@ -137,7 +137,7 @@ impl Tree {
         let mut open = vec![(folder.to_owned(), 0)];
         while let Some((at, depth)) = open.pop() {
             visit(&at)?;
-            // Mistakes are told by who reads the lists.
+            // The reader of the lists reports mistakes.
             for path in self.folders(&at, &mut Vec::new()).unwrap_or_default() {
                 if depth < DEPTH {
                     open.push((path, depth + 1));
@@ -236,7 +236,7 @@ impl Tree {
         text.map(Some).map_err(|_| ProjectMistake::new(path, "is not UTF-8"))
     }
 
-    /// Reads a file of at most so many bytes; `None` if there is none.
+    /// Reads a file of bounded size; `None` if it does not exist.
     pub(crate) fn bytes(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, ProjectMistake> {
         let bad = |why: &str| ProjectMistake::new(path, why);
         let Some((file, _)) = self.checked(path)? else { return Ok(None) };

@@ -36,7 +36,7 @@ pub enum WatchReport {
     Updated(Vec<String>),
     /// The order of this number is in force.
     Ordered(u64),
-    /// The kernel does not tell of changes, for this reason: they are looked for every two seconds.
+    /// The kernel does not report changes, for this reason: they are polled every two seconds.
     Polled(String),
     /// Nothing is watched, for this reason.
     Unwatched(String),
@@ -111,7 +111,7 @@ impl Project {
         if before.has_named_roots {
             (self.roots, self.has_named_roots) = (before.roots.clone(), true);
         }
-        // While an editor replaces the file, calls go on being decided, or are refused.
+        // While an editor replaces the file, calls are decided by the last version, or refused.
         if before.hooks.contains(&POLICY) && !self.hooks.contains(&POLICY) {
             self.hooks = HOOKS
                 .into_iter()

@@ -1,7 +1,7 @@
 //! The memory watch: where no cgroup holds a cell's memory, init adds it up and ends the cell.
 //!
 //! It is best-effort and every reply says so: growth between two looks is not seen. Kernel memory is charged by what
-//! can be counted: sockets, mappings, places for descriptors. Shared memory without a file has an account of its own.
+//! can be counted: sockets, mappings, places for descriptors. Shared memory without a file is counted separately.
 
 mod lineage;
 mod maps;
@@ -77,7 +77,7 @@ pub(crate) struct Watch {
     /// By what the cell's processes are known, where that shows others as well.
     domain: Option<Domain>,
     limit: u64,
-    /// Bytes charged for each socket; absent where sockets are not the cell's alone, or it has none.
+    /// Bytes charged for each socket; absent if the cell has no sockets, or shares their count with other processes.
     socket: Option<u64>,
     mappings: Mappings,
     lineage: Lineage,
@@ -88,9 +88,9 @@ pub(crate) struct Watch {
     slab: u64,
     /// Looks in a row that left it open what processes share.
     postponed: u32,
-    /// Looks in a row that could not tell the memory of a living process, whichever it was.
+    /// Looks in a row that could not read the memory of some living process.
     unclear: u32,
-    /// Looks that could not tell the memory of a process, and have not seen it since.
+    /// Looks that could not read the memory of a process, and have not seen it since.
     unclear_of: BTreeMap<i32, u32>,
     /// Each process at the last look that found its memory: what counts while it ends.
     last: BTreeMap<i32, LastKnown>,
@@ -176,7 +176,7 @@ impl Watch {
         unclear.extend(self.recall(&mut seen, now));
         let is_whole = unclear.is_empty();
         let hides = self.hides(&unclear, &seen);
-        // Without mounts of its own the cell's files are on a disk.
+        // Without its own mounts the cell's files are on a disk.
         let files = if self.domain.is_none() { private_files() } else { 0 };
         let kernel = files + self.sockets() + seen.iter().map(Seen::descriptors).sum::<u64>();
         let resident: u64 = seen.iter().map(|process| process.resident).sum();
@@ -425,7 +425,7 @@ impl Watch {
         mistaken
     }
 
-    /// Counts looks that could not tell the memory of a process. Returns true if there were more than an end explains.
+    /// Counts looks that could not read the memory of a process. Returns true if there were more than its end explains.
     fn hides(&mut self, unclear: &[i32], seen: &[Seen]) -> bool {
         self.unclear = if unclear.is_empty() { 0 } else { self.unclear.saturating_add(1) };
         // Threads that hide are taken for an end now and then: that does not begin the count of a process again.
@@ -513,7 +513,7 @@ impl Watch {
         Share { counted: bytes(&[b"Pss:", b"SwapPss:"]), private: Some(private) }
     }
 
-    /// Returns the bytes of a process, pages that it shares in full, as it is now: one that has ended since has none.
+    /// Returns the current bytes of a process, with shared pages in full; 0 for one that has ended.
     fn whole(&self, process: &Seen, seen: &[Seen]) -> Share {
         let pid = process.process.pid;
         let counted = match self.process(pid, &pid.to_string()) {
@@ -527,7 +527,7 @@ impl Watch {
         Share { counted, private: Some(counted) }
     }
 
-    /// Reads the beginning of a file of the procfs; none if it does not exist or is empty.
+    /// Reads the beginning of a file of the procfs; `None` if it does not exist or is empty.
     fn text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
         self.read_text(path, buffer).ok().filter(|text| !text.is_empty())
     }
@@ -545,7 +545,7 @@ impl Watch {
 #[derive(Debug)]
 struct Listing {
     seen: Vec<Seen>,
-    /// Living processes whose memory could not be told.
+    /// Living processes whose memory could not be read.
     unclear: Vec<i32>,
 }
 
@@ -577,7 +577,7 @@ enum Look {
     Seen(Seen),
     /// It has ended, and has no memory.
     Gone,
-    /// It lives, and its memory could not be told.
+    /// It lives, and its memory could not be read.
     Unclear,
 }
 
@@ -597,7 +597,7 @@ struct Host {
 #[derive(Debug)]
 struct Seen {
     process: Process,
-    /// Bytes of memory of its own, pages that it shares among them, and of page tables.
+    /// Bytes of its memory, including shared pages, and of its page tables.
     resident: u64,
     /// Bytes of page tables.
     tables: u64,
@@ -677,7 +677,7 @@ fn kilobytes(text: &[u8], wanted: &[&[u8]]) -> u64 {
     numbers.filter_map(second).sum::<u64>()
 }
 
-/// Returns the number behind `words`; 0 where there is none.
+/// Returns the number after `words`; 0 if it is missing.
 fn number_after(text: &str, words: &str) -> u64 {
     let behind = text.split_once(words).map_or("", |(_, behind)| behind);
     let digits = behind.split(|letter: char| !letter.is_ascii_digit()).next();

@@ -1,4 +1,4 @@
-//! Mappings of a cell's processes: for each the kernel has an object that is in nobody's account, and after forks a link
+//! Mappings of a cell's processes: for each the kernel has an object that it charges to no process, and after forks a link
 //! for each ancestor.
 //!
 //! They are counted by the lines of `/proc/PID/maps`, which costs the kernel a microsecond each. So a process is
@@ -84,7 +84,7 @@ impl Mappings {
         self.processes.values().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes that it may have besides, for links with ancestors that no look has found.
+    /// Returns the further bytes that it may have, for links with ancestors that no look has found.
     pub(crate) fn possible_links(&self) -> u64 {
         let bytes = |known: &Known| {
             let unseen = known.depth.possible.saturating_sub(known.depth.known);
@@ -123,7 +123,7 @@ impl Mappings {
             }
             self.last = process.pid;
             if known.go_on(proc, process, until) == Progress::Unfinished {
-                // The same process goes on at the next look.
+                // The next look continues with the same process.
                 self.last = process.pid.saturating_sub(1);
                 return Progress::Unfinished;
             }
@@ -196,7 +196,7 @@ impl Known {
             // Of a process that ended the rest is empty.
             let length = read(&count.file, &mut buffer).unwrap_or(0);
             if length == 0 {
-                // A thread that has ended shows none of what the others have.
+                // A thread that has ended shows nothing of what the others have.
                 let is_told = count.lines > 0 || process.size == 0;
                 self.counted = if is_told { count.lines } else { most_mappings(process) };
                 self.since = count.began;

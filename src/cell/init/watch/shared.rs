@@ -23,7 +23,7 @@ const REMEMBERED: usize = 4096;
 const BUDGET: Duration = Duration::from_millis(20);
 /// Looks in a row that may give nothing back before the next has to wait. Programs ask again when they have freed some.
 const FRUITLESS: u32 = 8;
-/// Looks that tell which object a grant became, before the next has to wait.
+/// Looks that find which object a grant became, before the next has to wait.
 const TELLING: u32 = 256;
 /// The time to wait then, in times of what the last look took.
 const REST: u32 = 10;
@@ -42,16 +42,16 @@ pub(crate) struct SharedMemory {
     fruitless: u32,
     /// When a look for room may be taken again.
     again: Option<Instant>,
-    /// Looks that told which object a grant became.
+    /// Looks that found which object a grant became.
     telling: u32,
-    /// When a look that tells it may be taken again.
+    /// When the next such look may be taken.
     told_again: Option<Instant>,
 }
 
 /// A grant whose object no look has seen yet.
 #[derive(Debug, Clone, Copy)]
 struct Reservation {
-    /// The thread that was told to go on.
+    /// The thread that was allowed to continue.
     thread: i32,
     bytes: u64,
 }
@@ -89,7 +89,7 @@ impl Watch {
             if process.ending.as_ref().is_some_and(|ending| ending.threads.len() > 1) {
                 return Ok(None);
             }
-            // Init has none; one that is ending has no memory any more.
+            // Init shares nothing; an ending process has no memory any more.
             if process.process.pid == 1 || process.process.size == 0 {
                 continue;
             }
@@ -106,7 +106,7 @@ impl Watch {
         Ok(is_certain.then_some(objects))
     }
 
-    /// Returns the inodes of one process. A process that has ended has none.
+    /// Returns the inodes of one process; empty for a process that has ended.
     fn objects_of(&self, pid: i32, directory: &str, until: Duration) -> Option<Vec<u64>> {
         let text = self.maps(directory, until)?;
         // A process with memory has mappings: either it has ended, or only the thread that was to show it.
@@ -152,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// Returns whether a thread has left the call that it was told to go on with: it has ended, or it waits in another.
+    /// Returns whether a thread has left the call that it was allowed to continue: it has ended, or waits in another.
     fn is_elsewhere(&self, thread: i32) -> bool {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let path = format!("{thread}/syscall");
@@ -230,7 +230,7 @@ impl SharedMemory {
     /// Forgets what is not mapped any more, and returns whether that makes room. Threads that are `done` are not about to
     /// map what they were granted.
     ///
-    /// Where nobody knows which grant a new object was made by, it counts as the largest that it can be.
+    /// A new object whose grant is unknown counts as the largest that it can be.
     fn settle(&mut self, mapped: &BTreeSet<u64>, done: &BTreeSet<i32>) -> bool {
         let before = self.sum();
         self.mapped.retain(|inode, _| mapped.contains(inode));

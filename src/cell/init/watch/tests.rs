@@ -122,7 +122,7 @@ fn with_memory(procfs: &Procfs) -> std::io::Result<Watch> {
     Ok(watch)
 }
 
-/// Bytes that a look charges for processes, and the processes that it could not tell.
+/// Bytes that a look charges for processes, and the processes whose memory it could not read.
 fn recalled(watch: &mut Watch) -> std::io::Result<(u64, usize)> {
     let Listing { mut seen, mut unclear } = watch.processes().map_err(std::io::Error::from)?;
     unclear.extend(watch.recall(&mut seen, Instant::now()));
