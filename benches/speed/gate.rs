@@ -17,7 +17,7 @@ use crate::{Asked, Report, Result};
 const MAX_MORE: f64 = 5.0;
 /// Runs of a case that is over: a disturbance of the machine seldom hits the same case three times.
 const MAX_RUNS: usize = 3;
-const BUDGETS: &str = "tests/sessions/weight/budgets.toml";
+const BUDGETS: &str = "tests/weight/budgets.toml";
 const SIZE: &str = "release: stripped program";
 
 /// One case for a program: a contender that does it once.

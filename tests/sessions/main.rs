@@ -37,6 +37,7 @@ mod support;
 mod terminal;
 mod traps;
 mod waiting;
+#[path = "../weight/mod.rs"]
 mod weight;
 
 use std::process::ExitCode;

@@ -438,9 +438,7 @@ fn a_script_without_its_interpreter_is_named() {
     let (_, answer) = printed("#!/usr/bin/absent\n");
     let text = answer.to_string();
     assert!(
-        text.contains(
-            "/workspace/tools/x/x.py: there is no such file, or none that its first line names"
-        ),
+        text.contains("/workspace/tools/x/x.py: no such file, or its interpreter is missing"),
         "{text}"
     );
 }

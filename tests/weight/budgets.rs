@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::support::{Check, holds};
 
-const FILE: &str = "tests/sessions/weight/budgets.toml";
+const FILE: &str = "tests/weight/budgets.toml";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
