@@ -227,5 +227,5 @@ fn fill(mib: usize, next: impl Fn() -> Result<usize>) -> Answer {
             }
         }
     }
-    Answer::Counted("fill", mib)
+    Answer::Counted("kept", mib)
 }
