@@ -302,10 +302,11 @@ print(call(222, 2, 0, bytes(8)), call(44, one.fileno(), b'x', 1, 1, 0, 0) in (1,
     equal("outside", control.trimmed(), "0 True")
 }
 
-/// A file that no program has mapped, and ways to ask for it and to drop it from memory.
+/// Ways to ask whether a file is in memory and to drop it from there. The script sets `name` first: a file of
+/// Python's library that no program has mapped.
 const FILE: &str = "
 import mmap, sysconfig
-held = os.open(sysconfig.get_path('stdlib') + '/antigravity.py', os.O_RDONLY)
+held = os.open(sysconfig.get_path('stdlib') + name, os.O_RDONLY)
 mapped = ctypes.c_char.from_buffer(mmap.mmap(held, 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
 at = ctypes.c_void_p(ctypes.addressof(mapped))
 size = ctypes.c_size_t(1)
@@ -316,8 +317,13 @@ def answer(got): return got if got == 0 else errno.errorcode[ctypes.get_errno()]
 
 /// RWF_NOWAIT, RWF_DONTCACHE, POSIX_FADV_DONTNEED, MADV_COLD, MADV_PAGEOUT and `mincore`.
 fn page_cache(caller: &Caller) -> Check {
+    // The control drops the file, and the claim runs as root and as a user at once: each has its own.
+    let name = match caller.who {
+        Who::Root => "name = '/antigravity.py'",
+        Who::User => "name = '/this.py'",
+    };
     let script = format!(
-        "{CALLS}{FILE}
+        "{CALLS}{name}{FILE}
 os.read(held, 1)
 print(look(8), look(8 | 4), look(0x80), look(4))
 print([tried(drop) for _ in range(20)].count('ok'), tried(lambda: os.posix_fadvise(held, 0, 0, os.POSIX_FADV_WILLNEED)))
@@ -330,7 +336,7 @@ print([answer(libc.madvise(at, size, advice)) for advice in (20, 21, 3)], answer
     equal("nothing is told", denials(&object), Vec::new())?;
     // Outside it is seen that the file is still in memory; and, the control, that dropping it works.
     let control = caller.python_outside(&format!(
-        "{CALLS}{FILE}
+        "{CALLS}{name}{FILE}
 print(look(8))
 print(any(tried(drop) == 'ok' and look(8) == 'EAGAIN' for _ in range(1000)))"
     ))?;
