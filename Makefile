@@ -10,7 +10,7 @@ TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv
 	ip:iproute2 openssl:openssl curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap traceroute:traceroute gobuster:gobuster hydra:hydra sqlmap:sqlmap \
 	node:nodejs wget:wget pip:python3-pip keytool:default-jre-headless
 
-# Needed beside these where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
+# Needed in addition where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
 	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux zsh:zsh fish:fish \
 	curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap openssl:openssl traceroute:traceroute
@@ -29,7 +29,7 @@ KERNELS      ?= 6.1 6.12
 
 help:
 	@echo 'make demo      set up, build in minutes, and run a real MCP session'
-	@echo 'make story     an afternoon of an agent: the session that docs/session.md shows, played anew'
+	@echo 'make story     an afternoon of an agent: the session that docs/session.md shows, played again'
 	@echo 'make test      set up and run the tests that every change must pass'
 	@echo 'make test-thorough  the rest for this kernel: storms, load, random system calls, the escape corpus as root'
 	@echo 'make test-all  these tests, on other kernels too, and the suites of bash, bc, coreutils and git'
@@ -60,7 +60,7 @@ demo: setup
 	@$(CARGO) build --profile $(DEMO) --locked -p cofferdam -p cofferdam-demo --bins
 	@$(TARGET)/$(DEMO)/demo $(TARGET)/$(DEMO)/cofferdam
 
-# What docs/session.md shows; git is needed besides.
+# What docs/session.md shows; git is needed too.
 story: setup
 	@scripts/setup git:git
 	$(CARGO) build --release --locked --bin cofferdam --example story

@@ -181,8 +181,8 @@ fn groups(cell: u32) -> usize {
         }
         _ => None,
     });
-    let beside = path.as_deref().and_then(|path| std::fs::read_dir(path.parent()?).ok());
-    let names = beside.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let siblings = path.as_deref().and_then(|path| std::fs::read_dir(path.parent()?).ok());
+    let names = siblings.into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter(|name| name.to_string_lossy().starts_with("cell-")).count()
 }
 

@@ -38,7 +38,7 @@ fn bare_bc(name: &str) -> Result<Contender<'static>> {
     Ok(Contender::new(name, once))
 }
 
-/// Warm calls through the supervisor, each beside the bare command, which is there twice.
+/// Warm calls through the supervisor, each compared with the bare command, which runs twice.
 pub fn warm(asked: &Asked, direct: &Direct, report: &mut Report) -> Result<()> {
     let goal = "p50 at most 1.10x bare, p99 at most 1.5x";
     for (title, words) in [
@@ -83,7 +83,7 @@ pub fn mcp(asked: &Asked, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Cells with a network beside cells without, one for each call, over MCP: of a pool, and built when they are asked for.
+/// Cells with a network and cells without, one for each call, over MCP: of a pool, and built when they are asked for.
 pub fn egress(asked: &Asked, report: &mut Report) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let none = directory.path().join("cofferdam.toml");
@@ -134,7 +134,7 @@ pub fn calculate(asked: &Asked, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One command in a cell, from the spawn of `cofferdam` to its end, beside the peers.
+/// One command in a cell, from the spawn of `cofferdam` to its end, compared with the peers.
 pub fn cold(asked: &Asked, report: &mut Report) -> Result<()> {
     let words: Vec<&str> = [cofferdam(), "run", "--"].iter().chain(COLD).copied().collect();
     let once = move || timed(|| run(&words));

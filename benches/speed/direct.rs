@@ -76,7 +76,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
     Ok(Direct { runtime, link, profiles })
 }
 
-/// A job for the supervisor, made anew for each call.
+/// A job for the supervisor, made again for each call.
 #[derive(Clone)]
 pub struct Job {
     pub profile: &'static str,
@@ -137,8 +137,9 @@ async fn call(link: &Link, grant: Grant) -> Result<Done> {
     let meter = Arc::new(Meter::new(None));
     let stdout = Stream::new(running.stdout, KEPT_BYTES, Source::Stdout, &meter);
     let stderr = Stream::new(running.stderr, KEPT_BYTES, Source::Stderr, &meter);
-    let nobody = Arc::new(Nobody);
-    let streams = async { tokio::join!(stdout.to_the_end(&nobody), stderr.to_the_end(&nobody)) };
+    let listener = Arc::new(Nobody);
+    let streams =
+        async { tokio::join!(stdout.to_the_end(&listener), stderr.to_the_end(&listener)) };
     let (_, ended) = tokio::join!(streams, running.ended);
     let took = started.elapsed();
     let (stdout, stderr, ended) = (stdout.into_captured(), stderr.into_captured(), ended?);
@@ -148,7 +149,7 @@ async fn call(link: &Link, grant: Grant) -> Result<Done> {
     Err(format!("{:?}: {}", ended.outcome, String::from_utf8_lossy(stderr.head())).into())
 }
 
-/// Everything is read, and nobody listens.
+/// Reads everything and passes it to no listener.
 struct Nobody;
 
 impl Follower for Nobody {

@@ -1,4 +1,4 @@
-//! The gate before a release: the program beside the last release's, in turns, and its size beside its budget.
+//! The gate before a release: compares the program with the last release's, in turns, and its size with its budget.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;

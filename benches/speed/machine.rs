@@ -16,7 +16,7 @@ fn read(path: &str) -> String {
 }
 
 /// The machine's size and what else it does: figures of a busy one say little.
-pub fn told() -> String {
+pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let release = read("/proc/sys/kernel/osrelease");
     let load = read("/proc/loadavg");
@@ -25,7 +25,7 @@ pub fn told() -> String {
     format!("{cores} processors, {total} MB, Linux {}, load {load}", release.trim())
 }
 
-/// `/bin/true` by eight clients, each in namespaces of its own.
+/// `/bin/true` by eight clients, each in its own namespaces.
 pub fn sustained(asked: &Asked, direct: &Direct, report: &mut Report) -> Result<()> {
     const CLIENTS: usize = 8;
     let time = Duration::from_secs(asked.seconds.max(1));

@@ -1,4 +1,4 @@
-//! How long a call takes beside a bare process and beside other sandboxes: `cargo bench`.
+//! How long a call takes, compared with a bare process and other sandboxes: `cargo bench`.
 //!
 //! `benches/README.md` says how it measures. `cargo bench -- --help` has the options.
 
@@ -27,7 +27,7 @@ cargo bench [-- OPTIONS] [CASE…]
   --seconds N    length of the sustained case (default 10)
   --json FILE    write every figure to FILE
   --program FILE the program that cases with a process of their own start, such as the one that
-                 `cargo install` installs; by default the one that cargo built beside the benchmark
+                 `cargo install` installs; by default the one that cargo built with the benchmark
   --against FILE the program that `gate` compares with: the last release's
   CASE           warm, mcp, egress, calculate, cold, start, project, sustained, memory, work, output;
                  all of these by default
@@ -130,7 +130,7 @@ fn measure(asked: &Asked) -> Result<()> {
     let tree = work::Tree::new()?;
     // First of all, while this process is small and has one thread.
     let direct = direct::start(8, tree.path())?;
-    let machine = machine::told();
+    let machine = machine::describe();
     println!("{machine}");
     type Case = fn(&Asked, &direct::Direct, &work::Tree, &mut Report) -> Result<()>;
     let cases: [(&str, Case); 11] = [

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::Result;
 use crate::samples::{Contender, timed};
 
-/// The program that cargo built beside the benchmark, with what only tests need of its libraries.
+/// The program that cargo built with the benchmark, with what only tests need of its libraries.
 const BESIDE: &str = env!("CARGO_BIN_EXE_cofferdam");
 
 static NAMED: OnceLock<String> = OnceLock::new();
 
-/// Measures this program in the place of the one beside.
+/// Measures this program in place of that one.
 pub fn measure(program: &str) {
     NAMED.get_or_init(|| program.to_owned());
 }
@@ -25,7 +25,7 @@ pub fn cofferdam() -> &'static str {
 
 /// Peers by the program that must be in `PATH`, with the words before the command.
 ///
-/// Each gets namespaces of its own as far as it offers them and the host's root read-only, which
+/// Each gets its own namespaces as far as it offers them and the host's root read-only, which
 /// is less work than a root put together from pieces.
 const PEERS: [(&str, &[&str]); 7] = [
     (
@@ -81,7 +81,7 @@ pub fn bare<'a>(name: &str, words: &'a [&'a str]) -> Contender<'a> {
     Contender::new(name, move || timed(|| run(words)))
 }
 
-/// Every installed peer that can run `true` here; why another cannot is told.
+/// Every installed peer that can run `true` here; why another cannot is printed.
 pub fn installed(command: &'static [&'static str]) -> Vec<Contender<'static>> {
     let mut found = Vec::new();
     for (name, before) in PEERS {
@@ -116,7 +116,7 @@ pub fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
-/// crun wants a bundle: the host's root, read-only, in namespaces of its own.
+/// crun wants a bundle: the host's root, read-only, in its own namespaces.
 fn crun(command: &[&str]) -> Option<Contender<'static>> {
     let bundle = tempfile::tempdir().ok()?;
     let spec = Command::new("crun").arg("spec").current_dir(bundle.path()).output().ok()?;

@@ -76,7 +76,7 @@ fn filtered(command: impl FnOnce() -> Result<Vec<u8>> + Send) -> Result<Vec<u8>>
 }
 
 /// The same script, bare in the tree and in a cell that has the tree as its workspace. git compares
-/// without owners: a cell of root's sees others, and git would read every file anew.
+/// without owners: a cell of root's sees others, and git would read every file again.
 pub fn work(direct: &Direct, tree: &Tree, report: &mut Report) -> Result<()> {
     tree.fill()?;
     let scripts = [
@@ -119,7 +119,7 @@ pub fn work(direct: &Direct, tree: &Tree, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A gibibyte through a cell's pipe, captured, beside the same through a pipe into `cat`.
+/// A gibibyte through a cell's pipe, captured, and the same through a pipe into `cat`.
 pub fn output(direct: &Direct, report: &mut Report) -> Result<()> {
     let count = OUTPUT.to_string();
     let script = format!("head -c {count} /dev/zero | cat > /dev/null");

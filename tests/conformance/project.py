@@ -38,16 +38,16 @@ async def example(client: Client) -> None:
             return f"{what}: error {error.error.code} {error.error.message}"
         return f"{what}: isError" if getattr(done, "is_error", False) else f"{what}: well"
 
-    told = []
+    lines = []
     for tool in (await client.list_tools()).tools:
-        told.append(await asked(tool.name, client.call_tool(tool.name, GIVEN.get(tool.name, {}))))
+        lines.append(await asked(tool.name, client.call_tool(tool.name, GIVEN.get(tool.name, {}))))
     for resource in (await client.list_resources()).resources:
-        told.append(await asked(resource.uri, client.read_resource(resource.uri)))
+        lines.append(await asked(resource.uri, client.read_resource(resource.uri)))
     for prompt in (await client.list_prompts()).prompts:
         given = {argument.name: "x" for argument in prompt.arguments or []}
-        told.append(await asked(prompt.name, client.get_prompt(prompt.name, given)))
+        lines.append(await asked(prompt.name, client.get_prompt(prompt.name, given)))
     await client.list_resource_templates()
-    print("\n".join(f"    {line}" for line in told))
+    print("\n".join(f"    {line}" for line in lines))
 
 
 GIVEN = {

@@ -83,7 +83,7 @@ def every(directory, name):
 def libc_open(path, flags):
     return os.open(path, flags, 0o644)
 NAMES = [".git", ".envrc", ".vscode", ".idea", ".claude", ".mcp.json", ".cursor", ".gemini", ".codex", "opencode.json", "opencode.jsonc", ".opencode", ".devcontainer", ".devcontainer.json", ".zed", ".helix", ".run", ".exrc", ".nvim.lua", ".roo", ".kiro", ".qwen", ".amazonq", ".continue", ".windsurf", ".trae", "crush.json", ".crush.json", ".aider.conf.yml", ".hg", ".sl", ".jj", ".husky", "HEAD"]
-def told(directory):
+def look(directory):
     return sorted({(met, there) for name in NAMES for _, met, there in every(directory, name)})
 "#;
 
@@ -92,7 +92,7 @@ fn no_call(caller: &Caller) -> Check {
     let script = format!(
         "{EVERY_CALL}
 os.makedirs('/tmp/t'); os.makedirs('/workspace/deep/er')
-print(told('/tmp/t')); print(told('/workspace')); print(told('/workspace/deep/er'))
+print(look('/tmp/t')); print(look('/workspace')); print(look('/workspace/deep/er'))
 print(sorted({{met for _, met, _ in every('/workspace', 'plain')}}))"
     );
     let refused = "[('EPERM', False)]";
@@ -341,21 +341,21 @@ G = 1 << 30
 seen = []
 signal.signal(signal.SIGXFSZ, lambda number, frame: seen.append(number))
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-def tell(*met): print(*met, len(seen), os.path.getsize("f")); seen.clear()
+def show(*met): print(*met, len(seen), os.path.getsize("f")); seen.clear()
 open("f", "wb").write(b"12345")
 big = min(hard, 8 * G) + 1 if hard != -1 else 10 * G
-tell(call(76, b"f", big)); tell(call(76, b"f", 10 * G))
+show(call(76, b"f", big)); show(call(76, b"f", 10 * G))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-tell(call(76, b"f", 4096), call(76, b"f", 4097)); tell(call(76, b"f", 100)); tell(tried(lambda: os.ftruncate(os.open("f", os.O_RDWR), 4097)))
+show(call(76, b"f", 4096), call(76, b"f", 4097)); show(call(76, b"f", 100)); show(tried(lambda: os.ftruncate(os.open("f", os.O_RDWR), 4097)))
 os.truncate("f", 4096); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
 # What is larger already may shrink, though not below the limit.
-tell(call(76, b"f", 2000), call(76, b"f", -1)); tell(call(76, b"f", 2001)); tell(call(76, b"f", 0))
+show(call(76, b"f", 2000), call(76, b"f", -1)); show(call(76, b"f", 2001)); show(call(76, b"f", 0))
 fd = os.open("f", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-tell(tried(lambda: os.posix_fallocate(fd, 0, 1001)), call(285, fd, 0, 0, 900)); os.ftruncate(fd, 0)
-print([call(285, fd, mode, 0, 4096) for mode in (1, 0x11, 0x20)], os.fstat(fd).st_blocks); tell(tried(lambda: os.pwrite(fd, b"x", 1000)))
+show(tried(lambda: os.posix_fallocate(fd, 0, 1001)), call(285, fd, 0, 0, 900)); os.ftruncate(fd, 0)
+print([call(285, fd, mode, 0, 4096) for mode in (1, 0x11, 0x20)], os.fstat(fd).st_blocks); show(tried(lambda: os.pwrite(fd, b"x", 1000)))
 one = os.open("src", os.O_RDWR | os.O_CREAT); resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard)); os.write(one, b"x" * 5000)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard)); os.lseek(fd, 1000, 0)
-tell(tried(lambda: os.copy_file_range(one, fd, 100, 0)))
+show(tried(lambda: os.copy_file_range(one, fd, 100, 0)))
 code = 'import os, signal; signal.signal(signal.SIGXFSZ, signal.%s); os.truncate("f", 5000)'
 ends = [subprocess.run([sys.executable, "-c", code % how], capture_output=True, text=True) for how in ("SIG_DFL", "SIG_IGN")]
 print([one.returncode for one in ends], ends[1].stderr[-28:], os.path.getsize("f"))

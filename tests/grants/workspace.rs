@@ -382,13 +382,13 @@ fn closed(caller: &Caller) -> Check {
         caller.run(&["--rw", &text], &["bash", "-c", "chmod 0 /workspace && echo closed"])?;
     equal("by a cell", output.trimmed(), "closed")?;
     let remedy = format!("chmod u+rwx {text}");
-    let beside = caller.directory("beside")?.display().to_string();
+    let neighbour = caller.directory("beside")?.display().to_string();
     for (mode, options) in [
         ("0000", vec!["--rw", &text]),
         ("0100", vec!["--rw", &text, "--unguarded"]),
         ("0670", vec!["--rw", &text]),
         ("0000", vec!["--ro", &text]),
-        ("0277", vec!["--rw", &beside, "--ro", &text]),
+        ("0277", vec!["--rw", &neighbour, "--ro", &text]),
     ] {
         caller.bash_outside(&format!("chmod {mode} {text}"))?;
         let output = caller.run(&options, &["echo", "started"])?;

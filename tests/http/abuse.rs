@@ -182,7 +182,7 @@ fn three_hundred_sessions_and_streams_of_one_client_leave_room_for_another() {
         .collect();
     let open = streams.iter().filter(|(_, is_open)| *is_open).count();
     assert_eq!(open, 64, "the others are refused");
-    // Streams are no requests: the client's own requests are served beside them.
+    // Streams are no requests: the client's own requests are served meanwhile.
     assert_eq!(server.ask("GET", "/tools", &own, "").status, 200);
     let of_bob = [("authorization", bob.as_str())];
     let id = server.session(&of_bob);
@@ -333,7 +333,7 @@ fn answers_that_nobody_reads_have_their_memory_and_leave_another_client_its_own(
     let answers: Vec<Answer> = unread.into_iter().map(|mut it| it.answer()).collect();
     assert!(answers.iter().all(|answer| answer.status == 200));
     let left_out = answers.iter().filter(|it| it.body.contains("leaves unread have it")).count();
-    // Half of 64 MiB are five of them; the command ran for each, and its end is told.
+    // Half of 64 MiB are five of them; the command ran for each, and its end is reported.
     assert!((1..=4).contains(&left_out), "{left_out}");
 }
 

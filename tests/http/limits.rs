@@ -38,7 +38,7 @@ fn a_body_whose_length_is_unclear_is_refused() {
     let server = Server::start(&[]);
     let smuggled = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     // A request that is served whatever its body is, so that only the form of that can be refused.
-    let told = |head: &str| {
+    let sent = |head: &str| {
         let mut connection = server.connect();
         let first = format!("GET /tools HTTP/1.1\r\nhost: localhost\r\n{head}\r\n0\r\n\r\n");
         connection.send(&(first + smuggled));
@@ -47,7 +47,7 @@ fn a_body_whose_length_is_unclear_is_refused() {
         all
     };
     for clear in ["content-length: 5\r\n", "transfer-encoding: chunked\r\n"] {
-        let all = told(clear);
+        let all = sent(clear);
         let both = all.matches("HTTP/1.1 200 ").count() == 2 && all.contains("healthy");
         assert!(both, "two requests behind each other: {clear:?}: {all}");
     }
@@ -62,7 +62,7 @@ fn a_body_whose_length_is_unclear_is_refused() {
         "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
         " folded: 1\r\n",
     ] {
-        let all = told(unclear);
+        let all = sent(unclear);
         let answers: Vec<&str> = all.split("HTTP/1.1 ").skip(1).collect();
         // One answer, which serves nothing; what follows is not taken for a request.
         assert!(answers.len() == 1 && !all.contains("healthy"), "{unclear:?}: {all}");
@@ -75,7 +75,7 @@ fn a_body_whose_length_is_unclear_is_refused() {
         "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
         "transfer-encoding: chunked\r\ncontent-length: 60\r\n",
     ] {
-        let all = told(both);
+        let all = sent(both);
         let count = all.matches("HTTP/1.1 ").count();
         assert!(count == 1 && !all.contains("healthy"), "{both:?}: {count} answers");
     }

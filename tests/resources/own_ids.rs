@@ -232,9 +232,9 @@ fn files(caller: &Caller) -> Check {
     let mut server = Server::configured(&caller, "", &[], &["--tools", "shell,exec,files"])?;
     let first = server.bash("umask 077; echo private > f; mkfifo q; stat -c %a f")?;
     equal("made", story(&first), (Some(0), "600\n".to_owned()))?;
-    let beside = server.tool("bash_exec", &json!({ "command": "cat f; stat -c %U f" }))?;
-    equal("next to it", story(&beside), (Some(0), "private\nagent\n".to_owned()))?;
-    equal("by the same id", ids_in_receipt(&beside).0, ids_in_receipt(&first).0)?;
+    let other = server.tool("bash_exec", &json!({ "command": "cat f; stat -c %U f" }))?;
+    equal("next to it", story(&other), (Some(0), "private\nagent\n".to_owned()))?;
+    equal("by the same id", ids_in_receipt(&other).0, ids_in_receipt(&first).0)?;
     holds("of the range", ids_in_receipt(&first), is_given(ids_in_receipt(&first).0))?;
     let terminal = server.with(&json!({ "command": "tty", "tty": true }))?;
     equal("a terminal", terminal["structuredContent"]["exit_code"].clone(), json!(0))

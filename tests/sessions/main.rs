@@ -7,7 +7,6 @@
 
 mod ahead;
 mod background;
-mod beside;
 #[path = "../support/client.rs"]
 mod client;
 mod commands;
@@ -25,6 +24,7 @@ mod jobs;
 #[path = "../support/link.rs"]
 mod link;
 mod newcomer;
+mod one_shot;
 mod progress;
 mod server;
 mod shells;
@@ -122,7 +122,7 @@ fn shells() -> Vec<Claim> {
 fn side_by_side() -> Vec<Claim> {
     vec![
         claim("new_sessions_at_once_do_not_take_one_room_twice", at_once),
-        claim("a_one_shot_call_has_room_at_the_session_cap", beside_at_the_cap),
+        claim("a_one_shot_call_has_room_at_the_session_cap", one_shot_at_the_cap),
         claim("a_session_works_without_proc", without_proc),
         claim("a_shell_full_of_watches_holds_no_other_session_up", stall::watches)
             .needs(&[Need::Python]),
@@ -160,11 +160,11 @@ fn others() -> Vec<Claim> {
         claim("waiting_is_reported_again_after_each_input", waiting::again),
         claim("other_waits_are_not_reported_as_input", waiting::others),
         claim("a_job_that_waits_for_input_is_reported", waiting::background),
-        claim("bash_exec_shares_files_with_the_default_session", beside::shares),
-        claim("bash_exec_shares_no_process_or_variable", beside::apart),
-        claim("one_shot_calls_run_concurrently_with_a_session", beside::at_once),
-        claim("a_session_outlives_one_shot_calls", beside::outlives),
-        claim("another_profile_has_a_separate_workspace", beside::elsewhere),
+        claim("bash_exec_shares_files_with_the_default_session", one_shot::shares),
+        claim("bash_exec_shares_no_process_or_variable", one_shot::apart),
+        claim("one_shot_calls_run_concurrently_with_a_session", one_shot::at_once),
+        claim("a_session_outlives_one_shot_calls", one_shot::outlives),
+        claim("another_profile_has_a_separate_workspace", one_shot::elsewhere),
         claim("declared_commands_see_default_session_files", commands::see),
         claim("declared_commands_share_only_the_workspace", commands::apart),
         claim("writing_commands_share_files_with_the_shell", commands::writes),
@@ -556,7 +556,7 @@ fn without_proc(caller: &Caller) -> Check {
 }
 
 /// Begins the default session for a call outside of it; another session has to end.
-fn beside_at_the_cap(caller: &Caller) -> Check {
+fn one_shot_at_the_cap(caller: &Caller) -> Check {
     let config = "[sessions]\nmost = 2\n";
     let mut server = Server::configured(caller, config, &[], &["--tools", "shell,exec"])?;
     for name in ["a", "b"] {

@@ -123,9 +123,9 @@ fn overridden(session: &mut Session) -> Check {
         equal("functions in our place", story(&answer), (Some(0), stdout.to_owned()))?;
     }
     session.gives(slash, 0, "")?;
-    let id = job(&mut session.server, "s", "sleep 0.5; echo beside")?;
+    let id = job(&mut session.server, "s", "sleep 0.5; echo done")?;
     let answer = to_its_end(&mut session.server, &id)?;
-    equal("a background job", story(&answer), (Some(0), "beside\n".to_owned()))
+    equal("a background job", story(&answer), (Some(0), "done\n".to_owned()))
 }
 
 /// Checks state that lasts, state of one call, input, errors, jobs and files.

@@ -340,7 +340,7 @@ if child == 0:
 theirs.close()
 [listener] = socket.recv_fds(ours, 1, 1)[1]
 if os.fork() == 0:
-    # Before Linux 6.10 who waits to receive sleeps on when nobody is left under the filter; poll tells.
+    # Before Linux 6.10 a process that waits to receive sleeps on when no process is left under the filter; poll reports it.
     ready = select.poll()
     ready.register(listener, select.POLLIN)
     while True:

@@ -206,9 +206,9 @@ fn handed_over(caller: &Caller) -> Check {
     let outside = taken(&machine, "outside", || crash_outside(caller, &machine))?;
     holds("the control", outside.len(), outside.starts_with(ELF))?;
     let inside = taken(&machine, "inside", || {
-        let told = caller.bash(CRASH)?;
-        let is_limited = told.stdout.starts_with("Max core file size        1 ");
-        holds("the crash", &told, is_limited && told.trimmed().ends_with("139"))
+        let output = caller.bash(CRASH)?;
+        let is_limited = output.stdout.starts_with("Max core file size        1 ");
+        holds("the crash", &output, is_limited && output.trimmed().ends_with("139"))
     })?;
     holds("the memory of the cell", inside.len(), inside.starts_with(ELF))
 }

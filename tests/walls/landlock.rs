@@ -15,9 +15,9 @@ pub const CLAIMS: &[Claim] = &[
 ];
 
 fn receipt(caller: &Caller) -> Check {
-    let told = caller.json(&[], &["true"])?;
-    equal("canary", told.pointer("/receipt/probed/landlock_path"), Some(&json!("EACCES")))?;
-    let abi = told.pointer("/receipt/configured/landlock_abi").and_then(|abi| abi.as_u64());
+    let report = caller.json(&[], &["true"])?;
+    equal("canary", report.pointer("/receipt/probed/landlock_path"), Some(&json!("EACCES")))?;
+    let abi = report.pointer("/receipt/configured/landlock_abi").and_then(|abi| abi.as_u64());
     equal("ABI", abi, Some(u64::from(cell::landlock::kernel_abi())))
 }
 
@@ -35,10 +35,14 @@ print(tried(lambda: open('/proc/self/comm').read()), tried(lambda: open('/tmp/f'
 }
 
 fn listing(caller: &Caller) -> Check {
-    let told = caller
+    let output = caller
         .bash("ls / /usr /etc /mnt >/dev/null && ls -d /workspace; cat /tmp/.template/canary")?;
-    equal("listed", told.trimmed(), "/workspace")?;
-    holds("the canary is covered", &told.stderr, told.stderr.contains("No such file or directory"))
+    equal("listed", output.trimmed(), "/workspace")?;
+    holds(
+        "the canary is covered",
+        &output.stderr,
+        output.stderr.contains("No such file or directory"),
+    )
 }
 
 fn signals(caller: &Caller) -> Check {
@@ -53,14 +57,14 @@ if child == 0:
 os.kill(child, 9)
 print(os.waitpid(child, 0)[1])"
     );
-    let told = caller.python(&script)?;
-    // kill(-1) finds nobody but itself and init, neither of which it may signal.
+    let output = caller.python(&script)?;
+    // kill(-1) finds no process but itself and init, neither of which it may signal.
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM\nEPERM EPERM EPERM\n9";
-    if told.trimmed() == expected {
+    if output.trimmed() == expected {
         return Ok(());
     }
     let other = expected.replace("] EPERM", "] ESRCH");
-    equal("init, then a child of its own", told.trimmed(), other)
+    equal("init, then its own child", output.trimmed(), other)
 }
 
 /// If Landlock does not restrict signals, the kernel still delivers none to an init that has no
@@ -76,8 +80,8 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 sys.exit(7)"
     );
-    let told = caller.python(&script)?;
-    equal("the program ran on, and its end is told", (told.code, told.trimmed()), (7, "5"))
+    let output = caller.python(&script)?;
+    equal("the program ran on, and its end is reported", (output.code, output.trimmed()), (7, "5"))
 }
 
 fn newer_abi(caller: &Caller) -> Check {
@@ -114,8 +118,8 @@ os.chdir('/workspace'); os.mkdir('d')
 print(tried(lambda: os.link('file', 'd/hard')), tried(lambda: os.rename('file', 'd/file')))
 print(tried(lambda: os.link('d/file', '/tmp/hard')), tried(lambda: os.rename('d/file', '/tmp/file')))"
     );
-    let told = caller.run(&["--rw", &ask], &["/usr/bin/python3", "-c", &look])?;
-    equal("within and across", told.trimmed(), "ok ok\nEXDEV EXDEV")?;
+    let output = caller.run(&["--rw", &ask], &["/usr/bin/python3", "-c", &look])?;
+    equal("within and across", output.trimmed(), "ok ok\nEXDEV EXDEV")?;
     let both = [granted.join("d/hard").exists(), granted.join("d/file").exists()];
     equal("from outside", both, [true, true])
 }

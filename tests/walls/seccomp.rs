@@ -1,4 +1,4 @@
-//! The system call filter: what is refused, with which errno, how it is told; and what still works.
+//! The system call filter: what is refused, with which errno, how it is reported; and what still works.
 
 use crate::support::{
     CALLS, Caller, Check, Claim, Finished, Need, Who, claim, denials, equal, holds, patience, soon,
@@ -119,12 +119,12 @@ fn surface(caller: &Caller) -> Check {
     let script = format!(
         "{CALLS}\nfor n in {numbers:?}:\n    print(n, call(n, 0, 0, 0, 0, 0, 0))\nprint(os.getpid())"
     );
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let expected: String = numbers.iter().map(|number| format!("{number} EPERM\n")).collect();
-    equal("each in a cell", text(&told, "stdout"), format!("{expected}3\n"))?;
+    equal("each in a cell", text(&report, "stdout"), format!("{expected}3\n"))?;
     let mut counted: Vec<(String, u64)> = here().map(|(name, _)| ((*name).to_owned(), 1)).collect();
     counted.sort_unstable();
-    equal("each is told", denials(&told), counted)?;
+    equal("each is reported", denials(&report), counted)?;
     // The control: the kernel has another answer to some of them without the filter.
     let control = caller.python_outside(&format!(
         "{CALLS}\nprint(call(272, 0, 0), call(312, 0, 0, 0, 0, 0), call(278, 0, 0, 0, 0))"
@@ -136,9 +136,9 @@ fn surface(caller: &Caller) -> Check {
 fn absent(caller: &Caller) -> Check {
     let script =
         format!("{CALLS}\nprint(call(435, bytes(88), 88), call(437, -100, b'/', bytes(24), 24))");
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
-    equal("clone3 and openat2", text(&told, "stdout"), "ENOSYS ENOSYS\n")?;
-    equal("not told: libc falls back", denials(&told), vec![])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal("clone3 and openat2", text(&report, "stdout"), "ENOSYS ENOSYS\n")?;
+    equal("not reported: libc falls back", denials(&report), vec![])?;
     let control = caller.python_outside(&script)?;
     holds("outside openat2 works", &control, !control.trimmed().contains("ENOSYS"))
 }
@@ -146,18 +146,18 @@ fn absent(caller: &Caller) -> Check {
 fn quiet(caller: &Caller) -> Check {
     let numbers = "425, 239, 238, 237, 303";
     let script = format!("{CALLS}\nprint([call(n, 0, 0, 0, 0, 0, 0) for n in ({numbers})])");
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM']\n";
-    equal("io_uring_setup, mempolicy, handles", text(&told, "stdout"), expected)?;
-    equal("not told", denials(&told), vec![])
+    equal("io_uring_setup, mempolicy, handles", text(&report, "stdout"), expected)?;
+    equal("not reported", denials(&report), vec![])
 }
 
 fn x32(caller: &Caller) -> Check {
     let script = format!(
         "{CALLS}\nprint([call(0x40000000 + n, 0, 0, 0) for n in (39, 272, 512, 520, 547)])"
     );
-    let told = caller.python(&script)?;
-    equal("x32", told.trimmed(), "['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS']")?;
+    let output = caller.python(&script)?;
+    equal("x32", output.trimmed(), "['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS']")?;
     equal("getpid itself", caller.python(&format!("{CALLS}\nprint(call(39))"))?.trimmed(), "3")
 }
 
@@ -173,10 +173,10 @@ int main(void) { long got; __asm__ volatile (\"int $0x80\" : \"=a\"(got) : \"a\"
     let outside = caller.bash_outside("./a")?;
     let has_entry = outside.trimmed() == "1";
     holds("outside: a process id, or no such entry", &outside, has_entry || outside.code == 139)?;
-    let told = caller.bash(&line)?;
+    let output = caller.bash(&line)?;
     match has_entry {
-        true => equal("-ENOSYS", told.trimmed(), "-38"),
-        false => equal("no such entry", told.code, 139),
+        true => equal("-ENOSYS", output.trimmed(), "-38"),
+        false => equal("no such entry", output.code, 139),
     }
 }
 
@@ -189,10 +189,10 @@ print([make(f, t) for f in (3, 4, 5, 9, 15, 16, 17, 21, 29, 30, 31, 32, 38, 40, 
 print([make(*a) for a in ((2, 3, 1), (2, 3, 255), (10, 3, 58), (2, 2, 1), (2, 1, 262), (2, 1, 132), (2, 2, 136), (2, 5, 132), (2, 6, 33), (2, 10), (1, 3))])
 print([tried(lambda: socket.socketpair(1, t)) for t in (1, 2, 5)], call(53, 2, 1, 0, 0), call(53, 16, 1, 0, 0))"
     );
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let list =
         |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
-    // Of netlink, the one kind that libc asks with, told to nobody: 5 families of 4 kinds before.
+    // Of netlink, the one kind that libc asks with, report to nobody: 5 families of 4 kinds before.
     let families = [list("EPERM", 22), list("EAFNOSUPPORT", 1), list("EPERM", 49)].join(", ");
     let families = families.replace("], [", ", ");
     let expected = format!(
@@ -201,9 +201,9 @@ print([tried(lambda: socket.socketpair(1, t)) for t in (1, 2, 5)], call(53, 2, 1
         list("EPERM", 11),
         list("ok", 3)
     );
-    equal("granted, families, kinds, pairs", text(&told, "stdout"), expected)?;
+    equal("granted, families, kinds, pairs", text(&report, "stdout"), expected)?;
     let counted = vec![("socket".to_owned(), 82), ("socketpair".to_owned(), 2)];
-    equal("each is told", denials(&told), counted)?;
+    equal("each is reported", denials(&report), counted)?;
     let control = caller.python_outside(&format!(
         "{CALLS}\nprint(tried(lambda: socket.socket(16, 3)), tried(lambda: socket.socket(40, 1)) != 'EPERM')"
     ))?;
@@ -214,11 +214,11 @@ fn terminal(caller: &Caller) -> Check {
     let script = format!(
         "{CALLS}\nprint([call(16, 0, r, b'x') for r in (0x5412, 0x541c, 0x541d, 0x5423)], call(16, 0, 0x541b, bytes(4)))"
     );
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM'] 0\n";
-    let found = text(&told, "stdout").replace("ENOTTY\n", "0\n");
+    let found = text(&report, "stdout").replace("ENOTTY\n", "0\n");
     equal("TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD; FIONREAD", found.as_str(), expected)?;
-    equal("told", denials(&told), vec![("ioctl".to_owned(), 4)])
+    equal("reported", denials(&report), vec![("ioctl".to_owned(), 4)])
 }
 
 fn low_bits(caller: &Caller) -> Check {
@@ -228,8 +228,8 @@ high = 1 << 32
 print(call(16, 0, high | 0x5412, b'x'), call(72, 0, high | 8, 1), call(308, 0, high), call(272, high | 0x10000000), call(56, high | 0x10000011, 0, 0, 0, 0))
 print(call(41, high | 16, 3, 0), call(41, high | 2, high | 3, high | 1))"
     );
-    let told = caller.python(&script)?;
-    equal("with a bit above", told.trimmed(), "EPERM EPERM EPERM EPERM EPERM\nEAFNOSUPPORT EPERM")
+    let output = caller.python(&script)?;
+    equal("with a bit above", output.trimmed(), "EPERM EPERM EPERM EPERM EPERM\nEAFNOSUPPORT EPERM")
 }
 
 fn set_id(caller: &Caller) -> Check {
@@ -252,9 +252,9 @@ r, w = os.pipe()
 print([call(72, r, c, 1) for c in (8, 10, 15, 1024, 1026)], call(16, r, 0x8901, struct.pack('i', 1)), call(16, r, 0x8902, struct.pack('i', 1)))
 print(call(72, r, 1, 0), call(72, r, 1030, 0) > 0, call(72, r, 9, 0))"
     );
-    let told = caller.python(&script)?;
+    let output = caller.python(&script)?;
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM EPERM\n1 True 0";
-    equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", told.trimmed(), expected)
+    equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", output.trimmed(), expected)
 }
 
 /// Priority inheritance, data out of band, merging of pages, timers on processor time, `syncfs`, `setxattrat`.
@@ -274,14 +274,14 @@ one, other = socket.socketpair()
 print(call(44, one.fileno(), b'x', 1, 1, 0, 0), call(44, one.fileno(), b'x', 1, (1 << 32) | 1, 0, 0), call(46, one.fileno(), 0, 1), call(307, one.fileno(), 0, 1, 1), call(44, one.fileno(), b'x', 1, 0x4000, 0, 0))
 print(call(306, 1), [call(n, -100, b'/tmp', 0, b'user.a', 0, 0) for n in (463, 464, 465, 466)], call(191, b'/tmp', b'user.a', 0, 0))"
     );
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let absent = format!("[{}]", ["'ENOSYS'"; 12].join(", "));
     let expected = format!(
         "{absent}\n[0, 0]\n['EINVAL', 'EINVAL', 'EINVAL'] [0, 0, 0, 0]\n\
          ['EPERM', 'EPERM', 'EPERM'] [0, 0, 0]\n['EPERM', 'EPERM', 'EPERM'] [0, 0, 0]\n\
          EPERM EPERM EPERM EPERM 1\nEPERM ['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS'] "
     );
-    let found = text(&told, "stdout");
+    let found = text(&report, "stdout");
     let known = ["ENODATA\n", "EOPNOTSUPP\n", "ENOTSUP\n"].map(|last| format!("{expected}{last}"));
     holds("each", found, known.iter().any(|known| found == known))?;
     let counted = [
@@ -293,7 +293,7 @@ print(call(306, 1), [call(n, -100, b'/tmp', 0, b'user.a', 0, 0) for n in (463, 4
         ("timer_create", 3),
     ];
     let counted = counted.map(|(name, count)| (name.to_owned(), count));
-    equal("those that are told", denials(&told), counted.to_vec())?;
+    equal("those that are reported", denials(&report), counted.to_vec())?;
     // The control: outside a timer on processor time is made, and a byte is sent out of band.
     let control = caller.python_outside(&format!(
         "{CALLS}\none, other = socket.socketpair()
@@ -333,7 +333,7 @@ print([answer(libc.madvise(at, size, advice)) for advice in (20, 21, 3)], answer
     // Python's name of EOPNOTSUPP.
     let expected = "ENOTSUP ENOTSUP ENOTSUP ok\n20 ok\n['EINVAL', 'EINVAL', 0] EPERM\n";
     equal("in the cell", text(&object, "stdout"), expected)?;
-    equal("nothing is told", denials(&object), Vec::new())?;
+    equal("nothing is reported", denials(&object), Vec::new())?;
     // Outside it is seen that the file is still in memory; and, the control, that dropping it works.
     let control = caller.python_outside(&format!(
         "{CALLS}{name}{FILE}
@@ -354,7 +354,7 @@ print(set(udp, 0, 35, socket.inet_aton('224.0.0.251') + socket.inet_aton('127.0.
 print([set(tcp, 6, 13, b'reno'), set(tcp, 6, 31, b'tls'), set(tcp, 6, 14, bytes(216)), set(tcp, 6, 19), set(tcp, 6, 33, bytes(16))])
 print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, bytes(32)) for o in (1, 32, 54, 57, 59, 48)])"
     );
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let list =
         |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
     let (ok, refused) = (|count| list("ok", count), |count| list("EPERM", count));
@@ -369,23 +369,23 @@ print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, by
         refused(4),
         refused(6)
     );
-    equal("listed and not listed", text(&told, "stdout"), expected)?;
-    equal("told", denials(&told), vec![("setsockopt".to_owned(), 15)])?;
+    equal("listed and not listed", text(&report, "stdout"), expected)?;
+    equal("reported", denials(&report), vec![("setsockopt".to_owned(), 15)])?;
     let control = caller.python_outside("import socket; s = socket.socket(); s.setsockopt(6, 13, b'reno'); s.setsockopt(0, 4, bytes(4)); print('ok')")?;
     equal("outside", control.trimmed(), "ok")
 }
 
 fn memfd(caller: &Caller) -> Check {
     let script = format!("{CALLS}\nprint(call(319, b'x', 0), call(29, 0, 4096, 0o1600))");
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
-    let memory = told.pointer("/receipt/configured/memory").and_then(Value::as_str);
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let memory = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
     if memory == Some("best-effort") {
-        equal("memfd_create, shmget", text(&told, "stdout"), "EPERM EPERM\n")?;
+        equal("memfd_create, shmget", text(&report, "stdout"), "EPERM EPERM\n")?;
         let counted = vec![("memfd_create".to_owned(), 1), ("shmget".to_owned(), 1)];
-        return equal("told", denials(&told), counted);
+        return equal("reported", denials(&report), counted);
     }
     holds("only root has a cgroup here", caller.who, caller.who == Who::Root || memory.is_some())?;
-    holds("they work", &told, !text(&told, "stdout").contains('E'))
+    holds("they work", &report, !text(&report, "stdout").contains('E'))
 }
 
 /// Every number with zeroes, each in a child that an alarm ends; init must still answer.
@@ -406,27 +406,27 @@ print(tried_, call(272, 0x10000000), flush=True)"
     );
     // Five hundred processes of Python: a call that holds one up would take its second, one that holds up init all of it.
     let most = format!("{}s", soon(80).as_secs().min(600));
-    let told = caller.json(&["--timeout", &most], &["/usr/bin/python3", "-c", &script])?;
-    let ended = told.get("outcome").map(Value::to_string).unwrap_or_default();
-    let found = (text(&told, "stdout"), ended.contains("timeout"));
+    let report = caller.json(&["--timeout", &most], &["/usr/bin/python3", "-c", &script])?;
+    let ended = report.get("outcome").map(Value::to_string).unwrap_or_default();
+    let found = (text(&report, "stdout"), ended.contains("timeout"));
     equal("all were tried and the filter holds", found, ("501 EPERM\n", false))?;
-    equal("the end", told.get("exit_code"), Some(&json!(0)))?;
+    equal("the end", report.get("exit_code"), Some(&json!(0)))?;
     let after = caller.bash("echo next")?;
     equal("the next call", after.trimmed(), "next")
 }
 
 fn many(caller: &Caller) -> Check {
     let script = format!("{CALLS}\nfor _ in range(10100): call(162)\nprint(call(162))");
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
-    equal("refused to the end", text(&told, "stdout"), "EPERM\n")?;
-    equal("counted", denials(&told), vec![("sync".to_owned(), 10_000)])
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal("refused to the end", text(&report, "stdout"), "EPERM\n")?;
+    equal("counted", denials(&report), vec![("sync".to_owned(), 10_000)])
 }
 
 fn grants(caller: &Caller) -> Check {
     let script = format!("{CALLS}\ncall(206, 0, 0), call(165, 0, 0, 0, 0, 0)");
-    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     // In the order of their numbers, which is another on each architecture.
-    let mut found = told.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut found = report.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
     found.sort_by_key(|one| one.get("syscall").map(Value::to_string));
     let expected = [
         json!({"syscall": "io_setup", "count": 1, "grant": "[[syscalls]] names = [\"io_setup\"]"}),
@@ -449,24 +449,24 @@ print(os.read(r, 9).decode())"
     );
     // One that is not answered waits until the call ends, and prints nothing.
     let command = caller.run_command(&["--timeout", "60s"], &["/usr/bin/python3", "-c", &script]);
-    let told = Finished::run(command, patience())?;
-    equal("an orphan of the cell", (told.code, told.trimmed()), (0, "EPERM"))
+    let output = Finished::run(command, patience())?;
+    equal("an orphan of the cell", (output.code, output.trimmed()), (0, "EPERM"))
 }
 
 fn bc_only(caller: &Caller) -> Check {
     let input = caller.file("input", "2^64\n")?;
     let mut command = caller.run_command(&["--profile", "bc"], &["bc", "-q"]);
     command.stdin(std::fs::File::open(input)?);
-    let told = Finished::run(command, patience())?;
-    equal("bc", (told.code, told.trimmed()), (0, "18446744073709551616"))?;
+    let output = Finished::run(command, patience())?;
+    equal("bc", (output.code, output.trimmed()), (0, "18446744073709551616"))?;
     // The one program runs, with any arguments: these are arguments of bc, not programs.
-    let told = caller.json(&["--profile", "bc"], &["/bin/bash", "-c", "id"])?;
-    holds("bash", &told, !text(&told, "stdout").contains("uid="))?;
-    holds("nothing of the host to read", &told, told.get("outcome").is_some())?;
+    let report = caller.json(&["--profile", "bc"], &["/bin/bash", "-c", "id"])?;
+    holds("bash", &report, !text(&report, "stdout").contains("uid="))?;
+    holds("nothing of the host to read", &report, report.get("outcome").is_some())?;
     // A file named in its arguments is looked for in the cell: nothing of the host is there.
     let secret = caller.file("secret", "6*7\n")?;
     let secret = secret.display().to_string();
-    let told = caller.json(&["--profile", "bc"], &["bc", &secret])?;
+    let report = caller.json(&["--profile", "bc"], &["bc", &secret])?;
     let expected = format!("File {secret} is unavailable.\n");
-    equal("no file", (text(&told, "stdout"), text(&told, "stderr")), ("", expected.as_str()))
+    equal("no file", (text(&report, "stdout"), text(&report, "stderr")), ("", expected.as_str()))
 }

@@ -74,9 +74,9 @@ pub fn run(caller: &Caller) -> Result<usize, Failed> {
     let mut command = caller.outside("strace");
     command.args(["-f", "-q", "-o"]).arg(&trace).arg(caller.binary());
     command.args(["run", "--", "/bin/true"]);
-    let told = Finished::run(command, patience())?;
-    if told.code != 0 {
-        return Err(format!("{told:?}").into());
+    let output = Finished::run(command, patience())?;
+    if output.code != 0 {
+        return Err(format!("{output:?}").into());
     }
     Ok(fs::read_to_string(&trace)?.lines().filter(|line| is_call(line)).count())
 }

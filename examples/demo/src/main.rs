@@ -86,7 +86,7 @@ fn main() -> Result<()> {
         &json!({ "protocolVersion": "2025-11-25", "capabilities": {},
                  "clientInfo": { "name": "demo", "version": "1" } }),
     )?;
-    session.tell("notifications/initialized")?;
+    session.notify("notifications/initialized")?;
 
     println!(
         "1. An agent works: it calls the tool `bash`, with this project's README as standard input."
@@ -192,7 +192,7 @@ impl Session {
         self.call("bash", arguments)
     }
 
-    fn tell(&mut self, method: &str) -> Result<()> {
+    fn notify(&mut self, method: &str) -> Result<()> {
         Ok(writeln!(self.input, "{}", json!({ "jsonrpc": "2.0", "method": method }))?)
     }
 

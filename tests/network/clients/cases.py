@@ -1,6 +1,6 @@
 """The cases: a script for each client, what it reaches, and what it prints bare.
 
-`egress` is what `--egress` says, `profile` a profile in place of it; `rust` gives the tool chain of whoever runs this,
+`egress` is what `--egress` says, `profile` a profile in place of it; `rust` gives the tool chain of the user who runs this,
 `uv` that client; `needs` names variables of both runs.
 """
 

@@ -96,7 +96,7 @@ impl Session {
         let bearer = bearer(ALICE);
         let answer = session.server.mcp(&[("authorization", &bearer)], &hello);
         session.id = answer.header("mcp-session-id").expect("an id").to_owned();
-        session.tell(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        session.notify(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         let mut connection = session.server.connect();
         let headers = [
             ("authorization", bearer.as_str()),
@@ -134,7 +134,7 @@ impl Session {
     }
 
     /// Sends a message that has no answer.
-    fn tell(&self, message: &Value) {
+    fn notify(&self, message: &Value) {
         let bearer = bearer(ALICE);
         let headers = [("authorization", &*bearer), ("mcp-session-id", &*self.id)];
         let answer = self.server.mcp(&headers, message);
@@ -174,7 +174,7 @@ impl Session {
             let (way, line) = self.next();
             let is_request = line.get("method").is_some() && line.get("id").is_some();
             if is_request && let Some(result) = respond(&line) {
-                self.tell(&json!({"jsonrpc": "2.0", "id": line["id"], "result": result}));
+                self.notify(&json!({"jsonrpc": "2.0", "id": line["id"], "result": result}));
             }
             if way == Way::Answer {
                 lines.push(line.clone());

@@ -73,5 +73,5 @@ pub(crate) fn compare(name: &str, lines: &[Value]) {
         return;
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, expected, "{}: UPDATE_SNAPSHOTS=1 writes it anew", path.display());
+    assert_eq!(text, expected, "{}: UPDATE_SNAPSHOTS=1 writes it again", path.display());
 }

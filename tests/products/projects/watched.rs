@@ -495,7 +495,7 @@ fn notifications_are_limited_to_two_a_second() {
         // Spaced out, so that each could cause a separate notification.
         std::thread::sleep(Duration::from_millis(150));
         output += server.lines.try_iter().filter(|line| line["method"] == PROMPTS).count();
-        assert!(begun.elapsed() < patience(), "{output} of {number} were told");
+        assert!(begun.elapsed() < patience(), "{output} of {number} were reported");
     }
     // From before the first: a busy machine makes it longer only.
     assert!(begun.elapsed() >= Duration::from_millis(500) * 5, "{:?}", begun.elapsed());

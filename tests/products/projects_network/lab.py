@@ -17,9 +17,9 @@ class Page(http.server.BaseHTTPRequestHandler):
             log.write(f"{self.server.place} {self.command} {self.path} {self.headers['User-Agent']}\n")
         path = self.path.split("?")[0]
         if path.startswith("/to-private/"):
-            return self.told(302, b"", "https://private.example.org" + self.path[len("/to-private"):])
+            return self.answer(302, b"", "https://private.example.org" + self.path[len("/to-private"):])
         if path in PLACES:
-            return self.told(302, b"", PLACES[path])
+            return self.answer(302, b"", PLACES[path])
         if ".git/" in path:
             return self.git(path)
         if path in ("/endless", "/long"):
@@ -39,11 +39,11 @@ class Page(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             return time.sleep(30)
         bodies = {"/ok": b"hello from " + self.server.place.encode(), "/raw": b"a\0b\xff\n"}
-        return self.told(200, bodies[path]) if path in bodies else self.told(404, b"none")
+        return self.answer(200, bodies[path]) if path in bodies else self.answer(404, b"none")
 
     do_POST = do_GET
 
-    def told(self, code, body, location=None):
+    def answer(self, code, body, location=None):
         self.send_response(code)
         if location:
             self.send_header("Location", location)

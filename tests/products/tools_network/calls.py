@@ -1,4 +1,4 @@
-"""Makes the calls of a file of one server, and runs the programs beside which they are compared; prints all results.
+"""Makes the calls of a file of one server, and runs the programs that they are compared with; prints all results.
 
 Each entry is [name, tool, arguments], or [name, null, words] for a program that runs bare, as nobody.
 """

@@ -153,7 +153,7 @@ fn refused(traces: &Path) -> Result<BTreeSet<String>, Failed> {
 fn traced(
     caller: &Caller,
     arguments: &[&str],
-    tell: impl FnOnce(&mut Client, &Path) -> Check,
+    act: impl FnOnce(&mut Client, &Path) -> Check,
 ) -> Result<BTreeSet<String>, Failed> {
     let traces = tempfile::tempdir()?;
     let config = caller.home.join("config");
@@ -177,7 +177,7 @@ fn traced(
     command.arg(caller.binary()).args(words);
     command.env_clear().env("HOME", &caller.home).env("PATH", PATH).current_dir(&caller.home);
     let mut client = Client::logged(command, Stdio::null())?;
-    tell(&mut client, &socket)?;
+    act(&mut client, &socket)?;
     let [front_end] = children(client.child.id())[..] else { return Err("no server".into()) };
     ended(client, front_end)?;
     refused(traces.path())

@@ -115,7 +115,7 @@ pub fn descriptors(caller: &Caller) -> Check {
     let streams = format!("{made} receiving the program's streams: {none}");
     let output = meanwhile(caller, &mut client, (front, supervisor), most)?;
     equal("front end, none any more", output, streams)?;
-    let mut tell = |command: &str, pid, value| {
+    let mut report = |command: &str, pid, value| {
         wanting(caller, (&mut client, command), pid, "nofile", value, Some(most))
     };
     let short = "echo alive";
@@ -124,16 +124,16 @@ pub fn descriptors(caller: &Caller) -> Check {
     for free in 0..2 {
         let few = leaving(front, free)?;
         let preparing = format!("{made} preparing the job: {none}");
-        equal(&format!("front end, {free}"), tell(short, front, few)?, preparing)?;
+        equal(&format!("front end, {free}"), report(short, front, few)?, preparing)?;
     }
     // A command that is no part of its frame comes in a descriptor.
     let cap = "the server is at its cap of descriptors";
-    equal("supervisor, none, long", tell(&long, supervisor, 3)?, cap)?;
+    equal("supervisor, none, long", report(&long, supervisor, 3)?, cap)?;
     let cloning = format!("{made} cloning the cell: {none}");
-    equal("supervisor, none", tell(short, supervisor, 3)?, cloning.as_str())?;
+    equal("supervisor, none", report(short, supervisor, 3)?, cloning.as_str())?;
     if nix::unistd::geteuid().is_root() {
         let few = leaving(supervisor, 2)?;
-        equal("supervisor, two", tell(&long, supervisor, few)?, cloning)?;
+        equal("supervisor, two", report(&long, supervisor, few)?, cloning)?;
     }
     client.close()
 }

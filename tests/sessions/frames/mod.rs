@@ -45,7 +45,7 @@ const CLAIMS: [Claim; 12] = [
     ("a_block_in_the_frame_is_checked_as_well", blocks::in_the_frame),
     ("only_what_was_loaded_can_be_named", unloaded),
     ("a_session_is_one_shell_with_a_program_of_the_supervisors", sessions),
-    ("a_session_goes_when_the_last_call_beside_it_has_gone", one_shot),
+    ("a_session_ends_after_the_last_one_shot_call_in_it", one_shot),
     ("limits_only_clamp_down", limits),
     ("a_number_in_use_is_not_taken_twice", reused),
     ("cancels_of_nothing_change_nothing", cancels),

@@ -159,8 +159,8 @@ print("pair", tried(paired))
     let expected = "path EPERM\ntcp EPERM\nudp EPERM\ndatagrams EPERM\npair ok";
     equal("in a cell", (output.code, output.trimmed()), (0, expected))?;
     listener.set_nonblocking(true)?;
-    let nobody = listener.accept().map(|_| ()).map_err(|error| error.kind());
-    equal("no connection", nobody, Err(std::io::ErrorKind::WouldBlock))?;
+    let refused = listener.accept().map(|_| ()).map_err(|error| error.kind());
+    equal("no connection", refused, Err(std::io::ErrorKind::WouldBlock))?;
     let output = caller.python_outside(&script)?;
     equal("outside", output.trimmed(), "path ok\ntcp ok\nudp ok\ndatagrams ok\npair ok").or_else(
         |_| {

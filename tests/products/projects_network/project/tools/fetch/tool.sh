@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads with these words, and tells the answer with what came.
+# Downloads with these words, and prints the answer with what came.
 set -euo pipefail
 source "${MCP_SDK:?}/tool-sdk.sh"
 mapfile -t words < <(mcp_args_get '.words[]')
