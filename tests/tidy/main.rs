@@ -2,6 +2,7 @@
 //! outside bytes on the corpora of the fuzz targets.
 
 mod corpus;
+mod examples;
 mod form;
 mod readme;
 mod reference;
