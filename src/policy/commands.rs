@@ -1,18 +1,20 @@
 //! Checks of a declared tool before it takes effect: its flags, its fields and its examples.
 
+mod conduct;
+mod hooks;
+
 use std::ops::Range;
 
 use toml::Spanned;
 
-use super::conduct::conduct;
 use super::decimal::Decimal;
 use super::flags::{
     BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
 };
-use super::hooks::{HookPoint, hooks};
+use super::hooks::HookPoint;
 use super::pattern::Pattern;
 use super::reach::{TargetPlaces, TargetReach};
-use super::schema::{Example, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional};
+use super::schema::{Example, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional, why};
 use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordType, plain};
 use model::egress::{HostPattern, Net};
@@ -71,8 +73,12 @@ pub(super) fn command(
             (None, _) | (_, false) => new_positionals,
         },
         input: written.stdin.as_ref().map_or(input, |input| *input.get_ref()),
-        hooks: hooks(document, written, base.as_ref().map(|base| &base.hooks))?,
-        conduct: conduct(document, written, base.map(|base| base.conduct).unwrap_or_default())?,
+        hooks: hooks::hooks(document, written, base.as_ref().map(|base| &base.hooks))?,
+        conduct: conduct::conduct(
+            document,
+            written,
+            base.map(|base| base.conduct).unwrap_or_default(),
+        )?,
         description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
         changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
         why,
@@ -179,16 +185,6 @@ fn refused(
         all.push((one.flag.get_ref().clone(), why(document, &one.why)?));
     }
     Ok(all)
-}
-
-/// Checks that a reason is not blank.
-pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
-    if why.get_ref().trim().is_empty() {
-        return Err(document
-            .mistake(why.span(), "`why` is blank")
-            .with_hint("every grant and every rule says why it is there"));
-    }
-    Ok(why.get_ref().clone())
 }
 
 fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {

@@ -4,14 +4,6 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use toml::Spanned;
-
-use super::commands::why;
-use super::schema::WrittenCommand;
-use super::values::plain;
-use model::units::Time;
-use profile::document::{Document, Mistake};
-
 /// Calls of one tool that run at once, unless the file says otherwise: the default of the reference
 /// implementation.
 pub const CONCURRENCY: u32 = 2;
@@ -23,10 +15,8 @@ pub const RECOVERY: Duration = Duration::from_secs(60);
 /// Upper bounds of these keys, those of the reference implementation.
 pub const MAX_FAILURES: u32 = 10;
 pub const MAX_RECOVERY: Duration = Duration::from_secs(3600);
-/// Maximum number of retries of a call.
-const MAX_RETRIES: u32 = 5;
 /// Time before the first retry, unless the file says otherwise. It doubles before each further one.
-const RETRY_DELAY: Duration = Duration::from_millis(500);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
 pub const MAX_CONCURRENCY: u32 = 1024;
 
 /// Conduct of a declared tool.
@@ -136,162 +126,5 @@ impl Conduct {
         };
         let apply = move |one: &&DefaultWords| !one.unless.iter().any(given);
         self.defaults.iter().filter(apply).flat_map(|one| &one.args)
-    }
-}
-
-/// Further attempts of a call that had no result: it met a limit, its time was over, or no cell could be made.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenRetries {
-    /// Attempts after the first, 5 at most. Example: `2`.
-    times: Spanned<u32>,
-    /// Time before the second attempt; it doubles before each further one.
-    ///
-    /// Default: `"500ms"`. Example: `"1s"`.
-    delay: Option<Time>,
-    /// Exit codes of the program that count as no result.
-    ///
-    /// Default: `[]`. Example: `[7, 28]`.
-    #[serde(default)]
-    codes: Vec<u8>,
-    /// Reason for it. Example: `"a name server may be slow to answer once"`.
-    why: Spanned<String>,
-}
-
-/// Circuit breaker: after failures in a row, calls are refused for a while. Failures are timeouts, limits, signals
-/// and a program that is not there; an exit code is none.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenBreaker {
-    /// Failures in a row that open it, 1 to 10.
-    ///
-    /// Default: that of `[commands]`, else 5. Example: `3`.
-    failures: Option<Spanned<u32>>,
-    /// Time for which calls are refused, one hour at most; then one is let through, and its end decides.
-    ///
-    /// Default: that of `[commands]`, else 60s. Example: `"120s"`.
-    recovery: Option<Spanned<Time>>,
-}
-
-/// Words that a call has unless it chooses others.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenDefault {
-    /// Words, in order. Example: `["-T4"]`.
-    args: Spanned<Vec<String>>,
-    /// Flags that take their place.
-    ///
-    /// Default: `[]`. Example: `["-T0", "-T1"]`.
-    #[serde(default)]
-    unless: Vec<String>,
-    /// Reason for it. Example: `"a scan of a near network need not be slow"`.
-    why: Spanned<String>,
-}
-
-/// Words under a name, which a call can choose by the field `template`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenTemplate {
-    /// Name: lower-case letters. Example: `"quick"`.
-    name: Spanned<String>,
-    /// Words, in order. Example: `["-T4", "--top-ports", "100"]`.
-    args: Spanned<Vec<String>>,
-    /// Reason for it; callers are told. Example: `"the hundred most common ports"`.
-    why: Spanned<String>,
-}
-
-/// Checks the conduct of one declared tool. A key that is not written keeps its value in `base`.
-pub(super) fn conduct(
-    document: &Document,
-    written: &WrittenCommand,
-    base: Conduct,
-) -> Result<Conduct, Mistake> {
-    let concurrency = written.concurrency.as_ref();
-    let concurrency = concurrency.map(|number| within(document, number, 1..=MAX_CONCURRENCY));
-    let breaker = written.breaker.as_ref().map_or(Ok((None, None)), |it| breaker(document, it))?;
-    if let Some(time) = written.timeout.as_ref().filter(|time| time.get_ref().0.is_zero()) {
-        return Err(document.mistake(time.span(), "a timeout is above 0"));
-    }
-    let defaults = written.defaults.iter().map(|one| {
-        why(document, &one.why)?;
-        let args = words(document, &one.args)?;
-        Ok(DefaultWords { args, unless: one.unless.clone() })
-    });
-    let defaults = defaults.collect::<Result<Vec<_>, Mistake>>()?;
-    let templates = templates(document, &written.templates)?;
-    Ok(Conduct {
-        timeout: written.timeout.as_ref().map_or(base.timeout, |time| Some(time.get_ref().0)),
-        concurrency: concurrency.transpose()?.or(base.concurrency),
-        queue: written.queue.unwrap_or(base.queue),
-        retries: written.retries.as_ref().map_or(Ok(base.retries), |it| retries(document, it))?,
-        failures: breaker.0.or(base.failures),
-        recovery: breaker.1.or(base.recovery),
-        always: written.always.as_ref().map_or(Ok(base.always), |it| words(document, it))?,
-        defaults: if defaults.is_empty() { base.defaults } else { defaults },
-        templates: if templates.is_empty() { base.templates } else { templates },
-        output: written.output.unwrap_or(base.output),
-    })
-}
-
-fn retries(document: &Document, written: &WrittenRetries) -> Result<Retries, Mistake> {
-    why(document, &written.why)?;
-    let delay = written.delay.map_or(RETRY_DELAY, |time| time.0);
-    let times = within(document, &written.times, 1..=MAX_RETRIES)?;
-    Ok(Retries { times, delay, codes: written.codes.clone() })
-}
-
-fn breaker(
-    document: &Document,
-    written: &WrittenBreaker,
-) -> Result<(Option<u32>, Option<Duration>), Mistake> {
-    let failures = written.failures.as_ref();
-    let failures = failures.map(|number| within(document, number, 1..=MAX_FAILURES));
-    let recovery = written.recovery.as_ref();
-    let bad = |time: &&Spanned<Time>| time.get_ref().0.is_zero() || time.get_ref().0 > MAX_RECOVERY;
-    if let Some(time) = recovery.filter(bad) {
-        return Err(document.mistake(time.span(), "`recovery` is above 0 and 1h at most"));
-    }
-    Ok((failures.transpose()?, recovery.map(|time| time.get_ref().0)))
-}
-
-fn templates(document: &Document, written: &[WrittenTemplate]) -> Result<Vec<Template>, Mistake> {
-    let mut all: Vec<Template> = Vec::new();
-    for one in written {
-        let name = one.name.get_ref();
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase()) {
-            let message = "a template's name is lower-case letters";
-            return Err(document.mistake(one.name.span(), message));
-        }
-        if all.iter().any(|other| other.name == *name) {
-            return Err(
-                document.mistake(one.name.span(), format!("there are two templates `{name}`"))
-            );
-        }
-        let args = words(document, &one.args)?;
-        let why = why(document, &one.why)?;
-        all.push(Template { name: name.clone(), args, why });
-    }
-    Ok(all)
-}
-
-/// Checks the words that the operator adds: each is plain text without control characters.
-fn words(document: &Document, written: &Spanned<Vec<String>>) -> Result<Vec<String>, Mistake> {
-    match written.get_ref().iter().find_map(|word| plain(word).err()) {
-        Some(why) => Err(document.mistake(written.span(), format!("a word of the list {why}"))),
-        None => Ok(written.get_ref().clone()),
-    }
-}
-
-fn within(
-    document: &Document,
-    number: &Spanned<u32>,
-    range: std::ops::RangeInclusive<u32>,
-) -> Result<u32, Mistake> {
-    match range.contains(number.get_ref()) {
-        true => Ok(*number.get_ref()),
-        false => {
-            let message = format!("must be {} to {}", range.start(), range.end());
-            Err(document.mistake(number.span(), message))
-        }
     }
 }

@@ -213,7 +213,9 @@ impl DeclaredCommand {
             chosen.extend(template.args.iter().cloned());
         }
         self.flags(&self.hooks.replaced(&self.apart(words)), &mut chosen)?;
-        self.hooks.check(&self.name, &chosen)?;
+        if let Some(check) = self.hooks.failed_check(&chosen) {
+            return Err(BadWords::Together { tool: self.name.clone(), why: check.why.clone() });
+        }
         let defaults: Vec<String> = self.conduct.default_words(&chosen).cloned().collect();
         let mut argv = vec![self.program.clone()];
         argv.extend(self.conduct.always.iter().cloned().chain(defaults).chain(chosen));

@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::tools::{TOOLS, ToolSpec};
-
 /// Tools that are shown together or not at all. A tool without a group is always shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,22 +48,12 @@ impl ToolGroup {
         }
     }
 
-    /// Returns the names of the tools in this group.
-    pub fn tools(self) -> impl Iterator<Item = &'static str> {
-        TOOLS.iter().filter(move |tool| tool.group == Some(self)).map(|tool| tool.name)
-    }
-
     /// Returns the setting that shows this group in addition to those that are shown already. A
     /// setting that named it alone would hide the others.
     pub fn remedy(self, shown: &BTreeSet<Self>) -> String {
         let all = Self::ALL.into_iter().filter(|group| *group == self || shown.contains(group));
         let names = all.map(Self::name).collect::<Vec<_>>().join(",");
         format!("the operator can show it with `cofferdam serve --tools {names}`")
-    }
-
-    /// Returns the group of a tool.
-    pub fn of_tool(tool: &str) -> Option<Self> {
-        ToolSpec::named(tool).and_then(|tool| tool.group)
     }
 }
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::flags::DeclaredCommand;
 use crate::{Policy, Profiles};
+use profile::document::Document;
 
 const TOOL: &str = r#"
 schema = 1

@@ -1,16 +1,17 @@
 //! `[[tool]]` of a policy file as it is written: its keys, their defaults and examples. The reference of keys is made
-//! of these comments. [`super::commands`] checks them; conduct and hooks have types of their own beside their checks.
+//! from these comments. `commands` checks them.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::conduct::{OutputForm, WrittenBreaker, WrittenDefault, WrittenRetries, WrittenTemplate};
+use super::conduct::OutputForm;
 use super::decimal::Decimal;
 use super::flags::Input;
-use super::hooks::{WrittenCheck, WrittenHook, WrittenReader, WrittenReplacement};
+use super::hooks::HookPoint;
 use model::units::Time;
+use profile::document::{Document, Mistake};
 
 /// Program as a tool, with the flags that callers may give it. A rule must allow the tool, and `[tools] on` of
 /// the server must name it.
@@ -276,4 +277,150 @@ pub(super) struct Example {
     /// Default: `{}`. Example: `{ path = "notes/a.txt" }`.
     #[serde(default)]
     pub(super) with: BTreeMap<String, String>,
+}
+
+/// Further attempts of a call that had no result: it met a limit, its time was over, or no cell could be made.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenRetries {
+    /// Attempts after the first, 5 at most. Example: `2`.
+    pub(super) times: Spanned<u32>,
+    /// Time before the second attempt; it doubles before each further one.
+    ///
+    /// Default: `"500ms"`. Example: `"1s"`.
+    pub(super) delay: Option<Time>,
+    /// Exit codes of the program that count as no result.
+    ///
+    /// Default: `[]`. Example: `[7, 28]`.
+    #[serde(default)]
+    pub(super) codes: Vec<u8>,
+    /// Reason for it. Example: `"a name server may be slow to answer once"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Circuit breaker: after failures in a row, calls are refused for a while. Failures are timeouts, limits, signals
+/// and a program that is not there; an exit code is none.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenBreaker {
+    /// Failures in a row that open it, 1 to 10.
+    ///
+    /// Default: that of `[commands]`, else 5. Example: `3`.
+    pub(super) failures: Option<Spanned<u32>>,
+    /// Time for which calls are refused, one hour at most; then one is let through, and its end decides.
+    ///
+    /// Default: that of `[commands]`, else 60s. Example: `"120s"`.
+    pub(super) recovery: Option<Spanned<Time>>,
+}
+
+/// Words that a call has unless it chooses others.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenDefault {
+    /// Words, in order. Example: `["-T4"]`.
+    pub(super) args: Spanned<Vec<String>>,
+    /// Flags that take their place.
+    ///
+    /// Default: `[]`. Example: `["-T0", "-T1"]`.
+    #[serde(default)]
+    pub(super) unless: Vec<String>,
+    /// Reason for it. Example: `"a scan of a near network need not be slow"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Words under a name, which a call can choose by the field `template`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenTemplate {
+    /// Name: lower-case letters. Example: `"quick"`.
+    pub(super) name: Spanned<String>,
+    /// Words, in order. Example: `["-T4", "--top-ports", "100"]`.
+    pub(super) args: Spanned<Vec<String>>,
+    /// Reason for it; callers are told. Example: `"the hundred most common ports"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Condition on the flags of a call together, checked before anything runs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCheck {
+    /// Flags that it is about: a call with one of them is checked; `[]` is about every call. Example: `["-sn"]`.
+    pub(super) given: Vec<String>,
+    /// Flags of which such a call needs one.
+    ///
+    /// Default: `[]`. Example: `["-sV"]`.
+    #[serde(default)]
+    pub(super) needs: Vec<String>,
+    /// Flags that such a call may not have; `[]` where it has `needs`. Example: `["-p", "--top-ports"]`.
+    pub(super) excludes: Vec<String>,
+    /// Reason, which the caller is told. Example: `"a ping scan looks at no ports"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Words in the place of one of the caller's. What comes of it is checked as the caller's own words are.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenReplacement {
+    /// Word of the caller's, exactly. Example: `"-sS"`.
+    pub(super) word: Spanned<String>,
+    /// Words in its place; none takes it out. Example: `["-sT"]`.
+    pub(super) by: Spanned<Vec<String>>,
+    /// Reason for it. Example: `"a cell has no raw sockets, and -sT gives the same port states"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Reader of lines of the standard output, for `metadata.parsed`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenReader {
+    /// Name of what is found: lower-case letters and underscores. Example: `"replies"`.
+    pub(super) name: Spanned<String>,
+    /// Regular expression for a part of a line. Its named groups become fields, else its first group is the value.
+    ///
+    /// Example: `"(?<bytes>[0-9]+) bytes from (?<from>[^ :]+)"`.
+    pub(super) pattern: Spanned<String>,
+    /// A list of all lines that match, 1000 at most, instead of the first alone.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    pub(super) all: bool,
+    /// Reason for it. Example: `"each answer, for a program"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Script of bash that runs in a cell of its own, with an empty workspace and without a network. It has the call as
+/// JSON on standard input: `tool`, `fields`, `template`, `extra_args` before replacements, `argv` with all words that the
+/// program gets (those of templates, defaults and replacements too), and after the program `returncode`, `stdout`
+/// and `stderr`. A rule must allow the tool `hook`; for a script at `reach`, which has the network of the call, `reach`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenHook {
+    /// Point of the call at which it runs. Example: `"check"`.
+    pub(super) at: HookPoint,
+    /// The script. One that fails, or takes too long, refuses the call; after the program it leaves out its data.
+    ///
+    /// Example: `"jq -e '.fields.target != \"10.0.0.1\"' > /dev/null || { echo 'not the router'; exit 1; }"`.
+    pub(super) script: Spanned<String>,
+    /// Time of the script, one minute at most.
+    ///
+    /// Default: `"5s"`. Example: `"1s"`.
+    pub(super) timeout: Option<Spanned<Time>>,
+    /// Remember its answers until the operator clears them (SIGUSR2): the same call has the same answer. For a check or
+    /// a transform.
+    ///
+    /// Default: `false`. Example: `true`.
+    #[serde(default)]
+    pub(super) remember: bool,
+    /// Reason for it. Example: `"the router is not to be scanned"`.
+    pub(super) why: Spanned<String>,
+}
+
+/// Checks that a reason is not blank.
+pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
+    if why.get_ref().trim().is_empty() {
+        return Err(document
+            .mistake(why.span(), "`why` is blank")
+            .with_hint("every grant and every rule says why it is there"));
+    }
+    Ok(why.get_ref().clone())
 }

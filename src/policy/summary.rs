@@ -1,8 +1,6 @@
 //! Summary of a tool's output in one line, filled with the values of its readers: `{received} of
 //! {sent} answered`.
 
-use super::hooks::LineReader;
-
 /// Text of a summary, split into parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary(Vec<SummaryPart>);
@@ -20,11 +18,15 @@ pub enum SummaryPart {
 }
 
 impl Summary {
-    /// Parses a text with `{NAME}` and `{NAME.GROUP}`. One of `readers` must have each value.
+    /// Parses a text with `{NAME}` and `{NAME.GROUP}`. `has` returns true if a reader of the name
+    /// finds the value.
     ///
     /// # Errors
     /// The reason, for the operator.
-    pub(super) fn parse(text: &str, readers: &[LineReader]) -> Result<Self, String> {
+    pub(super) fn parse(
+        text: &str,
+        has: impl Fn(&str, Option<&str>) -> bool,
+    ) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -36,8 +38,7 @@ impl Summary {
                 Some((reader, group)) => (reader, Some(group)),
                 None => (name, None),
             };
-            let fits = |one: &LineReader| one.name == reader && one.has(group);
-            if !readers.iter().any(fits) {
+            if !has(reader, group) {
                 return Err(format!("no reader finds `{{{name}}}`"));
             }
             let reader = reader.to_owned();

@@ -136,6 +136,18 @@ impl ToolSpec {
     }
 }
 
+impl ToolGroup {
+    /// Returns the names of the tools in this group.
+    pub fn tools(self) -> impl Iterator<Item = &'static str> {
+        TOOLS.iter().filter(move |tool| tool.group == Some(self)).map(|tool| tool.name)
+    }
+
+    /// Returns the group of a tool.
+    pub fn of_tool(tool: &str) -> Option<Self> {
+        ToolSpec::named(tool).and_then(|tool| tool.group)
+    }
+}
+
 /// Returns true if a rule decides each call of a tool. A declared tool has no row here and always
 /// needs a rule.
 pub fn asks_a_rule(tool: &str) -> bool {

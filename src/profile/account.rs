@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::layer::Layer;
 use super::schema::{Written, WrittenCalls};
 
 /// Origin of a profile, and the reasons for its grants.
@@ -36,13 +35,8 @@ pub enum About {
 }
 
 impl Account {
-    /// Collects the account of a chain of profiles that extend each other, the furthest ancestor
-    /// first.
-    pub(super) fn collect(chain: &[&Layer<'_>]) -> Self {
-        Self {
-            files: chain.iter().map(|layer| layer.document.file.clone()).collect(),
-            reasons: chain.iter().map(|layer| Arc::clone(layer.reasons())).collect(),
-        }
+    pub(super) fn new(files: Vec<String>, reasons: Vec<Arc<[Reason]>>) -> Self {
+        Self { files, reasons }
     }
 
     /// Returns the reason for the value of a key: that of the last file with this key.

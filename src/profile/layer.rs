@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use toml::Spanned;
 
-use super::account::{self, Reason};
+use super::account::{self, Account, Reason};
 use super::schema::{Written, WrittenCalls};
 use crate::document::{Document, Mistake};
 use model::profile::calls::{CallMeaning, lookup, nearest_name};
@@ -41,6 +41,12 @@ impl<'d> Layer<'d> {
     pub(crate) fn reasons(&self) -> &Arc<[Reason]> {
         self.reasons.get_or_init(|| account::reasons(&self.written))
     }
+}
+
+/// Collects the account of a chain of profiles that extend each other, the furthest ancestor first.
+pub(crate) fn account(chain: &[&Layer<'_>]) -> Account {
+    let files = chain.iter().map(|layer| layer.document.file.clone()).collect();
+    Account::new(files, chain.iter().map(|layer| Arc::clone(layer.reasons())).collect())
 }
 
 /// Returns the names in several lists of calls, in order.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use super::account::Account;
-use super::layer::Layer;
+use super::layer::{Layer, account};
 use super::resolve::resolve;
 use super::schema::Written;
 use super::shipped;
@@ -72,7 +72,7 @@ impl Profiles {
             let chain = chain(name, &layers)?;
             if chain.iter().any(|layer| layer.written.exec.is_some()) {
                 by_name.insert(name.clone(), OnceLock::from(resolve(name, &chain)?));
-                accounts.insert(name.clone(), OnceLock::from(Account::collect(&chain)));
+                accounts.insert(name.clone(), OnceLock::from(account(&chain)));
             }
         }
         let all = All { by_name, ..All::default() };
@@ -130,7 +130,7 @@ impl Profiles {
             Some(account) => Some(account),
             None => {
                 let chain = shipped::chain(name.as_str())?;
-                Some(cell.get_or_init(|| Account::collect(&chain)))
+                Some(cell.get_or_init(|| account(&chain)))
             }
         }
     }
