@@ -3,45 +3,19 @@
 //! Read top-down. Each step says why it cannot move; each failure ends the process
 //! with a report, so that a cell is either whole or not there.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 
-use super::bare::{self, store};
-use super::mounts::Slot;
-use super::report::{self, FromInit, FromPayload, ToInit};
-use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
-use super::{buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
+use super::report::{self, FromInit, FromPayload};
+use super::spec::{CellSpec, Prepared};
+use super::{At, Ground, Root, Step, StepFailed};
+use super::{bare, buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
 use sys::fork::fork;
 use sys::process::{self, Dumpable};
-use sys::socket::{self, PacketWait};
-use sys::{bpf, net, sharing};
-
-/// Everything that a new cell is made from, prepared before the clone.
-#[derive(Debug)]
-pub struct CellSpec<'a> {
-    pub design: &'a Design,
-    pub shared: &'a Shared,
-    pub slot: Slot,
-    /// Descriptors that give other cells' programs their input, which ends when all copies are closed.
-    pub inputs: &'a [BorrowedFd<'a>],
-    /// The cell's private directory on the host, in the tier without mounts.
-    pub private: Option<&'a store::Private>,
-    /// Processes that RLIMIT_NPROC counts together with the cell's.
-    pub others: u64,
-    /// The cell's control group, if it has one.
-    pub group: Option<&'a cgroup::ControlGroup>,
-    /// Init's end of its socket to the supervisor.
-    pub control: BorrowedFd<'a>,
-    /// The payload's end of its socket to the supervisor.
-    pub job: BorrowedFd<'a>,
-    /// The end of a pipe by which the gateway sees that init has ended, in cells with egress.
-    pub lifeline: Option<BorrowedFd<'a>>,
-    /// A socket pair between init and payload, for the listener.
-    pub handoff: (BorrowedFd<'a>, BorrowedFd<'a>),
-}
+use sys::{bpf, net, sharing, socket};
 
 /// Runs init, from right after the clone to the end of the cell. Never returns.
 pub fn run(entry: &CellSpec<'_>, scratch: &mut payload::Scratch) -> ! {
@@ -104,19 +78,6 @@ fn become_payload(entry: &CellSpec<'_>, prepared: &Prepared, room: &mut payload:
     process::exit_now(i32::from(reported.is_err()));
 }
 
-/// Results of the shared steps, for init and payload.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    /// The payload's Landlock layer.
-    pub ruleset: landlock::PreparedRules,
-    /// A procfs of this cell, if init watches memory or mediates calls.
-    pub procfs: Option<OwnedFd>,
-    /// Links in `/proc` that programs can resolve only while init holds them.
-    pub links: Option<proc::SelfLinks>,
-    /// The Landlock domain that identifies the cell's processes, in the tier without pid namespaces.
-    pub domain: Option<bare::Domain>,
-}
-
 /// Takes the steps of init before it forks.
 fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     let CellSpec { design, shared, slot, group, control, job, handoff, others, .. } = *entry;
@@ -128,7 +89,7 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     unshare(CloneFlags::CLONE_NEWCGROUP).at(Step::Cgroup)?;
     // Early: until the maps are written this process has no uid, and the supervisor can write
     // them only while it is dumpable, which it is from the clone on.
-    await_maps(control)?;
+    entry.await_maps()?;
     // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // Before mounts: what the cell makes there belongs to `agent`.
@@ -167,7 +128,7 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before Landlock and seccomp: without a capability both need it.
     process::set_no_new_privs().at(Step::NoNewPrivs)?;
     // Before Landlock: shows that the canary is there to be refused afterwards.
-    payload::open_canary(&design.hidden).at(Step::Canary)?;
+    landlock::open_canary(&design.hidden).at(Step::Canary)?;
     // Before the fork: the payload's own layer must lie inside this one, or init could not send
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
@@ -193,28 +154,6 @@ fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(),
         buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
     }
     Ok(())
-}
-
-pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
-    let mut buffer = [0; 16];
-    let received = socket::receive(control, &mut buffer, PacketWait::Yes).at(Step::Link)?;
-    let bytes = buffer.get(..received.bytes).unwrap_or_default();
-    match report::decode::<ToInit>(bytes).at(Step::Link)? {
-        ToInit::Mapped => Ok(()),
-        ToInit::Seal
-        | ToInit::Watch { .. }
-        | ToInit::Terminate
-        | ToInit::Interrupt { .. }
-        | ToInit::End
-        | ToInit::LookAtShell(_)
-        | ToInit::Confirm
-        | ToInit::ShellDirectory
-        | ToInit::Follow { .. }
-        | ToInit::Signal { .. }
-        | ToInit::SignalJob { .. }
-        | ToInit::AskInput { .. }
-        | ToInit::Look(_) => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
-    }
 }
 
 /// Takes init's last step: loads its own filter.

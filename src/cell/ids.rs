@@ -8,7 +8,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, write};
 
 use super::ProcKind;
-use super::mounts::Slot;
+use super::slot::Slot;
 use sys::Result;
 
 /// uid and gid of `agent`, the user in every cell.

@@ -24,10 +24,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::bare::Domain;
-use super::enter::CellSpec;
 use super::files::{Files, Then};
 use super::mediate::mediator::{Mediator, Memory};
 use super::report::{self, First, FromInit, OverLimit, ToInit};
+use super::spec::CellSpec;
 use super::{Design, ProcKind, Shared, limits, proc};
 use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;

@@ -12,7 +12,8 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
-use nix::fcntl::AT_FDCWD;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::Mode;
 
 use super::mounts::TERMINALS;
 use model::egress::NetworkClass;
@@ -35,6 +36,9 @@ pub enum Use {
     /// Everything except making devices.
     Write,
 }
+
+/// The file in a directory that cells cannot reach, which Landlock must refuse.
+pub const CANARY: &CStr = c"canary";
 
 /// The rules for the cells of one key.
 #[derive(Debug, Clone)]
@@ -309,6 +313,11 @@ impl PreparedRules {
         // pass.
         if status.ruleset == RulesetStatus::FullyEnforced { Ok(()) } else { Err(Errno::ENOTSUP) }
     }
+}
+
+/// Opens the canary. Before Landlock this must succeed.
+pub(crate) fn open_canary(hidden: impl AsFd) -> Result<()> {
+    openat(hidden, CANARY, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop)
 }
 
 #[cfg(test)]

@@ -35,7 +35,9 @@ pub mod report;
 pub mod sealed;
 pub mod seccomp;
 pub mod size;
+pub mod slot;
 pub mod sockets;
+pub mod spec;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

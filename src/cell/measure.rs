@@ -12,12 +12,12 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use nix::unistd::read;
 
+use super::Design;
 use super::ids::{HostIds, Supplementary};
 use super::limits::{open_files, process_count};
 use super::mounts::{HIDDEN, HIDDEN_TERMINALS, TERMINALS};
 use super::proc::SUBSET;
 use super::report::{Probes, raw};
-use super::{Design, Ground};
 use model::core_dumps::{self, CoreHandler};
 use model::profile::ProcView;
 use model::receipt::{Measured, Probed};
@@ -67,9 +67,6 @@ pub fn payload(
     design: &Design,
     operator: &Operator,
 ) -> Result<Measured, UnfitCell> {
-    if let Ground::Bare(_) = &design.ground {
-        return super::bare::measure::payload(process, design, operator);
-    }
     let status = Fields::read(&process, "status")?;
     let capabilities_empty = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].iter().all(|set| {
         status.get(set).chars().all(|digit| digit == '0') && !status.get(set).is_empty()

@@ -4,7 +4,6 @@
 //! `/dev/shm`, `/workspace`, and `/proc`, which the module `proc` mounts.
 
 use std::ffi::{CStr, CString};
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -12,6 +11,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
+use super::slot::Slot;
 use super::sockets::Sockets;
 use super::{At, Step, StepFailed};
 use model::job::Limits;
@@ -92,42 +92,6 @@ impl Tmpfs {
     pub fn mount(&self) -> Result<()> {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some(c"tmpfs"), self.target, Some(c"tmpfs"), flags, Some(self.options.as_c_str()))
-    }
-}
-
-/// Number of a live cell among those of its supervisor. It selects the cell's host uid, its
-/// prepared mounts, and its files in the template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Slot(u16);
-
-impl Slot {
-    pub const fn new(number: u16) -> Self {
-        Self(number)
-    }
-
-    pub fn number(self) -> u16 {
-        self.0
-    }
-
-    /// Returns the index in a table of all slots.
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-
-    /// Returns the first `count` slots in order.
-    pub fn first(count: u16) -> impl Iterator<Item = Self> {
-        (0..count).map(Self)
-    }
-
-    /// Returns all slots in order.
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..=u16::MAX).map(Self)
-    }
-}
-
-impl fmt::Display for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::iter::Take;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
@@ -12,9 +12,10 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::{Whence, chdir, linkat, lseek};
 
-use super::enter::CellSpec;
+use super::landlock::open_canary;
 use super::limits::PROGRAM_FD;
 use super::report::{self, First, FromPayload, Probes, StringSpan, ToPayload, raw};
+use super::spec::CellSpec;
 use super::{c_path, limits};
 use model::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use model::job::Limits;
@@ -24,8 +25,6 @@ use sys::sharing::Stack;
 use sys::socket::{self, PacketWait, Received};
 use sys::{Result, process, signals, terminal};
 
-/// The file in the template's hidden directory that Landlock must refuse.
-pub const CANARY: &CStr = c"canary";
 /// Maximum bytes of the strings of a job.
 pub const STRINGS_BYTES: usize = 2 * (ARGV_BYTES + ENV_BYTES + PATH_BYTES);
 /// Descriptor of the program's script.
@@ -84,11 +83,6 @@ fn sample() -> Result<Vec<u8>> {
 pub struct HeldPayload {
     /// The only program of [`Exec::Only`], at `PROGRAM_FD`.
     pub program: Option<OwnedFd>,
-}
-
-/// Opens the canary. Before Landlock this must succeed.
-pub(crate) fn open_canary(hidden: impl AsFd) -> Result<()> {
-    openat(hidden, CANARY, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop)
 }
 
 /// Opens the program of [`Exec::Only`] at the only descriptor that the filter allows to execute.

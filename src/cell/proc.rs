@@ -13,8 +13,9 @@ use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
 use nix::mount::MsFlags;
 use nix::sys::stat::Mode;
 
-use super::mounts::{MountPlan, Slot, bind};
+use super::mounts::{MountPlan, bind};
 use super::size::Fact;
+use super::slot::Slot;
 use super::{At, Shared, Step, StepFailed, ids, size};
 use model::profile::ProcView;
 use sys::Result;

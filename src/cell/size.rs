@@ -17,7 +17,8 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::write;
 
 use super::Clocks;
-use super::mounts::{HIDDEN, Slot};
+use super::mounts::HIDDEN;
+use super::slot::Slot;
 use sys::Result;
 
 /// Name of the directory with these files, in the hidden store.

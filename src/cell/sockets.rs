@@ -14,7 +14,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 use nix::unistd::{chdir, mkdir};
 
-use super::mounts::Slot;
+use super::slot::Slot;
 use sys::Result;
 
 /// The template's directory of socket directories, one for each name that [`Sockets::path`] makes.

@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
 use super::Domain;
-use crate::enter::{CellSpec, Prepared, await_maps};
-use crate::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
+use crate::spec::{CellSpec, Prepared};
+use crate::{At, Step, StepFailed, caps, fds, landlock, limits};
 use sys::Result;
 use sys::process::{self, Dumpable};
 
@@ -24,7 +24,7 @@ pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, Ste
     let CellSpec { design, shared, control, job, handoff, .. } = *entry;
     // There are no maps to write here: the message means that the supervisor has finished the steps
     // that only it can do.
-    await_maps(control)?;
+    entry.await_maps()?;
     // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // The supervisor cannot read the payload's /proc entries otherwise, and it measures them.
@@ -54,7 +54,7 @@ pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, Ste
     caps::clear_current().at(Step::Capabilities)?;
     process::set_no_new_privs().at(Step::NoNewPrivs)?;
     // Before Landlock: proves that the canary exists, so that a refusal afterwards means something.
-    payload::open_canary(&design.hidden).at(Step::Canary)?;
+    landlock::open_canary(&design.hidden).at(Step::Canary)?;
     outer.restrict().at(Step::Landlock)?;
     // Before the fork: a cell must not run anything that init could not end.
     let domain = Domain::prove(nix::unistd::getppid().as_raw()).at(Step::Landlock)?;

@@ -14,7 +14,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, open, openat, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
 
-use crate::payload;
+use crate::landlock;
 use crate::removal::remove_all;
 use sys::Result;
 
@@ -60,7 +60,7 @@ impl Store {
     pub fn new(path: String, sweeper: OwnedFd) -> Result<Self> {
         let directory = directory(&path)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-        let canary = openat(&directory, payload::CANARY, flags, Mode::S_IRUSR)?;
+        let canary = openat(&directory, landlock::CANARY, flags, Mode::S_IRUSR)?;
         write(canary, b"Landlock refuses this file.\n")?;
         Ok(Self { directory, path, next: Counter::new(0), sweeper })
     }

@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use syscalls::Sysno;
 
+use super::address::SocketArguments;
 use super::caller::TargetCall;
-use super::handlers::{CallError, Handlers, Response};
-use super::sockets::SocketArguments;
-use super::{epoll, inotify, sockets};
+use super::handlers::Handlers;
+use super::registers::{at, here, int, low};
+use super::response::{CallError, Response};
+use super::{connect, epoll, inotify};
 use model::profile::calls::number;
 use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
@@ -55,8 +57,8 @@ impl CallGroup {
     pub fn calls(self) -> &'static [Sysno] {
         match self {
             Self::Names => &MAKING,
-            Self::Bind => &sockets::BINDING,
-            Self::Connect => &sockets::CONNECTING,
+            Self::Bind => &connect::BINDING,
+            Self::Connect => &connect::CONNECTING,
             Self::Epoll => &epoll::CALLS,
             Self::Inotify => &inotify::CALLS,
         }
@@ -143,16 +145,16 @@ pub static TABLE: [Row; 21] = [
     }),
     row("umask", CallGroup::Names, |handlers, _, _| Ok(handlers.umask_differs())),
     row("bind", CallGroup::Bind, |handlers, caller, arguments| {
-        sockets::bound(handlers, caller, SocketArguments::from_registers(arguments))
+        connect::bound(caller, &handlers.name_guard, SocketArguments::from_registers(arguments))
     }),
     row("connect", CallGroup::Connect, |handlers, caller, arguments| {
-        sockets::connected(caller, &handlers.name_guard, SocketArguments::from_registers(arguments))
+        connect::connected(caller, &handlers.name_guard, SocketArguments::from_registers(arguments))
     }),
     row("epoll_create", CallGroup::Epoll, |handlers, _, &[size, ..]| {
-        epoll::create_sized(handlers, int(size))
+        epoll::create_sized(&handlers.instances, &handlers.name_guard, int(size))
     }),
     row("epoll_create1", CallGroup::Epoll, |handlers, _, &[flags, ..]| {
-        epoll::create(handlers, int(flags))
+        epoll::create(&handlers.instances, &handlers.name_guard, int(flags))
     }),
     row("inotify_add_watch", CallGroup::Inotify, |handlers, caller, &[a, b, c, ..]| {
         inotify::add_watch(handlers, caller, int(a), here(b), low(c))
@@ -232,33 +234,6 @@ fn unless_it_writes(verdict: &Verdict, flags: u8) -> Verdict {
     Verdict::AllowIf(all.collect())
 }
 
-/// A path argument: the descriptor of the directory to start from, and the address of the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PathArgument {
-    pub from: i32,
-    pub text: u64,
-}
-
-/// Returns a path argument relative to the current directory.
-fn here(text: u64) -> PathArgument {
-    PathArgument { from: libc::AT_FDCWD, text }
-}
-
-/// Returns a path argument relative to a descriptor.
-fn at(from: u64, text: u64) -> PathArgument {
-    PathArgument { from: int(from), text }
-}
-
-/// Returns an `int` argument: the low half of its register.
-#[must_use]
-pub fn int(value: u64) -> i32 {
-    low(value).cast_signed()
-}
-
-fn low(value: u64) -> u32 {
-    u32::try_from(value & 0xffff_ffff).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,12 +265,6 @@ mod tests {
         let mut verdicts = BTreeMap::from([(mkdirat, Verdict::Errno(1))]);
         assert!(take(&mut verdicts, CallGroup::Names).is_ok_and(|taken| taken.is_empty()));
         assert_eq!(verdicts.get(&mkdirat), Some(&Verdict::Errno(1)));
-    }
-
-    #[test]
-    fn an_int_is_the_low_half_of_its_register() {
-        assert_eq!(at(0xffff_ffff_ffff_ff9c, 7), PathArgument { from: libc::AT_FDCWD, text: 7 });
-        assert_eq!((int(0xdead_beef_0000_0041), low(0xdead_beef_0000_01a4)), (0o101, 0o644));
     }
 
     #[test]

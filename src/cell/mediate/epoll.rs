@@ -17,7 +17,7 @@ use nix::unistd::read;
 use syscalls::Sysno;
 
 use super::guard::NameGuard;
-use super::handlers::{CallError, Handlers, Response};
+use super::response::{CallError, Response};
 use sys::Result;
 
 /// Maximum number of live instances in a cell. A node process needs four or five and exits if it
@@ -39,26 +39,30 @@ pub struct Instances {
 
 /// Serves epoll_create(2), whose size argument has no meaning.
 pub(crate) fn create_sized(
-    handlers: &Handlers<'_>,
+    instances: &Instances,
+    name_guard: &NameGuard<'_>,
     size: i32,
 ) -> std::result::Result<Response, CallError> {
     if size <= 0 {
         return Err(CallError::Errno(Errno::EINVAL));
     }
-    create(handlers, 0)
+    create(instances, name_guard, 0)
 }
 
 /// Serves epoll_create1(2).
 ///
 /// # Errors
 /// EMFILE: the cell already has the maximum number of instances.
-pub fn create(handlers: &Handlers<'_>, flags: i32) -> std::result::Result<Response, CallError> {
+pub(crate) fn create(
+    instances: &Instances,
+    name_guard: &NameGuard<'_>,
+    flags: i32,
+) -> std::result::Result<Response, CallError> {
     if flags & !libc::EPOLL_CLOEXEC != 0 {
         return Err(CallError::Errno(Errno::EINVAL));
     }
-    let instances = &handlers.instances;
     if instances.at_most.get() >= MAX_INSTANCES {
-        instances.at_most.set(instances.living(&handlers.name_guard)?);
+        instances.at_most.set(instances.living(name_guard)?);
     }
     if instances.at_most.get() >= MAX_INSTANCES {
         return Err(CallError::Errno(Errno::EMFILE));

@@ -6,19 +6,20 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, renameat2};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
+use nix::sys::stat::{Mode, SFlag, fstat, mkdirat, mknodat};
 use nix::unistd::{fchdir, ftruncate, linkat, symlinkat};
 
 use super::Mediation;
 use super::caller::{TargetCall, Umasks};
-use super::calls::PathArgument;
 use super::epoll::Instances;
 use super::guard::NameGuard;
 use super::names::{self, Renames};
-use super::open::{finished, hand_over, later, opened};
+use super::open::{NAME_FLAGS, blocked, finished, hand_over, later, opened, unblocked};
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
-use super::pending::{NAME_FLAGS, PendingCalls, Retry, blocked, unblocked};
+use super::pending::PendingCalls;
+use super::registers::PathArgument;
 use super::rename::rename_file;
+use super::response::{CallError, Response};
 use sys::Result;
 use sys::lookup::{self, Follow};
 use sys::notify::{self, Notification};
@@ -32,32 +33,6 @@ pub enum Served {
     Guarded,
     /// No row of the table applies, and no answer was sent.
     NotMediated,
-}
-
-/// How init answers a call that succeeded or must wait.
-pub enum Response {
-    /// The call returns 0.
-    Done,
-    /// The call returns this descriptor, installed in the caller with the requested flags.
-    Descriptor(OwnedFd, i32),
-    /// The call returns this number, as for a connection or a watch.
-    Value(i64),
-    /// The call must wait for another process and is tried again later.
-    Later(Retry),
-    /// The kernel executes the call with its original registers (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
-    Continue,
-}
-
-/// Why a call failed: refused by the name guard (EPERM, counted), or with an errno of the kernel.
-pub enum CallError {
-    Guarded,
-    Errno(Errno),
-}
-
-impl From<Errno> for CallError {
-    fn from(errno: Errno) -> Self {
-        Self::Errno(errno)
-    }
 }
 
 /// State that the handlers of one cell share.
@@ -190,7 +165,7 @@ impl<'a> Handlers<'a> {
         let spot = caller.target.spot(path)?;
         if is_guarded(&self.name_guard, &spot)? {
             // An existing name gives EEXIST, as without the guard.
-            return match kind_of(&spot)? {
+            return match spot.kind()? {
                 Some(_) => Err(CallError::Errno(Errno::EEXIST)),
                 None => Err(CallError::Guarded),
             };
@@ -224,7 +199,7 @@ impl<'a> Handlers<'a> {
             FoundFile::Descriptor(number) => return self.reopen(caller, number, flags),
         };
         if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
-            return match kind_of(&spot)? {
+            return match spot.kind()? {
                 None if creates => Err(CallError::Guarded),
                 None => Err(CallError::Errno(Errno::ENOENT)),
                 Some(_) if exclusive => Err(CallError::Errno(Errno::EEXIST)),
@@ -414,14 +389,5 @@ impl<'a> Handlers<'a> {
         }
         ftruncate(file, length)?;
         Ok(Response::Done)
-    }
-}
-
-/// Returns the kind of the file at a spot; `None` if the name does not exist.
-pub fn kind_of(spot: &Spot) -> Result<Option<SFlag>> {
-    match fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Ok(status) => Ok(Some(SFlag::from_bits_truncate(status.st_mode & libc::S_IFMT))),
-        Err(Errno::ENOENT) => Ok(None),
-        Err(errno) => Err(errno),
     }
 }

@@ -10,10 +10,11 @@ use nix::fcntl::OFlag;
 use syscalls::Sysno;
 
 use super::caller::TargetCall;
-use super::calls::PathArgument;
-use super::handlers::{CallError, Handlers, Response};
+use super::handlers::Handlers;
 use super::names;
 use super::paths::{FoundFile, LastLink};
+use super::registers::PathArgument;
+use super::response::{CallError, Response};
 use sys::lookup::{self, Follow};
 use sys::{Result, process, watch};
 

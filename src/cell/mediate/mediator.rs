@@ -8,9 +8,9 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::PollFlags;
 use nix::sys::stat::Mode;
 
-use super::calls::int;
 use super::handlers::{Handlers, Served};
 use super::refusals::Refusals;
+use super::registers::int;
 use super::{Mediation, sysinfo};
 use crate::record::{PathCall, Recorder};
 use crate::{Clocks, Design, Shared};

@@ -7,19 +7,24 @@
 //!
 //! `mediator` is the only reader of a cell's notifications. `calls` has the table from call to
 //! handler, and `handlers` the state that handlers share: a new kind of call needs a row, a group
-//! and a handler. The reason for each group:
+//! and a handler. `registers` reads the arguments, and `response` has the possible answers. The
+//! reason for each group:
 //!
 //! - Names that the host obeys cannot be made in a writable grant. Read-only mounts protect
 //!   existing ones (`supervisor/protect`). A name that does not exist cannot be mounted over, and a
 //!   mount disappears when the host replaces the file below it, as git does with its configuration.
 //!   [`names`] has the rules, and `guard` applies them to directories that [`paths`] has looked up.
 //! - Sockets of the host in a grant, even a read-only one, cannot be connected to ([`sockets`]).
+//!   `connect` serves connect(2) and bind(2).
 //! - epoll instances are counted in every cell ([`epoll`]).
 //! - inotify watches could reveal activity of the host: they are limited to the cell's private
 //!   files and its grants ([`inotify`]).
 
+pub mod address;
 mod caller;
 pub mod calls;
+mod connect;
+mod connecting;
 pub mod epoll;
 mod guard;
 pub mod handlers;
@@ -30,7 +35,9 @@ mod open;
 pub mod paths;
 pub mod pending;
 mod refusals;
+pub mod registers;
 mod rename;
+mod response;
 pub mod sockets;
 mod sysinfo;
 
@@ -94,8 +101,8 @@ pub struct Belongings<'a> {
 impl Mediation {
     /// Computes the mediation of `calls`.
     ///
+    /// # Errors
     /// EINVAL: a path contains a NUL.
-    /// EINVAL: a path has a NUL in it.
     pub fn new(
         calls: Vec<MediatedCall>,
         names: Option<GuardedNames<'_>>,

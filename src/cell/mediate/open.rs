@@ -7,12 +7,14 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::fstat;
 
 use super::guard::NameGuard;
-use super::handlers::{CallError, Response};
 use super::paths::Spot;
-use super::pending::{NAME_FLAGS, Retry, blocked, unblocked};
+use super::response::{CallError, Response, Retry};
 use sys::Result;
 use sys::lookup::{self, Follow};
 use sys::notify::{self, Notification};
+
+/// Flags of open(2) that concern the name, and do not apply when a held file is reopened.
+pub(crate) const NAME_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
 
 /// Opens a spot without waiting for the other end of a FIFO.
 pub(crate) fn opened(
@@ -95,4 +97,14 @@ pub(crate) fn hand_over(
         Ok(()) | Err(Errno::ENOENT | Errno::EINPROGRESS) => Ok(()),
         Err(errno) => notify::refuse(listener, call, errno),
     }
+}
+
+/// Returns the flags of an open that never blocks and takes no controlling terminal.
+pub(crate) fn unblocked(flags: i32) -> i32 {
+    flags | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC
+}
+
+/// Returns true if the caller's own open would have blocked, given that init's got `errno`.
+pub(crate) fn blocked(errno: Errno, flags: i32) -> bool {
+    flags & libc::O_NONBLOCK == 0 && matches!(errno, Errno::ENXIO | Errno::EWOULDBLOCK)
 }

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
-use super::calls::PathArgument;
+use super::registers::PathArgument;
 use sys::lookup::{self, Follow};
 use sys::{Result, remote};
 
@@ -81,6 +81,15 @@ impl Spot {
     /// Returns the name without trailing slashes.
     pub fn name(&self) -> &[u8] {
         trimmed(self.last.bytes())
+    }
+
+    /// Returns the kind of the file here; `None` if the name does not exist.
+    pub(crate) fn kind(&self) -> Result<Option<SFlag>> {
+        match fstatat(&self.parent, self.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(status) => Ok(Some(SFlag::from_bits_truncate(status.st_mode & libc::S_IFMT))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Removes the trailing slashes.

@@ -14,9 +14,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::open::{hand_over, settle};
+use super::open::{NAME_FLAGS, blocked, hand_over, settle, unblocked};
 use super::paths::TargetThread;
-use super::sockets::Connecting;
+use super::response::Retry;
 use sys::Result;
 use sys::notify::{self, Notification};
 
@@ -33,18 +33,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maximum time of one round: a caller that makes init wait costs a millisecond.
 const MAX_ROUND: Duration = Duration::from_millis(4);
-
-/// How to retry a pending call.
-#[derive(Debug)]
-pub enum Retry {
-    /// Open a held file: one on which another process has a lease, or a FIFO without a reader that
-    /// the caller may not read itself.
-    Open { held: OwnedFd, flags: i32 },
-    /// Hand over this writing end of a FIFO once a reader has opened it.
-    FifoWriter { end: OwnedFd, flags: i32, is_read: bool },
-    /// Connect: the backlog of the listening socket is full, or the network has not answered.
-    Connection(Connecting),
-}
 
 /// A waiting call, and how to retry it.
 #[derive(Debug)]
@@ -206,27 +194,6 @@ impl PendingCalls {
     }
 }
 
-impl Retry {
-    /// Returns the descriptor that becomes writable when the call should be retried, if there is
-    /// one.
-    fn waited(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Connection(connecting) => connecting.waited(),
-            Self::Open { .. } | Self::FifoWriter { .. } => None,
-        }
-    }
-
-    /// Returns true if the caller's time limit has passed (SO_SNDTIMEO).
-    fn is_late(&self, now: Instant) -> bool {
-        match self {
-            Self::Connection(connecting) => {
-                connecting.deadline.is_some_and(|deadline| deadline <= now)
-            }
-            Self::Open { .. } | Self::FifoWriter { .. } => false,
-        }
-    }
-}
-
 impl PendingCall {
     /// Records that the FIFO has a reader; this stays recorded. Returns true if the reader is new.
     fn check_reader(&mut self) -> bool {
@@ -291,17 +258,4 @@ impl PendingCall {
         }
         Ok(true)
     }
-}
-
-/// Flags of open(2) that concern the name, and do not apply when a held file is reopened.
-pub(crate) const NAME_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-
-/// Returns the flags of an open that never blocks and takes no controlling terminal.
-pub(crate) fn unblocked(flags: i32) -> i32 {
-    flags | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC
-}
-
-/// Returns true if the caller's own open would have blocked, given that init's got `errno`.
-pub fn blocked(errno: Errno, flags: i32) -> bool {
-    flags & libc::O_NONBLOCK == 0 && matches!(errno, Errno::ENXIO | Errno::EWOULDBLOCK)
 }

@@ -24,12 +24,13 @@ use super::streams::{Prestarted, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
 use cell::cgroup::{ControlGroup, Parent};
-use cell::enter::{self, CellSpec};
+use cell::enter;
 use cell::ids::{AGENT, write_map};
 use cell::measure::{self, Operator, UnfitCell};
-use cell::mounts::Slot;
 use cell::payload::Scratch;
 use cell::report::{self, Probes, Ticks, ToInit};
+use cell::slot::Slot;
+use cell::spec::CellSpec;
 use cell::{Design, Ground, ProcKind, Shared};
 use model::egress::{Egress, placeholder};
 use model::job::Limits;
@@ -299,15 +300,19 @@ impl Maker<'_> {
     ) -> Result<MeasuredCell, UnfitCell> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
-        if let Ground::Bare(_) = &design.ground {
-            // If the host runs out of memory, the kernel should kill programs before their init,
-            // which ends the rest.
-            prefer_for_oom_kill(&process)?;
-        }
+        let measured = match &design.ground {
+            Ground::Root(_) => measure::payload(&process, design, self.operator)?,
+            Ground::Bare(_) => {
+                // If the host runs out of memory, the kernel should kill programs before their
+                // init, which ends the rest.
+                prefer_for_oom_kill(&process)?;
+                cell::bare::measure::payload(&process, design, self.operator)?
+            }
+        };
         let receipt = Receipt {
             profile: profile.name.to_string(),
             tier: profile.tier,
-            measured: measure::payload(&process, design, self.operator)?,
+            measured,
             probed: measure::probes(probes, design)?,
             configured: Configured {
                 landlock_abi: self.shared.landlock_abi,

@@ -12,7 +12,7 @@ use super::key::KeyId;
 use super::pooled_cell::PooledCell;
 use super::queued_job::PrestartFit;
 use super::streams::Prestarted;
-use cell::mounts::Slot;
+use cell::slot::Slot;
 use model::outcome::PoolCounts;
 
 /// How long an idle cell is kept.

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::poll::PollFlags;
 
 use crate::cells::link_counters::LinkCounters;
-use cell::mounts::Slot;
 use cell::report::raw;
+use cell::slot::Slot;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
 use model::egress::{Connection, ConnectionEnd, Denied, Only, QUESTION, TALLY_ROWS, Tally};
 use model::outcome::{Ended, Failure};

@@ -9,7 +9,7 @@ use super::gateway::{GatewayLink, GatewayState, Readiness, no_gateway};
 use super::supervisor::Supervisor;
 use crate::cells::cell::NetworkEnds;
 use crate::cells::key::KeyId;
-use cell::mounts::Slot;
+use cell::slot::Slot;
 use model::egress::Only;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
 use model::outcome::{Ended, Failure, Outcome};

@@ -13,7 +13,7 @@ use super::outbox::pause;
 use super::supervisor::Supervisor;
 use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
-use cell::mounts::Slot;
+use cell::slot::Slot;
 
 /// The subject of an event: the link, that to the gateway, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

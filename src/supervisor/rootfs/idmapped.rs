@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, fstat};
 
 use cell::ids::{cell_id, write_map};
-use cell::mounts::Slot;
+use cell::slot::Slot;
 use sys::mount::{Reach, clone_held, set_idmap};
 use sys::process::{self, Side};
 

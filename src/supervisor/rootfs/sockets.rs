@@ -18,7 +18,7 @@ use super::error::{DuringBuild, GrantError, TemplateError};
 use super::granted::Kind;
 use super::idmapped::{OwnerMaps, SlotIds};
 use cell::ids::cell_id;
-use cell::mounts::Slot;
+use cell::slot::Slot;
 use cell::sockets::{self, Sockets};
 use cell::{c_path, errno_of};
 use model::profile::{Profile, SocketName, UnixSockets};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::detached::{directories, write_file};
 use cell::ids::AGENT;
-use cell::mounts::{HIDDEN, Slot};
+use cell::mounts::HIDDEN;
 use cell::network::RESOLVERS;
+use cell::slot::Slot;
 use cell::{c_path, size};
 use model::defaults::processors;
 use model::egress::NetworkClass;

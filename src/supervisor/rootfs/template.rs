@@ -23,7 +23,7 @@ use cell::mounts::{self, HIDDEN};
 use cell::sealed::Overlays;
 use cell::size::{self, Sizes};
 use cell::sockets::Sockets;
-use cell::{Clocks, ProcKind, c_path, payload};
+use cell::{Clocks, ProcKind, c_path, landlock};
 use model::profile::{ProcView, Profile};
 use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
@@ -318,7 +318,7 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
             symlink(format!("/proc/self/fd/{number}"), Path::new("dev").join(name))?;
         }
     }
-    let canary = hidden_here().join(payload::CANARY.to_str().unwrap_or_default());
+    let canary = hidden_here().join(landlock::CANARY.to_str().unwrap_or_default());
     write_file(&canary, "Landlock refuses this file.\n")
 }
 

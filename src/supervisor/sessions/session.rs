@@ -11,7 +11,7 @@ use super::shell::Shell;
 use crate::cells::dying::TurnBudget;
 use crate::cells::key::KeyId;
 use cell::Shared;
-use cell::mounts::Slot;
+use cell::slot::Slot;
 use model::job::{Limits, SessionId};
 use model::outcome::Ended;
 use model::wire::CallId;
