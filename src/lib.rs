@@ -38,7 +38,7 @@
 //!
 //! Every name except `commands` is a crate in `src/NAME/`, so Cargo enforces the dependencies.
 //!
-//! [`commands`]: a file or folder for each command. `start` has the order in which a process becomes a front end, `wiring`
+//! [`commands`]: a file or folder for each command. `start` has the order in which a process becomes a front end, `settings`
 //! joins configuration and grants, `launch` starts the supervisor.
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::error::{CliError, print_out};
-use super::format::acts;
-use super::wiring;
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format::acts;
+use crate::commands::settings;
 use audit::read::{self, Unverified};
 use model::clock;
 use model::units::{InvalidUnit, Time};
@@ -82,7 +82,7 @@ fn log(file: Option<&Path>, config: Option<&Path>) -> Result<PathBuf, CliError> 
     if let Some(file) = file {
         return Ok(file.to_owned());
     }
-    let settings = wiring::load(config)?;
+    let settings = settings::load(config)?;
     settings.loaded.config.audit_file.value.clone().ok_or_else(|| {
         CliError::new("audit: no log is configured")
             .with_hint("name the file, or set `[audit] file`")

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::error::{CliError, print_out};
-use super::launch::{self, Launched};
-use super::{start, wiring};
+use crate::commands::error::{CliError, print_out};
+use crate::commands::launch::{self, Launched};
+use crate::commands::{settings, start};
 use link::Link;
 use model::job::Workspace;
 use model::outcome::in_words;
@@ -45,7 +45,7 @@ fn precision(text: &str) -> Result<Precision, String> {
 
 /// Runs the command: 0 with the value on standard output, else 125 with the reason.
 pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let settings = wiring::load(config)?.in_tier(typed.tier).scoped(ScopeWish::Never);
+    let settings = settings::load(config)?.in_tier(typed.tier).scoped(ScopeWish::Never);
     let calculating = settings.clone();
     let Launched { link, audit, .. } = launch::recorded(settings)?;
     start::conducted(link, async |socket| {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::CliError;
+use crate::commands::error::CliError;
 use model::accounts;
 use model::outcome::in_words;
 use profile::document::{Document, Mistake};

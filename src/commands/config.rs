@@ -6,10 +6,10 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::error::{CliError, print_out};
-use super::exec_options::{self, ExecFlags};
-use super::format::{Rows, pretty};
-use super::wiring;
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format::{Rows, pretty};
+use crate::commands::serve::exec_options::{self, ExecFlags};
+use crate::commands::settings;
 use config::{Loaded, ValueSource};
 
 /// Arguments as typed.
@@ -37,7 +37,7 @@ pub struct ShowArguments {
 /// Runs the command: 0, or 125 if the configuration is broken.
 pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let ConfigCommand::Show(typed) = typed.command;
-    let mut loaded = wiring::load(config)?.loaded;
+    let mut loaded = settings::load(config)?.loaded;
     let exec = loaded.config.exec.clone();
     loaded.config.exec = exec_options::in_force(exec, &ExecFlags::default(), std::env::var_os)?;
     print_out(&if typed.json { pretty(&json(&loaded))? } else { text(&loaded) })?;

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use nix::errno::Errno;
 use syscalls::Sysno;
 
-use super::error::CliError;
+use crate::commands::error::CliError;
 use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
 use cell::{caps, landlock};
 use model::profile::condition::{Op, Test, Verdict, Width};

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use super::colour::{Colour, Tone};
-use super::exit::{self, Cancellation};
-use super::format::plain;
+use crate::commands::exit::{self, Cancellation};
+use crate::commands::format::plain;
+use crate::commands::terminal::colour::{Colour, Tone};
 use model::outcome::{Failure, in_words};
 
 /// A command that cofferdam did not carry out.

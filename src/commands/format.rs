@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::error::CliError;
+use crate::commands::error::CliError;
 use capture::deceptive::always_deceives;
 use model::job::Limits;
 use model::units::{Processors, Size, Time};

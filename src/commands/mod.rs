@@ -2,67 +2,42 @@
 //!
 //! Each command has a file or a folder, with a part that runs while the process is small and has one thread
 //! (arguments, configuration, settings of the supervisor) and a part that runs on the runtime with
-//! the link to the supervisor. [`start`] has the steps between them, [`wiring`] the settings of both.
+//! the link to the supervisor. [`start`] has the steps between them, [`settings`] the settings of both.
 
-mod agreement;
 pub mod audit;
-mod cache_upkeep;
 pub mod calc;
 pub mod check_files;
-mod colour;
 pub mod config;
-mod config_paths;
 pub mod confine;
 pub mod doctor;
-mod end_signals;
 pub mod error;
-mod escape_filter;
-mod exec_options;
 pub mod exit;
-mod fences;
-mod filtered_output;
 mod format;
-mod git_identity;
-mod grant_lookup;
-mod host_programs;
-mod keys;
-mod last_lines;
+mod grants;
 pub mod launch;
 mod lazy_arguments;
 pub mod learn;
-mod learn_network;
-pub mod listener;
 pub mod logging;
-mod man_pages;
-mod metrics;
-pub mod missing_paths;
 pub mod pages;
 pub mod policy;
 pub mod profile;
-pub mod profile_view;
 pub mod project;
-pub mod pump;
 pub mod run;
-pub mod run_arguments;
 pub mod selftest;
 pub mod serve;
+pub mod settings;
 pub mod setup;
-mod sockets;
 pub mod start;
 pub mod streams;
 mod terminal;
-pub mod tier;
-mod toolchains;
-pub mod wiring;
-mod workspace_cache;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use colour::Colour;
 use lazy_arguments::LazyArguments;
+use terminal::colour::Colour;
 
 use sys::process::close_range;
 
@@ -91,7 +66,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program in a fresh cell
-    Run(LazyArguments<run_arguments::RunArguments>),
+    Run(LazyArguments<run::arguments::RunArguments>),
     /// Serve MCP on standard input and output
     Serve(LazyArguments<serve::ServeArguments>),
     /// Evaluate an expression with bc, in a cell

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::colour::{Colour, Tone};
-use super::error::{CliError, print_out};
-use super::format;
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format;
+use crate::commands::terminal::colour::{Colour, Tone};
 use model::receipt::Tier;
 use selftest::conduct::{self, AttackResult};
 use selftest::corpus::{self, Attack, Class};

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use tokio::runtime::Builder;
 
-use super::error::CliError;
+use crate::commands::error::CliError;
 use model::outcome::in_words;
 
 /// Freed memory that a front end keeps, in bytes: a call's buffers, several times over.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use audit::Audit;
 use cofferdam::commands::streams::Streams;
-use cofferdam::commands::{start, wiring};
+use cofferdam::commands::{settings, start};
 use link::Link;
 use mcp::lines::Ends;
 use mcp::serve::{Offer, Watch, streams};
@@ -45,7 +45,7 @@ pub fn main(config: &str, counts: &str) -> ExitCode {
 }
 
 fn supervised(config: &str) -> Result<OwnedFd, Failed> {
-    let settings = wiring::load(Some(Path::new(config))).map_err(|error| error.text())?;
+    let settings = settings::load(Some(Path::new(config))).map_err(|error| error.text())?;
     let started = supervisor::start(Spec {
         profiles: settings.loaded.profiles.iter().cloned().collect(),
         granted: Vec::new(),
@@ -73,7 +73,7 @@ fn supervised(config: &str) -> Result<OwnedFd, Failed> {
 /// Serves as `cofferdam serve` does once it is confined.
 pub fn front(config: &str) -> ExitCode {
     let served = linked().and_then(|link| {
-        let settings = wiring::load(Some(Path::new(config))).map_err(|error| error.text())?;
+        let settings = settings::load(Some(Path::new(config))).map_err(|error| error.text())?;
         let serving = settings.for_the_front_end();
         let host_programs = settings.host_programs();
         let found = Streams::detect();

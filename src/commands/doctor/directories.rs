@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::layer::{ProbeResult, ok, weak};
-use crate::commands::toolchains::FoundToolchains;
-use crate::commands::wiring::Settings;
+use crate::commands::grants::toolchains::FoundToolchains;
+use crate::commands::settings::Settings;
 use model::accounts;
 use model::job::Access;
 use model::units::Size;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::layer::{ProbeResult, missing, ok, weak};
 use crate::commands::error::CliError;
-use crate::commands::sockets;
-use crate::commands::wiring::Settings;
+use crate::commands::grants::sockets;
+use crate::commands::settings::Settings;
 use cell::sealed;
 use model::profile::{PathKind, Profile, SocketName};
 

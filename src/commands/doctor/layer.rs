@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use serde::Serialize;
 
-use crate::commands::colour::Tone;
+use crate::commands::terminal::colour::Tone;
 use model::outcome::errno_text;
 
 /// Start of the name of a layer that is the trial of a profile.

@@ -4,7 +4,7 @@ use super::platform::Platform;
 use super::trials::{self, NamespaceErrors, NamespaceKind};
 use crate::commands::error::CliError;
 use crate::commands::launch;
-use crate::commands::wiring::Settings;
+use crate::commands::settings::Settings;
 
 /// The machine as it is before the first cell.
 pub(super) struct Machine<'s> {

@@ -31,9 +31,9 @@ use self::machine::Machine;
 use self::own_ids::OwnIdFacts;
 use self::report::{Finding, Report};
 use self::table::CellFacts;
-use super::colour::Colour;
 use super::error::{CliError, print_out};
-use super::{launch, wiring};
+use super::terminal::colour::Colour;
+use super::{launch, settings};
 use supervisor::ScopeWish;
 
 /// Layer of the supervisor, listed only if it does not start.
@@ -85,13 +85,13 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
 /// # Errors
 /// A broken configuration, or a machine on which not even the probing works.
 fn probe(config_directory: Option<&Path>) -> Result<Report, CliError> {
-    let settings = wiring::load(config_directory)?;
+    let settings = settings::load(config_directory)?;
     let machine = Machine::examine(&settings)?;
     let platform = machine.platform;
     let mut layers = table::host(&machine);
     // A policy need not use the default profiles; they are tried all the same.
     let profiles = cells::profiles(&settings.loaded.profiles);
-    let settings = wiring::with_profiles(settings, &profiles);
+    let settings = settings::with_profiles(settings, &profiles);
     // No program can be started once this process is confined.
     let granted_directory = granted_directory::probe(config_directory);
     // A server asks for a scope in the same way, and has sessions.

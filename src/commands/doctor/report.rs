@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::layer::{LayerCheck, LayerState, PROFILE};
-use crate::commands::colour::{Colour, Tone};
+use crate::commands::terminal::colour::{Colour, Tone};
 
 /// Protections that this machine can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{hooks, repair};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
-use crate::commands::wiring;
+use crate::commands::settings;
 use model::profile::PATH;
 use project::ProjectSettings;
 use project::hooks::{HEALTH, POLICY};
@@ -52,7 +52,7 @@ impl Weight {
 pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let directory = &typed.directory;
     let project = super::read(directory)?;
-    let settings = super::settings(&wiring::load(config)?.loaded.config.project);
+    let settings = super::settings(&settings::load(config)?.loaded.config.project);
     let has_hooks =
         typed.project_hooks || settings.as_ref().is_ok_and(|settings| settings.has_hooks);
     let mut findings = vec![(

@@ -14,8 +14,8 @@ use tokio::io::AsyncWrite;
 use super::run_tool::ToolArguments;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
-use crate::commands::run_arguments::{CallArguments, RunArguments, check};
-use crate::commands::{learn, serve, wiring};
+use crate::commands::run::arguments::{CallArguments, RunArguments, check};
+use crate::commands::{learn, serve, settings};
 use model::accounts;
 use model::call::RUNNER;
 use model::job::Access;
@@ -46,7 +46,7 @@ pub(super) struct LearnToolArguments {
 /// Calls the tool, and prints its refusals.
 pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let arguments = super::run_tool::arguments(&typed.tool.args)?;
-    let settings = wiring::load(config)?;
+    let settings = settings::load(config)?;
     let unreadable = || CliError::new("learn: the directory's path is not UTF-8");
     let directory = typed.tool.dir.to_str().ok_or_else(unreadable)?;
     let keys = &settings.loaded.config.project;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
-use crate::commands::wiring;
+use crate::commands::settings;
 use model::outcome::in_words;
 use project::ScriptLaunch;
 
@@ -116,7 +116,7 @@ fn shown(
     config: Option<&Path>,
 ) -> Result<u8, CliError> {
     let mut project = super::read(&typed.tool.dir)?;
-    project.settings = super::settings(&wiring::load(config)?.loaded.config.project)?;
+    project.settings = super::settings(&settings::load(config)?.loaded.config.project)?;
     let unknown =
         || CliError::new(format!("run-tool: there is no tool `{}`", plain(&typed.tool.name)));
     let tool =

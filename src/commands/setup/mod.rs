@@ -14,10 +14,10 @@ use similar::algorithms::{Capture, Compact, Replace, myers};
 
 use self::clients::{Client, ClientFacts, ConfigFile};
 use self::place::{HeldPlace, HeldText};
-use super::colour::{Colour, Tone};
 use super::error::{CliError, print_out};
 use super::format::plain;
 use super::serve;
+use super::terminal::colour::{Colour, Tone};
 use model::accounts;
 use model::outcome::in_words;
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cofferdam::commands::{launch, wiring};
+use cofferdam::commands::{launch, settings};
 use model::job::{ListChanges, ProfileName, Workspace};
 use model::outcome::Outcome;
 use model::wire::{Carried, JobInput, Start};
@@ -56,7 +56,7 @@ fn say(line: &str) {
 
 /// Confines this process as `serve` does: the supervisor first, then the walls.
 fn confined(home: PathBuf) -> Check<std::os::fd::OwnedFd> {
-    let settings = wiring::load(Some(&home.join("config"))).map_err(|error| error.text())?;
+    let settings = settings::load(Some(&home.join("config"))).map_err(|error| error.text())?;
     launch::unrecorded(settings).map_err(|error| error.text())
 }
 
@@ -87,7 +87,7 @@ fn sweep(home: PathBuf) -> Check {
 
 fn storm(home: PathBuf, seed: u64) -> Check {
     let hoard = Hoard::new()?;
-    let settings = wiring::load(Some(&home.join("config"))).map_err(|error| error.text())?;
+    let settings = settings::load(Some(&home.join("config"))).map_err(|error| error.text())?;
     let profile = ProfileName::new("bash").ok_or("a name")?;
     let limits = settings.loaded.profiles.get(&profile).ok_or("a profile")?.limits;
     let socket = launch::unrecorded(settings).map_err(|error| error.text())?;

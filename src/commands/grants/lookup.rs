@@ -1,0 +1,354 @@
+//! Resolves the paths that the operator grants. Cells may have made links in them, and may change them meanwhile: each
+//! path is followed once, from one open directory to the next.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::sys::stat::{FileStat, fstat};
+use nix::unistd::{AccessFlags, faccessat};
+
+use crate::commands::error::CliError;
+use crate::commands::format::plain;
+use crate::commands::run::arguments::MountRequest;
+use cell::c_path;
+use cell::mediate::names;
+use cell::report::raw;
+use model::accounts;
+use model::job::Access;
+use model::outcome::errno_text;
+use supervisor::FileId;
+use sys::lookup::{self, Follow};
+use sys::mount::open_resolved;
+
+/// Maximum number of links in one path (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+/// Longest text of a link (PATH_MAX), and one byte more, so that a text that was cut is noticed.
+const LINK_BUFFER: usize = 4097;
+
+/// The flag of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flag {
+    Workspace,
+    Ro,
+    Rw,
+    /// No flag: the cache, a directory that cofferdam made.
+    Cache,
+}
+
+/// A grant that the operator asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrantRequest<'m> {
+    pub flag: Flag,
+    pub mount: &'m MountRequest,
+}
+
+impl<'m> GrantRequest<'m> {
+    /// Returns the request of a path other than the workspace of a server.
+    pub(crate) fn by_access(mount: &'m MountRequest) -> Self {
+        let flag = match mount.access {
+            Access::ReadOnly => Flag::Ro,
+            Access::ReadWrite | Access::Unguarded => Flag::Rw,
+            Access::Cache => Flag::Cache,
+        };
+        Self { flag, mount }
+    }
+}
+
+/// Shows the flag with its path.
+impl fmt::Display for GrantRequest<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        let flag = match self.flag {
+            Flag::Workspace => "--workspace",
+            Flag::Ro => "--ro",
+            Flag::Rw => "--rw",
+            Flag::Cache => "the cache",
+        };
+        write!(to, "{flag}: `{}`", shown(&self.mount.host))
+    }
+}
+
+/// A grant whose path was resolved.
+#[derive(Debug)]
+pub(crate) struct ResolvedGrant<'m> {
+    pub request: GrantRequest<'m>,
+    /// Path without links.
+    pub host: PathBuf,
+    pub file: FileId,
+    pub is_directory: bool,
+    links: Vec<Link>,
+}
+
+/// A symbolic link in a path.
+#[derive(Debug)]
+struct Link {
+    path: PathBuf,
+    owner: u32,
+    /// The directories above it.
+    above: Vec<FileId>,
+}
+
+/// Resolves each grant and checks the links in its path. A link in a directory that cells can write to is refused: a cell
+/// of an earlier start may have made it. Other links of the user are reported, since an earlier start may have granted
+/// their directory.
+///
+/// # Errors
+/// The grant, and the reason: the link and its target, a path that is never granted, or a path that is missing.
+pub(crate) fn resolve_all<'m>(
+    requests: &[GrantRequest<'m>],
+) -> Result<Vec<ResolvedGrant<'m>>, CliError> {
+    let grants = requests.iter().map(|request| resolve(*request));
+    let grants = grants.collect::<Result<Vec<ResolvedGrant>, CliError>>()?;
+    let writable = grants.iter().filter(|grant| grant.request.mount.access != Access::ReadOnly);
+    let writable: Vec<FileId> = writable.map(|grant| grant.file).collect();
+    for grant in &grants {
+        grant.check_links(&writable)?;
+        if grant.request.flag == Flag::Cache && !grant.links.is_empty() {
+            return Err(CliError::new(format!("{} leads through a link", grant.request))
+                .with_hint("remove the link"));
+        }
+    }
+    for grant in grants.iter().filter(|grant| grant.links.iter().any(Link::is_the_users)) {
+        eprintln!(
+            "cofferdam: `{}` leads through a link to `{}`, which is granted",
+            shown(&grant.request.mount.host),
+            shown(&grant.host)
+        );
+    }
+    Ok(grants)
+}
+
+fn resolve(request: GrantRequest) -> Result<ResolvedGrant, CliError> {
+    let failed = |errno| {
+        let reason = match errno == Errno::ESTALE {
+            true => "it was replaced while it was looked up".to_owned(),
+            false => errno_text(raw(errno)),
+        };
+        CliError::new(format!("{request} cannot be granted: {reason}"))
+    };
+    let FollowedPath { end, status, host, links } =
+        FollowedPath::follow(&request.mount.host).map_err(failed)?;
+    never_whole(request, &host)?;
+    // The file is still open, so that no other can have its inode.
+    let again = open_resolved(&c_path(&host).map_err(failed)?).map_err(failed)?;
+    let file = FileId::of_file(&end).map_err(failed)?;
+    if FileId::of_file(&again).map_err(failed)? != file {
+        return Err(failed(Errno::ESTALE));
+    }
+    let is_directory = is(&status, libc::S_IFDIR);
+    if is_directory {
+        check_mode(request, &host, &end, &status)?;
+    }
+    Ok(ResolvedGrant { request, host, file, is_directory, links })
+}
+
+/// Refuses a directory that cells cannot use, since its mode excludes the user that they run as. A cell may have changed
+/// the mode of its workspace.
+fn check_mode(
+    request: GrantRequest,
+    host: &Path,
+    directory: &OwnedFd,
+    status: &FileStat,
+) -> Result<(), CliError> {
+    let user = nix::unistd::geteuid();
+    let is_permitted = |flag: AccessFlags, owner: libc::mode_t| match user.is_root() {
+        // Root may enter every directory; its cells have the rights of the directory's owner.
+        true => status.st_mode & owner != 0,
+        false => {
+            let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+            faccessat(AT_FDCWD, path.as_str(), flag, AtFlags::AT_EACCESS) != Err(Errno::EACCES)
+        }
+    };
+    let can_list = is_permitted(AccessFlags::R_OK, libc::S_IRUSR);
+    let can_enter = is_permitted(AccessFlags::X_OK, libc::S_IXUSR);
+    let is_usable = match request.mount.access {
+        Access::ReadWrite | Access::Unguarded => can_list && can_enter,
+        // One right is enough: to list names, or to open files whose names are known.
+        Access::ReadOnly => can_list || can_enter,
+        // The mode of a cache is repaired when it is opened.
+        Access::Cache => true,
+    };
+    if is_usable {
+        return Ok(());
+    }
+    let what = match request.mount.cell == Path::new("/workspace") {
+        true => "the workspace's mode".to_owned(),
+        false => format!("{request}: its mode"),
+    };
+    let remedy = match user.is_root() || status.st_uid == user.as_raw() {
+        true => format!("chmod u+rwx {}", shown(host)),
+        false => "it belongs to another user".to_owned(),
+    };
+    Err(CliError::new(format!("{what} is {:04o}: {remedy}", status.st_mode & 0o7777)))
+}
+
+/// Refuses /proc and /sys, which show the processes of the host, and directories that contain the whole home.
+fn never_whole(request: GrantRequest, host: &Path) -> Result<(), CliError> {
+    if ["/proc", "/sys"].iter().any(|directory| host.starts_with(directory)) {
+        return Err(CliError::new(format!("{request} shows the processes of the host"))
+            .with_hint("each cell has its own /proc; copy what else is needed to a file"));
+    }
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
+    if home.is_some_and(|home| home.starts_with(host)) || host == Path::new("/") {
+        return Err(CliError::new(format!("{request} is never granted as a whole"))
+            .with_hint("grant the one directory that is needed"));
+    }
+    Ok(())
+}
+
+impl ResolvedGrant<'_> {
+    /// Refuses links that cells can have made. `writable` are the directories that they can write to.
+    fn check_links(&self, writable: &[FileId]) -> Result<(), CliError> {
+        let MountRequest { host, access, .. } = self.request.mount;
+        let is_written =
+            |link: &&Link| link.above.iter().any(|directory| writable.contains(directory));
+        if let Some(link) = self.links.iter().find(is_written) {
+            let message = format!(
+                "`{}` cannot be granted: it leads through the link `{}`, which cells can make",
+                shown(host),
+                shown(&link.path)
+            );
+            let hint = format!("grant `{}`, if that is meant", shown(&self.host));
+            return Err(CliError::new(message).with_hint(hint));
+        }
+        let is_guarded = |path: &Path| path.components().any(|part| obeyed(part.as_os_str()));
+        if *access != Access::ReadOnly
+            && !self.links.is_empty()
+            && !is_guarded(host)
+            && is_guarded(&self.host)
+        {
+            let message = format!(
+                "`{}` cannot be granted for writing: a link leads it to `{}`, which the host obeys",
+                shown(host),
+                shown(&self.host)
+            );
+            let hint = "grant it by its own path, if that is meant";
+            return Err(CliError::new(message).with_hint(hint));
+        }
+        Ok(())
+    }
+}
+
+fn shown(path: &Path) -> String {
+    plain(&path.display().to_string())
+}
+
+/// Returns true if a name is guarded in a workspace.
+fn obeyed(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    names::is_obeyed(name) || names::may_be(name, names::GIT)
+}
+
+impl Link {
+    /// Returns true if a cell of this user can have made the link: it is neither root's nor in the root directory.
+    fn is_the_users(&self) -> bool {
+        let by_root = nix::unistd::geteuid().is_root();
+        self.path.parent() != Some(Path::new("/")) && (by_root || self.owner != 0)
+    }
+}
+
+/// A path that was followed to its end.
+struct FollowedPath {
+    /// The file at the end.
+    end: OwnedFd,
+    status: FileStat,
+    /// Path without links.
+    host: PathBuf,
+    links: Vec<Link>,
+}
+
+impl FollowedPath {
+    /// Follows an absolute path, name by name, each from an open directory.
+    fn follow(path: &Path) -> Result<Self, Errno> {
+        let mut remaining: VecDeque<OsString> = names(path).collect();
+        let mut host = PathBuf::from("/");
+        let mut end = open_resolved(c"/")?;
+        let mut above = vec![FileId::of_file(&end)?];
+        let mut links = Vec::new();
+        while let Some(name) = remaining.pop_front() {
+            let next = open_name(&end, &name)?;
+            let status = fstat(&next)?;
+            if is(&status, libc::S_IFLNK) {
+                let mut buffer = [0; LINK_BUFFER];
+                let text = lookup::read_link(&next, c"", &mut buffer)?;
+                let text = Path::new(OsStr::from_bytes(text));
+                let path = host.join(&name);
+                links.push(Link { path, owner: status.st_uid, above: above.clone() });
+                if links.len() > MAX_LINKS {
+                    return Err(Errno::ELOOP);
+                }
+                if text.is_absolute() {
+                    host = PathBuf::from("/");
+                    end = open_resolved(c"/")?;
+                    above.truncate(1);
+                }
+                names(text).rev().for_each(|name| remaining.push_front(name));
+                continue;
+            }
+            end = next;
+            if name == ".." {
+                host.pop();
+                above.truncate(above.len().saturating_sub(1).max(1));
+            } else {
+                host.push(&name);
+                above.push(FileId::from(&status));
+            }
+        }
+        let status = fstat(&end)?;
+        Ok(Self { end, status, host, links })
+    }
+}
+
+/// Opens a name in a directory. Symbolic links are opened themselves, not followed.
+fn open_name(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    lookup::open(directory, &c_path(Path::new(name))?, flags, 0, Follow::Nothing)
+}
+
+fn is(status: &FileStat, kind: libc::mode_t) -> bool {
+    status.st_mode & libc::S_IFMT == kind
+}
+
+fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn links_of(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let followed = FollowedPath::follow(path)?;
+        assert_eq!(followed.host, path.canonicalize()?);
+        Ok(followed.links.into_iter().map(|link| link.path).collect())
+    }
+
+    #[test]
+    fn every_link_in_a_path_is_reported_with_its_location() -> std::io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let root = directory.path().canonicalize()?;
+        std::fs::create_dir_all(root.join("a/b"))?;
+        symlink("a", root.join("one"))?;
+        symlink("../one/b", root.join("a/two"))?;
+        symlink("loop", root.join("loop"))?;
+        let links = |path: &str| links_of(&root.join(path));
+        assert_eq!(links("a/b")?, Vec::<PathBuf>::new());
+        assert_eq!(links("one/b")?, [root.join("one")]);
+        assert_eq!(links("one/two")?, ["one", "a/two", "one"].map(|name| root.join(name)));
+        assert_eq!(links("a/b/../two/.")?, ["a/two", "one"].map(|name| root.join(name)));
+        assert!(links("loop").is_err());
+        assert!(links("missing").is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,571 @@
+//! `serve --http` and `--tcp`: the conditions under which a listener may start, and the files and sockets that are opened
+//! for it before this process is confined.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use ipnet::IpNet;
+use nix::sys::stat::{Mode, umask};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::commands::error::CliError;
+use config::HostContext;
+use config::http::{HttpSettings, TokenSetting, net, secret};
+use config::json::JsonNetwork;
+use http::access::browser::{ListenerReach, ServedNames};
+use http::access::tokens::Token;
+use http::access::{AccessRules, ClientRights, WithoutToken};
+use http::serve::Listener;
+use http::tcp::LineListener;
+use http::{ListenerLimits, OwnMemory};
+use model::call::Cwd;
+use model::outcome::in_words;
+use policy::Principal;
+
+/// Variable with a token, for a server whose configuration has no token.
+const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
+/// Variable of the older design with the directory of commands of `/run`.
+const ROOT_VARIABLE: &str = "MCP_BASH_ROOT_DIR";
+/// Client of that token, of a generated token, and of requests without a token.
+pub(crate) const CLIENT: &str = "http";
+/// Random bytes of a generated token.
+const TOKEN_BYTES: usize = 32;
+
+/// Flags as typed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct HttpFlags {
+    /// Serve MCP over HTTP at /mcp as well: 127.0.0.1:PORT, `[::1]:PORT`, another address of this machine (with a token,
+    /// and TLS or --behind-proxy), or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// Serve MCP over raw TCP, one message a line, at an address of loopback; without a token, so only while cells have
+    /// nothing of the host. `network` of --config-json does the same
+    #[arg(long, value_name = "ADDRESS")]
+    pub tcp: Option<String>,
+    /// Let only this proxy connect to --http; it speaks TLS with clients
+    #[arg(long, value_name = "IP|SUBNET", requires = "http")]
+    pub behind_proxy: Option<String>,
+    /// Give each command of POST /run a new directory below DIR of its cell: in /tmp or /workspace, removed with the
+    /// cell; without it $MCP_BASH_ROOT_DIR, else a fresh /workspace, or /tmp/mcp/bash if a workspace is granted
+    #[arg(long, value_name = "DIR", requires = "http")]
+    pub workdir: Option<String>,
+}
+
+/// Grants of host things to cells of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostGrants {
+    None,
+    Some,
+}
+
+/// Address of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Endpoint {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// A listener that may start: every condition was checked.
+#[derive(Debug)]
+pub struct HttpPlan {
+    endpoint: Endpoint,
+    names: ServedNames,
+    allowed: Vec<IpNet>,
+    tokens: Vec<TokenSetting>,
+    /// Token from the environment. Only its hash is kept, since the supervisor and its cells are cloned later.
+    from_environment: Option<Token>,
+    /// File of a token to generate, if one is needed and no token is configured.
+    generated: Option<PathBuf>,
+    without_token: WithoutToken,
+    tls: Option<(PathBuf, PathBuf)>,
+    limits: ListenerLimits,
+    run_root: Option<String>,
+}
+
+/// A listener for raw TCP that may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpPlan {
+    at: SocketAddr,
+    allowed: Vec<IpNet>,
+}
+
+impl TcpPlan {
+    /// Checks the conditions. Returns `None` if no listener for raw TCP is requested.
+    ///
+    /// # Errors
+    /// An address that others reach, or cells with a grant of the host: raw TCP has no token.
+    pub fn check(
+        flags: &HttpFlags,
+        json: Option<&JsonNetwork>,
+        grants: impl FnOnce() -> HostGrants,
+    ) -> Result<Option<Self>, CliError> {
+        let in_json = |json: &JsonNetwork| match json.host.contains(':') {
+            true => format!("[{}]:{}", json.host, json.port),
+            false => format!("{}:{}", json.host, json.port),
+        };
+        let Some(address) = flags.tcp.clone().or_else(|| json.map(in_json)) else {
+            return Ok(None);
+        };
+        let refused = |reason: &str| {
+            CliError::new(format!("--tcp: `{}` {reason}", address.escape_default())).with_hint(
+                "use --http, which has tokens and TLS, or a tunnel: ssh -L 3000:127.0.0.1:3000 HOST",
+            )
+        };
+        let at = match endpoint(&address) {
+            Ok(Endpoint::Tcp(at)) => at,
+            Ok(Endpoint::Unix(_)) | Err(_) => return Err(refused("is no IP:PORT of this machine")),
+        };
+        if !at.ip().is_loopback() {
+            return Err(refused("can be reached from elsewhere, and raw TCP has no token"));
+        }
+        if grants() == HostGrants::Some {
+            return Err(refused("has no token, and cells have something of the host"));
+        }
+        Ok(Some(Self { at, allowed: json.map_or(Vec::new(), |json| json.allowed.clone()) }))
+    }
+
+    /// Binds the socket, and prints the server's address on standard error.
+    ///
+    /// # Errors
+    /// The address, with the reason.
+    pub fn open(self) -> Result<LineListener, CliError> {
+        random()?;
+        let Self { at, allowed } = self;
+        let failed = |error: io::Error| CliError::new(format!("--tcp: {at}: {}", in_words(&error)));
+        let socket = TcpListener::bind(at).map_err(failed)?;
+        let at = socket.local_addr().map_err(failed)?;
+        eprintln!("cofferdam: MCP in lines at tcp://{at}");
+        Ok(LineListener { socket, allowed })
+    }
+}
+
+/// Files and sockets of a listener.
+#[derive(Debug)]
+pub struct Opened {
+    pub access: AccessRules,
+    pub listener: Listener,
+    pub tls: Option<Arc<ServerConfig>>,
+    pub limits: ListenerLimits,
+    /// Reader of this process's memory; `None` without a `/proc`.
+    pub memory: Option<OwnMemory>,
+    pub run_root: Option<String>,
+}
+
+impl HttpPlan {
+    /// Checks the conditions. Returns `None` if no listener is requested.
+    ///
+    /// # Errors
+    /// A malformed address, or one that others reach, without a token or without TLS.
+    pub fn check(
+        flags: &HttpFlags,
+        settings: &HttpSettings,
+        grants: impl FnOnce() -> HostGrants,
+    ) -> Result<Option<Self>, CliError> {
+        let Some(address) = &flags.http else { return Ok(None) };
+        let endpoint = endpoint(address)?;
+        let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
+        let from_environment = from_environment()?;
+        // A token of the operator is not for agents.
+        let for_agents = settings.tokens.value.iter().any(|token| !token.operator);
+        let has_token = from_environment.is_some() || for_agents;
+        let reach = match &endpoint {
+            Endpoint::Unix(_) => ListenerReach::Socket,
+            Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => {
+                ListenerReach::Loopback
+            }
+            Endpoint::Tcp(_) => ListenerReach::Network,
+        };
+        let tls = settings.certificate.value.clone().zip(settings.key.value.clone());
+        if reach == ListenerReach::Network {
+            check_network(address, has_token, tls.is_some() || proxy.is_some())?;
+        }
+        let needs_token = has_token || grants() == HostGrants::Some;
+        let (without_token, generated) = match reach {
+            ListenerReach::Socket => (WithoutToken::One(Principal::local()), None),
+            ListenerReach::Loopback if !needs_token => {
+                (WithoutToken::Anonymous(Principal::named(CLIENT)), None)
+            }
+            ListenerReach::Loopback if !has_token => (WithoutToken::Refused, Some(token_file()?)),
+            ListenerReach::Loopback | ListenerReach::Network => (WithoutToken::Refused, None),
+        };
+        let limits = ListenerLimits {
+            sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
+            streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
+            // By default the listener does not wait before it stops.
+            pre_stop: settings.pre_stop.value.unwrap_or_default(),
+            drain: settings.drain.value,
+            ..ListenerLimits::default()
+        };
+        Ok(Some(Self {
+            endpoint,
+            names: ServedNames {
+                reach,
+                hosts: settings.hosts.value.iter().cloned().collect(),
+                origins: settings.origins.value.iter().cloned().collect(),
+            },
+            allowed: proxy.map_or_else(|| settings.allowed.value.clone(), |proxy| vec![proxy]),
+            tokens: settings.tokens.value.clone(),
+            from_environment,
+            generated,
+            without_token,
+            tls,
+            limits,
+            run_root: run_root(flags.workdir.as_deref())?,
+        }))
+    }
+
+    /// Binds the socket and reads the secrets; prints the server's address on standard error.
+    ///
+    /// # Errors
+    /// The file or the address, with the reason.
+    pub fn open(self) -> Result<Opened, CliError> {
+        random()?;
+        let tls = self.tls.as_ref().map(|(certificate, key)| tls(certificate, key)).transpose()?;
+        let tokens = self.secrets()?;
+        let listener = self.endpoint.listener()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        match (&listener, &self.endpoint) {
+            (Listener::Tcp(socket), _) => {
+                let at = socket.local_addr().map_err(|error| bad(&in_words(&error)))?;
+                eprintln!("cofferdam: MCP at {scheme}://{at}/mcp");
+            }
+            (Listener::Unix { .. }, Endpoint::Unix(path)) => {
+                eprintln!("cofferdam: MCP at unix:{}, path /mcp", path.display());
+            }
+            (Listener::Unix { .. }, Endpoint::Tcp(_)) => {}
+        }
+        if let Some(path) = &self.generated {
+            eprintln!("cofferdam: clients need the token in {}", path.display());
+        }
+        let Self { names, allowed, without_token, limits, run_root, .. } = self;
+        let access = AccessRules { allowed, ..AccessRules::new(names, tokens, without_token) };
+        let memory = OwnMemory::open().ok();
+        Ok(Opened { access, listener, tls, limits, memory, run_root })
+    }
+
+    fn secrets(&self) -> Result<Vec<Token>, CliError> {
+        let host = HostContext::of_this_process();
+        let read = |path: &Path| {
+            secret(path, &host).map_err(|error| CliError::new(format!("http: token: {error}")))
+        };
+        let mut tokens = Vec::new();
+        for TokenSetting { client, file, operator } in &self.tokens {
+            let mut token = token(&read(file)?, client, &file.display().to_string())?;
+            if *operator {
+                token.rights = ClientRights::Operator;
+            }
+            tokens.push(token);
+        }
+        tokens.extend(self.from_environment.clone());
+        if let Some(path) = &self.generated {
+            generate_token(path)?;
+            tokens.push(token(&read(path)?, CLIENT, &path.display().to_string())?);
+        }
+        distinct(&tokens)?;
+        Ok(tokens)
+    }
+}
+
+fn bad(fault: &impl std::fmt::Display) -> CliError {
+    CliError::new(format!("--http: {fault}"))
+}
+
+/// Returns the directory below which each command of `/run` gets a directory.
+///
+/// # Errors
+/// A directory other than /tmp and /workspace of a cell, and those below.
+fn run_root(flag: Option<&str>) -> Result<Option<String>, CliError> {
+    let variable = std::env::var(ROOT_VARIABLE).ok().filter(|path| !path.is_empty());
+    let named = flag.map(|path| ("--workdir", path.to_owned()));
+    let Some((origin, path)) = named.or(variable.map(|path| (ROOT_VARIABLE, path))) else {
+        return Ok(None);
+    };
+    let inside = Cwd::new(origin, &path).map_err(|error| {
+        CliError::new(error.to_string()).with_hint(
+            "commands of /run have a directory in their cell; a directory of the host is granted with --workspace",
+        )
+    })?;
+    Ok(Some(inside.as_str().to_owned()))
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, CliError> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = std::path::absolute(path).map_err(|error| bad(&in_words(&error)))?;
+        return Ok(Endpoint::Unix(path));
+    }
+    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    let address = match local {
+        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        None => text.parse().ok(),
+    };
+    address.map(Endpoint::Tcp).ok_or_else(|| {
+        bad(&format!("`{}` is no address", text.escape_default()))
+            .with_hint("write IP:PORT as 127.0.0.1:8080 or [::1]:8080, or unix:PATH")
+    })
+}
+
+fn proxy(text: &str) -> Result<IpNet, CliError> {
+    net(text).ok_or_else(|| {
+        let shown = text.escape_default();
+        CliError::new(format!("--behind-proxy: `{shown}` is no address"))
+            .with_hint("name the proxy's own address or subnet: 127.0.0.1, 10.0.0.0/24")
+    })
+}
+
+/// Checks that a listener which other machines can reach has a token, and that the token is not sent in clear.
+fn check_network(address: &str, has_token: bool, is_private: bool) -> Result<(), CliError> {
+    let refused = |reason: &str| bad(&format!("{address} can be reached from elsewhere, {reason}"));
+    if !has_token {
+        let hint = format!("set {VARIABLE}, or name a file under `[[http.tokens]]`");
+        return Err(refused("and no token is configured").with_hint(hint));
+    }
+    if !is_private {
+        let hint = "set `[http] certificate` and `key`, or name your proxy with --behind-proxy";
+        return Err(refused("and a token would pass in clear").with_hint(hint));
+    }
+    Ok(())
+}
+
+fn token(secret: &str, client: &str, origin: &str) -> Result<Token, CliError> {
+    Token::new(secret.trim(), Principal::named(client)).map_err(|fault| {
+        CliError::new(format!("http: {origin}: {fault}"))
+            .with_hint("make one: openssl rand -hex 32")
+    })
+}
+
+/// Reads the token of the environment, if one is set, and overwrites its text in memory.
+fn from_environment() -> Result<Option<Token>, CliError> {
+    let Some(mut text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let hashed = token(&text, CLIENT, VARIABLE);
+    let mut bytes = std::mem::take(&mut text).into_bytes();
+    bytes.fill(0);
+    std::hint::black_box(&bytes);
+    hashed.map(Some)
+}
+
+/// Checks that no two clients have the same token: requests of one would count as the other's.
+fn distinct(tokens: &[Token]) -> Result<(), CliError> {
+    for (index, token) in tokens.iter().enumerate() {
+        let others = tokens
+            .iter()
+            .skip(index + 1)
+            .filter(|other| other.principal != token.principal || other.rights != token.rights);
+        if let Some(other) = others.into_iter().find(|other| other.is_same_as(token)) {
+            let first = token.principal.name();
+            let second = other.principal.name();
+            let message = format!("http: clients `{first}` and `{second}` have the same token");
+            return Err(CliError::new(message).with_hint("make another one: openssl rand -hex 32"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the file of a generated token.
+fn token_file() -> Result<PathBuf, CliError> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || model::accounts::home().map(|home| home.join(".local/state"));
+    let state = set("XDG_STATE_HOME").or_else(home).ok_or_else(|| {
+        bad(&"a token is needed, and there is no home to keep one in")
+            .with_hint(format!("set {VARIABLE}, or XDG_STATE_HOME"))
+    })?;
+    Ok(state.join("cofferdam/http-token"))
+}
+
+/// Returns the files that configure access to a listener: no cell may write to them.
+pub(crate) fn files(flags: &HttpFlags, settings: &HttpSettings) -> Vec<PathBuf> {
+    if flags.http.is_none() {
+        return Vec::new();
+    }
+    let configured = settings.tokens.value.iter().map(|token| token.file.clone());
+    let tls = [&settings.certificate.value, &settings.key.value].into_iter().flatten().cloned();
+    configured.chain(tls).chain(token_file().ok()).collect()
+}
+
+/// Generates the token, unless there is one: clients use it across starts.
+fn generate_token(path: &Path) -> Result<(), CliError> {
+    let failed = |error: io::Error| bad(&format!("{}: {}", path.display(), in_words(&error)));
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = match created {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let random = random()?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    writeln!(file, "{text}").map_err(failed)
+}
+
+/// Returns random bytes. A static binary reads them from a file, which is opened at the first use. That must come before
+/// this process is confined, which needs random bytes for ids of sessions.
+fn random() -> Result<[u8; TOKEN_BYTES], CliError> {
+    let mut bytes = [0; TOKEN_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| bad(&format!("no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+impl Endpoint {
+    fn listener(&self) -> Result<Listener, CliError> {
+        let failed = |at: &dyn std::fmt::Display, error: &io::Error| {
+            bad(&format!("{at}: {}", in_words(error)))
+                .with_hint("another program may have it: name another one")
+        };
+        match self {
+            Self::Tcp(at) => {
+                TcpListener::bind(at).map(Listener::Tcp).map_err(|error| failed(at, &error))
+            }
+            Self::Unix(path) => {
+                let socket = unix(path).map_err(|error| failed(&path.display(), &error))?;
+                Ok(Listener::Unix { socket, owner: nix::unistd::geteuid().as_raw() })
+            }
+        }
+    }
+}
+
+/// Listens at a path that only this user can connect to. Removes a socket there without a listening process.
+fn unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket =
+        fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let is_stale = || {
+        UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    if is_socket && is_stale() {
+        fs::remove_file(path)?;
+    }
+    // The umask applies to the whole process, which has one thread. The socket never has a wider mode.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    umask(before);
+    listener
+}
+
+fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CliError> {
+    let failed = |path: &Path, error: &dyn std::fmt::Display| {
+        CliError::new(format!("http: {}: {error}", path.display()))
+    };
+    let host = HostContext::of_this_process();
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| failed(certificate, &error))?;
+    let text = secret(key, &host).map_err(|error| failed(key, &error))?;
+    let private =
+        PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| failed(key, &error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
+        .map_err(|error| failed(certificate, &error))?;
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use config::Config;
+    use profile::document::Document;
+
+    fn settings(text: &str) -> HttpSettings {
+        let document = Document::new("f", &format!("schema = 1\n{text}"));
+        Config::parse(Some(&document), 2).expect("it is right").http
+    }
+
+    fn plan(address: &str, proxy: Option<&str>, config: &str) -> Result<HttpPlan, String> {
+        let behind_proxy = proxy.map(str::to_owned);
+        let flags =
+            HttpFlags { http: Some(address.to_owned()), behind_proxy, ..HttpFlags::default() };
+        let plan = HttpPlan::check(&flags, &settings(config), || HostGrants::None);
+        plan.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
+    }
+
+    const TOKEN: &str = "[[http.tokens]]\nclient = \"ci\"\nfile = \"/t\"\n";
+    const TLS: &str = "[http]\ncertificate = \"/c\"\nkey = \"/k\"\n";
+
+    #[test]
+    fn without_a_token_only_loopback_and_sockets_start() {
+        let open = plan("127.0.0.1:0", None, "").expect("nothing is granted");
+        assert_eq!(open.without_token, WithoutToken::Anonymous(Principal::named(CLIENT)));
+        let owner = plan("unix:/tmp/s", None, "").expect("the owner's");
+        assert_eq!(owner.without_token, WithoutToken::One(Principal::local()));
+        for (address, proxy) in
+            [("0.0.0.0:0", None), ("[::]:0", None), ("127.0.0.1:0", Some("10.0.0.1"))]
+        {
+            let refused = plan(address, proxy, TLS).expect_err(address);
+            assert!(refused.contains("no token is configured"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_configured_token_is_needed_everywhere_but_on_a_socket() {
+        let loopback = plan("127.0.0.1:0", None, TOKEN).expect("it has a token");
+        assert_eq!(loopback.without_token, WithoutToken::Refused);
+        assert_eq!(loopback.generated, None);
+        let refused = plan("0.0.0.0:0", None, TOKEN).expect_err("no TLS");
+        assert!(refused.contains("in clear"), "{refused}");
+        let tls = plan("0.0.0.0:0", None, &format!("{TLS}{TOKEN}")).expect("TLS");
+        assert_eq!(
+            (tls.without_token, tls.names.reach),
+            (WithoutToken::Refused, ListenerReach::Network)
+        );
+        let proxied = plan("0.0.0.0:0", Some("10.0.0.7"), TOKEN).expect("a proxy");
+        let proxy = IpAddr::from([10, 0, 0, 7]);
+        assert_eq!(proxied.allowed, vec![IpNet::from(proxy)], "only the proxy");
+    }
+
+    #[test]
+    fn a_token_of_the_operator_does_not_change_the_access_of_agents() {
+        let operator = format!("{TOKEN}operator = true\n");
+        let open = plan("127.0.0.1:0", None, &operator).expect("nothing is granted");
+        assert_eq!(open.without_token, WithoutToken::Anonymous(Principal::named(CLIENT)));
+        let refused = plan("0.0.0.0:0", None, &format!("{TLS}{operator}")).expect_err("no token");
+        assert!(refused.contains("no token is configured"), "{refused}");
+    }
+
+    #[test]
+    fn a_grant_of_the_host_needs_a_token() {
+        let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), ..HttpFlags::default() };
+        let plan = HttpPlan::check(&flags, &settings(""), || HostGrants::Some);
+        let plan = plan.ok().flatten().expect("a token is generated");
+        assert_eq!(plan.without_token, WithoutToken::Refused);
+        assert!(plan.generated.is_some());
+    }
+
+    #[test]
+    fn raw_tcp_starts_only_on_loopback_and_without_grants_of_the_host() {
+        let plan = |address: &str, grants| {
+            let flags = HttpFlags { tcp: Some(address.to_owned()), ..HttpFlags::default() };
+            TcpPlan::check(&flags, None, || grants).map_err(|error| error.text())
+        };
+        assert!(plan("127.0.0.1:0", HostGrants::None).is_ok_and(|plan| plan.is_some()));
+        assert!(plan("[::1]:0", HostGrants::None).is_ok());
+        for address in ["0.0.0.0:3000", "[::]:1", "10.0.0.1:1", "unix:/tmp/s", "example.org:1"] {
+            assert!(plan(address, HostGrants::None).is_err(), "{address}");
+        }
+        let refused = plan("127.0.0.1:0", HostGrants::Some).expect_err("a workspace");
+        assert!(refused.contains("something of the host"), "{refused}");
+        let json = JsonNetwork { host: "localhost".to_owned(), port: 9, allowed: Vec::new() };
+        let planned = TcpPlan::check(&HttpFlags::default(), Some(&json), || HostGrants::None);
+        assert!(planned.ok().flatten().is_some_and(|plan| plan.at.port() == 9));
+    }
+
+    #[test]
+    fn names_are_not_addresses() {
+        for address in ["example.com:80", "8080", "", "127.0.0.1", "::1:80"] {
+            assert!(plan(address, None, "").is_err(), "{address}");
+        }
+        assert!(plan("localhost:0", None, "").is_ok() && plan("[::1]:0", None, "").is_ok());
+    }
+}
