@@ -43,7 +43,7 @@
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `tools` has a row for each tool: how it is listed and what a call of it does.
-//! *Architecture Invariant:* nothing here starts a process; calls are made through [`service::Backend`].
+//! *Architecture Invariant:* nothing here starts a process; calls are made through [`service::Executor`].
 //!
 //! [`http`]: the same over a listener: authentication, bounds on requests, and a separate server for each client.
 //! *Architecture Invariant:* a request reaches only the server of its client.

@@ -13,11 +13,11 @@ use model::job::Workspace;
 use model::outcome::in_words;
 use model::receipt::Tier;
 use policy::Principal;
+use service::Caller;
 use service::Executor;
 use service::host_programs::HostPrograms;
 use service::report::Exact;
 use service::request::Precision;
-use service::{Backend, Caller};
 use supervisor::ScopeWish;
 
 /// Arguments as typed.

@@ -17,10 +17,9 @@ use crate::session_use::ActivityProbe;
 use mcp::gate::RemoteSecret;
 use mcp::server::{Continuity, Server};
 use policy::Principal;
-use service::Scope;
 
 impl MakeHandler for Scopes {
-    type Handler = Server<Scope>;
+    type Handler = Server;
 
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
         let scope = self.executor.scope(client.clone());

@@ -18,11 +18,11 @@ use crate::form::{self, AnswerPart, FORM, RunAsked, bad, form_type, takes_form};
 use crate::respond::{Charged, Refusal};
 use crate::scopes::{BASH, Scopes, TOOL};
 use model::call::Correlation;
+use service::Caller;
 use service::apart::{ApartRun, FileIn, FileOut};
 use service::refused::{Refused, RefusedKind};
 use service::report::{CommandReport, harmless, millis};
 use service::shell::ScriptArgs;
-use service::{Backend, Caller};
 
 /// Default time limit of a command, in seconds.
 const TIMEOUT: f64 = 5.0;

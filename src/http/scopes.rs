@@ -8,7 +8,7 @@ use crate::memory::OwnMemory;
 use mcp::gate::RemoteSecret;
 use mcp::serve::Offer;
 use service::refused::{Refused, RefusedKind};
-use service::{Backend, Executor, Scope};
+use service::{Executor, Scope};
 
 /// Tool whose rule decides about the command, and the tool that is used where the first is not offered.
 pub(crate) const TOOL: &str = "bash_exec";

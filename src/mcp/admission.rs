@@ -7,7 +7,6 @@ use super::context::Context;
 use super::projects::{error, mark};
 use super::server::Server;
 use project::{Project, ScriptLaunch, ScriptTool, hooks};
-use service::Backend;
 
 /// Name of the hook's call in rules, after `project:`.
 const ASKS: &str = "hooks/policy";
@@ -15,7 +14,7 @@ const ASKS: &str = "hooks/policy";
 /// Code of parameters that are refused (JSON-RPC).
 const REFUSED: ErrorCode = ErrorCode(-32602);
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Checks that a tool of the project may be called.
     ///
     /// # Errors

@@ -17,7 +17,6 @@ use crate::resources;
 use crate::server::{Server, Shared};
 use crate::subscriptions::{FILES, WatchedFile};
 use project::WatchableResource;
-use service::Backend;
 
 /// Minimum time between two notifications of one client, which reads the list again after each.
 const APART: Duration = Duration::from_millis(500);
@@ -131,10 +130,10 @@ impl Signals {
     }
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     fn signals(&self) -> Signals {
         let project = self.0.project.as_ref().map(|project| project.changes());
-        Signals { switches: self.0.backend.switches(), project }
+        Signals { switches: self.0.client.switches(), project }
     }
 
     /// Returns the lists as they are now.
@@ -145,8 +144,8 @@ impl<B: Backend> Server<B> {
     }
 
     fn built_in_lists(&self) -> BuiltInLists {
-        let resources = resources::listed(&self.0.backend).into_iter().map(|one| one.uri.clone());
-        let templates = resources::templates(&self.0.backend).into_iter();
+        let resources = resources::listed(&self.0.client).into_iter().map(|one| one.uri.clone());
+        let templates = resources::templates(&self.0.client).into_iter();
         let templates = templates.map(|one| one.uri_template.clone());
         BuiltInLists {
             tools: self.own_names().map(str::to_owned).collect(),
@@ -289,8 +288,8 @@ impl<B: Backend> Server<B> {
 }
 
 /// Returns the changes to notify a session of; `None` once it is gone.
-fn due<B: Backend>(
-    server: &Weak<Shared<B>>,
+fn due(
+    server: &Weak<Shared>,
     signals: &mut Signals,
     notified: &mut OfferedLists,
 ) -> Option<Vec<Change>> {

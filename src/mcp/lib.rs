@@ -2,7 +2,7 @@
 //! it runs nothing itself.
 //!
 //! A message arrives as a line ([`lines`]); rmcp dispatches it to [`server`], and the row of its tool
-//! ([`tools`]) parses its arguments ([`arguments`]); a [`service::Backend`] runs it when its turn has
+//! ([`tools`]) parses its arguments ([`arguments`]); a [`service::Scope`] runs it when its turn has
 //! come; [`reply`] makes the result. [`serve`] decides when all of that ends.
 
 #![deny(unreachable_pub)]

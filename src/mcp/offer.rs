@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::projects::current::CurrentProject;
 use crate::server::{Continuity, Server};
 use crate::tool_entry::ToolEntry;
-use service::Backend;
+use service::Scope;
 
 /// Tools of a server, in addition to declared ones.
 #[derive(Debug, Clone)]
@@ -20,15 +20,11 @@ pub enum Offer {
     Both(Arc<CurrentProject>),
 }
 
-impl<B: Backend> Server<B> {
-    /// Serves `backend`; tripping `kill` ends every call in flight.
-    pub fn new(backend: B, kill: CancellationToken) -> Self {
-        Self::offering(backend, kill, Offer::BuiltIn, Continuity::Connection)
-    }
-
-    /// Serves as [`Server::new`] does, what `offer` says, to requests that belong together or not.
+impl Server {
+    /// Serves `client` with what `offer` says, to requests that belong together or not; tripping `kill` ends every call in
+    /// flight.
     pub fn offering(
-        backend: B,
+        client: Scope,
         kill: CancellationToken,
         offer: Offer,
         continuity: Continuity,
@@ -38,6 +34,6 @@ impl<B: Backend> Server<B> {
             Offer::Project(project) => (&[], Some(project)),
             Offer::Both(project) => (ToolEntry::ALL, Some(project)),
         };
-        Self::with_tools(backend, kill, tools, project, continuity)
+        Self::with_tools(client, kill, tools, project, continuity)
     }
 }

@@ -31,8 +31,8 @@ use project::{
     AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, SUGGESTIONS,
     ScriptEnd, ScriptError, ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
 };
+use service::CallReport;
 use service::refused::{Refused, RefusedKind};
-use service::{Backend, CallReport};
 
 /// Extension of MCP by which a client says that it shows pages.
 const PAGES: &str = "io.modelcontextprotocol/ui";
@@ -154,7 +154,7 @@ pub(crate) fn rendered(
     Ok(harmless::prompt(result).into())
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Answers a call of a tool of the project.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ impl<B: Backend> Server<B> {
     }
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Completes an argument of a prompt or template of the project; `None` if the project does not have it.
     ///
     /// # Errors

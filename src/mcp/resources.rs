@@ -15,7 +15,7 @@ use super::context::Context;
 use super::reply;
 use super::server::Server;
 use model::outcome::Outcome;
-use service::Backend;
+use service::Scope;
 use service::inspect;
 use service::refused::{Refused, RefusedKind};
 
@@ -72,8 +72,8 @@ impl Template {
     }
 
     /// Returns the templates whose tools are listed.
-    fn shown<B: Backend>(backend: &B) -> impl Iterator<Item = &'static Self> {
-        TEMPLATES.iter().filter(|template| backend.lists(template.tool))
+    fn shown(client: &Scope) -> impl Iterator<Item = &'static Self> {
+        TEMPLATES.iter().filter(|template| client.lists(template.tool))
     }
 }
 
@@ -85,8 +85,8 @@ const ALL: [(&str, &str, &str, &str); 3] = [
 ];
 
 /// Returns the resources whose tools are listed.
-pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
-    let shown = ALL.iter().filter(|(_, tool, _, _)| backend.lists(tool));
+pub fn listed(client: &Scope) -> Vec<Resource> {
+    let shown = ALL.iter().filter(|(_, tool, _, _)| client.lists(tool));
     let resource = |(uri, _, name, about): &(&str, &str, &str, &str)| {
         Resource::new(*uri, *name).with_description(*about).with_mime_type(JSON)
     };
@@ -94,29 +94,29 @@ pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
 }
 
 /// Returns true for the address of a built-in resource whose tool is listed.
-pub(crate) fn is_taken<B: Backend>(backend: &B, uri: &str) -> bool {
-    let is_listed = ALL.iter().any(|(own, tool, _, _)| *own == uri && backend.lists(tool));
-    is_listed || Template::shown(backend).any(|template| uri.starts_with(template.prefix))
+pub(crate) fn is_taken(client: &Scope, uri: &str) -> bool {
+    let is_listed = ALL.iter().any(|(own, tool, _, _)| *own == uri && client.lists(tool));
+    is_listed || Template::shown(client).any(|template| uri.starts_with(template.prefix))
 }
 
 /// Returns the templates whose tools are listed.
-pub fn templates<B: Backend>(backend: &B) -> Vec<ResourceTemplate> {
+pub fn templates(client: &Scope) -> Vec<ResourceTemplate> {
     let template = |one: &Template| {
         let template = ResourceTemplate::new(one.uri, one.name);
         template.with_description(one.about).with_mime_type(one.mime())
     };
-    Template::shown(backend).map(template).collect()
+    Template::shown(client).map(template).collect()
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Returns the part of a subscription that exists here.
     pub(super) fn accepted(&self, requested: &SubscriptionFilter) -> SubscriptionFilter {
         let mut accepted = SubscriptionFilter::default();
         let uris = || requested.resource_subscriptions.iter().flatten();
-        let listed = listed(&self.0.backend);
+        let listed = listed(&self.0.client);
         let known = uris().filter(|uri| listed.iter().any(|resource| resource.uri == **uri));
         let mut known: Vec<String> = known.cloned().collect();
-        known.extend(self.watchable(uris().filter(|uri| !is_taken(&self.0.backend, uri))));
+        known.extend(self.watchable(uris().filter(|uri| !is_taken(&self.0.client, uri))));
         accepted.resource_subscriptions = (!known.is_empty()).then_some(known);
         accepted.tools_list_changed = Some(true);
         accepted.prompts_list_changed = Some(true);
@@ -129,8 +129,8 @@ impl<B: Backend> Server<B> {
         uri: &str,
         context: &Context,
     ) -> Result<ReadResourceResult, ErrorData> {
-        let known = listed(&self.0.backend);
-        let of_command = Template::shown(&self.0.backend)
+        let known = listed(&self.0.client);
+        let of_command = Template::shown(&self.0.client)
             .find_map(|template| Some((template, uri.strip_prefix(template.prefix)?)));
         if let Some((template, command)) = of_command {
             let command = decoded(command).ok_or_else(|| unknown(uri))?;
@@ -155,7 +155,7 @@ impl<B: Backend> Server<B> {
         let contents = match uri {
             _ if !known.iter().any(|resource| resource.uri == uri) => return Err(unknown(uri)),
             HISTORY => {
-                as_json(uri, &service::report::to_value(&self.0.backend.client().history.recent()))
+                as_json(uri, &service::report::to_value(&self.0.client.state().history.recent()))
             }
             SYSTEM => as_json(uri, &self.answer("system_info", json!({}), context).await?),
             ENVIRONMENT => {
@@ -191,7 +191,7 @@ impl<B: Backend> Server<B> {
 
     /// Notifies a client of an older revision of changes to a resource, until it unsubscribes.
     pub(super) async fn watch(&self, uri: &str, peer: Peer<RoleServer>) -> Result<(), ErrorData> {
-        if !is_taken(&self.0.backend, uri)
+        if !is_taken(&self.0.client, uri)
             && let Some(done) = self.watch_file(uri).await
         {
             return done;
@@ -201,7 +201,7 @@ impl<B: Backend> Server<B> {
             // The system and the variables of a cell stay the same until the server ends.
             return Ok(());
         }
-        let mut changes = self.0.backend.client().history.changes();
+        let mut changes = self.0.client.state().history.changes();
         let task = tokio::spawn(async move {
             while changes.changed().await.is_ok() {
                 let note = ResourceUpdatedNotificationParam::new(HISTORY);
@@ -215,7 +215,7 @@ impl<B: Backend> Server<B> {
     }
 
     pub(super) fn unwatch(&self, uri: &str) -> Result<(), ErrorData> {
-        if !is_taken(&self.0.backend, uri) && self.unwatch_file(uri).is_some() {
+        if !is_taken(&self.0.client, uri) && self.unwatch_file(uri).is_some() {
             return Ok(());
         }
         self.known(uri)?;
@@ -226,13 +226,13 @@ impl<B: Backend> Server<B> {
     }
 
     fn known(&self, uri: &str) -> Result<(), ErrorData> {
-        let known = listed(&self.0.backend).iter().any(|resource| resource.uri == uri);
+        let known = listed(&self.0.client).iter().any(|resource| resource.uri == uri);
         if known { Ok(()) } else { Err(unknown(uri)) }
     }
 
     /// As [`Server::watch`], for the stateless revision.
     pub(super) async fn follow(&self, context: &SubscriptionContext) {
-        let mut changes = self.0.backend.client().history.changes();
+        let mut changes = self.0.client.state().history.changes();
         let accepted = context.accepted().resource_subscriptions.iter().flatten();
         let wanted = accepted.into_iter().any(|uri| uri == HISTORY);
         let notified = async {
@@ -260,8 +260,8 @@ impl<B: Backend> Server<B> {
             matches!(&request.r#ref, Reference::Resource(one) if one.uri == template.uri)
                 && request.argument.name == "command"
         };
-        let Some(template) = Template::shown(&self.0.backend).find(named) else {
-            let uris = Template::shown(&self.0.backend).map(|template| template.uri);
+        let Some(template) = Template::shown(&self.0.client).find(named) else {
+            let uris = Template::shown(&self.0.client).map(|template| template.uri);
             let uris = uris.collect::<Vec<_>>().join(", ");
             let message = format!("what is completed is `command` of {uris}");
             return Err(ErrorData::invalid_params(message, None));

@@ -14,7 +14,7 @@ use super::gate::Gate;
 use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
 use super::server::{Continuity, Server};
 pub use crate::offer::Offer;
-use service::Backend;
+use service::Scope;
 
 /// Failures that end serving.
 #[derive(Debug, thiserror::Error)]
@@ -30,42 +30,40 @@ pub enum ServeError {
 }
 
 /// Serves one client on a pair of streams, until its input ends or `ends` says so.
-pub async fn streams<B, R, W>(
-    (backend, offer): (B, Offer),
+pub async fn streams<R, W>(
+    (client, offer): (Scope, Offer),
     reader: R,
     writer: W,
     ends: Ends,
 ) -> Result<(), ServeError>
 where
-    B: Backend,
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Connection);
-    connected(server, reader, writer, ends, None).await
+    let server = Server::offering(client, ends.kill.clone(), offer, Continuity::Connection);
+    connection(server, reader, writer, ends, None).await
 }
 
 /// Serves one of several clients as [`streams`] does, within bounds for the sake of the others.
 ///
 /// # Errors
 /// The same as of [`streams`].
-pub async fn shared_streams<B, R, W>(
-    (backend, offer): (B, Offer),
+pub async fn shared_streams<R, W>(
+    (client, offer): (Scope, Offer),
     reader: R,
     writer: W,
     ends: Ends,
     bounds: SharedBounds,
 ) -> Result<(), ServeError>
 where
-    B: Backend,
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let server = Server::offering(backend, ends.kill.clone(), offer, Continuity::Connection);
+    let server = Server::offering(client, ends.kill.clone(), offer, Continuity::Connection);
     if let Some(tasks) = &server.0.tasks {
         tasks.serve_by(bounds.clone());
     }
-    connected(server, reader, writer, ends, Some(bounds)).await
+    connection(server, reader, writer, ends, Some(bounds)).await
 }
 
 /// Trips the switches of a server at a signal, or when no call can run any more. Dropping this ends the watch.
@@ -110,30 +108,19 @@ async fn watch_signals(mut terminate: Signal, mut interrupt: Signal, ends: Ends)
     }
 }
 
-/// Serves one connection until its input ends or one of the `ends` is tripped.
-pub async fn connection<B, R, W>(
-    backend: B,
-    reader: R,
-    writer: W,
-    ends: Ends,
-) -> Result<(), ServeError>
-where
-    B: Backend,
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
-    connected(Server::new(backend, ends.kill.clone()), reader, writer, ends, None).await
-}
-
-async fn connected<B, R, W>(
-    server: Server<B>,
+/// Serves one connection until its input ends or one of the `ends` is tripped; within bounds for the sake of others, if it
+/// is one of several.
+///
+/// # Errors
+/// A session that cannot be opened, or a fault.
+pub async fn connection<R, W>(
+    server: Server,
     reader: R,
     writer: W,
     ends: Ends,
     shared: Option<SharedBounds>,
 ) -> Result<(), ServeError>
 where
-    B: Backend,
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {

@@ -21,7 +21,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ConstString, Implementation,
     JsonObject, MetaObject, PaginatedRequestParams, Tool,
 };
-use service::Backend;
+use service::Scope;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
 use std::sync::Arc;
@@ -45,14 +45,14 @@ const PROJECT_INSTRUCTIONS: &str = "The tools are scripts of a project. Each cal
     without a network outside it; the project is at /workspace.";
 
 /// The MCP server of one connection. Clones are the same server.
-#[derive(Debug)]
-pub struct Server<B: 'static>(pub(super) Arc<Shared<B>>);
+#[derive(Debug, Clone)]
+pub struct Server(pub(super) Arc<Shared>);
 
 #[derive(Debug)]
-pub(super) struct Shared<B: 'static> {
-    pub(super) backend: B,
+pub(super) struct Shared {
+    pub(super) client: Scope,
     /// Built-in tools.
-    pub(super) tools: &'static [ToolEntry<Server<B>>],
+    pub(super) tools: &'static [ToolEntry<Server>],
     /// Project whose scripts are tools.
     pub(super) project: Option<Arc<CurrentProject>>,
     pub(super) watching: BackgroundTask,
@@ -88,16 +88,10 @@ impl Continuity {
     }
 }
 
-impl<B: 'static> Clone for Server<B> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<B: Backend> Server<B> {
-    /// Serves `backend` with these built-in tools and the scripts of a project; tripping `kill` ends every call in flight.
+impl Server {
+    /// Serves `client` with these built-in tools and the scripts of a project; tripping `kill` ends every call in flight.
     pub fn with_tools(
-        backend: B,
+        client: Scope,
         kill: CancellationToken,
         tools: &'static [ToolEntry<Self>],
         project: Option<Arc<CurrentProject>>,
@@ -109,7 +103,7 @@ impl<B: Backend> Server<B> {
             Continuity::Session | Continuity::Anonymous => None,
         };
         Self(Arc::new(Shared {
-            backend,
+            client,
             tools,
             project,
             watching: BackgroundTask::default(),
@@ -183,17 +177,17 @@ impl<B: Backend> Server<B> {
 
     /// Builds the list of the built-in and the declared tools.
     fn own_tools(&self) -> Vec<Tool> {
-        let backend = &self.0.backend;
-        let in_force = InForce { rules: backend.rules(), options: backend.exec_options() };
-        let listed = self.0.tools.iter().filter(|tool| backend.lists(tool.name));
+        let client = &self.0.client;
+        let in_force = InForce { rules: client.rules(), options: client.exec_options() };
+        let listed = self.0.tools.iter().filter(|tool| client.lists(tool.name));
         let declared = self.commands().map(commands::tool);
         listed.map(|tool| (tool.describe)(&in_force)).chain(declared).collect()
     }
 
     /// Returns the declared tools that are offered now.
     fn commands(&self) -> impl Iterator<Item = &Declared> {
-        let backend = &self.0.backend;
-        backend.commands().iter().filter(|one| backend.withheld(&one.command.name).is_none())
+        let client = &self.0.client;
+        client.commands().iter().filter(|one| client.withheld(&one.command.name).is_none())
     }
 
     /// Cuts the page that is asked for out of a list: its entries, the cursor of the next, and the `_meta`. Only lists
@@ -217,10 +211,10 @@ impl<B: Backend> Server<B> {
 
     /// Returns the names of the built-in and the declared tools that are offered.
     pub(crate) fn own_names(&self) -> impl Iterator<Item = &str> {
-        let backend = &self.0.backend;
+        let client = &self.0.client;
         let built_in = self.0.tools.iter().map(|tool| tool.name);
         built_in
-            .filter(|name| backend.lists(name))
+            .filter(|name| client.lists(name))
             .chain(self.commands().map(|declared| declared.command.name.as_str()))
     }
 
@@ -233,7 +227,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Returns the built-in tool of this name.
-    fn built_in(&self, name: &str) -> Option<&'static ToolEntry<Server<B>>> {
+    fn built_in(&self, name: &str) -> Option<&'static ToolEntry<Server>> {
         self.0.tools.iter().find(|tool| tool.name == name)
     }
 
@@ -243,13 +237,13 @@ impl<B: Backend> Server<B> {
         if self.built_in(class).is_some() || self.declared(class).is_some() {
             return None;
         }
-        let mut names = self.0.backend.commands().iter().map(|declared| &declared.command.name);
+        let mut names = self.0.client.commands().iter().map(|declared| &declared.command.name);
         names.find(|name| class_name(name) == class).cloned()
     }
 
     /// Returns the declared tool of this name.
     fn declared(&self, name: &str) -> Option<&Declared> {
-        self.0.backend.commands().iter().find(|declared| declared.command.name == name)
+        self.0.client.commands().iter().find(|declared| declared.command.name == name)
     }
 
     async fn perform(
@@ -259,7 +253,7 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let name = &*request.name;
         let arguments = request.arguments;
-        if let Some(refused) = self.0.backend.withheld(name) {
+        if let Some(refused) = self.0.client.withheld(name) {
             return Err(refused);
         }
         match self.declared(name) {
@@ -292,7 +286,7 @@ impl<B: Backend> Server<B> {
         tracing::debug!("called");
         let done = self.perform(request, context).await;
         if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {
-            self.0.backend.invalid(name, message);
+            self.0.client.invalid(name, message);
         }
         let succeeded = done.as_ref().is_ok_and(|result| result.is_error != Some(true));
         tracing::debug!(succeeded, took_ms = reply::millis(started.elapsed()), "answered");
@@ -316,7 +310,7 @@ impl<B: Backend> Server<B> {
             async { done.await.map(harmless::result).map_err(harmless::error) }
         };
         match &self.0.tasks {
-            Some(tasks) => tasks.call(context, self.0.backend.yield_after(), run).await,
+            Some(tasks) => tasks.call(context, self.0.client.yield_after(), run).await,
             None => tasks::alone(run(context)).await,
         }
     }
@@ -339,16 +333,14 @@ impl<B: Backend> Server<B> {
         let request = match commands::parse_request(declared, arguments) {
             Ok(request) => request,
             Err(bad) => {
-                self.0.backend.invalid(&declared.command.name, &bad.message);
+                self.0.client.invalid(&declared.command.name, &bad.message);
                 return Ok(commands::reply(&commands::invalid(declared, bad)));
             }
         };
-        let run = |caller| self.0.backend.command(declared, request, caller);
+        let run = |caller| self.0.client.command(declared, request, caller);
         Ok(commands::reply(&self.turn(context, run).await?))
     }
-}
 
-impl<B> Server<B> {
     /// Checks that later calls of the client can find the state that this call keeps.
     ///
     /// # Errors

@@ -4,7 +4,6 @@
 #![deny(unreachable_pub)]
 
 pub mod apart;
-mod backend;
 mod calculate;
 pub mod cli;
 pub mod client;
@@ -46,7 +45,6 @@ use model::outcome::{DeniedCall, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
 use policy::Denial;
 
-pub use backend::Backend;
 pub use executor::{Executor, Scope, Setup};
 
 /// The waiting side of a call: its means to cancel the call, and to count and read output

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fake::{Client, bash, call, text};
+use crate::client::{Client, call, script, text};
 
 fn ping(id: i64) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": "ping" })
@@ -10,7 +10,7 @@ fn ping(id: i64) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_tool_is_a_protocol_error() {
-    let mut client = Client::opened("2025-11-25").await;
+    let mut client = Client::built_in("2025-11-25").await;
     let answer = client.ask(call(1, "bsh", json!({}))).await;
     let message = "unknown tool `bsh`; did you mean `bash`?";
     assert_eq!(answer["error"], json!({ "code": -32602, "message": message }));
@@ -18,7 +18,7 @@ async fn an_unknown_tool_is_a_protocol_error() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_arguments_are_a_result_that_names_the_field() {
-    let mut client = Client::opened("2025-11-25").await;
+    let mut client = Client::built_in("2025-11-25").await;
     let answer = client.ask(call(1, "bash", json!({ "comand": "ls" }))).await;
     let known = "command, stdin, cwd, env, timeout, session, shell, restart, end, background, input, tty, \
                  max_output, head, tail, detail, description";
@@ -48,53 +48,24 @@ async fn bad_arguments_are_a_result_that_names_the_field() {
 #[tokio::test(start_paused = true)]
 async fn a_denied_call_is_an_error_with_its_rule() {
     let mut client = Client::opened("2025-11-25").await;
-    let answer = client.ask(bash(1, "deny")).await;
+    let answer = client.ask(script(1, "deny")).await;
     assert_eq!(text(&answer), "[denied by rule `none`: no rule allows it]");
     assert_eq!(answer["result"]["isError"], json!(true));
-    let fields = &answer["result"]["structuredContent"];
-    assert_eq!(fields["outcome"], json!("denied"));
-    assert_eq!(fields["error"], json!("denied by rule `none`: no rule allows it"));
+    let fields = json!({ "error": "denied by rule `none`: no rule allows it" });
+    assert_eq!(answer["result"]["structuredContent"], fields);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_an_internal_error() {
     let mut client = Client::opened("2025-11-25").await;
-    let answer = client.ask(bash(1, "panic")).await;
+    let answer = client.ask(script(1, "panic")).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32603)));
-    assert_eq!(client.ask(bash(2, "on")).await["result"]["isError"], json!(false));
-}
-
-#[tokio::test(start_paused = true)]
-async fn set_precision_is_a_default_for_calculations() {
-    let mut client = Client::opened("2025-11-25").await;
-    let request = |id, arguments| call(id, "calculate", arguments);
-    let result = |answer: Value| answer["result"]["structuredContent"]["result"].clone();
-    assert_eq!(result(client.ask(request(1, json!({ "expression": "1" }))).await), json!("at 20"));
-    client.ask(call(2, "set_precision", json!({ "precision": 5 }))).await;
-    assert_eq!(result(client.ask(request(3, json!({ "expression": "1" }))).await), json!("at 5"));
-    let own = json!({ "expression": "1", "precision": 7 });
-    assert_eq!(result(client.ask(request(4, own)).await), json!("at 7"));
-    let script = client.ask(call(5, "calculate_advanced", json!({ "script": "1" }))).await;
-    assert_eq!(result(script), json!("raw at 5"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn calculator_errors_match_the_reference() {
-    let mut client = Client::opened("2025-11-25").await;
-    let answer = client.ask(call(1, "calculate", json!({ "expression": "1/0" }))).await;
-    assert_eq!(
-        answer["result"],
-        json!({
-            "content": [{ "type": "text", "text": "BC error: divide by zero" }],
-            "structuredContent": { "error": "BC error: divide by zero" },
-            "isError": true
-        })
-    );
+    assert_eq!(client.ask(script(2, "on")).await["result"]["isError"], json!(false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn sandbox_rules_lists_profile_and_limits() {
-    let mut client = Client::opened("2025-11-25").await;
+    let mut client = Client::built_in("2025-11-25").await;
     let answer = client.ask(call(1, "sandbox_rules", json!({}))).await;
     let rules = &answer["result"]["structuredContent"];
     assert_eq!(
@@ -103,10 +74,10 @@ async fn sandbox_rules_lists_profile_and_limits() {
     );
     let lines: Vec<&str> = text(&answer).lines().collect();
     for line in [
-        "- profile: bash (a shell people can work in)",
+        "- profile: bash (a shell with the host's programs, a workspace, and its own loopback network)",
         "- network: its own loopback; nothing outside the cell",
-        "- read-only paths: /usr",
-        "- socket families: unix, inet",
+        "- programs: any program in the cell",
+        "- socket families: unix, inet, inet6",
         "- memory is held by: a watchdog, best-effort",
         "Limits of one call:",
         "- time: 600 s; less can be asked for",
@@ -122,7 +93,7 @@ async fn sandbox_rules_lists_profile_and_limits() {
 #[tokio::test(start_paused = true)]
 async fn ping_is_answered_during_a_long_call() {
     let mut client = Client::opened("2025-11-25").await;
-    client.say(bash(1, "sleep 60000")).await;
+    client.say(script(1, "sleep 60000")).await;
     let answer = client.ask(ping(2)).await;
     assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
 }
@@ -137,19 +108,19 @@ async fn a_cancelled_call_frees_its_slot_but_not_its_id() {
     };
     // Four run at once: if a cancelled call kept its turn, the fifth would wait for ever.
     for id in 1..=4 {
-        client.say(bash(id, "wait")).await;
+        client.say(script(id, "wait")).await;
         client.say(cancel(id)).await;
     }
-    let answer = client.ask(bash(5, "fifth")).await;
-    assert_eq!(text(&answer), "fifth\n[exit 0 in 12 ms; time limit 600 s]");
-    let answer = client.ask(bash(1, "again")).await;
+    let answer = client.ask(script(5, "fifth")).await;
+    assert_eq!(text(&answer), "fifth");
+    let answer = client.ask(script(1, "again")).await;
     assert_eq!(answer["error"], json!({ "code": -32600, "message": "this id is in use" }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn progress_is_sent_only_on_request() {
     let mut client = Client::opened("2025-11-25").await;
-    let mut request = bash(1, "sleep 1500");
+    let mut request = script(1, "sleep 1500");
     request["params"]["_meta"] = json!({ "progressToken": "p" });
     let note = client.ask(request).await;
     assert_eq!(
@@ -163,5 +134,5 @@ async fn progress_is_sent_only_on_request() {
         )
     );
     assert_eq!(client.hear().await["id"], json!(1));
-    assert_eq!(client.ask(bash(2, "sleep 1500")).await["id"], json!(2));
+    assert_eq!(client.ask(script(2, "sleep 1500")).await["id"], json!(2));
 }

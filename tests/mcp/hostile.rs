@@ -3,10 +3,10 @@
 use mcp::lines::LINE_BYTES;
 use serde_json::{Value, json};
 
-use crate::fake::{Client, bash};
+use crate::client::{Client, script};
 
 async fn still_works(client: &mut Client) {
-    assert_eq!(client.ask(bash(99, "on")).await["id"], json!(99));
+    assert_eq!(client.ask(script(99, "on")).await["id"], json!(99));
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,9 +30,9 @@ async fn malformed_lines_before_initialize_are_answered() {
     let early = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     client.say(early).await;
     client.say(json!({ "jsonrpc": "2.0", "id": 5, "result": {} })).await;
-    let answer = client.ask(bash(1, "early")).await;
+    let answer = client.ask(script(1, "early")).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32602)));
-    client.ask(crate::fake::initialize("2025-06-18")).await;
+    client.ask(crate::client::initialize("2025-06-18")).await;
     still_works(&mut client).await;
 }
 
@@ -58,7 +58,7 @@ async fn a_line_that_is_too_long_is_refused_and_skipped() {
 
 #[tokio::test(start_paused = true)]
 async fn batches_work_only_in_revisions_that_have_them() {
-    let batch = json!([bash(1, "a"), { "jsonrpc": "2.0", "method": "x" }, bash(2, "b"), 7]);
+    let batch = json!([script(1, "a"), { "jsonrpc": "2.0", "method": "x" }, script(2, "b"), 7]);
     let mut client = Client::opened("2025-06-18").await;
     let answer = client.ask(batch.clone()).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(-32600)));
@@ -78,8 +78,8 @@ async fn batches_work_only_in_revisions_that_have_them() {
 #[tokio::test(start_paused = true)]
 async fn an_id_in_use_is_refused() {
     let mut client = Client::opened("2025-11-25").await;
-    client.say(bash(1, "sleep 1000")).await;
-    let answer = client.ask(bash(1, "second")).await;
+    client.say(script(1, "sleep 1000")).await;
+    let answer = client.ask(script(1, "second")).await;
     assert_eq!(answer["error"], json!({ "code": -32600, "message": "this id is in use" }));
     let first = client.hear().await;
     assert_eq!(first["result"]["structuredContent"]["stdout"], json!("slept"));

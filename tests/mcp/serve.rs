@@ -436,6 +436,28 @@ fn calculations_have_the_digits_of_the_seed() {
     assert_eq!(server.close(), Some(0));
 }
 
+#[test]
+fn set_precision_is_a_default_for_calculations() {
+    let mut server = Server::start(&[]);
+    let mut ask = |tool: &str, arguments: Value| server.result(tool, arguments);
+    let two_thirds = json!({"expression": "2/3"});
+    let digits = |result: Value| result["structuredContent"]["result"].clone();
+    assert_eq!(digits(ask("calculate", two_thirds.clone())), "0.66666666666666666667");
+    ask("set_precision", json!({"precision": 5}));
+    assert_eq!(digits(ask("calculate", two_thirds)), "0.66667");
+    let own = json!({"expression": "2/3", "precision": 7});
+    assert_eq!(digits(ask("calculate", own)), "0.6666667");
+    let script = ask("calculate_advanced", json!({"script": "2/3"}));
+    assert!(digits(script).as_str().is_some_and(|text| text.contains(".66666")), "five places");
+    let failed = ask("calculate", json!({"expression": "2/0"}));
+    let error = "BC error: Divide by zero";
+    let hint = "a divisor is 0, or so near to 0 that it cannot be told from it";
+    assert_eq!(failed["structuredContent"], json!({"error": error, "hint": hint}));
+    let text = format!("{error}\nhint: {hint}");
+    assert_eq!(failed["content"], json!([{"type": "text", "text": text}]));
+    assert_eq!(server.close(), Some(0));
+}
+
 #[tokio::test]
 async fn the_official_client_can_use_it() {
     let mut command = tokio::process::Command::new(Path::new(PROGRAM));

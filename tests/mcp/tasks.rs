@@ -1,11 +1,10 @@
 //! Calls that become tasks: their states, their bounds, and what others can do with their ids.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::fake::{Client, bash, initialize, modern, text};
+use crate::client::{Client, initialize, modern, script, text};
 
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// Calls of a client that are tasks or may become one.
@@ -31,7 +30,7 @@ fn about(method: &str, id: &str) -> Value {
 
 /// Calls bash, which must answer with a task; the task's id.
 async fn begun(client: &mut Client, id: i64, command: &str) -> String {
-    let answer = client.ask(knowing(bash(id, command))).await;
+    let answer = client.ask(knowing(script(id, command))).await;
     assert_eq!(answer["result"]["resultType"], "task", "{answer}");
     answer["result"]["taskId"].as_str().unwrap().to_owned()
 }
@@ -59,7 +58,7 @@ fn unknown() -> Value {
 #[tokio::test(start_paused = true)]
 async fn a_long_call_becomes_a_task() {
     let mut client = Client::start();
-    let answer = client.ask(knowing(bash(1, "sleep 300"))).await;
+    let answer = client.ask(knowing(script(1, "sleep 300"))).await;
     let mut task = answer["result"].clone();
     let id = task["taskId"].as_str().unwrap().to_owned();
     assert_eq!(id.len(), 32);
@@ -74,7 +73,7 @@ async fn a_long_call_becomes_a_task() {
     assert_eq!(task, as_made);
     let task = ended(&mut client, &id).await;
     assert_eq!((&task["status"], &task["resultType"]), (&json!("completed"), &json!("complete")));
-    let plain = client.ask(modern(bash(1, "sleep 300"))).await;
+    let plain = client.ask(modern(script(1, "sleep 300"))).await;
     assert_eq!(task["result"], plain["result"]);
     assert_eq!(task["result"]["structuredContent"]["stdout"], "slept");
     // A delivered result is kept for a while, and the client learns for how long.
@@ -88,8 +87,8 @@ async fn what_ends_soon_is_answered_at_once() {
     let mut client = Client::start();
     for command in ["hello", "deny", "panic"] {
         let (own, plain) = (
-            client.ask(knowing(bash(1, command))).await,
-            client.ask(modern(bash(1, command))).await,
+            client.ask(knowing(script(1, command))).await,
+            client.ask(modern(script(1, command))).await,
         );
         assert_eq!(own, plain);
         assert_ne!(own["result"]["resultType"], "task");
@@ -102,7 +101,7 @@ async fn only_a_client_with_the_capability_gets_a_task() {
     let discover = json!({ "jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {} });
     let answer = client.ask(modern(discover)).await;
     assert_eq!(answer["result"]["capabilities"]["extensions"], json!({ TASKS: {} }));
-    let plain = client.ask(modern(bash(1, "sleep 300"))).await;
+    let plain = client.ask(modern(script(1, "sleep 300"))).await;
     assert_eq!(plain["result"]["structuredContent"]["stdout"], "slept");
     let id = begun(&mut client, 2, "sleep 300").await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
@@ -131,7 +130,7 @@ async fn an_older_revision_has_no_tasks() {
     assert!(reply["result"]["capabilities"]["tools"].is_object(), "{reply}");
     assert_eq!(reply["result"]["capabilities"].get("extensions"), None, "{reply}");
     client.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
-    let answer = client.ask(bash(1, "sleep 300")).await;
+    let answer = client.ask(script(1, "sleep 300")).await;
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "slept");
     let get =
         json!({ "jsonrpc": "2.0", "id": 2, "method": "tasks/get", "params": { "taskId": "a" } });
@@ -222,12 +221,12 @@ async fn a_client_has_so_many_tasks_and_then_plain_calls() {
     for id in 0..MAX_TASKS {
         ids.push(begun(&mut client, id, "wait").await);
     }
-    let plain = client.ask(knowing(bash(100, "sleep 300"))).await;
+    let plain = client.ask(knowing(script(100, "sleep 300"))).await;
     assert_eq!(plain["result"]["structuredContent"]["stdout"], "slept", "{plain}");
     // One that has ended has its place until its result was asked for, and for a while longer.
     client.ask(about("tasks/cancel", &ids[0])).await;
     ended(&mut client, &ids[0]).await;
-    let plain = client.ask(knowing(bash(101, "sleep 300"))).await;
+    let plain = client.ask(knowing(script(101, "sleep 300"))).await;
     assert_eq!(plain["result"]["structuredContent"]["stdout"], "slept", "{plain}");
     tokio::time::sleep(Duration::from_secs(301)).await;
     assert_eq!(client.ask(about("tasks/get", &ids[0])).await["error"], unknown());
@@ -238,7 +237,7 @@ async fn a_client_has_so_many_tasks_and_then_plain_calls() {
 async fn calls_that_end_soon_leave_no_places_taken() {
     let mut client = Client::start();
     for id in 0..3 * MAX_TASKS {
-        let answer = client.ask(knowing(bash(id, "hello"))).await;
+        let answer = client.ask(knowing(script(id, "hello"))).await;
         assert_eq!(text(&answer).lines().next(), Some("hello"), "{answer}");
     }
     begun(&mut client, 1000, "wait").await;
@@ -277,45 +276,44 @@ async fn a_call_without_end_is_ended_and_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_said_for_a_request_that_has_its_answer() {
     let mut client = Client::start();
-    let mut plain = modern(bash(1, "sleep 3500"));
+    let mut plain = modern(script(1, "sleep 3500"));
     plain["params"]["_meta"]["progressToken"] = json!("plain");
     let mut output = vec![client.ask(plain).await];
     while output.last().is_some_and(|line| line.get("method").is_some()) {
         output.push(client.hear().await);
     }
     assert_eq!(output.len(), 4, "three of progress, and the answer: {output:?}");
-    let mut call = knowing(bash(2, "sleep 3500"));
+    let mut call = knowing(script(2, "sleep 3500"));
     call["params"]["_meta"]["progressToken"] = json!("task");
     assert_eq!(client.ask(call).await["result"]["resultType"], "task");
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let next = client.ask(modern(bash(3, "hello"))).await;
+    let next = client.ask(modern(script(3, "hello"))).await;
     assert_eq!(next["id"], 3, "{next}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_cancelled_early_becomes_no_task() {
     let mut client = Client::start();
-    client.say(knowing(bash(1, "wait"))).await;
+    client.say(knowing(script(1, "wait"))).await;
     let taken_back = json!({ "requestId": 1 });
     client
         .say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": taken_back }))
         .await;
     // The first is not answered, as it was taken back.
-    let answer = client.ask(modern(bash(2, "sleep 300"))).await;
+    let answer = client.ask(modern(script(2, "sleep 300"))).await;
     assert_eq!(answer["id"], 2, "{answer}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn tasks_of_a_client_that_left_are_ended() {
-    let alive = Arc::new(());
-    let held = Arc::downgrade(&alive);
-    let mut client = Client::holding(alive);
+    let mut client = Client::start();
     begun(&mut client, 1, "wait").await;
-    assert!(held.upgrade().is_some());
+    let executor = client.executor.clone();
+    assert!(executor.upgrade().is_some());
     let server = client.leave();
     server.await.unwrap().unwrap();
     let gone = async {
-        while held.upgrade().is_some() {
+        while executor.upgrade().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

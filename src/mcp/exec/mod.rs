@@ -15,13 +15,12 @@ use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::outcome::Outcome;
 use model::shells::ShellKind;
-use service::Backend;
 use service::refused::Refused;
 use service::report::CommandReport;
 use service::request::ExecRequest;
 use service::shell::{self, ScriptArgs};
 
-impl<B: Backend> Server<B> {
+impl Server {
     pub(super) async fn bash_exec(
         &self,
         request: ExecRequest,
@@ -53,13 +52,13 @@ impl<B: Backend> Server<B> {
         tap: Tap,
         context: &Context,
     ) -> Result<CommandReport, Refused> {
-        let options = self.0.backend.exec_options();
+        let options = self.0.client.exec_options();
         let ExecRequest { args, shell, .. } = request.clone();
         let asked = args.timeout.map(|asked| seconds("timeout", asked)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
         let cwd = match &args.cwd {
             Some(path) => Cwd::new("working_dir", path)?,
-            None => self.0.backend.client().working_dir.get(),
+            None => self.0.client.state().working_dir.get(),
         };
         let cwd = Some(cwd.as_str().to_owned());
         let timeout = Some(wall.as_secs_f64());
@@ -68,12 +67,12 @@ impl<B: Backend> Server<B> {
             ShellKind::Bash => args,
             ShellKind::Sh | ShellKind::Zsh | ShellKind::Fish => shell::read_by(shell.name(), args),
         };
-        let run = |turn| self.0.backend.script(tool, args, turn);
+        let run = |turn| self.0.client.script(tool, args, turn);
         let mut report = self.tapped_turn(context, tap, run).await?;
         if asked.is_some_and(|asked| asked > wall) {
             report.clamped = service::report::Clamped::Yes;
         }
-        self.0.backend.client().history.add(&report, request);
+        self.0.client.state().history.add(&report, request);
         Ok(report)
     }
 
@@ -84,7 +83,7 @@ impl<B: Backend> Server<B> {
         args: ScriptArgs,
         context: &Context,
     ) -> Result<CommandReport, Refused> {
-        let run = |turn| self.0.backend.script(tool, args, turn);
+        let run = |turn| self.0.client.script(tool, args, turn);
         self.tapped_turn(context, Tap::default(), run).await
     }
 }

@@ -6,11 +6,10 @@ use rmcp::model::CallToolResult;
 
 use super::context::Context;
 use super::server::Server;
-use service::Backend;
 use service::refused::Refused;
 use service::request::FileRequest;
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Reads or writes a file, as a call of `tool`.
     pub(crate) async fn file(
         &self,
@@ -18,11 +17,11 @@ impl<B: Backend> Server<B> {
         asked: FileRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        if asked.request.writes() && self.0.backend.rules().has_private_workspace() {
+        if asked.request.writes() && self.0.client.rules().has_private_workspace() {
             self.lasts("write the file by the command that needs it")?;
         }
         let about = reply::RequestSummary::of(&asked);
-        let run = |turn| self.0.backend.file(tool, asked, turn);
+        let run = |turn| self.0.client.file(tool, asked, turn);
         let filed = self.turn(context, run).await?;
         Ok(reply::filed(&about, &filed))
     }

@@ -18,12 +18,12 @@ use project::{
 use service::refused::{Refused, RefusedKind};
 use service::request::FetchPlace;
 use service::shell::ScriptArgs;
-use service::{Backend, CallReport, Caller};
+use service::{CallReport, Caller};
 
 /// Interval at which it is checked that a script has taken an answer.
 const TAKEN: Duration = Duration::from_millis(20);
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Reads a resource from the network.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<B: Backend> Server<B> {
         };
         let place = FetchPlace { host: request.host.clone(), port: request.port };
         let caller = Caller { tap: Tap::read_by(reader), ..Caller::default() };
-        let run = |caller| self.0.backend.project_fetch(of, place, args, caller);
+        let run = |caller| self.0.client.project_fetch(of, place, args, caller);
         let report = self.stopped_turn(caller, context.ct.cancelled(), run).await;
         let report = report.map_err(refused)?;
         let denied = denied(&report);

@@ -21,7 +21,7 @@ use capture::tap::{Reader, Source, Tap};
 use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
 use service::refused::Refused;
 use service::shell::ScriptArgs;
-use service::{Backend, CallReport, Caller, Feed};
+use service::{CallReport, Caller, Feed};
 
 /// Method of a question to the user.
 const QUESTION: &str = "elicitation/create";
@@ -99,7 +99,7 @@ enum Stop {
     Idle,
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Runs a prepared script in a cell, as a call of `project:NAME`. Returns when all of its events have been sent.
     ///
     /// # Errors
@@ -183,7 +183,7 @@ impl<B: Backend> Server<B> {
                 }
             }
         };
-        let run = |caller| self.0.backend.project_tool(name, args, caller);
+        let run = |caller| self.0.client.project_tool(name, args, caller);
         let report = self.stopped_turn(caller, stop, run).await?;
         Ok((report, stopped))
     }

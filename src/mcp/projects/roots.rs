@@ -11,12 +11,11 @@ use rmcp::model::ProtocolVersion;
 use crate::context::Context;
 use crate::server::Server;
 use project::{Project, ScriptRoot};
-use service::Backend;
 
 /// Time that a client has to list its roots; after it a call runs without them.
 const TIME: Duration = Duration::from_secs(2);
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Returns the paths of the client's roots in a cell; empty if no root is granted.
     pub(super) async fn client_roots(
         &self,

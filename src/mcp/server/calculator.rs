@@ -7,12 +7,11 @@ use super::super::arguments::Seconds;
 use super::Server;
 use calc::ledger::Ledger;
 use model::call::{InvalidCall, seconds};
-use service::Backend;
 use service::refused::Refused;
 use service::report::Calculated;
 use service::request::Precision;
 
-impl<B: Backend> Server<B> {
+impl Server {
     pub(crate) fn note_one(
         &self,
         tool: &'static str,
@@ -28,19 +27,19 @@ impl<B: Backend> Server<B> {
     }
 
     pub(crate) fn ledger<T>(&self, with: impl FnOnce(&mut Ledger) -> T) -> T {
-        with(&mut self.0.backend.client().ledger.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.0.client.state().ledger.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Tells of a time that is longer than a calculation may take.
     pub(crate) fn lowered(&self, within: Option<Duration>) -> Option<String> {
-        let most = Duration::from_secs(self.0.backend.rules().limits.calculator_timeout_s);
+        let most = Duration::from_secs(self.0.client.rules().limits.calculator_timeout_s);
         let asked = within.filter(|asked| *asked > most)?.as_secs_f64();
         Some(format!("timeout {asked} s was lowered to {} s, the most there is", most.as_secs()))
     }
 
     /// Returns the precision of one calculation: its own, else the client's.
     pub(crate) fn precision(&self, asked: Option<Precision>) -> Precision {
-        asked.unwrap_or_else(|| self.0.backend.client().precision.get())
+        asked.unwrap_or_else(|| self.0.client.state().precision.get())
     }
 }
 

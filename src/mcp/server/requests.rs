@@ -19,14 +19,13 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use service::Backend;
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use tracing::Instrument;
 
 use super::{SERVER_INFO_KEY, Server};
 
-impl<B: Backend> ServerHandler for Server<B> {
+impl ServerHandler for Server {
     #[expect(
         deprecated,
         reason = "the newest revision drops logging; clients of those before it have it"
@@ -35,7 +34,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         // The operator can switch tools, and what they answer for.
         let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
         let capabilities = capabilities.enable_tool_list_changed();
-        let mut capabilities = match resources::listed(&self.0.backend).is_empty() {
+        let mut capabilities = match resources::listed(&self.0.client).is_empty() {
             true => capabilities.build(),
             false => {
                 let capabilities = capabilities.enable_resources().enable_resources_subscribe();
@@ -177,10 +176,10 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let built_in = resources::listed(&self.0.backend);
+        let built_in = resources::listed(&self.0.client);
         let project = self.project()?;
         let own = project.iter().flat_map(|it| &it.resources);
-        let own = own.filter(|one| !resources::is_taken(&self.0.backend, &one.uri));
+        let own = own.filter(|one| !resources::is_taken(&self.0.client, &one.uri));
         let all = own.map(projects::resource).chain(built_in).collect();
         let (items, next, meta) =
             Self::page(project.as_deref(), "resources", all, request, &context)?;
@@ -196,7 +195,7 @@ impl<B: Backend> ServerHandler for Server<B> {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let project = self.project()?;
         let own = project.iter().flat_map(|it| &it.templates).map(projects::template);
-        let all = own.chain(resources::templates(&self.0.backend)).collect();
+        let all = own.chain(resources::templates(&self.0.client)).collect();
         let (items, next, meta) =
             Self::page(project.as_deref(), "resourceTemplates", all, request, &context)?;
         let mut result = ListResourceTemplatesResult::with_all_items(items);
@@ -213,7 +212,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         let span = tracing::error_span!("read", id = %context.id);
         let read = async {
             tracing::debug!("a resource is read");
-            let script = match resources::is_taken(&self.0.backend, &request.uri) {
+            let script = match resources::is_taken(&self.0.client, &request.uri) {
                 true => None,
                 false => self.read_script(&request.uri, &context).await,
             };
@@ -321,10 +320,10 @@ impl<B: Backend> ServerHandler for Server<B> {
             request.name = name.into();
         }
         // A tool that is disabled gets its own error, different from that of an unknown tool.
-        let backend = &self.0.backend;
+        let client = &self.0.client;
         let name = &*request.name;
         let known = self.built_in(name).is_some() || self.declared(name).is_some();
-        if !known && (self.0.tools.is_empty() || backend.withheld(name).is_none()) {
+        if !known && (self.0.tools.is_empty() || client.withheld(name).is_none()) {
             return Err(self.unknown_tool(name));
         }
         let tool = request.name.clone();

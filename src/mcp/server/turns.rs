@@ -10,8 +10,8 @@ use crate::progress;
 use crate::tasks::{self, Lasting};
 use capture::Produced;
 use capture::tap::Tap;
+use service::Caller;
 use service::refused::Refused;
-use service::{Backend, Caller};
 
 /// Progress notifications every second, for a client that asked for progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +20,11 @@ enum Ticks {
     Yes,
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Runs `call` with progress until it ends. A cancelled call is asked to end and is still
     /// awaited, so that its cell is gone when the reply is made. The call waits for its turn by
     /// itself.
-    pub(crate) async fn turn<T, F>(
+    pub async fn turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
         call: impl FnOnce(Caller) -> F,

@@ -6,7 +6,6 @@ use crate::arguments::{Arguments, parse};
 use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, Calling, InForce, ToolEntry};
-use service::Backend;
 
 /// A built-in tool; the type holds the arguments of one call.
 pub trait BuiltIn: Arguments + Send + 'static {
@@ -14,23 +13,19 @@ pub trait BuiltIn: Arguments + Send + 'static {
     fn describe(in_force: &InForce) -> Tool;
 
     /// Performs one call.
-    fn call<B: Backend>(
-        self,
-        server: &Server<B>,
-        context: &Context,
-    ) -> impl Future<Output = CallResult> + Send;
+    fn call(self, server: &Server, context: &Context) -> impl Future<Output = CallResult> + Send;
 }
 
-impl<B: Backend> ToolEntry<Server<B>> {
+impl ToolEntry<Server> {
     /// Makes the row of a tool.
     pub const fn of<T: BuiltIn>() -> Self {
-        Self { name: T::TOOL, describe: T::describe, call: parsed::<B, T> }
+        Self { name: T::TOOL, describe: T::describe, call: parsed::<T> }
     }
 }
 
 /// Performs a call whose arguments are still to be parsed.
-fn parsed<'a, B: Backend, T: BuiltIn>(
-    server: &'a Server<B>,
+fn parsed<'a, T: BuiltIn>(
+    server: &'a Server,
     given: Option<JsonObject>,
     context: &'a Context,
 ) -> Calling<'a> {

@@ -14,7 +14,6 @@ use crate::reply::{self, calculations};
 use crate::server::Server;
 use crate::server::calculator::within;
 use crate::tool_entry::{CallResult, InForce};
-use service::Backend;
 use service::refused::Refused;
 use service::request::Precision;
 
@@ -83,13 +82,13 @@ impl BuiltIn for CalculateArguments {
         tool::<Self>("Calculate", description, input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let Self { expression, precision, timeout } = self;
         let precision = server.precision(precision);
         let within = within(timeout)?;
         let started = Instant::now();
         let asked = expression.clone();
-        let run = |turn| server.0.backend.calculate(asked, precision, within, turn);
+        let run = |turn| server.0.client.calculate(asked, precision, within, turn);
         let done = server.turn(context, run).await;
         server.note_one(Self::TOOL, &expression, precision, &done, started);
         let done = done?;
@@ -126,13 +125,13 @@ impl BuiltIn for CalculateAdvancedArguments {
         tool::<Self>("Run a bc script", description, input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let Self { script, precision, timeout } = self;
         let precision = server.precision(precision);
         let within = within(timeout)?;
         let started = Instant::now();
         let asked = script.clone();
-        let run = |turn| server.0.backend.calculate_advanced(asked, precision, within, turn);
+        let run = |turn| server.0.client.calculate_advanced(asked, precision, within, turn);
         let done = server.turn(context, run).await;
         server.note_one(Self::TOOL, &script, precision, &done, started);
         let done = done?;
@@ -157,12 +156,12 @@ impl BuiltIn for SetPrecisionArguments {
         tool::<Self>("Set precision", description.to_owned(), schema(), schema()).annotate(sets())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
         if !server.0.continuity.is_session() {
             let alone = "requests of this client stand alone: pass precision per call";
             return Err(Refused::failed(alone));
         }
-        server.0.backend.client().precision.set(self.precision);
+        server.0.client.state().precision.set(self.precision);
         Ok(reply::precision_set(self.precision.places()))
     }
 }

@@ -11,7 +11,6 @@ use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use policy::flags::{DeclaredCommand, Flag, Positional, PositionalEgress, Takes};
-use service::Backend;
 use service::cli::Declared;
 use service::cli::state::ToolFigures;
 use service::refused::{Refused, RefusedKind};
@@ -42,11 +41,11 @@ impl BuiltIn for GetToolInfoArguments {
         tool::<Self>("About a tool", description.to_owned(), input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        let backend = &server.0.backend;
-        let commands = backend.commands();
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
+        let client = &server.0.client;
+        let commands = client.commands();
         let found = commands.iter().find(|declared| declared.command.name == self.tool);
-        let (Some(declared), Some(figures)) = (found, backend.tool_figures(&self.tool)) else {
+        let (Some(declared), Some(figures)) = (found, client.tool_figures(&self.tool)) else {
             let shown: String = self.tool.chars().take(80).flat_map(char::escape_default).collect();
             let names: Vec<&str> = commands.iter().map(|one| one.command.name.as_str()).collect();
             let hint = match nearest(&self.tool, &names) {

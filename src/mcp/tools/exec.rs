@@ -14,7 +14,6 @@ use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use model::call::SCRIPT_BYTES;
 use model::shells::ShellKind;
-use service::Backend;
 use service::request::{ExecOptions, ExecRequest, StderrIs};
 use service::shell::ScriptArgs;
 
@@ -70,7 +69,7 @@ impl BuiltIn for BashExecArguments {
             .annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.bash_exec(self.into(), context).await
     }
 }

@@ -13,7 +13,6 @@ use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use model::call::{FilePath, InvalidCall};
-use service::Backend;
 use service::files::{ClerkRequest, FILE_BYTES, Overwrite};
 use service::refused::Refused;
 use service::request::FileRequest;
@@ -274,7 +273,7 @@ impl BuiltIn for EditArguments {
         tool::<Self>("Edit a file", description.to_owned(), input, output).annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.file(Self::TOOL, self.asked()?, context).await
     }
 }
@@ -318,7 +317,7 @@ impl BuiltIn for PutFileArguments {
         tool::<Self>("Put a file", description, input, output).annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.file(Self::TOOL, self.asked()?, context).await
     }
 }
@@ -364,7 +363,7 @@ impl BuiltIn for GetFileArguments {
         tool::<Self>("Get a file", description, input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.file(Self::TOOL, self.asked()?, context).await
     }
 }

@@ -12,7 +12,6 @@ use crate::context::Context;
 use crate::reply;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
-use service::Backend;
 use service::refused::{Refused, RefusedKind};
 use service::report::to_value;
 
@@ -56,13 +55,13 @@ impl BuiltIn for HistorySearchArguments {
             .annotate(pure().idempotent(false))
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
         let limit = self.limit.unwrap_or(FOUND);
         if !(1..=MAX_FOUND).contains(&limit) {
             let message = format!("history_search: `limit`: expected 1 to {MAX_FOUND}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let found = server.0.backend.client().history.search(&self.query, limit);
+        let found = server.0.client.state().history.search(&self.query, limit);
         let matches = found.iter().map(|(id, entry)| {
             let mut fields = to_value(entry);
             if let Some(map) = fields.as_object_mut() {
@@ -106,9 +105,9 @@ impl BuiltIn for HistoryReplayArguments {
             .annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
-        match server.0.backend.client().history.find(self.id) {
+        match server.0.client.state().history.find(self.id) {
             Some(Some(mut again)) => {
                 let named = self.profile.or(again.args.profile.take());
                 again.args.profile = named;

@@ -12,7 +12,6 @@ use crate::exec::{check_exit, failed, read, reply};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use model::outcome::Outcome;
-use service::Backend;
 use service::inspect::{self, Located, System};
 use service::refused::{Refused, RefusedKind};
 
@@ -58,7 +57,7 @@ impl BuiltIn for GetEnvArguments {
             .annotate(asks())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let Self { variable, all } = self;
         if variable.is_none() && !all {
             return Err(Refused::new(RefusedKind::Arguments, "get_env: nothing is asked for")
@@ -102,7 +101,7 @@ impl BuiltIn for SystemInfoArguments {
         tool::<Self>("System information", description.to_owned(), input, output).annotate(asks())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let report = server.script(Self::TOOL, inspect::system(), context).await?;
         let system = read(&report, System::of)?;
         Ok(reply::answered(&report, service::report::to_value(&system)))
@@ -146,7 +145,7 @@ impl BuiltIn for ProcessInfoArguments {
         tool::<Self>("Processes", description.to_owned(), input, output).annotate(asks())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let format = self.format.unwrap_or_else(|| PS_FORMAT.to_owned());
         let format = inspect::line("format", format)?;
         let filter = inspect::line("filter", self.filter.unwrap_or_default())?;
@@ -192,7 +191,7 @@ impl BuiltIn for WhichCommandArguments {
         tool::<Self>("Locate a command", description.to_owned(), input, output).annotate(asks())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
         let report = server.script(Self::TOOL, inspect::which(&name), context).await?;
         let Located { kind, paths } = read(&report, Located::of)?;
@@ -237,7 +236,7 @@ impl BuiltIn for CommandHelpArguments {
             .annotate(annotations)
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
         let report = server.script(Self::TOOL, inspect::help(&name), context).await?;
         let Outcome::Exited { code } = report.outcome else { return Err(failed(&report)) };
@@ -288,7 +287,7 @@ impl BuiltIn for ManPageArguments {
         tool::<Self>("Manual page", description.to_owned(), input, output).annotate(asks())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let name = inspect::page("command", self.command)?;
         let section = self.section.map_or("", Section::digit);
         let args = inspect::manual(&name, section);

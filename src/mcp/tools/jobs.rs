@@ -17,7 +17,6 @@ use crate::tool_entry::{CallResult, InForce};
 use capture::grep::Pattern;
 use model::call::{InvalidCall, STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
-use service::Backend;
 use service::refused::{Refused, RefusedKind};
 use service::report::Detail;
 use service::request::{InputRequest, JobRequest, OutputRequest};
@@ -208,7 +207,7 @@ impl BuiltIn for BashOutputArguments {
             .annotate(pure().idempotent(false))
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let detail = self.detail.into();
         server.job(self.request()?, detail, context).await
     }
@@ -247,7 +246,7 @@ impl BuiltIn for BashInputArguments {
         tool::<Self>("Write to a job", description.to_owned(), input, output).annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.job(self.request()?, Detail::Small, context).await
     }
 }
@@ -261,7 +260,7 @@ impl BuiltIn for BashJobsArguments {
             .annotate(pure().idempotent(false))
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.job(JobRequest::List, Detail::Small, context).await
     }
 }
@@ -291,7 +290,7 @@ impl BuiltIn for BashKillArguments {
         )
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.job(self.request(), Detail::Small, context).await
     }
 }
@@ -300,10 +299,10 @@ fn offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "default": 0 })
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Inspects jobs, or ends one.
     async fn job(&self, request: JobRequest, detail: Detail, context: &Context) -> CallResult {
-        let answer = self.turn(context, |caller| self.0.backend.job(request, caller)).await?;
+        let answer = self.turn(context, |caller| self.0.client.job(request, caller)).await?;
         Ok(crate::jobs::answer(&answer, detail))
     }
 }

@@ -19,7 +19,6 @@ use crate::reply;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
-use service::Backend;
 use service::macros::{Before, MAX_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
@@ -68,11 +67,11 @@ impl BuiltIn for MacroSaveArguments {
             .annotate(kept.idempotent(true))
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
         server.lasts("pass the commands per call, as to pipeline")?;
         let Self { name, commands } = self;
         let count = commands.len();
-        let saved = server.0.backend.client().macros.save(&name, commands);
+        let saved = server.0.client.state().macros.save(&name, commands);
         let before = saved.map_err(|why| BadArguments {
             message: format!("{}: {why}", Self::TOOL),
             hint: None,
@@ -127,8 +126,8 @@ impl BuiltIn for MacroRunArguments {
         tool::<Self>("Run a macro", description.to_owned(), input, steps_schema()).annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        let macros = &server.0.backend.client().macros;
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
+        let macros = &server.0.client.state().macros;
         let absent = || missing(macros, Self::TOOL, &self.name);
         let commands = macros.get(&self.name).ok_or_else(absent)?;
         let after_failure = AfterFailure::of(self.keep_going);
@@ -193,8 +192,8 @@ impl BuiltIn for MacroListArguments {
             .annotate(pure().idempotent(false))
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        let macros = server.0.backend.client().macros.all();
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
+        let macros = server.0.client.state().macros.all();
         let one = |(name, commands)| json!({ "name": name, "commands": commands });
         Ok(reply::of_fields(json!({ "macros": macros.iter().map(one).collect::<Vec<_>>() })))
     }
@@ -234,9 +233,9 @@ impl BuiltIn for MacroDeleteArguments {
             .annotate(gone.idempotent(false))
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
         let Self { name } = self;
-        let macros = &server.0.backend.client().macros;
+        let macros = &server.0.client.state().macros;
         match macros.delete(&name) {
             Some(commands) => {
                 Ok(reply::of_fields(json!({ "name": name, "commands": commands.len() })))

@@ -19,7 +19,6 @@ use crate::tool_entry::{CallResult, InForce};
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
 use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MAX_EXPRESSIONS};
-use service::Backend;
 use service::request::Precision;
 
 /// Default number of calculations that `calculate_history` returns.
@@ -221,13 +220,13 @@ impl BuiltIn for CalculateBatchArguments {
         tool::<Self>("Calculate many", description, input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let Self { expressions, precision, timeout } = self;
         let precision = server.precision(precision);
         let within = within(timeout)?;
         let started = Instant::now();
         let asked = expressions.0.clone();
-        let run = |turn| server.0.backend.calculate_batch(asked, precision, within, turn);
+        let run = |turn| server.0.client.calculate_batch(asked, precision, within, turn);
         let done = server.turn(context, run).await;
         let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
         let tool = Self::TOOL;
@@ -304,12 +303,12 @@ impl BuiltIn for CalculatePlotArguments {
         tool::<Self>("Plot a function", description.to_owned(), input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let within = within(self.timeout)?;
         let started = Instant::now();
         let plot = self.plot();
         let asked = plot.clone();
-        let run = |turn| server.0.backend.calculate_plot(asked, within, turn);
+        let run = |turn| server.0.client.calculate_plot(asked, within, turn);
         let done = server.turn(context, run).await;
         let outcome = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
         server.ledger(|ledger| {
@@ -346,7 +345,7 @@ impl BuiltIn for CalculateFunctionsArguments {
         tool::<Self>("List functions", description.to_owned(), input, output).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, _: &Server<B>, _: &Context) -> CallResult {
+    async fn call(self, _: &Server, _: &Context) -> CallResult {
         Ok(calculations::functions())
     }
 }
@@ -373,8 +372,8 @@ impl BuiltIn for CalculateStatsArguments {
             .annotate(about_the_session())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        let pending = server.0.backend.pending();
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
+        let pending = server.0.client.pending();
         Ok(server.ledger(|ledger| calculations::stats(ledger.statistics(), pending)))
     }
 }
@@ -419,7 +418,7 @@ impl BuiltIn for CalculateHistoryArguments {
             .annotate(about_the_session())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
         let Self { limit } = self;
         let limit = limit.map_or(USUAL_HISTORY, |limit| limit.0);
         Ok(calculations::history(&server.ledger(|ledger| ledger.latest(usize::from(limit)))))

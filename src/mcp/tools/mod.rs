@@ -48,7 +48,6 @@ use crate::arguments::Named;
 pub use crate::context::Context;
 use crate::server::Server;
 pub use crate::tool_entry::{CallResult, InForce, ToolEntry};
-use service::Backend;
 
 macro_rules! entries {
     ($($arguments:ident $name:literal: $group:expr, $rule:expr, $runs:expr;)*) => {
@@ -56,7 +55,7 @@ macro_rules! entries {
             const TOOL: &'static str = $name;
         })*
 
-        impl<B: Backend> ToolEntry<Server<B>> {
+        impl ToolEntry<Server> {
             /// Every built-in tool, in the order in which a client sees them.
             pub const ALL: &'static [Self] = &[$(Self::of::<$arguments>()),*];
         }

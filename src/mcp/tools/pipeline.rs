@@ -18,7 +18,6 @@ use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 use model::shells::ShellKind;
-use service::Backend;
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 
@@ -72,7 +71,7 @@ impl BuiltIn for PipelineArguments {
             .annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let Self { steps, stdin, keep_going } = self;
         let of = steps.len();
         if !(1..=MAX_STEPS).contains(&of) {

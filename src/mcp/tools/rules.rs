@@ -11,7 +11,6 @@ use crate::context::Context;
 use crate::reply;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
-use service::Backend;
 
 /// Arguments of `sandbox_rules`, which has no fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -30,9 +29,9 @@ impl BuiltIn for SandboxRulesArguments {
         tool::<Self>(title, description.to_owned(), no_arguments(), rules_output()).annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        server.0.backend.settled().await;
-        Ok(reply::rules(&server.0.backend.rules()))
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
+        server.0.client.settled().await;
+        Ok(reply::rules(&server.0.client.rules()))
     }
 }
 

@@ -20,7 +20,6 @@ use capture::lines::Wanted;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use model::shells::ShellKind;
-use service::Backend;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, RunningReport};
 use service::request::{BashRequest, CommandInput, ExecRequest, SessionCommand, Shown, Wait};
@@ -155,12 +154,12 @@ impl BuiltIn for BashArguments {
             .annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.bash(self, context).await
     }
 }
 
-impl<B: Backend> Server<B> {
+impl Server {
     /// Runs a command in the shell of its session, and remembers it.
     async fn bash(&self, arguments: BashArguments, context: &Context) -> CallResult {
         let exec_args = ScriptArgs {
@@ -179,10 +178,10 @@ impl<B: Backend> Server<B> {
             self.without_later_calls(run)?;
         }
         let answer =
-            self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
+            self.with_progress(context, |caller| self.0.client.bash(request, caller)).await?;
         Ok(match answer {
             BashAnswer::Ended(report) => {
-                self.0.backend.client().history.add(&report, exec_args.into());
+                self.0.client.state().history.add(&report, exec_args.into());
                 reply::of_command(&report, detail)
             }
             BashAnswer::Running(job) => {
@@ -195,9 +194,9 @@ impl<B: Backend> Server<B> {
 
     /// Remembers a job, and its end when that comes.
     fn remember(&self, job: &RunningReport, request: ExecRequest) {
-        let history = Arc::clone(&self.0.backend.client().history);
+        let history = Arc::clone(&self.0.client.state().history);
         let id = history.begin(job, request);
-        if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
+        if let Some(end) = self.0.client.end_of(&job.session.output_id) {
             // Ends with the supervisor at the latest.
             tokio::spawn(async move { history.end(id, &end.await) });
         }

@@ -14,7 +14,6 @@ use crate::notifier::{MAX_BYTES, OutputNotifier, USUAL};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
-use service::Backend;
 use service::shell::ScriptArgs;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
@@ -55,7 +54,7 @@ impl BuiltIn for BashExecStreamArguments {
         tool::<Self>(title, description.to_owned(), input, exec_output()).annotate(runs())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         let Self { command, working_dir, timeout, buffer_size } = self;
         let size = buffer_size.unwrap_or(BUFFER);
         if !(MIN_BUFFER..=MAX_BUFFER).contains(&size) {

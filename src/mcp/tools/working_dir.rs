@@ -13,7 +13,6 @@ use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use model::call::Cwd;
 use model::outcome::Outcome;
-use service::Backend;
 use service::inspect;
 use service::refused::{Refused, RefusedKind};
 
@@ -39,8 +38,8 @@ impl BuiltIn for GetWorkingDirArguments {
         .annotate(pure())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        Ok(reply::working_dir(&server.0.backend.client().working_dir.get()))
+    async fn call(self, server: &Server, _: &Context) -> CallResult {
+        Ok(reply::working_dir(&server.0.client.state().working_dir.get()))
     }
 }
 
@@ -79,7 +78,7 @@ impl BuiltIn for SetWorkingDirArguments {
         .annotate(sets())
     }
 
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+    async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.lasts("pass working_dir per call")?;
         let directory = Cwd::new("directory", &self.directory)?;
         inspect::line("directory", directory.as_str().to_owned())?;
@@ -92,7 +91,7 @@ impl BuiltIn for SetWorkingDirArguments {
             ));
         }
         check_exit(&report)?;
-        server.0.backend.client().working_dir.set(directory.clone());
+        server.0.client.state().working_dir.set(directory.clone());
         Ok(reply::working_dir(&directory))
     }
 }

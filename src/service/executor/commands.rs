@@ -19,11 +19,11 @@ use model::outcome::{Failure, Outcome};
 use policy::conduct::Retries;
 
 impl Scope {
-    /// Carries out one call of a declared tool.
+    /// Runs one of [`Scope::commands`]; the result reports an error in its arguments.
     ///
     /// # Errors
     /// A refusal that is not the tool's own: by policy, or because the call cannot be recorded.
-    pub(super) async fn declared(
+    pub async fn command(
         &self,
         declared: &Declared,
         request: DeclaredRequest,

@@ -12,7 +12,8 @@ use crate::request::FileRequest;
 use model::job::Access;
 
 impl Scope {
-    pub(super) async fn of_file(
+    /// Reads or writes a file of the workspace, as a call of `tool`.
+    pub async fn file(
         &self,
         tool: &'static str,
         request: FileRequest,

@@ -8,7 +8,7 @@ use crate::refused::Refused;
 use crate::report::{CommandReport, are_cut};
 use crate::request::Shown;
 use crate::shell::{self, ScriptArgs};
-use crate::{Backend, CallReport, Caller};
+use crate::{CallReport, Caller};
 use capture::lines::Wanted;
 use model::defaults::INLINE_CHARACTERS;
 use model::job::{ProfileName, Workspace};
@@ -16,7 +16,8 @@ use model::outcome::DeniedCall;
 use policy::tools::{Runs, ToolSpec};
 
 impl Scope {
-    pub(super) async fn in_fresh_cell(
+    /// Runs a script in a fresh cell, as a call of `tool`.
+    pub async fn script(
         &self,
         tool: &'static str,
         args: ScriptArgs,

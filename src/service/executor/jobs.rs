@@ -37,11 +37,8 @@ struct ShownStreams {
 }
 
 impl Scope {
-    pub(super) async fn of_job(
-        &self,
-        request: JobRequest,
-        caller: Caller,
-    ) -> Result<JobAnswer, Refused> {
+    /// Inspects jobs, or ends one.
+    pub async fn job(&self, request: JobRequest, caller: Caller) -> Result<JobAnswer, Refused> {
         match request {
             JobRequest::Output(request) => self.output(request, caller).await,
             JobRequest::Input(request) => self.input(request, caller).await,

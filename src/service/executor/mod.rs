@@ -1,58 +1,49 @@
 //! The executor behind the tools, one for each server: its policy, queue, link and audit log.
 
+mod calculations;
 mod commands;
-mod fetches;
 mod figures;
 mod files;
 mod fresh;
 mod hooks;
 mod jobs;
 mod operator;
+mod projects;
 mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 pub use self::figures::{ServerFigures, SupervisorState};
 use self::jobs::end_of;
 pub use self::operator::{NoControl, ToolSwitch};
-use crate::calculate::InCells;
 use crate::cli::hooks::Answers;
 use crate::cli::state::{ToolFigures, ToolState, ToolStates};
-use crate::cli::{CommandTerms, Declared, DeclaredRequest, DeclaredResult};
+use crate::cli::{CommandTerms, Declared};
 use crate::client::ClientState;
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
-use crate::queue::{Queue, Turn};
-use crate::refused::{Refused, RefusedKind, uncalculated};
-use crate::report::{
-    BashAnswer, Batch, BatchValue, Calculated, Clamped, CommandReport, Exact, FileReport,
-    JobAnswer, JobEnd, Plotted, Shortened, ValueOrigin,
-};
-use crate::request::{BashRequest, ExecOptions, FetchPlace, FileRequest, JobRequest, Precision};
+use crate::queue::Queue;
+use crate::refused::{Refused, RefusedKind};
+use crate::report::{Clamped, JobEnd};
+use crate::request::ExecOptions;
 use crate::rules::Rules;
 use crate::session::SessionActivity;
-use crate::shell::{self, ScriptArgs};
 use crate::workbench::{Shared, Workbench};
-use crate::{Backend, CallReport, Caller};
 use audit::Audit;
 pub use audit::{CallCounts, DURATION_BOUNDS};
-use calc::plot::Plot;
-use capture::Captured;
-use capture::text::render;
 use config::Loaded;
 use link::Link;
-use model::defaults::INLINE_CHARACTERS;
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
 use policy::group::ToolGroup;
-use policy::tools::{NAMES, PROJECT_PREFIX, asks_a_rule, ruled_by};
+use policy::tools::{NAMES, asks_a_rule, ruled_by};
 use policy::{Policy, Principal, Terms};
 
 /// The tool that describes declared commands; it is listed if there are any.
@@ -280,28 +271,6 @@ impl Scope {
             None => DenialReport::of(denied, &Profile::nothing()),
         }
     }
-
-    fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
-        let took = since.elapsed();
-        let unrecorded = self.workbench.audit.trouble();
-        let exact = Exact::Yes;
-        let warnings = Vec::new();
-        Calculated { result, shortened: None, exact, warnings, took, ran, unrecorded }
-    }
-
-    /// Shortens a result of more than `most` characters to its head and tail, and keeps the whole for `bash_output`.
-    fn shortened(&self, cells: &InCells<'_>, result: &str, most: usize) -> Option<Shortened> {
-        // A result is text of bc and ASCII but for strings of a script.
-        if result.chars().count() <= most {
-            return None;
-        }
-        let text = render(&Captured::of(result.as_bytes()), &Captured::of(&[]), most).stdout;
-        let number = |c: char| c.is_ascii_digit() || c == '.' || c == '-';
-        let digits = result.chars().filter(char::is_ascii_digit).count();
-        let digits = result.chars().all(number).then_some(digits);
-        let output_id = if self.lists("bash_output") { cells.keep(result) } else { None };
-        Some(Shortened { text, digits, output_id })
-    }
 }
 
 /// Configuration with the rules of one client.
@@ -427,200 +396,40 @@ fn effective(loaded: &Loaded, tool: &str) -> Option<Profile> {
     Some(profile)
 }
 
-impl Backend for Scope {
-    fn client(&self) -> &ClientState {
+impl Scope {
+    /// Returns what the client has set and done.
+    pub fn state(&self) -> &ClientState {
         &self.client
     }
 
-    async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
-        self.in_session(request, caller).await
-    }
-
-    async fn job(&self, request: JobRequest, caller: Caller) -> Result<JobAnswer, Refused> {
-        self.of_job(request, caller).await
-    }
-
-    async fn calculate(
-        &self,
-        expression: String,
-        precision: Precision,
-        within: Option<Duration>,
-        caller: Caller,
-    ) -> Result<Calculated, Refused> {
-        let started = Instant::now();
-        let cells = InCells::new(&self.workbench, caller).within(within);
-        let places = precision.places();
-        if let Some(result) = self.cache.get(&expression, places.into()) {
-            if let Err(error) = cells.remembered(&expression) {
-                return Err(uncalculated(cells, error));
-            }
-            return Ok(self.calculated(result, ValueOrigin::Remembered, started));
-        }
-        let done = calc::calculate(&cells, expression, places.into()).await;
-        let done = match done {
-            Ok(done) => done,
-            Err(error) => return Err(uncalculated(cells, error)),
-        };
-        let shortened = self.shortened(&cells, &done.result, INLINE_CHARACTERS);
-        let receipt = cells.receipt();
-        self.cache.put(&done);
-        let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
-        let ran = ValueOrigin::InCell(receipt.map(Box::new));
-        Ok(Calculated { exact, shortened, ..self.calculated(done.result, ran, started) })
-    }
-
-    async fn calculate_advanced(
-        &self,
-        script: String,
-        precision: Precision,
-        within: Option<Duration>,
-        caller: Caller,
-    ) -> Result<Calculated, Refused> {
-        let started = Instant::now();
-        let cells = InCells::new(&self.workbench, caller).within(within);
-        let done = calc::calculate_advanced(&cells, &script, precision.places().into()).await;
-        let done = match done {
-            Ok(done) => done,
-            Err(error) => return Err(uncalculated(cells, error)),
-        };
-        let shortened = self.shortened(&cells, &done.result, INLINE_CHARACTERS);
-        let receipt = cells.receipt();
-        let ran = ValueOrigin::InCell(receipt.map(Box::new));
-        let warnings = done.warnings;
-        Ok(Calculated { warnings, shortened, ..self.calculated(done.result, ran, started) })
-    }
-
-    async fn script(
-        &self,
-        tool: &'static str,
-        args: ScriptArgs,
-        caller: Caller,
-    ) -> Result<CommandReport, Refused> {
-        self.in_fresh_cell(tool, args, caller).await
-    }
-
-    async fn project_tool(
-        &self,
-        tool: &str,
-        args: ScriptArgs,
-        caller: Caller,
-    ) -> Result<CallReport, Refused> {
-        let egress = args.egress.clone();
-        let is_read_only = args.is_read_only;
-        let mut call = shell::runner(format!("{PROJECT_PREFIX}{tool}"), args)?;
-        call.stdin = call.stdin.open();
-        if let Some(egress) = egress {
-            call.only = Some(self.asked_egress(&call, egress)?);
-        }
-        let workers = &self.workbench.shared.workers;
-        let client = &self.workbench.principal;
-        let Turn::Yours(_turn) = workers.turn(client, &caller.cancel).await? else {
-            return Err(Refused::cancelled());
-        };
-        // The reader of the tap has the output.
-        Ok(self.workbench.call_of_project(call, is_read_only, &caller).await?)
-    }
-
-    async fn project_fetch(
-        &self,
-        of: &str,
-        to: FetchPlace,
-        args: ScriptArgs,
-        caller: Caller,
-    ) -> Result<CallReport, Refused> {
-        self.fetched(of, to, args, caller).await
-    }
-
-    async fn file(
-        &self,
-        tool: &'static str,
-        request: FileRequest,
-        caller: Caller,
-    ) -> Result<FileReport, Refused> {
-        self.of_file(tool, request, caller).await
-    }
-
-    fn yield_after(&self) -> Duration {
+    /// Returns the time after which a client is not kept waiting for a command any more, where there is another way.
+    pub fn yield_after(&self) -> Duration {
         self.executor.yield_after
     }
 
-    fn pending(&self) -> usize {
+    /// Returns the number of calls that run or are queued now.
+    pub fn pending(&self) -> usize {
         self.executor.shared.queue.pending()
     }
 
-    fn exec_options(&self) -> ExecOptions {
+    /// Returns the operator's settings of `bash_exec`.
+    pub fn exec_options(&self) -> ExecOptions {
         self.executor.exec.clone()
     }
 
-    async fn calculate_batch(
-        &self,
-        expressions: Vec<String>,
-        precision: Precision,
-        within: Option<Duration>,
-        caller: Caller,
-    ) -> Result<Batch, Refused> {
-        let started = Instant::now();
-        let cells = InCells::new(&self.workbench, caller);
-        let places = u32::from(precision.places());
-        let done = calc::calculate_batch(&cells, &expressions, places, within).await;
-        let entries = match done {
-            Ok(entries) => entries,
-            Err(error) => return Err(uncalculated(cells, error)),
-        };
-        // All results together have the room of one output: each its share, if they need more.
-        let lengths = entries.iter().filter_map(|entry| entry.as_ref().ok());
-        let length: usize = lengths.map(|(result, _)| result.len()).sum();
-        let most = match length > INLINE_CHARACTERS {
-            true => INLINE_CHARACTERS / entries.len().max(1),
-            false => INLINE_CHARACTERS,
-        };
-        let entry = |entry: calc::BatchEntry| match entry {
-            Ok((result, sure)) => {
-                let shortened = self.shortened(&cells, &result, most);
-                let exact = if sure == Some(false) { Exact::No } else { Exact::Yes };
-                Ok(BatchValue { result, shortened, exact })
-            }
-            Err(error) => Err(error.with_hint()),
-        };
-        let entries = entries.into_iter().map(entry).collect();
-        let receipt = cells.receipt();
-        Ok(Batch {
-            entries,
-            took: started.elapsed(),
-            receipt,
-            unrecorded: self.workbench.audit.trouble(),
-        })
-    }
-
-    async fn calculate_plot(
-        &self,
-        plot: Plot,
-        within: Option<Duration>,
-        caller: Caller,
-    ) -> Result<Plotted, Refused> {
-        let started = Instant::now();
-        let cells = InCells::new(&self.workbench, caller).within(within);
-        let done = calc::plot::calculate_plot(&cells, &plot).await;
-        match done {
-            Ok(drawn) => Ok(Plotted {
-                drawn,
-                took: started.elapsed(),
-                receipt: cells.receipt(),
-                unrecorded: self.workbench.audit.trouble(),
-            }),
-            Err(error) => Err(uncalculated(cells, error)),
-        }
-    }
-
-    fn commands(&self) -> &[Declared] {
+    /// Returns the declared commands that are offered here.
+    pub fn commands(&self) -> &[Declared] {
         &self.executor.commands
     }
 
-    fn tool_figures(&self, tool: &str) -> Option<ToolFigures> {
+    /// Returns the figures of a declared command that is offered.
+    pub fn tool_figures(&self, tool: &str) -> Option<ToolFigures> {
         self.executor.tools.get(tool).map(ToolState::figures)
     }
 
-    fn lists(&self, tool: &str) -> bool {
+    /// Returns true if a built-in tool is listed. A call of an unlisted tool is still decided and
+    /// recorded.
+    pub fn lists(&self, tool: &str) -> bool {
         if tool == ABOUT_A_TOOL && self.executor.commands.is_empty() {
             return false;
         }
@@ -629,11 +438,14 @@ impl Backend for Scope {
         allowed && self.withheld(tool).is_none()
     }
 
-    fn switches(&self) -> watch::Receiver<u64> {
+    /// Returns a receiver that changes when the operator has switched a tool.
+    pub fn switches(&self) -> watch::Receiver<u64> {
         self.executor.switches.subscribe()
     }
 
-    fn withheld(&self, tool: &str) -> Option<Refused> {
+    /// Returns the reason for which an existing tool is not offered; `None` for an offered or
+    /// unknown tool.
+    pub fn withheld(&self, tool: &str) -> Option<Refused> {
         if [tool, ruled_by(tool)].iter().any(|name| self.executor.is_switched_off(name)) {
             let off = Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
             return Some(off.with_hint("the operator switched it off while the server runs"));
@@ -641,25 +453,19 @@ impl Backend for Scope {
         withheld(&self.executor.shared.loaded, tool)
     }
 
-    async fn command(
-        &self,
-        declared: &Declared,
-        request: DeclaredRequest,
-        caller: Caller,
-    ) -> Result<DeclaredResult, Refused> {
-        self.declared(declared, request, caller).await
-    }
-
-    fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
+    /// Returns a future that resolves at the end of a job, or `None` where there is no such job.
+    pub fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
         let command = self.workbench.command(job)?;
         Some(Box::pin(end_of(command)))
     }
 
-    fn invalid(&self, tool: &str, why: &str) {
+    /// Records that the arguments of a call were refused, so no decision was made about the call.
+    pub fn invalid(&self, tool: &str, why: &str) {
         self.workbench.audit.invalid(tool, why);
     }
 
-    async fn settled(&self) {
+    /// Resolves once the supervisor has reported which cells this host can have.
+    pub async fn settled(&self) {
         // The next call reports why the supervisor failed to start; here the wait just ends.
         let failed: Option<Failure> = self.executor.shared.link.ready().await.err();
         if let Some(failure) = failed {
@@ -667,7 +473,8 @@ impl Backend for Scope {
         }
     }
 
-    fn rules(&self) -> Rules {
+    /// Returns the rules in force for an agent.
+    pub fn rules(&self) -> Rules {
         let memory = self
             .executor
             .shared

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Scope, clamped};
+use crate::Caller;
 use crate::refused::Refused;
 use crate::report::{
     BashAnswer, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport,
@@ -14,7 +15,6 @@ use crate::session::{
     UnusedSession,
 };
 use crate::shell::{self, BashArgs};
-use crate::{Backend, Caller};
 use capture::deceptive::plain;
 use capture::lines::only;
 use capture::text::render;
@@ -27,11 +27,8 @@ use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 const BACKGROUND: Duration = Duration::from_millis(200);
 
 impl Scope {
-    pub(super) async fn in_session(
-        &self,
-        request: BashRequest,
-        caller: Caller,
-    ) -> Result<BashAnswer, Refused> {
+    /// Runs a command in the shell of its session.
+    pub async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
         let command = match request {
             BashRequest::Run(command) => *command,
             BashRequest::End { session } => {

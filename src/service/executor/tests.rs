@@ -1,6 +1,7 @@
 //! Tests of two clients of one executor, over a link whose other end is in the test.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
@@ -10,9 +11,10 @@ use profile::Profiles;
 use profile::document::Document;
 
 use super::*;
+use crate::Caller;
 use crate::cli::state::ToolHealth;
 use crate::patience::soon;
-use crate::request::{CommandInput, SessionCommand, Shown, Wait};
+use crate::request::{BashRequest, CommandInput, Precision, SessionCommand, Shown, Wait};
 use crate::session::{DEFAULT, Restart};
 use crate::shell::BashArgs;
 use capture::lines::Wanted;
@@ -93,8 +95,8 @@ async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<()
     let (executor, _supervisor) = executor()?;
     let one = executor.scope(Principal::local());
     let other = executor.scope(Principal::local());
-    let ours = one.client();
-    let theirs = other.client();
+    let ours = one.state();
+    let theirs = other.state();
     let places = Precision::new(50).ok_or("out of range")?;
     let tmp = Cwd::new("cwd", "/tmp")?;
     ours.precision.set(places);

@@ -1,6 +1,8 @@
-//! Downloads for a project. They have their own rule and profile, and each reaches only the host that it names.
+//! Calls of a project: its scripts, and downloads on their behalf. Downloads have their own rule and profile, and each
+//! reaches only the host that it names.
 
 use super::Scope;
+use crate::queue::Turn;
 use crate::refused::{Refused, RefusedKind};
 use crate::request::FetchPlace;
 use crate::shell::{self, ScriptArgs};
@@ -8,14 +10,39 @@ use crate::{CallReport, Caller};
 use model::call::Call;
 use model::egress::{HostPattern, Only, PortRange};
 use policy::Terms;
-use policy::tools::FETCH_PREFIX;
+use policy::tools::{FETCH_PREFIX, PROJECT_PREFIX};
 
 impl Scope {
-    /// Runs a download in a cell that reaches its host and port, and no address of a private network.
+    /// Runs a tool of a script project in a fresh cell. Its output goes to the caller's tap; its input is `args.stdin`
+    /// for the record, and comes from the caller's feed.
+    pub async fn project_tool(
+        &self,
+        tool: &str,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> Result<CallReport, Refused> {
+        let egress = args.egress.clone();
+        let is_read_only = args.is_read_only;
+        let mut call = shell::runner(format!("{PROJECT_PREFIX}{tool}"), args)?;
+        call.stdin = call.stdin.open();
+        if let Some(egress) = egress {
+            call.only = Some(self.asked_egress(&call, egress)?);
+        }
+        let workers = &self.workbench.shared.workers;
+        let client = &self.workbench.principal;
+        let Turn::Yours(_turn) = workers.turn(client, &caller.cancel).await? else {
+            return Err(Refused::cancelled());
+        };
+        // The reader of the tap has the output.
+        Ok(self.workbench.call_of_project(call, is_read_only, &caller).await?)
+    }
+
+    /// Downloads something for a project, on behalf of its tool `of`, in a fresh cell that reaches one host of the public
+    /// network. Its output goes to the caller's tap.
     ///
     /// # Errors
     /// A host that no rule grants, a denial, or a full queue: nothing ran.
-    pub(super) async fn fetched(
+    pub async fn project_fetch(
         &self,
         of: &str,
         to: FetchPlace,
@@ -51,14 +78,12 @@ impl Scope {
         // The reader of the tap has the output.
         Ok(self.workbench.call_fetch(call, &caller).await?)
     }
-}
 
-impl Scope {
     /// Returns the narrowing of a script's network to the rules that its metadata names.
     ///
     /// # Errors
     /// A rule that its profile has not, or that the policy leaves it not. Nothing is granted by asking.
-    pub(super) fn asked_egress(&self, call: &Call, ids: Vec<String>) -> Result<Only, Refused> {
+    fn asked_egress(&self, call: &Call, ids: Vec<String>) -> Result<Only, Refused> {
         let loaded = &self.executor.shared.loaded;
         // A denial is decided and recorded with the call.
         if let Ok(terms) =
