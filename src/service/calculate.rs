@@ -86,7 +86,8 @@ impl Evaluate for InCells<'_> {
         }
         let call =
             call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
-        let report = self.workbench.call(call, &self.caller).await;
+        let options = self.workbench.options(self.workbench.surroundings(&call.tool));
+        let report = self.workbench.run(call, options, &self.caller).await;
         let mut report = report.map_err(|refusal| self.refused(refusal))?;
         let run = ended(&report);
         if report.receipt.is_some() {

@@ -39,6 +39,17 @@ pub(crate) struct Shared {
     pub(crate) read_only: Option<Workspace>,
 }
 
+/// How a call in a fresh cell runs.
+#[derive(Debug)]
+pub(crate) struct RunOptions<'w> {
+    /// Workspace of the cell, and report of its changes.
+    pub(crate) surroundings: JobContext,
+    /// Bytes of each stream that are kept.
+    pub(crate) keep: usize,
+    /// Queue in which the call waits for its turn.
+    pub(crate) queue: &'w Queue,
+}
+
 /// Runs the calls of one client over what all clients share. Its sessions are its own.
 #[derive(Debug)]
 pub(crate) struct Workbench {
@@ -99,100 +110,56 @@ impl Workbench {
         }
     }
 
-    /// Decides and runs one call. Dropping the future cancels it.
+    /// Returns the options of a call in these surroundings that waits with all others, and whose output is kept.
+    pub(crate) fn options(&self, surroundings: impl Into<JobContext>) -> RunOptions<'_> {
+        let surroundings = surroundings.into();
+        RunOptions { surroundings, keep: KEPT_BYTES, queue: &self.shared.queue }
+    }
+
+    /// Decides, records and runs one call. Dropping the future cancels it.
     ///
     /// # Errors
     /// A denial by policy, or a full queue: nothing ran.
-    pub(crate) async fn call(&self, call: Call, caller: &Caller) -> Result<CallReport, Refusal> {
-        self.call_keeping(call, KEPT_BYTES, caller).await
-    }
-
-    /// Runs a call as [`Workbench::call`] does, and keeps so many bytes of each stream.
-    pub(crate) async fn call_keeping(
+    pub(crate) async fn run(
         &self,
         call: Call,
-        keep: usize,
+        options: RunOptions<'_>,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let surroundings = self.surroundings(&call.tool);
+        let RunOptions { surroundings, keep, queue } = options;
         let (grant, entry) = self.decide(caller.named(call), surroundings)?;
-        self.recorded_run(grant, entry, keep, caller).await
-    }
-
-    /// Runs a script of a project as [`Workbench::call`] does, without keeping its output.
-    ///
-    /// # Errors
-    /// The same as of [`Workbench::call`].
-    pub(crate) async fn call_of_project(
-        &self,
-        call: Call,
-        is_read_only: bool,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let mut surroundings = self.surroundings(&call.tool);
-        if let Some(workspace) = self.shared.read_only.filter(|_| is_read_only) {
-            surroundings.workspace = workspace;
-        }
-        let (grant, entry) = self.decide(call, surroundings)?;
-        self.recorded_run(grant, entry, 0, caller).await
-    }
-
-    /// Runs a call as [`Workbench::call`] does, on an empty workspace whatever is granted.
-    ///
-    /// # Errors
-    /// The same as of [`Workbench::call`].
-    pub(crate) async fn call_alone(
-        &self,
-        call: Call,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let (grant, entry) = self.decide(caller.named(call), Workspace::Fresh.into())?;
-        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
-    }
-
-    /// Runs a download as [`Workbench::call_alone`] does, without keeping its output. Downloads have a separate queue, as
-    /// the script that waits for one keeps its turn in the other.
-    ///
-    /// # Errors
-    /// The same as of [`Workbench::call`].
-    pub(crate) async fn call_fetch(
-        &self,
-        call: Call,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let (grant, entry) = self.decide(call, Workspace::Fresh.into())?;
-        self.recorded_run_in(&self.shared.fetches, grant, entry, 0, caller).await
-    }
-
-    /// Runs a call as [`Workbench::call`] does, on the private workspace of the default session if
-    /// that has one, and has the call's profile.
-    ///
-    /// # Errors
-    /// The same as of [`Workbench::call`].
-    pub(crate) async fn call_beside(
-        &self,
-        call: Call,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let surroundings = self.beside_the_default(&call);
-        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
-        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
-    }
-
-    /// Runs a declared command as [`Workbench::call`] does, on the private workspace of the default
-    /// session if there is one or the command may change files.
-    ///
-    /// # Errors
-    /// The same as of [`Workbench::call`].
-    pub(crate) async fn call_command(
-        &self,
-        call: Call,
-        changes: Changes,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let surroundings = self.command_beside_the_default(&call, changes);
-        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
-        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
+        let started = Instant::now();
+        let limits = grant.job().limits;
+        let cwd = grant.job().cwd.clone();
+        let clamped = grant.clamped();
+        let seen = match queue.turn(&self.principal, &caller.cancel).await {
+            Ok(Turn::Yours(_turn)) => {
+                self.seen(grant, heard(&entry), &limits, (keep, caller)).await
+            }
+            Ok(Turn::Cancelled) => Observed::nothing(Outcome::Cancelled),
+            Err(full) => {
+                entry.refused(full.to_string());
+                return Err(full);
+            }
+        };
+        let report = CallReport {
+            outcome: seen.ended.outcome,
+            usage: seen.ended.usage,
+            denials: seen.ended.denials,
+            timings: seen.ended.timings,
+            receipt: seen.receipt,
+            stdout: seen.stdout,
+            stderr: seen.stderr,
+            files_changed: seen.ended.files_changed,
+            network: seen.ended.network,
+            cwd,
+            limits,
+            clamped,
+            duration: started.elapsed(),
+        };
+        tracing::debug!(outcome = report.outcome.name(), "ended");
+        entry.ended(&report.story());
+        Ok(report)
     }
 
     /// Asks policy about a call of a declared command before anything of it runs. A denial is recorded; a grant is when
@@ -222,94 +189,18 @@ impl Workbench {
         Ok(grant)
     }
 
-    async fn recorded_run(
-        &self,
-        grant: Grant,
-        entry: LoggedCall,
-        keep: usize,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        self.recorded_run_in(&self.shared.queue, grant, entry, keep, caller).await
-    }
-
-    async fn recorded_run_in(
-        &self,
-        queue: &Queue,
-        grant: Grant,
-        entry: LoggedCall,
-        keep: usize,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let done = self.run(queue, (grant, heard(&entry)), keep, caller).await;
-        match &done {
-            Ok(report) => {
-                tracing::debug!(outcome = report.outcome.name(), "ended");
-                entry.ended(&report.story());
-            }
-            Err(refusal) => entry.refused(refusal.to_string()),
-        }
-        done
-    }
-
     /// Decides and records a call whose answer is remembered, without running anything.
     ///
     /// # Errors
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub(crate) fn remembered(&self, call: Call) -> Result<(), Refusal> {
-        let asked = self.audit.new_record(&call);
-        let tool = call.tool.clone();
         let surroundings = self.surroundings(&call.tool);
-        match self.shared.loaded.policy.decide(
-            &self.principal,
-            call,
-            &self.shared.loaded.profiles,
-            surroundings,
-        ) {
-            Ok(grant) => self.audit.granted(tool, asked, &grant)?.remembered(),
-            Err(denial) => {
-                self.audit.denied(&tool, asked, &denial);
-                return Err(denial.into());
-            }
-        }
+        let (_, entry) = self.decide(call, surroundings)?;
+        entry.remembered();
         Ok(())
     }
 
-    /// Runs a granted and recorded call.
-    ///
-    /// # Errors
-    /// A full queue: nothing ran.
-    async fn run(
-        &self,
-        queue: &Queue,
-        (grant, heard): (Grant, Option<ConnectionListener>),
-        keep: usize,
-        caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
-        let started = Instant::now();
-        let limits = grant.job().limits;
-        let cwd = grant.job().cwd.clone();
-        let clamped = grant.clamped();
-        let seen = match queue.turn(&self.principal, &caller.cancel).await? {
-            Turn::Yours(_turn) => self.seen(grant, heard, &limits, (keep, caller)).await,
-            Turn::Cancelled => Observed::nothing(Outcome::Cancelled),
-        };
-        Ok(CallReport {
-            outcome: seen.ended.outcome,
-            usage: seen.ended.usage,
-            denials: seen.ended.denials,
-            timings: seen.ended.timings,
-            receipt: seen.receipt,
-            stdout: seen.stdout,
-            stderr: seen.stderr,
-            files_changed: seen.ended.files_changed,
-            network: seen.ended.network,
-            cwd,
-            limits,
-            clamped,
-            duration: started.elapsed(),
-        })
-    }
-
+    /// Starts the cell of a granted call, and follows it to its end.
     async fn seen(
         &self,
         grant: Grant,

@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::context::Context;
+use crate::harmless;
 use crate::server::Server;
 use crate::tasks::{self, Lasting};
-use crate::{correlation, harmless};
 use capture::tap::{Reader, Source, Tap};
 use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
 use service::refused::Refused;
@@ -125,12 +125,8 @@ impl Server {
             events: Mutex::new(Some(sender)),
         });
         let reader: Arc<dyn Reader> = output_reader.clone();
-        let caller = Caller {
-            tap: Tap::read_by(reader),
-            feed: Feed::new(pieces),
-            correlation: correlation::of_request(context),
-            ..Caller::default()
-        };
+        let caller =
+            Caller { tap: Tap::read_by(reader), feed: Feed::new(pieces), ..Caller::default() };
         let run = async {
             let done =
                 self.stoppable(name, &launch, (&output_reader, &input), caller, context).await;

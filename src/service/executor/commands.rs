@@ -136,7 +136,9 @@ impl Scope {
         let mut attempt = 1;
         let mut delay = retries.delay;
         loop {
-            let report = self.workbench.call_command(call.clone(), changes, caller).await?;
+            let surroundings = self.workbench.command_beside_the_default(&call, changes);
+            let options = self.workbench.options(surroundings);
+            let report = self.workbench.run(call.clone(), options, caller).await?;
             if attempt > retries.times || !has_no_result(&report.outcome, retries) {
                 return Ok((report, attempt));
             }

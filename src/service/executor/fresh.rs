@@ -8,6 +8,7 @@ use crate::refused::Refused;
 use crate::report::{CommandReport, are_cut};
 use crate::request::Shown;
 use crate::shell::{self, ScriptArgs};
+use crate::workbench::RunOptions;
 use crate::{CallReport, Caller};
 use capture::lines::Wanted;
 use model::defaults::INLINE_CHARACTERS;
@@ -25,12 +26,14 @@ impl Scope {
     ) -> Result<CommandReport, Refused> {
         let call = shell::script(tool, args)?;
         let named = call.profile.clone();
-        let report = match ToolSpec::named(tool).map(|tool| tool.runs) {
-            Some(Runs::FreshCell(_)) => self.workbench.call_beside(call, &caller).await?,
+        let surroundings = match ToolSpec::named(tool).map(|tool| tool.runs) {
+            Some(Runs::FreshCell(_)) => self.workbench.beside_the_default(&call),
             Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
-                self.workbench.call(call, &caller).await?
+                self.workbench.surroundings(&call.tool)
             }
         };
+        let options = self.workbench.options(surroundings);
+        let report = self.workbench.run(call, options, &caller).await?;
         Ok(self.of_fresh_cell(report, named.as_ref()))
     }
 
@@ -48,7 +51,9 @@ impl Scope {
         let asked = asked.wrapped(&id, self.workbench.shared.workspace == Workspace::Fresh);
         let call = shell::script(tool, asked.args.clone())?;
         let named = call.profile.clone();
-        let report = self.workbench.call_keeping(call, asked.kept(), &caller).await?;
+        let options = self.workbench.options(self.workbench.surroundings(&call.tool));
+        let options = RunOptions { keep: asked.kept(), ..options };
+        let report = self.workbench.run(call, options, &caller).await?;
         let (stdout, files) = asked.parted(&report.stdout);
         let report = CallReport { stdout, ..report };
         Ok((self.of_fresh_cell(report, named.as_ref()), files))

@@ -12,6 +12,7 @@ use crate::shell::{self, ScriptArgs};
 use crate::{CallReport, Caller, Refusal};
 use model::call::{Call, Correlation};
 use model::egress::{NetworkClass, Only};
+use model::job::Workspace;
 use policy::Grant;
 use policy::hooks::{HookPoint, HookScript};
 
@@ -196,7 +197,9 @@ impl Scope {
         let mut call = shell::script(name, args).map_err(|error| bad(&error))?;
         call.correlation = Correlation::new(about.correlation).ok();
         call.only = only;
-        let done = self.workbench.call_alone(call, caller).await;
+        // On an empty workspace, whatever is granted.
+        let options = self.workbench.options(Workspace::Fresh);
+        let done = self.workbench.run(call, options, caller).await;
         done.map_err(|refusal| match refusal {
             full @ Refusal::QueueFull { .. } => {
                 ToolError::new(ErrorType::ResourceExhausted, full.to_string())

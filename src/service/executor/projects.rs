@@ -6,9 +6,11 @@ use crate::queue::Turn;
 use crate::refused::{Refused, RefusedKind};
 use crate::request::FetchPlace;
 use crate::shell::{self, ScriptArgs};
+use crate::workbench::RunOptions;
 use crate::{CallReport, Caller};
 use model::call::Call;
 use model::egress::{HostPattern, Only, PortRange};
+use model::job::Workspace;
 use policy::Terms;
 use policy::tools::{FETCH_PREFIX, PROJECT_PREFIX};
 
@@ -33,8 +35,13 @@ impl Scope {
         let Turn::Yours(_turn) = workers.turn(client, &caller.cancel).await? else {
             return Err(Refused::cancelled());
         };
+        let mut surroundings = self.workbench.surroundings(&call.tool);
+        if let Some(workspace) = self.workbench.shared.read_only.filter(|_| is_read_only) {
+            surroundings.workspace = workspace;
+        }
         // The reader of the tap has the output.
-        Ok(self.workbench.call_of_project(call, is_read_only, &caller).await?)
+        let options = RunOptions { keep: 0, ..self.workbench.options(surroundings) };
+        Ok(self.workbench.run(call, options, &caller).await?)
     }
 
     /// Downloads something for a project, on behalf of its tool `of`, in a fresh cell that reaches one host of the public
@@ -75,8 +82,11 @@ impl Scope {
             is_public: true,
             ..Only::default()
         });
-        // The reader of the tap has the output.
-        Ok(self.workbench.call_fetch(call, &caller).await?)
+        // Downloads have a separate queue, as the script that waits for one keeps its turn in the other. The reader of the
+        // tap has the output.
+        let queue = &self.workbench.shared.fetches;
+        let options = RunOptions { keep: 0, queue, ..self.workbench.options(Workspace::Fresh) };
+        Ok(self.workbench.run(call, options, &caller).await?)
     }
 
     /// Returns the narrowing of a script's network to the rules that its metadata names.

@@ -18,7 +18,7 @@ pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, Repla
 use super::session::{self, CommandState, Patience, Reply, Retention, ShellLoss};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal};
-use crate::workbench::Workbench;
+use crate::workbench::{RunOptions, Workbench};
 use capture::Captured;
 use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
 use model::job::{JobMode, Workspace};
@@ -182,7 +182,9 @@ impl Workbench {
             }
             Workspace::Granted(_) => {
                 let call = timed(alone(tool, words, stdin)?);
-                let report = self.call_keeping(call, ANSWER_BYTES, caller).await?;
+                let options = self.options(self.surroundings(&call.tool));
+                let options = RunOptions { keep: ANSWER_BYTES, ..options };
+                let report = self.run(call, options, caller).await?;
                 filed(
                     &report.outcome,
                     &report.stdout,
